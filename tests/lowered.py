@@ -237,8 +237,12 @@ def gated_values(backend, network: Network, config: PrecisionConfig, ranges: Map
     in_fp32 = {gates["sums"]: np.array(False) for gates in gated.gates.values() if "sums" in gates}
     with backend.load(gated.model, lean=True) as runner:
         result = runner.run({**feeds, **gated.feeds(config, ranges), **in_fp32})
-    least = np.finfo(np.float32).min  # what ONNX Runtime's MaxPool makes of -Inf alone
-    return {tensor: np.where(result[name] == least, -np.inf, result[name]) for tensor, name in gated.outputs.items()}
+    found = {tensor: result[name] for tensor, name in gated.outputs.items()}
+    for tensor in found:
+        if (maker := network.producer.get(tensor)) and network.layer(maker).op_type == "MaxPool":
+            least = np.finfo(np.float32).min  # what ONNX Runtime makes of -Inf alone
+            found[tensor] = np.where(found[tensor] == least, -np.inf, found[tensor])
+    return found
 
 
 def sqnr(reference: np.ndarray, test: np.ndarray) -> float:

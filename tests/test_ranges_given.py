@@ -34,7 +34,7 @@ def test_ranges_are_chosen_from_what_was_seen():
     seen = Accumulator(None)
     for part in np.array_split(values, 7):
         seen.add(part)
-    stats = seen.result(99.99)
+    stats = seen.result()
     assert stats.largest[:6] == (10, 9, 8, 7, 6, 5) and amax_chosen("top5-mean", stats, INT8) == 8
     assert amax_chosen("p99.9", stats, INT8) == pytest.approx(1.5, abs=0.01)  # the 9,990th of 10,000
     assert amax_chosen("minmax", stats, FP8) == 10

@@ -87,7 +87,7 @@ def test_impacts_are_what_a_group_does_alone_and_what_goes_with_it(simulated):
     base = one.verdict(INT8)
     for group in one.network.groups:
         impact = found[group.name]
-        assert impact.samples == impact.alone_on == 24
+        assert impact.samples == 24
         if not group.quantizable:
             assert (impact.owns, impact.energy, impact.impact_db) == (0.0, 0.0, None)
             continue

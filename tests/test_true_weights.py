@@ -71,7 +71,7 @@ def test_weights_without_a_counterpart_keep_those_of_their_codes(saved, backend)
             one.CopyFrom(onnx.numpy_helper.from_array(folded, one.name))
     network = open_network(saved(networks.quantized(), "given.onnx"), reference=saved(exact, "fp32.onnx"))
     note, = (note for note in network.notes if "fp32.onnx" in note)
-    assert "but for 1 layers" in note and "/conv2" in note
+    assert "but for 1 layer that" in note and "/conv2" in note
 
 
 def _on_integers():
@@ -147,7 +147,7 @@ def test_activations_left_to_a_range_are_those_of_the_reference(activation, rest
     given, exact = saved(_cut(activation, True), "given.onnx"), saved(_cut(activation, False), "fp32.onnx")
     network = open_network(given, reference=exact)
     assert network.layers[1].op_type == restored and open_network(given).layers[1].op_type == "Relu"
-    assert any("restored otherwise" in note for note in network.notes) == (restored != "Relu")
+    assert any("not as their ranges" in note for note in network.notes) == (restored != "Relu")
     feeds = {"x": np.random.default_rng(0).normal(0, 8, (1, 4, 8, 8)).astype(np.float32)}
     expected = run(backend, ir.load(exact), feeds)
     assert sqnr(expected, simulated(backend, network, FP32, feeds)) > 100

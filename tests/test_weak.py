@@ -154,13 +154,11 @@ def test_only_layers_that_compute_floats_take_a_precision(named_network, name):
             assert (layer.name in weak.precisions) is (layer.kind is not Kind.COPY)
 
 
-def test_a_release_without_bf16_keeps_fp32(named_network):
+def test_results_of_int8_layers_are_fp32_among_bf16(named_network):
     network = named_network("small_resnet")
     config = PrecisionConfig.uniform(Precision.BF16)
     weak = lower_weak(network, config, {})
     assert weak.flags == {Precision.BF16} and set(weak.precisions.values()) == {Precision.BF16}
-    weak = lower_weak(network, config, {}, bf16=False)
-    assert not weak.flags and "/conv1/Conv" in weak.left_alone
     mixed = PrecisionConfig(other=Precision.BF16)
     weak = lower_weak(network, mixed, ranges_of(network))
     assert weak.output_types["/layer2/relu2/Relu"] is Precision.FP32 and any("INT8" in note for note in weak.notes)

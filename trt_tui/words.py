@@ -180,9 +180,9 @@ def simulated(figures: str) -> str:
     return re.sub(r"(^|, )((?:\S+ )?)(?=-?\.?\d)", rf"\1\2{SIMULATED}", figures)
 
 
-def with_unit(text: str, unit: str = "dB") -> str:
-    """A figure as text with its unit; words such as ``exact`` have none."""
-    return f"{text} {unit}" if text[-1:].isdigit() else text
+def with_unit(text: str) -> str:
+    """Decibels as text with their unit; words such as ``exact`` have none."""
+    return f"{text} dB" if text[-1:].isdigit() else text
 
 
 def worst_sample(index: int, sqnr_db: float | None, mark: str = SIMULATED) -> str:

@@ -144,7 +144,7 @@ def main() -> None:
         moved = bench.hired.cluster.traffic
         if not arguments.no_sweep:
             bench.swept(ranges, groups[:2 * hiring.workers])
-            moved.errands = moved.items = moved.results = 0
+            moved.items = moved.results = 0
             sweep_s, swept = bench.swept(ranges)
             first.setdefault("swept", (sweep_s, swept))
             line |= {"sweep s": round(sweep_s, 2), "times as fast": round(first["swept"][0] / sweep_s, 2),

@@ -89,7 +89,7 @@ class Simulated:
         for partial in measure_impacts(self.analysis, START, self.ranges, owns=owns, exact=exact):
             found.update(partial.value)
         ranked = [one for one in found.values() if one.energy]
-        runs = sum(one.alone_on + (one.samples if owns else 0) for one in ranked) / self.samples.count
+        runs = sum(one.samples * (2 if owns else 1) for one in ranked) / self.samples.count
         return found, runs, time.perf_counter() - since
 
     def plain_s(self, rounds: int = 3) -> float:

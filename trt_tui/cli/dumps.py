@@ -109,8 +109,7 @@ def compare_dumps(asked: Asked) -> None:
         texts: list[tuple[str | None, Any]] = [(asked.json_path, lambda _: _record(found, asked.threshold))]
         if raised:
             texts += [(asked.script, lambda _: _script(found, raised, outline, asked.script or "")),
-                      (asked.output, lambda _: session.precision_text(
-                          [one.group for one in raised if one.group], "dumps"))]
+                      (asked.output, lambda _: session.precision_text([one.group for one in raised if one.group]))]
         write_outputs(texts, session)
         if asked.json_path != "-":
             print_table("\n".join(_table(found, asked)))

@@ -282,7 +282,6 @@ class Cluster:
         errand = work.unpacked.get(worker.address)
         if errand is None:
             errand = work.unpacked[worker.address] = self._asking.submit(worker, there.unpacked, work.packed)
-            self.traffic.errands += len(work.packed)
         items = pickle.dumps(bundle.items)
         self.traffic.items += len(items)
         try:

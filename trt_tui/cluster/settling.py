@@ -1,7 +1,6 @@
 """Having a worker open what is open here: it is looked at first, then sent what it does not see."""
 
 import asyncio
-import pickle
 from typing import Any
 
 from trt_tui.cluster import there
@@ -42,7 +41,6 @@ class Settling:
             raise TrtTuiError(f"it has {'; '.join(different)}")
         worker.engines = "; ".join(here.differences(greeting.kind, True))
         place = submit(worker, there.Place, parcel)
-        self._traffic.errands += len(pickle.dumps(parcel))
         for number in await ask(worker, there.missing, place):
             for position in range(-(-parcel.files[number].size // PIECE_BYTES) or 1):
                 future = await self._piece(worker, parcel, number, position)

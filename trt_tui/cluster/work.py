@@ -37,7 +37,6 @@ class Traffic:
     """Bytes that went to workers and came from them."""
 
     files: int = 0
-    errands: int = 0
     items: int = 0
     results: int = 0
 

@@ -54,18 +54,14 @@ class Recorded(State):
             record["runs"].get(f"{run}-engine", {})["to_check"] = lines
         return record
 
-    def precision_text(self, groups: Iterable[str], reason: str) -> str:
-        """The text of precision.json with some groups of a network that is open raised to FP32, unmeasured.
-
-        Args:
-            groups: Their names.
-            reason: Who raises them.
-        """
+    def precision_text(self, groups: Iterable[str]) -> str:
+        """The text of precision.json with some groups of a network that is open, by name, raised to FP32: two dumps say
+        so, and nothing was measured."""
         outline = self.preview
         if outline is None:
             raise InputError("nothing is open yet", "", "Wait for the network.")
         raised = [outline.group(name) for name in dict.fromkeys(groups)]
-        config = self.config.with_groups(raised, Precision.FP32, reason)
+        config = self.config.with_groups(raised, Precision.FP32, "dumps")
         return config_file.config_text(outline, config, self.given, made_with=self.made_with())
 
     def precision_json(self) -> str:

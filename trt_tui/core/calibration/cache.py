@@ -96,9 +96,7 @@ def read_cache(path: str | Path) -> dict[str, float]:
     return ranges
 
 
-def write_cache(
-    path: str | Path, ranges: Mapping[str, float], algorithm: str = "EntropyCalibration2", *, version: int = 8601
-) -> None:
+def write_cache(path: str | Path, ranges: Mapping[str, float], algorithm: str = "EntropyCalibration2") -> None:
     """Writes a TensorRT calibration cache, see `read_cache`; the file appears whole or not at all.
 
     An amax of 0 is written as scale 1.
@@ -107,14 +105,13 @@ def write_cache(
         path: The file; an existing one is replaced.
         ranges: The amax by tensor name.
         algorithm: One of `CACHE_ALGORITHMS`; TensorRT takes a cache only with the calibrator that it names.
-        version: TensorRT's version in one number, 8601 for 8.6.1.
 
     Raises:
         InputError: the file cannot be written, or a range or name cannot stand in such a file.
     """
     if algorithm not in CACHE_ALGORITHMS:
         raise InputError(f"Unknown calibration algorithm: {algorithm}", f"One of {', '.join(CACHE_ALGORITHMS)}.")
-    lines = [f"TRT-{version}-{algorithm}"]
+    lines = [f"TRT-8601-{algorithm}"]  # TensorRT 8.6.1
     for tensor, amax in ranges.items():
         if not tensor or "\n" in tensor or "\r" in tensor:
             raise InputError(f"Tensor name {tensor!r} cannot stand in a calibration cache")

@@ -12,7 +12,7 @@ from typing import Any
 import onnx_ir as ir
 
 from trt_tui.core.calibration.histogram import Histogram
-from trt_tui.core.calibration.methods import DEFAULT_PERCENTILE, OTHER_CODES, check_method, chosen
+from trt_tui.core.calibration.methods import OTHER_CODES, RANGE_METHODS, chosen
 from trt_tui.core.calibration.ranges import Ranges
 from trt_tui.core.calibration.sweep import (
     MEMORY_LIMIT,
@@ -28,6 +28,7 @@ from trt_tui.core.calibration.sweep import (
 from trt_tui.core.data.samples import Samples
 from trt_tui.core.hands import Hands, Here
 from trt_tui.core.runner import Backend, Runner
+from trt_tui.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Calibration:
     """Ranges of tensors and what they were measured on.
 
     Attributes:
-        method: One of `METHODS`.
+        method: One of `RANGE_METHODS`.
         samples: Number of samples.
         data_sha256: Hash of the samples, see `Samples.sha256`.
         ranges: The amax by tensor name, for INT8 and every code type without its own.
@@ -61,7 +62,6 @@ def calibrate(
     backend: Backend,
     *,
     method: str = "minmax",
-    percentile: float = DEFAULT_PERCENTILE,
     progress: OnRun | None = None,
     memory_limit: int = MEMORY_LIMIT,
     hands: Hands[Calibrating] | None = None,
@@ -77,8 +77,7 @@ def calibrate(
         tensors: Names of float tensors of the main graph.
         samples: The calibrating samples.
         backend: Runs the network.
-        method: One of `METHODS`.
-        percentile: In (0, 100], for the method of that name.
+        method: One of `RANGE_METHODS`.
         progress: Called after each run; what it raises ends the calibration.
         memory_limit: Bytes of tensors that one run may hand out.
         hands: Who runs the feeds; this process by default.
@@ -87,16 +86,17 @@ def calibrate(
         InputError: an unknown method or tensor, a tensor that holds NaN or an infinity, or data that cannot be read.
         TrtTuiError: the backend refuses the network or the feeds.
     """
-    check_method(method, percentile)
+    if method not in RANGE_METHODS:
+        raise InputError(f"Unknown calibration method: {method}",
+                         next_step=f"Choose one of {', '.join(RANGE_METHODS)}.")
     if method == "minmax":
         here = Here(Given(network_model, samples, backend))
         ranges = _minmax(tensors, len(samples), hands if hands is not None else here, progress)
         return Calibration(method, samples.count, samples.sha256(), ranges)
     histograms = {tensor: Histogram() for tensor in tensors}
     sweep(network_model, histograms, samples, backend, progress, memory_limit, hands)
-    ranges = {tensor: chosen(histogram, method, percentile) for tensor, histogram in histograms.items()}
-    others = {code.precision.value: {tensor: chosen(histogram, method, percentile, code)
-                                     for tensor, histogram in histograms.items()}
+    ranges = {tensor: chosen(histogram, method) for tensor, histogram in histograms.items()}
+    others = {code.precision.value: {tensor: chosen(one, method, code) for tensor, one in histograms.items()}
               for code in OTHER_CODES if method != "percentile"}
     return Calibration(method, samples.count, samples.sha256(), ranges, others)
 

@@ -50,7 +50,7 @@ def amax_chosen(text: str, stats: TensorStats, code: CodeType) -> float:
         return sum(largest) / len(largest) if largest else 0.0
     method = text.lower()
     if method not in methods_of(code):
-        raise InputError(f"{method} chooses no range for {code.precision.label}", "it measures equal steps",
+        raise InputError(f"{method} chooses no range for {code.precision.label}", "it assumes equal steps",
                          f"Take one of {', '.join(methods_of(code))}.")
     return stats.ranges_for(code.precision)[method]
 

@@ -8,7 +8,7 @@
 - ``mse``: the threshold with the least mean squared quantization error over the histogram.
 
 ``minmax`` and ``percentile`` look at the values alone. ``mse`` takes the error of the code type that the range is for.
-``entropy`` measures equal steps, which FP8 has not: it is for INT8 alone.
+``entropy`` assumes equal steps, which FP8 does not have: it is for INT8 alone.
 """
 
 import math
@@ -18,10 +18,9 @@ import numpy as np
 
 from trt_tui.core.calibration.histogram import Histogram
 from trt_tui.core.codes import CODES, INT8, CodeType
-from trt_tui.errors import InputError
 
-DEFAULT_PERCENTILE = 99.99
-"""The percentage of all values that ``percentile`` covers where no other is asked for."""
+PERCENTILE = 99.99
+"""The percentage of all values that ``percentile`` covers."""
 
 _LEVELS = 128
 _FINE_BINS, _FINE_PARTS = 32, 16
@@ -58,11 +57,11 @@ def mse(histogram: Histogram, code: CodeType = INT8) -> float:
     return float(thresholds[len(errors) - 1 - int(np.argmin(errors[::-1]))])
 
 
-_CHOOSE: dict[str, Callable[[Histogram, float, CodeType], float]] = {
-    "minmax": lambda histogram, percent, code: histogram.amax,
-    "percentile": lambda histogram, percent, code: histogram.percentile(percent),
-    "entropy": lambda histogram, percent, code: entropy(histogram),
-    "mse": lambda histogram, percent, code: mse(histogram, code),
+_CHOOSE: dict[str, Callable[[Histogram, CodeType], float]] = {
+    "minmax": lambda histogram, code: histogram.amax,
+    "percentile": lambda histogram, code: histogram.percentile(PERCENTILE),
+    "entropy": lambda histogram, code: entropy(histogram),
+    "mse": lambda histogram, code: mse(histogram, code),
 }
 
 RANGE_METHODS = tuple(_CHOOSE)
@@ -78,28 +77,13 @@ def methods_of(code: CodeType) -> tuple[str, ...]:
     return tuple(method for method in RANGE_METHODS if code is INT8 or method != "entropy")
 
 
-def chosen(histogram: Histogram, method: str, percentile: float = DEFAULT_PERCENTILE, code: CodeType = INT8) -> float:
+def chosen(histogram: Histogram, method: str, code: CodeType = INT8) -> float:
     """The amax that one of `RANGE_METHODS` chooses, in the tensor's own units; 0 where all values are zero.
 
     Args:
-        percentile: In (0, 100], for the method of that name.
-        code: What the range is for; a method that is none of `methods_of` it gives way to ``minmax``.
+        code: What the range is for; ``minmax`` takes the place of a method that `methods_of` it lacks.
     """
-    return _CHOOSE[method if method in methods_of(code) else "minmax"](histogram, percentile, code)
-
-
-def check_method(method: str, percentile: float) -> None:
-    """Checks a method that a user names.
-
-    Raises:
-        InputError: there is no such method, or the percentile is not in (0, 100].
-    """
-    if method not in RANGE_METHODS:
-        raise InputError(
-            f"Unknown calibration method: {method}", next_step=f"Choose one of {', '.join(RANGE_METHODS)}."
-        )
-    if not 0 < percentile <= 100:
-        raise InputError(f"Percentile {percentile} is not in (0, 100]", next_step="For example: 99.99")
+    return _CHOOSE[method if method in methods_of(code) else "minmax"](histogram, code)
 
 
 def _divergence(counts: np.ndarray, kept: np.ndarray) -> np.ndarray:

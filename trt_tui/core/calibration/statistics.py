@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from trt_tui.core.calibration.histogram import Histogram, magnitudes
-from trt_tui.core.calibration.methods import DEFAULT_PERCENTILE, check_method, chosen, methods_of
+from trt_tui.core.calibration.methods import chosen, methods_of
 from trt_tui.core.calibration.sweep import MEMORY_LIMIT, Calibrating, OnRun, sweep
 from trt_tui.core.codes import FP8, INT8
 from trt_tui.core.data.samples import Samples
@@ -19,7 +19,7 @@ from trt_tui.core.precision import FP16_MAX, Precision
 from trt_tui.core.runner import Backend
 
 LARGEST = 16
-"""As many of the largest magnitudes are kept."""
+"""How many of the largest magnitudes are kept."""
 
 CHANNEL_RUNS = 1024
 """Of more channels than this the ranges are kept by runs of neighbours."""
@@ -181,8 +181,8 @@ class Accumulator:
         else:
             self._has_channels = False
 
-    def result(self, percentile: float) -> TensorStats:
-        """The statistics of all that was taken so far; ``percentile`` is that of the method of the name."""
+    def result(self) -> TensorStats:
+        """The statistics of all that was taken so far."""
         histogram = self.histogram
         count = histogram.total
         exponents = self._exponents.copy()
@@ -200,9 +200,9 @@ class Accumulator:
             share_below_fp16_subnormal=float(exponents[: self._BIAS - 24].sum() / nonzero),
             share_subnormal=float(exponents[: self._BIAS - 14].sum() / nonzero),
             over_fp16=self._over_fp16,
-            ranges={method: chosen(histogram, method, percentile) for method in methods_of(INT8)},
+            ranges={method: chosen(histogram, method) for method in methods_of(INT8)},
             top_channels=self._top_channels(),
-            fp8_ranges={method: chosen(histogram, method, percentile, FP8) for method in methods_of(FP8)},
+            fp8_ranges={method: chosen(histogram, method, FP8) for method in methods_of(FP8)},
             largest=tuple(self._largest[::-1].tolist()),
             histogram=histogram,
         )
@@ -220,9 +220,7 @@ def collect_stats(
     backend: Backend,
     *,
     channel_axes: Mapping[str, int] | None = None,
-    percentile: float = DEFAULT_PERCENTILE,
     progress: OnRun | None = None,
-    memory_limit: int = MEMORY_LIMIT,
     hands: Hands[Calibrating] | None = None,
 ) -> dict[str, TensorStats]:
     """Statistics of each tensor, the ranges of all methods included. Arguments and errors as `calibrate`.
@@ -231,8 +229,7 @@ def collect_stats(
         channel_axes: The channel axis by tensor name; by default axis 1 of tensors with two, four or more dimensions,
             axis 2 of those with three.
     """
-    check_method("percentile", percentile)
     axes = channel_axes or {}
     accumulators = {tensor: Accumulator(axes.get(tensor)) for tensor in tensors}
-    sweep(network_model, accumulators, samples, backend, progress, memory_limit, hands)
-    return {tensor: accumulator.result(percentile) for tensor, accumulator in accumulators.items()}
+    sweep(network_model, accumulators, samples, backend, progress, MEMORY_LIMIT, hands)
+    return {tensor: accumulator.result() for tensor, accumulator in accumulators.items()}

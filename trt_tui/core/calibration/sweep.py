@@ -27,7 +27,7 @@ SLICES = 64
 """A pass over the feeds is cut into so many slices, at most."""
 
 WAIT_S = 0.01
-"""What others do is looked at so often."""
+"""How often, in seconds, the work of others is looked at."""
 
 OnRun = Callable[[int, int], None]
 """Called with runs done and runs in all; what it raises ends the pass."""

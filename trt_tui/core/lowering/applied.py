@@ -54,8 +54,8 @@ def hidden_note(names: Sequence[str]) -> tuple[str, ...]:
     """What to know of outputs that are there for fusion barriers alone; () where there are none."""
     if not names:
         return ()
-    return (f"{plural(len(names), 'hidden output')} for fusion barriers: {first_few(names)}. Who runs the engine binds "
-            "memory for them, and need not read them.",)
+    return (f"{plural(len(names), 'hidden output')} for fusion barriers: {first_few(names)}. Whatever runs the engine "
+            "has to bind memory for them, but need not read them.",)
 
 
 class _Applying:

@@ -11,7 +11,7 @@ from trt_tui.errors import InputError
 from trt_tui.words import plural
 
 WEAK = frozenset((Precision.INT8,))
-"""Those of `asked_codes` that releases and manners take that are told precisions layer by layer."""
+"""Those of `asked_codes` that a TensorRT takes which is told precisions layer by layer."""
 
 TYPED_ALONE = "TensorRT 10 or later, typed"
 """What takes products that are summed in FP32 by the Casts around them."""

@@ -5,7 +5,7 @@ group loses its own Q/DQ and Casts and gets what the rulebook says for its new p
 keeps it. Where nothing is touched the file's own network comes out.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 import onnx_ir as ir
@@ -104,7 +104,7 @@ class _Subtraction(TypedLowering):
         group = self.network.group_of(layer.name)
         base = self.base.get(layer.name)
         if group is None or base is None:
-            self.became[layer.name] = f"part of what opset {self.opset} says in other operators"
+            self.became[layer.name] = f"part of what opset {self.opset} writes as other operators"
             return
         node = self._node_of(layer, base)
         ruling = self.rulings[group.name]
@@ -224,7 +224,7 @@ class _Subtraction(TypedLowering):
     def _restore_readers(self) -> None:
         """Gives layers that stay as in the file, and network outputs, the types that the file has."""
         outputs = list(self.graph.outputs)
-        for name in [*self.touched_tensors()]:
+        for name in self._touched_tensors():
             value, dtype = self.values[name], self.before.get(name, ir.DataType.FLOAT)
             if self.types.get(name, ir.DataType.FLOAT) is dtype:
                 continue
@@ -235,12 +235,11 @@ class _Subtraction(TypedLowering):
                 if output is value:
                     self._output(index, value, dtype)
 
-    def touched_tensors(self) -> Iterable[str]:
+    def _touched_tensors(self) -> list[str]:
         """Float results of touched layers that the file has too."""
-        return [tensor if tensor not in self.given.stands_for else self.given.stands_for[tensor]
-                for layer in self.network.layers if layer.name in self.touched for tensor in layer.outputs
+        return [name for layer in self.network.layers if layer.name in self.touched for tensor in layer.outputs
                 if tensor and self.network.is_float(tensor)
-                and self.given.stands_for.get(tensor, tensor) in self.values]
+                and (name := self.given.stands_for.get(tensor, tensor)) in self.values]
 
     def _let_go_of_loose_readers(self) -> None:
         """Removes Q/DQ in front of layers in no group, such as Shape, where nothing else reads the pair."""

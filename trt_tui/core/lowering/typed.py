@@ -53,24 +53,25 @@ class Typed:
     notes: tuple[str, ...] = ()
 
 
-def lower_typed(
-    network: Network, config: PrecisionConfig, ranges: Mapping[str, float], *, casts: bool = True,
-) -> Typed:
+def lower_typed(network: Network, config: PrecisionConfig, ranges: Mapping[str, float]) -> Typed:
     """Lowers to a strongly typed network.
 
     Args:
         ranges: Calibrated amax by tensor name, in the tensors' own units.
-        casts: False leaves every tensor in FP32, for a release that is told float precisions layer by layer; masks
-            that FP16 layers read are clamped all the same, and scales are in FP32.
 
     Raises:
         InputError: an input of a layer that reads codes has no range, or the opset cannot be raised.
     """
-    return lower_applied(applied(network, config), config, ranges, casts=casts)
+    return lower_applied(applied(network, config), config, ranges)
 
 
 def lower_applied(base: Applied, config: PrecisionConfig, ranges: Mapping[str, float], *, casts: bool = True) -> Typed:
-    """`lower_typed` from a network that has what the config changes of it."""
+    """`lower_typed` from a network that has what the config changes of it.
+
+    Args:
+        casts: False leaves every tensor in FP32, for a release that is told float precisions layer by layer; masks
+            that FP16 layers read are clamped all the same, and scales are in FP32.
+    """
     network = base.network
     rulings = rules.rule(network, config, ranges, casts=casts)
     opset = opset_of(rulings, network.opset, casts=casts)
@@ -92,7 +93,7 @@ class TypedLowering(Added):
     Args:
         rulings: From `rules.rule`.
         model: What is changed, at ``opset``.
-        casts: As `lower_typed` has it.
+        casts: As `lower_applied` has it.
     """
 
     def __init__(self, network: Network, config: PrecisionConfig, rulings: Mapping[str, Ruling], opset: int,
@@ -119,11 +120,12 @@ class TypedLowering(Added):
             if node is not None:
                 self._lower_layer(layer, node)
             else:
-                self.became[layer.name] = f"part of what opset {self.opset} says in other operators"
+                self.became[layer.name] = f"part of what opset {self.opset} writes as other operators"
         for node in list(self.graph):
             if node.name is not None and not self.network.has_layer(node.name) and node.name in by_name:
                 self._restore_types(node)
-        self._restore_outputs(outputs)
+        for index, value in enumerate(outputs):
+            self._restore_output(index, value)
         self.graph.sort()
         self.model.ir_version = max(self.network.model.ir_version, ir_version_for(self.opset))
         return self.result()
@@ -266,10 +268,6 @@ class TypedLowering(Added):
                     for index, value in enumerate(graph.outputs):
                         if value.name in self.types:
                             graph.outputs[index] = self._cast(value, ir.DataType.FLOAT)
-
-    def _restore_outputs(self, outputs: list[ir.Value]) -> None:
-        for index, value in enumerate(outputs):
-            self._restore_output(index, value)
 
     def _restore_output(self, index: int, value: ir.Value) -> None:
         """Gives an output of the network its FP32 back; a hidden one stays in FP16, so that no Cast is computed for it.

@@ -81,12 +81,11 @@ class Weak(Told):
         return {**self.ranges, **{f"{name}_output": amax for name, amax in self.constants.items()}}
 
 
-def lower_weak(network: Network, config: PrecisionConfig, ranges: Mapping[str, float], *, bf16: bool = True) -> Weak:
+def lower_weak(network: Network, config: PrecisionConfig, ranges: Mapping[str, float]) -> Weak:
     """Lowers to what a weakly typed TensorRT is told.
 
     Args:
         ranges: Calibrated amax by tensor name, in the tensors' own units; those inside groups too.
-        bf16: Whether the release has BF16 (TensorRT 9 and later); without it BF16 layers stay in FP32.
 
     Raises:
         InputError: an INT8 layer's input has no range, or a layer reads other codes.
@@ -94,16 +93,15 @@ def lower_weak(network: Network, config: PrecisionConfig, ranges: Mapping[str, f
     config = told_as(network, config)
     refuse_codes(network, config, WEAK, "a weakly typed TensorRT")
     base = applied(network, config)
-    weak = _WeakLowering(base.network, config, ranges, bf16).lower()
+    weak = _WeakLowering(base.network, config, ranges).lower()
     return replace(weak, notes=(*weak.notes, *base.notes))
 
 
 class _WeakLowering:
-    def __init__(self, network: Network, config: PrecisionConfig, ranges: Mapping[str, float], bf16: bool) -> None:
+    def __init__(self, network: Network, config: PrecisionConfig, ranges: Mapping[str, float]) -> None:
         self.network = network
         self.config = config
         self.measured = ranges
-        self.bf16 = bf16
         self.assignment = config.assignment(network)
         self.amax = scales.activation_ranges(network, ranges, config)
         self.precisions: dict[str, Precision] = {}
@@ -141,7 +139,7 @@ class _WeakLowering:
     def _float(self, group: Group) -> Precision:
         """The float precision of a group, or for INT8 the one its results have outside of it."""
         precision = surrounding(group, self.assignment[group.name], self.config.other)
-        if precision is Precision.BF16 and (not self.bf16 or self._is_int8(group)):
+        if precision is Precision.BF16 and self._is_int8(group):
             return Precision.FP32
         return precision
 
@@ -225,8 +223,6 @@ class _WeakLowering:
 
     def _explain(self, group: Group) -> None:
         reason = why_not(group, self.config)
-        if not reason and self.assignment[group.name] is Precision.BF16 and not self.bf16:
-            reason = "this TensorRT has no BF16, it stays in FP32"
         if reason:
             self.left_alone.update((name, reason) for name in group.layers if name not in self.left_alone)
 

@@ -23,11 +23,9 @@ class Impact(Share):
     Attributes:
         energy: The judged error (`Verdict.energy`) with this group alone as in the run and all others in FP32; infinite
             if that leads to NaN or Inf, 0 if the group changes no value, None if it was not measured.
-        alone_on: On how many samples that was measured.
     """
 
     energy: float | None = None
-    alone_on: int = 0
 
 
 def share_of(sweep: GroupSweep, name: str) -> Share:
@@ -43,8 +41,8 @@ def impact_of(sweep: GroupSweep, name: str, share: Share | None = None) -> Impac
     known, energy = sweep.of(name), sweep.energy
     scale = energy if 0 < energy < math.inf else 1.0
     alone = math.inf if math.isinf(known.figure.value) else known.figure.value * scale
-    share = share or Share(math.nan)
-    return Impact(share.owns, share.kept_db, known.worst_db, share.samples, share.margin, alone, known.samples)
+    share = share or Share(math.nan, samples=known.samples)
+    return Impact(share.owns, share.kept_db, known.worst_db, share.samples, share.margin, alone)
 
 
 def measure_cumulative(analysis: Analysis, config: PrecisionConfig, ranges: Mapping[str, float],

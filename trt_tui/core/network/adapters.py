@@ -15,7 +15,7 @@ from trt_tui.core.network.naming import FreshNames, name_of
 
 
 def prepare(model: ir.Model, before: int, after: int) -> None:
-    """Takes the two outputs of BatchNormalizations away that opset 14 has no more; the model is changed.
+    """Removes the two outputs of BatchNormalizations that opset 14 no longer has; the model is changed.
 
     Raises:
         ValueError: something reads one of them.
@@ -89,7 +89,7 @@ def _repeated(node: ir.Node, value: ir.Value, times: int, names: FreshNames) -> 
 
 
 def _coerced(node: ir.Node, names: FreshNames) -> None:
-    """Hardmax looks at all axes from its own on below opset 13, and at one since."""
+    """Below opset 13 Hardmax works over all axes from its own on, since then over that one."""
     axis = node.attributes.get_int("axis", 1)
     node.attributes["axis"] = ir.AttrInt64("axis", -1)
     (source,), (result,) = node.inputs, node.outputs

@@ -62,7 +62,7 @@ def convert_opset(model: ir.Model, opset: int) -> ir.Model:
 
     Raises:
         Exception: whatever the converter raises for an operator that it cannot convert; a ValueError for one whose
-            meaning the new opset cannot say.
+            meaning the new opset cannot express.
     """
     before_opset = model.graph.opset_imports[""]
     adapters.prepare(model, before_opset, opset)

@@ -52,7 +52,7 @@ def structure_sha256(graph: LayerGraph, weights: Mapping[str, ir.Value], hashes:
     """Hash of everything but the weights' values: nodes, attributes, tensor names, types and shapes.
 
     Args:
-        weights: All that the file stores, by name, what nothing reads too.
+        weights: All that the file stores, by name, also what nothing reads.
         hashes: From `layer_hashes`.
     """
     digest = hashlib.sha256()

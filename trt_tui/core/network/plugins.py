@@ -1,6 +1,6 @@
 """Operators that a library brings: plugins of TensorRT, and custom operators of ONNX Runtime.
 
-Nothing runs such a node but what has its library. Without one for ONNX Runtime the simulation ends in front of the
+Only what has its library runs such a node. Without one for ONNX Runtime the simulation ends in front of the
 node: what lies behind is left to engines, keeps FP32, and is judged by nothing that is simulated.
 """
 

@@ -13,7 +13,7 @@ FEWEST_NODES = 1000
 """Smaller networks open at once and need no preview."""
 
 FIRST_LAYERS = 400
-"""So many layers are told before all: more than a screen shows, and drawn as fast as a small network."""
+"""How many layers are told before the others: more than a screen shows, and drawn as fast as a small network."""
 
 LARGEST_FILE = 512 << 20
 """Files beyond this many bytes are not read twice."""

@@ -1,4 +1,4 @@
-"""Q/DQ pairs of a quantized network taken out, so that the FP32 network is left that it was made from.
+"""Q/DQ pairs of a quantized network taken out, which leaves the FP32 network that it was made from.
 
 What the file has in place of them is kept beside it (`trt_tui.core.network.given`).
 """

@@ -127,7 +127,7 @@ def _resolve_external_data(model: ir.Model, path: Path) -> list[Path]:
 
 
 def _tensors(graph: ir.Graph) -> Iterator[ir.TensorProtocol]:
-    """The tensors that a graph itself holds, those of graphs inside of it not."""
+    """The tensors that a graph holds itself, without those of graphs inside of it."""
     yield from (value.const_value for value in graph.initializers.values() if value.const_value is not None)
     for node in graph:
         for attr in node.attributes.values():

@@ -33,7 +33,7 @@ from trt_tui.core.network.steps import (
     rounded,
     spread,
 )
-from trt_tui.words import plural
+from trt_tui.words import first_few, plural
 
 _WIDE = (ir.DataType.INT16, ir.DataType.UINT16)
 
@@ -107,15 +107,15 @@ def _refused(node: ir.Node, types: Mapping[str, ir.DataType]) -> str:
     return refusal(read_step(node)) if quantizes(node) or dequantizes(node) else refused_type(node, types)
 
 
-def summary(found: Iterable[Refusal], named: int = 2) -> list[str]:
+def summary(found: Iterable[Refusal]) -> list[str]:
     """What is refused and the way out, a sentence for each kind, with the first nodes of it."""
     lines = []
     found = tuple(found)
     for what in dict.fromkeys((*_WAYS_OUT, *(one.what for one in found))):
         nodes = [one.node for one in found if one.what == what]
         if nodes:
-            names = ", ".join(nodes[:named]) + (f" and {len(nodes) - named} more" if len(nodes) > named else "")
-            lines.append(f"TensorRT refuses {what} ({names}); as given it is simulated, and {way_out(what)}.")
+            lines.append(f"TensorRT refuses {what} ({first_few(nodes, most=2)}); as given it is simulated, and "
+                         f"{way_out(what)}.")
     return lines
 
 

@@ -3,7 +3,7 @@
 `check_structure` goes over the protobuf message once and refuses what ONNX's rules do not allow and the rest of the
 program relies on: every tensor that is read is made, once; every operator has the inputs, outputs and attributes that
 its schema asks for, of the right type; every stored tensor has as many values as its shape says. Shapes that do not fit
-each other are left to shape inference and to what runs the network. `onnx.checker` says less of it: it wants sorted
+each other are left to shape inference and to what runs the network. `onnx.checker` checks less: it wants sorted
 nodes, knows no operator outside of ONNX, names no node, and does not count the values of tensors.
 """
 
@@ -37,8 +37,8 @@ _COMPLEX = (onnx.TensorProto.COMPLEX64, onnx.TensorProto.COMPLEX128)
 
 
 def check_structure(model: onnx.ModelProto, file: str) -> None:
-    """Refuses a damaged network; takes what has no bearing on it (negative sizes, map types of inner tensors) out,
-    and writes ONNX's domain one way.
+    """Refuses a damaged network; removes what has no bearing on it (negative sizes, map types of inner tensors), and
+    writes ONNX's domain one way.
 
     Args:
         model: As parsed, external data not loaded.

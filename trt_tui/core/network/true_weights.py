@@ -58,7 +58,7 @@ def take_true_weights(opened: OpenedModel, name: str, reference: OpenedModel, pa
     if given is None or reference.as_read is not None or on_codes:
         why = f"is computed on codes in {first_few(on_codes, most=2)}" if on_codes else \
             f"keeps the weights of its codes, as {path.name} is quantized, or typed in 16 bits, itself"
-        opened.notes.append(f"{name} {why}: its outputs alone are held against {path.name}.")
+        opened.notes.append(f"{name} {why}: only its outputs are compared with {path.name}'s.")
         return
     exact = _Reference(reference, backend)
     partners = _partners(opened.model.graph, exact.graph)
@@ -80,11 +80,11 @@ def take_true_weights(opened: OpenedModel, name: str, reference: OpenedModel, pa
     changed = take_true_activations(opened.model.graph, given, partners, exact.graph, exact.values)
     opened.external_files += [path, *reference.external_files]
     opened.notes.append(f"FP32 means the weights of {path.name}." if not missed else
-                        f"FP32 means the weights of {path.name}, but for {len(missed)} layers, which have none like "
-                        f"theirs there and keep those of their codes: {first_few(missed)}.")
+                        f"FP32 means the weights of {path.name}, but for {plural(len(missed), 'layer')} that it "
+                        f"has no like weights for, which keep those of their codes: {first_few(missed)}.")
     if changed:
-        opened.notes.append(f"{plural(changed, 'activation')} restored otherwise than a range told: as {path.name} has "
-                            "them.")
+        opened.notes.append(f"{plural(changed, 'activation')} restored as {path.name} has them, not as their ranges "
+                            "suggest.")
     if not missed:
         opened.notes = [note for note in opened.notes if note != codes_alone_note(given)]
 

@@ -2,8 +2,8 @@
 
 Sources: `OnnxParser.supports_operator` of TensorRT-RTX 1.7.1, asked for every operator of ONNX up to opset 25 (a test
 asks it again), and onnx-tensorrt's docs/operators.md, which has none of them either; DeformConv is TensorRT's by a
-plugin. Of ONNX Runtime's own operators that release builds those of `_READ_OF_ORT`, which it goes by the name of alone.
-What neither ONNX nor ONNX Runtime has is a plugin.
+plugin. Of ONNX Runtime's own operators that release builds those of `_READ_OF_ORT`, which it knows by name alone. What
+neither ONNX nor ONNX Runtime has is a plugin.
 
 Forms that TensorRT-RTX 1.7.1 refuses of operators that it reads were found by building ONNX's own node tests with it.
 """
@@ -86,7 +86,7 @@ def sums_codes(node: ir.Node | None) -> bool:
 
 
 def unread_notes(nodes: Iterable[ir.Node]) -> list[str]:
-    """Why no engine can be built of a network as it is, a sentence for each domain and each form."""
+    """Why no engine can be built from a network as it is, a sentence for each domain and each form."""
     nodes = tuple(nodes)
     found: dict[str, list[ir.Node]] = {}
     for node in nodes:
@@ -97,13 +97,13 @@ def unread_notes(nodes: Iterable[ir.Node]) -> list[str]:
         operators = first_few(list(dict.fromkeys(node.op_type for node in ones)))
         of, more = f" of {domain}" if domain else "", f" and {len(ones) - 1} more" if len(ones) > 1 else ""
         notes.append(f"No TensorRT reads {operators}{of} ({ones[0].name}{more}), so that without a plugin of that name "
-                     f"no engine can be built of this network: {_way_out(domain, ones)}.")
+                     f"no engine can be built from this network: {_way_out(domain, ones)}.")
     forms: dict[str, list[ir.Node]] = {}
     for node in nodes:
         if what := refused_form(node):
             forms.setdefault(what, []).append(node)
     return notes + [f"TensorRT-RTX 1.7 refuses {what} ({first_few([one.name or '' for one in ones], most=2)}): the "
-                    "simulation runs it, and there no engine can be built of this network as it is."
+                    "simulation runs it, but no engine can be built from this network as it is."
                     for what, ones in forms.items()]
 
 

@@ -1,13 +1,14 @@
 """The gated graph: one network in which precision is a runtime input.
 
-Every group stands in an ``If`` whose branches compute it in FP32 and in what is coarser: lower float precisions
-(inputs, weights and results rounded by Cast pairs) and INT8 (Q and DQ in FP32 arithmetic, with the scales the target
-holds). Gates, scales and weights are fed, so that any config is one run of one loaded session. A weight is rounded once
-for a config, outside the graph, by the same arithmetic.
+Every group is computed in FP32 or in what its gates say: lower float precisions (inputs, weights and results rounded
+by Cast pairs) and codes (Q and DQ in FP32 arithmetic, with the scales the target holds). Gates, scales and weights are
+fed, so that any config is one run of one loaded session. A weight is rounded once for a config, outside the graph, by
+the same arithmetic.
 
 Beside the gated network ("test") the graph can hold a reference branch in FP32 and, for each group, a copy whose inputs
 come from the reference ("isolated"), with reductions on each pair of tensors so that only sums leave the session.
 
-`lower` puts the graph together and `gated` says what it is fed. What a gate becomes is `control_flow` alone; the
-graph's inputs, the walk over a group's layers (`bodies`), roundings and sums know nothing of it.
+`lower` puts the graph together and `gated` says what it is fed. A gate is an ``If`` on CPUs (`control_flow`) and
+a ``Where`` on GPUs (`data_flow`); the graph's inputs, the walk over a group's layers (`bodies`) and roundings know
+nothing of that.
 """

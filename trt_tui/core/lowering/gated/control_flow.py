@@ -112,7 +112,7 @@ class ControlFlow:
         assert given is not None, "a group has this form where the file has precisions"
         branch = GivenBranch(self._steps, given, group, scope)
         emit_layers(self.emitter, self.inputs, branch)
-        return branch.graph(wanted)
+        return self.emitter.branch(branch.local, branch.nodes, wanted, f"{group.name}/file")
 
     def _branch(self, group: Group, scope: Mapping[str, ir.Value], wanted: Sequence[str], around: Precision, *,
                 codes: Mapping[Precision, ir.Value | None] | None = None, floats: bool = True,
@@ -121,7 +121,7 @@ class ControlFlow:
         branch = _Branch(self, group, scope, wanted, around, codes=codes or {}, floats=floats, clean_gate=clean_gate,
                          clean=clean, norm=norm)
         emit_layers(self.emitter, self.inputs, branch)
-        return branch.graph()
+        return self.emitter.branch(branch.local, branch.nodes, wanted, f"{group.name}/{around.value}")
 
 
 class _Branch:
@@ -210,18 +210,6 @@ class _Branch:
 
         return flow.choice(gate, summed, lambda nodes: flow.rounding.rounded(value, self._around, nodes), tensor,
                            self.nodes)
-
-    def graph(self) -> ir.Graph:
-        """The branch, all layers emitted."""
-        emitter, own = self._flow.emitter, set(self.nodes)
-        results: list[ir.Value] = []
-        for tensor in self._wanted:
-            value = self.local[tensor]
-            if value.producer() not in own or value in results:
-                value = emitter.add(self.nodes, "Identity", [value], f"{tensor}/result")
-            emitter.describe(value, tensor)
-            results.append(value)
-        return emitter.graph(results, self.nodes, f"{self.group.name}/{self._around.value}")
 
     def _quantized(self, value: ir.Value, tensor: str, around: Precision, codes: Sequence[Precision]) -> ir.Value:
         """An activation rounded to the surrounding type, and to what its gates say of some codes."""

@@ -81,6 +81,17 @@ class Emitter:
         """A branch that reads outer tensors."""
         return ir.Graph([], results, nodes=nodes, name=self.name(base))
 
+    def branch(self, local: BranchTensors, nodes: Nodes, wanted: Sequence[str], base: str) -> ir.Graph:
+        """A branch that yields tensors of the network, which its nodes have put into ``local``."""
+        own, results = set(nodes), list[ir.Value]()
+        for tensor in wanted:
+            value = local[tensor]
+            if value.producer() not in own or value in results:
+                value = self.add(nodes, "Identity", [value], f"{tensor}/result")
+            self.describe(value, tensor)
+            results.append(value)
+        return self.graph(results, nodes, base)
+
     def describe(self, value: ir.Value, tensor: str) -> None:
         """Gives a value the type and shape of a tensor of the network, and a name where it has none."""
         original = self.network.value(tensor)

@@ -92,18 +92,6 @@ class GivenBranch:
                 self.local[tensor] = self._steps.rounded(output, self._given.dtype(tensor), self.nodes)
             self._low.add(tensor)
 
-    def graph(self, wanted: Sequence[str]) -> ir.Graph:
-        """The branch, all layers emitted."""
-        emitter, own = self._steps.emitter, set(self.nodes)
-        results: list[ir.Value] = []
-        for tensor in wanted:
-            value = self.local[tensor]
-            if value.producer() not in own or value in results:
-                value = emitter.add(self.nodes, "Identity", [value], f"{tensor}/result")
-            emitter.describe(value, tensor)
-            results.append(value)
-        return emitter.graph(results, self.nodes, f"{self.group.name}/file")
-
     def _constant(self, layer: Layer, index: int, value: ir.Value) -> ir.Value:
         array = self._given.constant(layer, index)
         if array is None or array.dtype != np.float32:

@@ -40,7 +40,7 @@ _GROWS = ANCHORS | POINTWISE | NORMALISATIONS | {"Softmax"}
 def find_groups(graph: LayerGraph) -> tuple[Group, ...]:
     """Partitions the float layers of a network into groups, in network order; takes time linear in the network.
 
-    No group waits for itself, through others neither. While a group grows, only its last tensor is read from outside,
+    No group waits for itself, not even through others. While a group grows, only its last tensor is read from outside,
     and every member leads to it: so groups run in the order of those last layers (their positions). A copy behind it
     joins only where it does not change that.
     """
