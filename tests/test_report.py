@@ -98,6 +98,7 @@ def test_how_a_device_runs_the_simulation_is_said_with_its_reason(tmp_path, meas
         assert f", {level.name}; ~ marks" in comparison_table(session)
         assert level.name in "".join(text for text, _ in header_line(session, 160))
     assert comparison_table(session).splitlines()[2] == bound.reason
+    assert session.record()["simulation"] == {"level": bound.name, "reason": bound.reason}
     assert [line for line in session.log if bound.reason in line] == [f"Simulated with {bound.name}: {bound.reason}"]
 
 

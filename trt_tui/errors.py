@@ -55,6 +55,10 @@ class BackendUnavailableError(TrtTuiError):
     exit_code = ExitCode.BACKEND_UNAVAILABLE
 
 
+class OutOfMemoryError(InputError):
+    """An allocation failed; less of the same may still fit."""
+
+
 class CancelledError(TrtTuiError):
     """The user stopped the job."""
 
@@ -88,10 +92,11 @@ def system_error(error: OSError) -> InputError:
 
 
 FAILED_ALLOCATION = re.compile(r"bad_alloc|bad allocation|failed to allocate (?:memory|\d)|cannot allocate memory|"
-                               r"out of memory|CUDA failure 2\b|cudaErrorMemoryAllocation|_ALLOC_FAILED", re.I)
+                               r"out of memory|is smaller than requested bytes|CUDA failure 2\b|"
+                               r"cudaErrorMemoryAllocation|_ALLOC(?:ATION)?_FAILED", re.I)
 """What libraries say where an allocation has failed."""
 
 
-def memory_error(error: object) -> InputError:
+def memory_error(error: object) -> OutOfMemoryError:
     """The error for an allocation that failed."""
-    return InputError("out of memory", str(error), "Use fewer samples (--samples) or a smaller batch (--batch).")
+    return OutOfMemoryError("out of memory", str(error), "Use fewer samples (--samples) or a smaller batch (--batch).")

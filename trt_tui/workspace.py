@@ -21,6 +21,7 @@ from trt_tui.backends.registry import get_backend
 from trt_tui.core.calibration.calibrate import Calibration
 from trt_tui.core.calibration.statistics import TensorStats
 from trt_tui.core.data.dumps import dump_files
+from trt_tui.core.data.portions import Portions
 from trt_tui.core.data.samples import DataSets, Samples, load_samples, split
 from trt_tui.core.data.shapes import ShapeRange, further_profiles, parse_shapes
 from trt_tui.core.data.userscript import annotations_of, script_files, split_spec
@@ -117,6 +118,7 @@ class Workspace:
 
     Attributes:
         inputs: The files that were read, as they were then.
+        portions: What is known of runs that memory does not suffice for.
         others: Other processes that do errands; None where none were asked for.
         builder: What builds engines; None while it is not started, or where only ONNX Runtime works.
         calibration: The ranges in use; None while nothing has needed any.
@@ -145,6 +147,7 @@ class Workspace:
             options.model, partial(get_backend, operators=options.ort_ops), operators=bool(options.ort_ops),
             reference=reference if reference is not None and is_network(reference) else None)
         self.inputs |= StampedFiles.of(self.network.external_files)
+        self.portions = Portions()
         self.others: Others | None = None
         self.builder: EngineBackend | None = None
         self.calibration: Calibration | None = None
@@ -349,8 +352,10 @@ class Workspace:
 
     def _load(self, spec: str | None, limit: int | None = None) -> Samples:
         options = self.options
-        return load_samples(spec, self.network.inputs, batch=options.batch, limit=limit, seed=options.seed,
-                            shapes={name: one.opt for name, one in self.shapes.items()} or None)
+        samples = load_samples(spec, self.network.inputs, batch=options.batch, limit=limit, seed=options.seed,
+                               shapes={name: one.opt for name, one in self.shapes.items()} or None)
+        samples.portions = self.portions
+        return samples
 
     # -- what was read ----------------------------------------------------------------------------------------------
 

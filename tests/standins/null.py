@@ -193,6 +193,9 @@ class NullBackend:
     name, version, provider = "null", "1.0", "cpu"
     capabilities = Capabilities(runs=True, builds=False, real_fp16=False)
 
+    def on_host(self) -> None:
+        return None
+
     def load(self, model: ir.Model, *, lean: bool = False, optimize: bool = True,
              bound: Callable[[Level], None] | None = None, few: bool = False) -> NullRunner:
         return _runner(ir.to_proto(model).SerializeToString(deterministic=True))

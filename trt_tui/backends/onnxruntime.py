@@ -18,7 +18,7 @@ import onnx_ir as ir
 
 from trt_tui.backends.cuda import first_device
 from trt_tui.backends.onnxruntime_chance import without_chance
-from trt_tui.backends.onnxruntime_device import ARRAYS, GRAPH_RUNS, BoundRuns
+from trt_tui.backends.onnxruntime_device import BOUND, GRAPH_RUNS, BoundRuns
 from trt_tui.core.network.chance import draws
 from trt_tui.core.network.naming import name_of
 from trt_tui.core.runner import Capabilities, Level, TensorInfo
@@ -58,6 +58,8 @@ class OnnxRuntimeBackend:
     """
 
     name = "onnxruntime"
+    cuda_options: dict[str, str]
+    """Options of the CUDA provider, for networks that are loaded from then on."""
 
     def __init__(self, provider: str | None = None, threads: int | None = None, *, operators: Sequence[str] = ()
                  ) -> None:
@@ -74,6 +76,7 @@ class OnnxRuntimeBackend:
         elif provider == "cuda" and (fault := _cuda_fault()):
             raise BackendUnavailableError("ONNX Runtime has no CUDA provider here", fault, "pip install 'trt-tui[gpu]'")
         self.provider = provider
+        self.cuda_options = {"use_tf32": "0"}
         self._threads = threads
         self._operators = tuple(map(os.path.abspath, operators))
         for path in operators:
@@ -85,6 +88,12 @@ class OnnxRuntimeBackend:
                                  f"RegisterCustomOps, built for ONNX Runtime {self.version}.") from None
         self.capabilities = Capabilities(runs=True, builds=False, real_fp16=provider == "cuda",
                                          device=provider == "cuda")
+
+    def on_host(self) -> OnnxRuntimeBackend | None:
+        """The same with the CPU provider; see `trt_tui.core.runner.Backend`."""
+        if self.provider == "cpu":
+            return None
+        return OnnxRuntimeBackend("cpu", self._threads, operators=self._operators)
 
     def load(self, model: ir.Model, *, lean: bool = False, bound: Callable[[Level], None] | None = None,
              optimize: bool = True, few: bool = False) -> OnnxRuntimeRunner:
@@ -98,6 +107,7 @@ class OnnxRuntimeBackend:
             few: No CUDA graph is made.
 
         Raises:
+            OutOfMemoryError: an allocation failed.
             InputError: ONNX Runtime refuses the network.
         """
         options = self._options()
@@ -142,13 +152,13 @@ class OnnxRuntimeBackend:
                     runner.run({"x": np.ones(1, np.float32)})
         except TrtTuiError as error:
             return f"{error.title}: {error.cause}"
-        return ", ".join(filter(None, (levels[-1].name, levels[-1].reason))) if levels else ARRAYS
+        return ", ".join(filter(None, (levels[-1].name, levels[-1].reason))) if levels else BOUND
 
     def _session(self, proto: bytes, options: Any, arguments: Mapping[str, Any], *, graphs: bool = False) -> Any:
         """A session; with ``graphs`` one that captures CUDA graphs: it takes no node on the CPU and no control flow."""
         providers: list[str | tuple[str, dict[str, str]]] = ["CPUExecutionProvider"]
         if self.provider == "cuda":
-            providers.insert(0, (_CUDA, {"use_tf32": "0"} | ({"enable_cuda_graph": "1"} if graphs else {})))
+            providers.insert(0, (_CUDA, self.cuda_options | ({"enable_cuda_graph": "1"} if graphs else {})))
         session = self._ort.InferenceSession(proto, options, providers=providers, **arguments)
         if self.provider == "cuda" and _CUDA not in session.get_providers():  # some releases ignore the argument
             raise RuntimeError("the CUDA provider did not start")

@@ -6,13 +6,15 @@ its copy goes with it. Levels, from the fastest:
 - a CUDA graph for the shapes that came twice first, which needs a graph without control flow and without nodes on the
   CPU. Addresses are fixed when it is captured, so that every input has a slot of its own, and what changes is copied
   there;
-- inputs and outputs bound;
-- arrays handed over at each run, where the device has no memory left for what is bound.
+- inputs and outputs bound.
+
+Copies of what a run does not need are kept up to `KEPT_BYTES`; with a CUDA graph, whose slots hold what is fed, that
+goes for all of them. So what is fed lies on the device once, and that much of it a second time.
 """
 
 import weakref
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,7 +31,10 @@ DEVICE = "cuda"
 GRAPH_RUNS = 2
 """As many runs of the same shapes come before one is captured."""
 
-GRAPH, BOUND, ARRAYS = "CUDA graph", "bound inputs and outputs", "arrays handed over"
+KEPT_BYTES = 1 << 30
+"""Copies of arrays that are fed now and then are kept on the device up to this size."""
+
+GRAPH, BOUND = "CUDA graph", "bound inputs and outputs"
 """The names of the levels."""
 
 _REASON_CHARACTERS = 300
@@ -39,11 +44,16 @@ _TEXT = "OUS"
 
 
 class OnDevice:
-    """Copies of arrays in the memory of a GPU, by the identity of the array; a copy goes when its array does."""
+    """Copies of arrays in the memory of a GPU, by the identity of the array; a copy goes when its array does.
+
+    Attributes:
+        size: What they take, in bytes.
+    """
 
     def __init__(self, ort: Any) -> None:
         self._ort = ort
         self._copies: dict[int, tuple[weakref.ref[np.ndarray], Any]] = {}
+        self.size = 0
 
     def __len__(self) -> int:
         return len(self._copies)
@@ -54,13 +64,33 @@ class OnDevice:
         if known is not None and known[0]() is array:
             return known[1]
         value = _on_device(self._ort, array)
-        key = id(array)
-        self._copies[key] = weakref.ref(array, lambda _: self._copies.pop(key, None)), value
+        key, size = id(array), array.nbytes
+        self._copies[key] = weakref.ref(array, lambda _: self._drop(key, size)), value
+        self.size += size
         return value
+
+    def _drop(self, key: int, size: int) -> None:
+        if self._copies.pop(key, None) is not None:
+            self.size -= size
+
+    def trim(self, used: Iterable[np.ndarray] = ()) -> None:
+        """Frees the oldest copies, as far as others than those in use take more than `KEPT_BYTES`."""
+        if self.size <= KEPT_BYTES:
+            return
+        held = {id(array): array.nbytes for array in used}
+        spare = self.size - sum(held.values())
+        for key in [key for key in self._copies if key not in held]:
+            if spare <= KEPT_BYTES:
+                return
+            array = self._copies[key][0]()
+            if array is not None:
+                self._drop(key, array.nbytes)
+                spare -= array.nbytes
 
     def clear(self) -> None:
         """Frees all copies."""
         self._copies.clear()
+        self.size = 0
 
 
 class BoundRuns:
@@ -87,32 +117,31 @@ class BoundRuns:
     def run(self, feeds: Mapping[str, np.ndarray], names: Sequence[str]) -> list[np.ndarray]:
         """Runs once; returns the outputs in the order of ``names``.
 
-        Where the device has no memory for it, copies and graph are freed and it is run again, in the end from arrays.
+        Where the device has no memory for it, copies and graph are freed, and it is run once more without.
         """
-        if self.level.name == ARRAYS:
-            return list(self._session.run(list(names), feeds))
         try:
             return self._run(feeds, names)
         except Exception as error:
             if not FAILED_ALLOCATION.search(str(error)):
                 raise
-            self._free(BOUND, error)
-        try:
-            return self._run(feeds, names)
-        except Exception as error:
-            if not FAILED_ALLOCATION.search(str(error)):
-                raise
-            self._free(ARRAYS, error)
-        return list(self._session.run(list(names), feeds))
+            why = _said(error)
+        self._graph = self._captured = None
+        self._device.clear()
+        results = self._run(feeds, names)
+        self._set(Level(BOUND, why))
+        return results
 
     def _run(self, feeds: Mapping[str, np.ndarray], names: Sequence[str]) -> list[np.ndarray]:
         if self._graph is not None and self._graph.takes(feeds):
-            return self._graph.run(feeds, names, self._device)
+            results = self._graph.run(feeds, names, self._device)
+            self._device.trim()
+            return results
         binding = self._binding(feeds)
         for name in names:
             binding.bind_output(name, "cpu")
         self._session.run_with_iobinding(binding)
         results = list(binding.copy_outputs_to_cpu())
+        self._device.trim(feeds.values())
         if self._captured is not None:
             self._seen[_key(feeds)] += 1
             if self._seen[_key(feeds)] == GRAPH_RUNS:
@@ -140,17 +169,13 @@ class BoundRuns:
                 binding.bind_output(name, DEVICE)
             self._session.run_with_iobinding(binding)
             slots = dict(zip(names, binding.get_outputs(), strict=True))
+            del binding
+            self._device.trim()
             self._graph = _Graph(self._ort, captured(dict(_key(feeds))), feeds, slots)
         except Exception as error:  # nodes on the CPU, control flow, text, no memory left: runs stay as they are
             self._set(Level(BOUND, f"no CUDA graph: {_said(error)}"))
         else:
             self._set(Level(GRAPH))
-
-    def _free(self, level: str, error: Exception) -> None:
-        """Goes on at a lower level with nothing held on the device."""
-        self._graph = self._captured = None
-        self._device.clear()
-        self._set(Level(level, _said(error)))
 
     def _set(self, level: Level) -> None:
         self.level = level

@@ -96,13 +96,19 @@ class Level:
 class Runner(Protocol):
     """A loaded network, used as a context manager."""
 
-    inputs: tuple[TensorInfo, ...]
-    outputs: tuple[TensorInfo, ...]
+    @property
+    def inputs(self) -> tuple[TensorInfo, ...]:
+        """What it is fed."""
+
+    @property
+    def outputs(self) -> tuple[TensorInfo, ...]:
+        """What it yields."""
 
     def run(self, feeds: Mapping[str, np.ndarray], fetch: Sequence[str] | None = None) -> dict[str, np.ndarray]:
         """Runs once; returns the outputs named in ``fetch`` (all by default) by name.
 
         Raises:
+            OutOfMemoryError: an allocation failed.
             TrtTuiError: the backend refused to run these feeds.
         """
 
@@ -124,6 +130,9 @@ class Backend(Protocol):
     """What it runs them on, like "cpu" or "cuda"."""
     capabilities: Capabilities
 
+    def on_host(self) -> Backend | None:
+        """The same where memory is the host's, for what a device has no room for; None where this runs there."""
+
     def load(self, model: ir.Model, *, lean: bool = False, optimize: bool = True,
              bound: Callable[[Level], None] | None = None, few: bool = False) -> Runner:
         """Loads a network without writing it anywhere the user sees.
@@ -137,6 +146,7 @@ class Backend(Protocol):
             few: So few runs are to come that preparing them for speed is not worth its time.
 
         Raises:
+            OutOfMemoryError: an allocation failed.
             TrtTuiError: the backend refuses the network; names the node where it can.
         """
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
+from trt_tui.core.data.fitted import fitted
 from trt_tui.core.exporters.bundle import MOST_FEEDS, MOST_SAMPLE_BYTES, Iteration
 from trt_tui.core.exporters.subgraph import FP32, TYPED, around, check_tensors, piece, write_subgraph
 from trt_tui.core.lowering.ends import with_outputs
@@ -47,7 +48,7 @@ def _iterations(workspace: Workspace, typed: ir.Model, start: Sequence[str], sto
     whole = with_outputs(network.model, [name for name in named if name not in ends])
     found: list[Iteration] = []
     cut = piece(typed, start, stop)
-    with workspace.backend.load(whole) as fp32, workspace.backend.load(cut) as lowered:
+    with fitted(workspace.backend, whole, samples) as fp32, workspace.backend.load(cut) as lowered:
         for index in range(min(MOST_FEEDS, len(samples))):
             feed: Mapping[str, np.ndarray] = samples.feed(index)
             values = {**feed, **fp32.run(feed, named)}

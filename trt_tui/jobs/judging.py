@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
+from trt_tui.core.data.fitted import fitted
 from trt_tui.core.engines.inspector import EngineReport, read_inspector
 from trt_tui.core.engines.made import made_of
 from trt_tui.core.engines.rungs import EASED, REASON
@@ -35,6 +36,9 @@ TIMED_SECONDS = 10.0
 
 PROFILED_RUNS = 10
 
+TYPED = "runs of the typed network"
+"""What is run in a config's types; not on the host, where other types are computed."""
+
 _SAME_IN_FP32 = 1e-4
 """Rows of one batch that FP32 makes of the same sample are closer than this."""
 
@@ -62,11 +66,12 @@ def run_typed(analysis: Analysis, config: PrecisionConfig, ranges: Mapping[str, 
     if network.behind or analysis.kept:
         model = ending_in(model, [*tensor_outputs(network), *analysis.kept])
     yield BuildProgress("building with ONNX Runtime")
-    with backend.load(model, optimize=Precision.FILE not in used) as runner:  # as written, so as given
+    with fitted(backend, model, samples, TYPED, host=False,
+                optimize=Precision.FILE not in used) as runner:  # as written, so as given
         build_s = time.perf_counter() - since
         verdict = yield from judge_as_built(analysis, runner, feeds)
         times = yield from measured_latency(lambda: _run_ms(runner, samples.feed(feeds[0])), TIMED_SECONDS)
-    note = f"typed ONNX run by ONNX Runtime, batch {samples.rows(feeds[0])}"
+    note = f"typed ONNX run by ONNX Runtime, batch {samples.portions.of(TYPED).rows or samples.rows(feeds[0])}"
     if not backend.capabilities.real_fp16 and (Precision.FP16 in used | {config.other}):
         note += "; FP16 is computed in FP32 here, so its loss is the simulation's"
     if network.behind:
@@ -197,7 +202,7 @@ def judged_run(analysis: Analysis, model: ir.Model, feeds: Sequence[int]
     network = analysis.network
     if network.behind or analysis.kept:
         model = ending_in(model, [*tensor_outputs(network), *analysis.kept])
-    with analysis.backend.load(model, optimize=False) as runner:
+    with fitted(analysis.backend, model, analysis.samples, TYPED, host=False, optimize=False) as runner:
         return (yield from judge_as_built(analysis, runner, feeds, "judging the export"))
 
 
@@ -234,7 +239,8 @@ def unequal_rows(analysis: Analysis, runner: Runner, index: int) -> tuple[str, .
     found = differ(runner.run(same, names), 0.0)
     found = [name for name in found if name in analysis.network.producer]
     if found:
-        with analysis.backend.load(ending_in(analysis.network.model, found), lean=True, few=True) as reference:
+        with fitted(analysis.backend, ending_in(analysis.network.model, found), analysis.samples, lean=True,
+                    few=True) as reference:
             together = differ(reference.run(same, found), _SAME_IN_FP32)
         found = [name for name in found if name not in together]
     return tuple(found)

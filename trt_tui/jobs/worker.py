@@ -156,10 +156,12 @@ class Worker:
 
 
 def _tell(workspace: Workspace, report: Report, told: Level | None) -> Level | None:
-    """Sends what other processes tell, and how the simulation runs where that is not what a job was told last; returns
-    what it knows of that now."""
+    """Sends what other processes tell, what memory did not suffice for, and how the simulation runs where that is not
+    what a job was told last; returns what it knows of that now."""
     for note, text in workspace.others.told() if workspace.others is not None else ():
         report.send(ev.Note(report.job, text, note))
+    for text in workspace.portions.news():
+        report.send(ev.Note(report.job, text))
     if (level := workspace.level) is not None and level != told:
         report.send(ev.RunsAt(report.job, level))
     return level

@@ -37,6 +37,8 @@ class Recorded(State):
                                    opened.reference)
         if self.config.as_in_file and "config" in record["runs"]:
             record["runs"]["config"]["as_in_file"] = True
+        if self.level is not None:
+            record["simulation"] = {"level": self.level.name, "reason": self.level.reason}
         if found := self.alarms:
             record["guards"] = [alarm_record(alarm) for alarm in found]
         for run, config in self.run_configs().items():

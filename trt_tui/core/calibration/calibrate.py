@@ -118,7 +118,7 @@ class MinMaxOfFeed:
     def do(self, subject: Calibrating, item: int) -> Generator[None, None, dict[str, float]]:
         """See `trt_tui.core.hands.Errand`."""
         if self._loaded is None:
-            self._loaded = self._reduced(subject.fp32, subject.backend)
+            self._loaded = self._reduced(subject)
         runner, reductions = self._loaded
         scalars, found = runner.run(subject.calibrating.feed(item)), {}
         yield
@@ -127,8 +127,8 @@ class MinMaxOfFeed:
             found[tensor] = math.nan if math.isnan(norm) else max(largest, -least)
         return found
 
-    def _reduced(self, model: ir.Model, backend: Backend) -> tuple[Runner, dict[str, list[str]]]:
-        probe = Probe(model)
+    def _reduced(self, subject: Calibrating) -> tuple[Runner, dict[str, list[str]]]:
+        probe = Probe(subject.fp32)
         # ReduceMax and ReduceMin pass over NaN; the sum of magnitudes does not.
         reductions = {}
         for tensor in self._tensors:
@@ -137,7 +137,7 @@ class MinMaxOfFeed:
                 probe.emit(scalar(probe.apply(operator, value, keepdims=0)))
                 for operator in ("ReduceMax", "ReduceMin", "ReduceL1")
             ]
-        return probe.load(backend), reductions
+        return probe.load(subject.backend, subject.calibrating), reductions
 
     def close(self) -> None:
         """Frees the session."""

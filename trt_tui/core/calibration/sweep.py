@@ -13,12 +13,13 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 import onnx_ir as ir
 
+from trt_tui.core.data.fitted import fitted
 from trt_tui.core.data.samples import Samples
 from trt_tui.core.hands import Errand, Hands, Here
 from trt_tui.core.network.naming import name_of
 from trt_tui.core.network.unused import drop_unused
 from trt_tui.core.runner import Backend, Runner
-from trt_tui.errors import InputError
+from trt_tui.errors import InputError, OutOfMemoryError
 
 MEMORY_LIMIT = 256 << 20
 """Bytes of activations that one run may hand out, by default."""
@@ -85,6 +86,7 @@ class Probe:
         self._values.update((value.name, value) for node in graph for value in node.outputs if value.name)
         graph.outputs.clear()
         self._number = 0
+        self._more: list[str] = []
 
     def float_value(self, tensor: str) -> ir.Value:
         """The tensor as an FP32 value.
@@ -102,9 +104,10 @@ class Probe:
         return value if value.dtype == ir.DataType.FLOAT else self.apply("Cast", value, to=int(ir.DataType.FLOAT))
 
     def input(self, name: str, dtype: ir.DataType, rank: int) -> ir.Value:
-        """A further input of the network, of any sizes."""
+        """A further input of the network, of any sizes, cut into samples like the others."""
         value = ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape([None] * rank))
         self.model.graph.inputs.append(value)
+        self._more.append(name)
         return value
 
     def constant(self, array: np.ndarray | np.generic) -> ir.Value:
@@ -130,13 +133,16 @@ class Probe:
         result.name, result.type = node.name, ir.TensorType(dtype)
         return result
 
-    def load(self, backend: Backend) -> Runner:
-        """A runner of what the outputs need: a network may hold plugins behind it that no library was given for."""
+    def load(self, backend: Backend, samples: Samples) -> Runner:
+        """A runner of what the outputs need for these samples: a network may hold plugins behind it that no library
+        was given for."""
         drop_unused(self.model)
         try:
-            return backend.load(self.model, lean=True)
+            return fitted(backend, self.model, samples, more=self._more, lean=True)
+        except OutOfMemoryError:
+            raise
         except InputError:  # where two Convs are added, ONNX Runtime's fusions can lose one that is an output too
-            return backend.load(self.model, lean=True, optimize=False)
+            return fitted(backend, self.model, samples, more=self._more, lean=True, optimize=False)
 
     def emit(self, value: ir.Value) -> str:
         """Makes a value an output and returns the output's name."""
@@ -188,7 +194,7 @@ class _Passing:
             self.close()
             probe = Probe(subject.fp32)
             emitted = {tensor: probe.emit(probe.float_value(tensor)) for tensor in self._chunks[item.chunk]}
-            self._loaded = item.chunk, probe.load(subject.backend), emitted
+            self._loaded = item.chunk, probe.load(subject.backend, subject.calibrating), emitted
         _, runner, outputs = self._loaded
         found = {tensor: copy.deepcopy(self._empty[tensor]) for tensor in outputs}
         for index in range(item.start, item.stop):
@@ -277,7 +283,7 @@ def _tensor_bytes(model: ir.Model, tensors: Iterable[str], samples: Samples, bac
         tensor: probe.emit(scalar(probe.apply("Size", probe.float_value(tensor), dtype=ir.DataType.INT64)))
         for tensor in tensors
     }
-    with probe.load(backend) as runner:
+    with probe.load(backend, samples) as runner:
         sizes = runner.run(samples.feed(0))
     return {tensor: 4 * int(sizes[output]) for tensor, output in outputs.items()}
 

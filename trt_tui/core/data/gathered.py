@@ -71,4 +71,5 @@ def gathered(samples: Samples, batches: Sequence[Sequence[Place]]) -> Samples:
         batches: The samples of each feed, in their order.
     """
     return Samples(_Gathered(samples, batches), range(len(batches)), source=samples.source, batch=samples.batch,
-                   random=samples.random, label_names=samples.label_names, warnings=samples.warnings)
+                   random=samples.random, label_names=samples.label_names, warnings=samples.warnings,
+                   portions=samples.portions)

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from trt_tui.core.data.batches import Layout, StoredFeeds, cuts, default_batch, layout_of
+from trt_tui.core.data.portions import Portions
 from trt_tui.core.data.random_inputs import random_feeds
 from trt_tui.core.data.readers import read_parts
 from trt_tui.core.data.shapes import unknown_input
@@ -65,6 +66,7 @@ class Samples:
         random: Whether the inputs are random.
         label_names: Names of the labels, sorted.
         warnings: What the user is to know about these data, for as long as they are used.
+        portions: What is known of runs of them that memory does not suffice for; `take` and others share it.
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class Samples:
         random: bool = False,
         label_names: Sequence[str] = (),
         warnings: Sequence[str] = (),
+        portions: Portions | None = None,
     ) -> None:
         self._feeds = feeds
         self._indices = tuple(indices)
@@ -86,6 +89,7 @@ class Samples:
         self.random = random
         self.label_names = tuple(label_names)
         self.warnings = tuple(warnings)
+        self.portions = portions if portions is not None else Portions()
 
     def __len__(self) -> int:
         """Number of feeds."""
@@ -145,6 +149,7 @@ class Samples:
             random=self.random,
             label_names=self.label_names,
             warnings=self.warnings,
+            portions=self.portions,
         )
 
     def sha256(self) -> str:

@@ -79,7 +79,7 @@ def shares_beyond(model: ir.Model, ranges: Mapping[str, float], samples: Samples
         outputs[tensor] = (probe.emit(scalar(probe.apply("ReduceSum", probe.apply("Sign", over), keepdims=0))),
                            probe.emit(scalar(probe.apply("Size", value, dtype=ir.DataType.INT64))))
     counts, sizes = dict.fromkeys(ranges, 0.0), dict.fromkeys(ranges, 0)
-    with probe.load(backend) as runner:
+    with probe.load(backend, samples) as runner:
         for feed in samples.feeds():
             scalars = runner.run(feed)
             for tensor, (over_name, size_name) in outputs.items():

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from trt_tui.core.data.fitted import fitted
 from trt_tui.core.engines.ends import KernelEnd, readings
 from trt_tui.core.lowering.ends import ending_in
 from trt_tui.core.measure.analysis import Analysis
@@ -56,7 +57,7 @@ def measure_inside(analysis: Analysis, read: Read, tensors: Mapping[str, str], f
     wanted = list(dict.fromkeys(tensors.values()))
     if not wanted:
         return
-    with analysis.backend.load(ending_in(network.model, wanted), lean=True, few=True) as runner:
+    with fitted(analysis.backend, ending_in(network.model, wanted), samples, lean=True, few=True) as runner:
         for index in feeds:
             feed = samples.feed(index)
             reference = runner.run(feed, wanted)

@@ -120,7 +120,8 @@ class _Reduced:
             self._outputs[tensor] = _extremes(probe, value)
             if tensor in axes:
                 self._kept[tensor] = _extremes(probe, probe.apply("Where", self._fed[axes[tensor]], value, zero))
-        self._runner = probe.load(analysis.backend) if tensors else None  # no runtime takes a graph without outputs
+        self._runner = (probe.load(analysis.backend, analysis.samples) if tensors
+                        else None)  # no runtime takes a graph without outputs
 
     def close(self) -> None:
         """Frees the session."""

@@ -12,15 +12,17 @@ from trt_tui.core.lowering.gated.sums import SUMS
 from trt_tui.core.lowering.rules import Offer, surrounding
 from trt_tui.core.measure.analysis import Analysis, Measured, Partial
 from trt_tui.core.measure.comparison import Errors, GroupErrors
+from trt_tui.core.measure.forms import Forms
 from trt_tui.core.measure.fp16 import largest_inside, sentence
 from trt_tui.core.measure.masks import common_mask, kept_rows
 from trt_tui.core.measure.metrics import Sums
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import FP16_LEAST, FP16_LEAST_NORMAL, FP16_MAX, Precision
-from trt_tui.core.runner import Level
+from trt_tui.errors import OutOfMemoryError
 from trt_tui.words import number, percent
 
+_LARGEST = [number for number, name in enumerate(SUMS) if name.endswith("_max")]
 _COUNTS = [SUMS.index("fp16_over"), SUMS.index("fp16_under")]
 
 LOSSY_DB = 40.0
@@ -141,7 +143,8 @@ class _Tables:
         self._offer = offer
         self._configs, self._ranges = configs, ranges
         self._padded, self._isolated = padded, isolated
-        self._data = analysis.backend.capabilities.device
+        self._forms = Forms(analysis.backend, analysis.samples, "errors at the groups")
+        self._finite = True
         self._load()
 
     def _load(self) -> None:
@@ -151,8 +154,20 @@ class _Tables:
             operators=offer.operators, outputs=analysis.tensors[:1], reference=True, isolated=self._isolated,
             padded=self._padded, data=self._data)
         analysis.sessions += 1
-        self._runner = analysis.backend.load(gated.model, lean=True, bound=_untold if self._data else None, few=True)
+        joins = {name: _pooled for name in (gated.accumulated, gated.isolated) if name is not None}
+        try:
+            self._runner = self._forms.load(gated, None, data=self._data, more=[*gated.present.values()],
+                                             joins=joins, few=True)
+        except OutOfMemoryError:
+            if not self._forms.lower():
+                raise
+            self._load()
+            return
         self._fed = {run: gated.feeds(config, self._ranges) for run, config in self._configs.items()}
+
+    @property
+    def _data(self) -> bool:
+        return self._forms.data and self._finite
 
     @property
     def measured(self) -> Sequence[str]:
@@ -170,22 +185,31 @@ class _Tables:
             more[gated.counting] = np.array(counting)
         names = {kind: name for kind, name in (("accumulated", gated.accumulated), ("isolated", gated.isolated))
                  if name is not None}
-        result = self._runner.run({**feed, **self._fed[run], **more}, list(names.values()))
-        tables = {kind: result[name] for kind, name in names.items()}
-        if self._data and not all(np.isfinite(table).all() for table in tables.values()):
+        try:
+            result = self._runner.run({**feed, **self._fed[run], **more}, list(names.values()))
+            tables = {kind: result[name] for kind, name in names.items()}
+            if not self._data or all(np.isfinite(table).all() for table in tables.values()):
+                return tables
+        except OutOfMemoryError:
             self._runner.close()
-            self._data = False
-            self._load()
-            return self.taken(run, feed, counting=counting)
-        return tables
+            if not self._forms.lower():
+                raise
+        else:
+            self._runner.close()
+            self._finite = False
+        self._load()
+        return self.taken(run, feed, counting=counting)
 
     def close(self) -> None:
         """Frees the session."""
         self._runner.close()
 
 
-def _untold(level: Level) -> None:
-    """How it is run is told of what-ifs, which it is made for."""
+def _pooled(tables: Sequence[np.ndarray]) -> np.ndarray:
+    """The table of a feed from those of its portions: `SUMS` add up, largest magnitudes aside."""
+    whole: np.ndarray = np.sum(tables, axis=0)
+    whole[:, _LARGEST] = np.max(tables, axis=0)[:, _LARGEST]
+    return whole
 
 
 def _group_errors(network: Network, config: PrecisionConfig, names: Sequence[str],

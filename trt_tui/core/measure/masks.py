@@ -82,6 +82,6 @@ def _shapes(network: Network, backend: Backend, samples: Samples, index: int, te
     probe = Probe(network.model)
     outputs = {tensor: probe.emit(probe.apply("Shape", probe.float_value(tensor), dtype=ir.DataType.INT64))
                for tensor in dict.fromkeys(tensors)}
-    with probe.load(backend) as runner:
+    with probe.load(backend, samples) as runner:
         found = runner.run(samples.feed(index))
     return {tensor: tuple(map(int, found[name])) for tensor, name in outputs.items()}

@@ -13,6 +13,7 @@ import numpy as np
 
 from trt_tui.core.data.dumps import Dump, Rows, open_dump, rows_of
 from trt_tui.core.data.element_types import castable, is_float
+from trt_tui.core.data.fitted import fitted
 from trt_tui.core.data.samples import Samples
 from trt_tui.core.lowering.ends import ending_in
 from trt_tui.core.measure.judge import Judged, tensor_outputs
@@ -225,7 +226,7 @@ class NetworkOutputs:
     def outputs(self, samples: Samples, index: int) -> dict[str, np.ndarray]:
         """See `Outputs`."""
         if self._runner is None:
-            self._runner = self._backend.load(self._model, optimize=False)
+            self._runner = fitted(self._backend, self._model, samples, optimize=False)
         types = {info.name: info.dtype for info in self._runner.inputs}
         feed = {name: array.astype(types[name], copy=False) for name, array in samples.feed(index).items()
                 if name in types}

@@ -14,11 +14,11 @@ from trt_tui.core.lowering.gated.compared import Compared
 from trt_tui.core.lowering.gated.gated import Gated
 from trt_tui.core.lowering.gated.lower import lower_gated
 from trt_tui.core.lowering.rules import LOW_FLOATS, Offer
+from trt_tui.core.measure.forms import Forms
 from trt_tui.core.measure.fp16 import LargestOfFeed, Measures
 from trt_tui.core.measure.held import Held
 from trt_tui.core.measure.judge import FLOAT, Judged, class_scores, kept_tensors, take, tensor_outputs
 from trt_tui.core.measure.masks import axes_of_mask, common_mask, kept_elements
-from trt_tui.core.measure.piecewise import Piecewise
 from trt_tui.core.measure.reference import Outputs
 from trt_tui.core.measure.scoring import Scoring
 from trt_tui.core.measure.tally import comparable
@@ -27,12 +27,15 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import Backend, Level, Runner
-from trt_tui.errors import InputError
+from trt_tui.errors import InputError, OutOfMemoryError
 
 S = TypeVar("S", bound="Simulation")
 
 COMPARED_ELEMENTS = 4096
 """Judged outputs with fewer elements a sample are compared on the host."""
+
+WHAT_IFS = "what-ifs"
+"""What is run here, for people."""
 
 FED_BYTES = 1 << 30
 """Feeds are kept for a device that keeps them too up to this size, and read anew beyond."""
@@ -92,6 +95,7 @@ class Simulation:
         self.level: Level | None = None
         self.largest: dict[str, float] = {}
         self._largest_of: tuple[int, ...] = ()
+        self._forms = Forms(backend, samples, WHAT_IFS)
         self._loaded: tuple[Gated, Runner] | None = None
         self._parts: dict[tuple[int, str], np.ndarray] = {}
         self._sums: dict[tuple[int, str], np.ndarray] = {}
@@ -148,15 +152,19 @@ class Simulation:
         needed = Offer.needed(self.network, config)
         if not self.offer.covers(needed):
             self.unload()
-        if self._loaded is None:
+        while self._loaded is None:
             offer = self.offer | needed
-            data = self.backend.capabilities.device
+            data = self._forms.data
             self._compared = self._to_compare() if data else ()
             gated = lower_gated(self.network, floats=offer.floats, others=offer.others, codes=offer.codes,
                                 constants=offer.constants, operators=offer.operators, outputs=self.tensors, data=data,
                                 compared=self._compared)
-            runner = (self.backend.load(gated.model, lean=True, bound=self._at_level) if data
-                      else Piecewise.load(self.backend, gated))
+            try:
+                runner = self._forms.load(gated, self._at_level, more=[*gated.references.values()])
+            except OutOfMemoryError:
+                if not self._forms.lower():
+                    raise
+                continue
             self._loaded, self.offer = (gated, runner), offer
             self.sessions += 1
         return self._loaded
@@ -196,13 +204,16 @@ class Simulation:
         return list(range(len(self.samples)) if feeds is None else feeds)
 
     def _to_compare(self) -> tuple[Compared, ...]:
-        """The judged outputs that are compared in the graph: floats too large to be worth their way to the host."""
+        """The judged outputs that are compared in the graph: floats too large to be worth their way to the host, whose
+        first axis is that of an input."""
         found = []
+        leads = {info.shape[0] for info in self.network.inputs if info.shape}
         for one in self.judged:
             shape = self.network.shape(one.tensor) or ()
             known = [size for size in shape[1:] if isinstance(size, int)]
             small = len(known) == len(shape) - 1 and math.prod(known) < COMPARED_ELEMENTS
-            if one.kind == FLOAT and shape and not (small or one.mask) and one is not self.classifier:
+            large = one.kind == FLOAT and shape and shape[0] in leads and not small
+            if large and not one.mask and one is not self.classifier:
                 found.append(Compared(one.name, one.tensor, tuple((c.axis, c.start, c.stop) for c in one.slices)))
         return tuple(found)
 
@@ -218,28 +229,39 @@ class Simulation:
         for index in indices:
             if compared:
                 self.reference(index)  # it may be measured by a run of this kind
-            if session is None or session is not self._loaded:  # another config may have had it loaded anew
-                session = self._session(config)
-                fed = session[0].feeds(config, ranges)
-            gated, runner = session
-            sums: dict[str, np.ndarray] = {}
-            feed, tensors = {**self._feed(index), **fed}, self.tensors
-            if compared and gated.compared:
-                feed.update((fed_as, self._reference_part(index, name)) for name, fed_as in gated.references.items())
-                own = self._scoring.names if self._scoring is not None else ()
-                within = {one.tensor for one in self._compared} - set(own)
-                within -= {one.tensor for one in self.judged if one.name not in gated.compared}
-                tensors = tuple(tensor for tensor in self.tensors if tensor not in within)
-                fetched = runner.run(feed, [*(gated.outputs[t] for t in tensors), *gated.compared.values()])
-                sums = {name: fetched[output] for name, output in gated.compared.items()}
-                if all(np.isfinite(one).all() for one in sums.values()):
-                    sums = {name: np.concatenate([one, self._reference_sums(index, name)], 1)
-                            for name, one in sums.items()}
-                    yield {tensor: comparable(fetched[gated.outputs[tensor]]) for tensor in tensors}, sums
-                    continue
-            feed.update((gated.references[one.name], self._no_reference(one, feed)) for one in self._compared)
-            fetched = runner.run(feed, [gated.outputs[tensor] for tensor in self.tensors])
-            yield {tensor: comparable(fetched[gated.outputs[tensor]]) for tensor in self.tensors}, {}
+            result = None
+            while result is None:
+                if session is None or session is not self._loaded:  # another config may have had it loaded anew
+                    session = self._session(config)
+                    fed = session[0].feeds(config, ranges)
+                try:
+                    result = self._run(*session, index, fed, compared)
+                except OutOfMemoryError:
+                    (self._owner or self).unload()
+                    session = None
+                    if not self._forms.lower():
+                        raise
+            yield result
+
+    def _run(self, gated: Gated, runner: Runner, index: int, fed: Mapping[str, np.ndarray], compared: bool
+             ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """What `_runs` yields for a feed."""
+        feed, tensors = {**self._feed(index), **fed}, self.tensors
+        if compared and gated.compared:
+            feed.update((fed_as, self._reference_part(index, name)) for name, fed_as in gated.references.items())
+            own = self._scoring.names if self._scoring is not None else ()
+            within = {one.tensor for one in self._compared} - set(own)
+            within -= {one.tensor for one in self.judged if one.name not in gated.compared}
+            tensors = tuple(tensor for tensor in self.tensors if tensor not in within)
+            fetched = runner.run(feed, [*(gated.outputs[t] for t in tensors), *gated.compared.values()])
+            sums = {name: fetched[output] for name, output in gated.compared.items()}
+            if all(np.isfinite(one).all() for one in sums.values()):
+                sums = {name: np.concatenate([one, self._reference_sums(index, name)], 1)
+                        for name, one in sums.items()}
+                return {tensor: comparable(fetched[gated.outputs[tensor]]) for tensor in tensors}, sums
+        feed.update((gated.references[one.name], self._no_reference(one, feed)) for one in self._compared)
+        fetched = runner.run(feed, [gated.outputs[tensor] for tensor in self.tensors])
+        return {tensor: comparable(fetched[gated.outputs[tensor]]) for tensor in self.tensors}, {}
 
     def _no_reference(self, compared: Compared, feed: Mapping[str, np.ndarray]) -> np.ndarray:
         """What stands for a part of the reference where sums are of no interest: of the shape that the part has in runs

@@ -146,10 +146,7 @@ class Gated:
 
     def counted(self, mask: np.ndarray) -> dict[str, np.ndarray]:
         """What a feed is run with so that sums count what a mask (bool) has."""
-        if not self.present:
-            return {}
-        fed = {name: with_axes(mask, axes) for axes, name in self.present.items()}
-        return {**fed, "present/share": np.array(mask.mean(dtype=np.float64))}
+        return {name: with_axes(mask, axes) for axes, name in self.present.items()}
 
     def _scalar(self, value: np.ndarray) -> np.ndarray:
         """The scale of a tensor, the same array again for the same value."""

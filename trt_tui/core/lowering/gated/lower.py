@@ -97,7 +97,7 @@ def lower_gated(
         padding = {axes: emitter.input(f"present/{''.join('01'[has] for has in axes)}", ir.DataType.BOOL,
                                        ir.Shape([None if has else 1 for has in axes]))
                    for axes in dict.fromkeys((padded or {}).values())}
-        share = emitter.input("present/share", ir.DataType.DOUBLE) if padding else None
+        share = _share(emitter, next(iter(padding.values()))) if padding else None
         present = {tensor: padding[axes] for tensor, axes in (padded or {}).items()}
         emit: Rows
         if isinstance(flow, DataFlow):
@@ -124,6 +124,12 @@ def lower_gated(
         counting=counting,
         present={axes: name_of(value) for axes, value in padding.items()},
         remembers=2 if data or inputs.bytes_of_weights <= _REMEMBERED_BYTES else 1)
+
+
+def _share(emitter: Emitter, mask: ir.Value) -> ir.Value:
+    """How much of a mask is true, of one: float64."""
+    numbers = emitter.add(emitter.nodes, "Cast", [mask], "present/numbers", to=int(ir.DataType.DOUBLE))
+    return emitter.add(emitter.nodes, "ReduceMean", [numbers], "present/share", keepdims=0)
 
 
 def _share_inputs(emitter: Emitter) -> None:

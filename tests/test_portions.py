@@ -1,0 +1,156 @@
+"""trt_tui.core.data.fitted: what memory does not suffice for goes in portions, or another way, with the same figures"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import pytest
+
+from tests.measuring import measure_shares
+from tests.networks import Builder, floats
+from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
+from trt_tui.core.calibration.calibrate import calibrate
+from trt_tui.core.data.fitted import fitted
+from trt_tui.core.data.portions import Portions
+from trt_tui.core.data.samples import load_samples
+from trt_tui.core.measure import simulation
+from trt_tui.core.measure.analysis import Analysis
+from trt_tui.core.measure.judge import judged_outputs
+from trt_tui.core.measure.layers import measure_layers
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.network import open_network
+from trt_tui.core.precision import Precision
+from trt_tui.core.runner import Level
+from trt_tui.errors import OutOfMemoryError
+
+INT8 = PrecisionConfig.uniform(Precision.INT8)
+WORDS = "[ONNXRuntimeError] : 6 : RUNTIME_EXCEPTION : Non-zero status code returned while running Conv node. " \
+        "bfc_arena.cc:376 Available memory of 1024 is smaller than requested bytes of 4096"
+
+
+class Short(OnnxRuntimeBackend):
+    """A backend without memory for more than ``most`` samples of ``x`` at a time.
+
+    Attributes:
+        runs: The numbers of samples that were run.
+    """
+
+    def __init__(self, most: int, *, device: bool = False, spare: bool = False) -> None:
+        super().__init__("cpu", threads=2)
+        self.capabilities = replace(self.capabilities, device=device)
+        self.most, self.spare, self.runs = most, spare, []
+
+    def on_host(self):
+        return OnnxRuntimeBackend("cpu", threads=2) if self.spare else None
+
+    def _session(self, proto, options, arguments, *, graphs=False):
+        session = super()._session(proto, options, arguments)
+        run = session.run
+
+        def within(names, feeds):
+            if (rows := len(feeds.get("x", ()))) > self.most:
+                raise RuntimeError(WORDS)
+            self.runs.append(rows)
+            return run(names, feeds)
+
+        session.run = within
+        return session
+
+
+@pytest.fixture
+def sampled(tmp_path):
+    """A network of two outputs, one with the samples along its second axis, which is not declared; seven samples in
+    feeds of five and two."""
+
+    def samples_of(batch="batch", mean=False):
+        b, rng = Builder(), np.random.default_rng(0)
+
+        def weight(name, *shape):
+            return b.weight(name, rng.standard_normal(shape).astype(np.float32) / 3)
+
+        x = b.node("Conv", ["x", weight("w1", 8, 3, 3, 3)], name="/1/Conv", pads=[1, 1, 1, 1])
+        x = b.node("Conv", [b.node("Relu", [x], name="/1/Relu"), weight("w2", 4, 8, 3, 3)], name="/2/Conv")
+        x = b.node("Relu", [x], name="/2/Relu")
+        b.node("Transpose", [x], output="turned", perm=[1, 0, 2, 3])
+        b.node("MatMul", [b.node("Flatten", [x]), weight("w3", 64, 5)], output="y")
+        outputs = [floats("turned", None, None, None, None), floats("y", batch, 5)]
+        if mean:
+            b.node("ReduceMean", ["y"], output="mean", keepdims=0)
+            outputs.append(floats("mean"))
+        onnx.save(b.model([floats("x", batch, 3, 6, 6)], outputs), tmp_path / "network.onnx")
+        count = 7 if isinstance(batch, str) else 2 * batch
+        np.savez(tmp_path / "samples.npz", x=rng.standard_normal((count, 3, 6, 6)).astype(np.float32))
+        network = open_network(tmp_path / "network.onnx")
+        return network, load_samples(str(tmp_path / "samples.npz"), network.inputs, batch=5)
+
+    return samples_of
+
+
+def figures(backend, network, samples):
+    """All that runs of a network over samples yield, and how what-ifs ran."""
+    ranges = {method: calibrate(network.model, network.activations, samples, backend, method=method).ranges
+              for method in ("minmax", "entropy")}
+    with Analysis(network, backend, samples, judged_outputs(network, ["turned", "y"])) as analysis:
+        for _ in analysis.measure_largest():
+            pass
+        *_, verdict = analysis.verdict(INT8, ranges["minmax"])
+        shares = {}
+        for partial in measure_shares(analysis, INT8, ranges["minmax"], exact=True):
+            shares.update({name: share.owns for name, share in partial.value.items()})
+        *_, layers = measure_layers(analysis, {"int8": INT8}, ranges["minmax"])
+        return [*ranges.values(), analysis.largest, shares,
+                {name: one.errors.sqnr_db for name, one in verdict.value.outputs.items()},
+                {name: (one.accumulated.sqnr_db, one.ref_max) for name, one in layers.value["int8"].items()},
+                {name: one.isolated.sqnr_db for name, one in layers.value["int8"].items() if one.isolated}
+                ], analysis.level
+
+
+def alike(one, other):
+    for before, now in zip(one, other, strict=True):
+        assert before.keys() == now.keys()
+        for name, value in before.items():
+            assert now[name] == pytest.approx(value, rel=1e-3, abs=1e-4)
+
+
+@pytest.mark.parametrize(("most", "device", "compared"), [(2, False, 1), (3, True, 1), (1, True, 10_000)])
+def test_a_batch_that_memory_does_not_suffice_for_goes_in_portions_with_the_same_figures(
+        sampled, monkeypatch, most, device, compared):
+    monkeypatch.setattr(simulation, "COMPARED_ELEMENTS", compared)
+    network, samples = sampled()
+    whole, level = figures(Short(99, device=device), network, samples)
+    assert level is None and not list(samples.portions.news())
+    short = Short(most, device=device)
+    parts, level = figures(short, network, samples)
+    alike(whole, parts)
+    assert level == Level(f"{most} sample{'s' * (most > 1)} at a time", level.reason)
+    assert "does not suffice for" in level.reason and set(short.runs) <= {0, 1, 2, 3}
+    said = list(samples.portions.news())
+    assert {text.split(":")[0] for text in said} == {"runs in FP32", "errors at the groups"}
+
+
+@pytest.mark.parametrize(("batch", "most"), [("batch", 0), (4, 3)])
+def test_what_cannot_be_divided_goes_in_ways_that_take_less_of_a_device_and_at_last_on_the_host(sampled, batch, most):
+    network, samples = sampled(batch)
+    expected, _ = figures(Short(99), network, samples)
+    found, level = figures(Short(most, device=True, spare=True), network, samples)
+    alike(expected, found)
+    assert level.name == "on the CPU" and level.reason.startswith("the memory of the GPU does not suffice")
+    with pytest.raises(OutOfMemoryError) as caught:
+        figures(Short(most, device=True), network, samples)
+    assert "smaller than requested" in caught.value.cause
+
+
+def test_what_is_one_value_of_several_samples_is_not_put_together(sampled):
+    network, samples = sampled(mean=True)
+    for spare in (False, True):
+        samples.portions = Portions()
+        with fitted(Short(2, device=True, spare=spare), network.model, samples) as runner:
+            if spare:
+                assert runner.run(samples.feed(0))["mean"].shape == ()
+                continue
+            with pytest.raises(OutOfMemoryError, match="5 samples at a time, and mean is one value of several"):
+                runner.run(samples.feed(0))
+            whole = runner.run(samples.feed(0), ["y", "turned"])
+    assert whole["y"].shape == (5, 5) and whole["turned"].shape == (4, 5, 4, 4)
