@@ -11,6 +11,7 @@ from tests import networks
 from trt_tui import demo
 from trt_tui.backends.onnxruntime import OnnxRuntimeBackend, _cuda_fault
 from trt_tui.core.calibration.calibrate import calibrate
+from trt_tui.core.data.portions import Portions
 from trt_tui.core.data.samples import load_samples
 from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.judge import judged_outputs
@@ -93,3 +94,27 @@ def test_what_is_simulated_is_what_the_cpu_simulates(name, sampled, backend, cud
     apart = [abs(on_gpu[1][group] - value) for group, value in on_cpu[1].items()
              if value is not None and on_gpu[1][group] is not None and value < 90]
     assert len(apart) > 3 and np.median(apart) < 0.5
+
+
+@pytest.mark.parametrize("name", ["demo", "bert", "light_resnet50"])
+def test_with_less_and_less_memory_runs_go_in_portions_and_then_on_the_cpu_with_the_same_figures(name, sampled, cuda):
+    network, samples = sampled(name)
+    expected, levels = None, []
+    for megabytes in (None, 256, 64, 16, 4, 1):
+        short = OnnxRuntimeBackend("cuda")
+        if megabytes is not None:
+            short.cuda_options["gpu_mem_limit"] = str(megabytes << 20)  # of each session's arena
+        samples.portions = Portions()
+        ranges = calibrate(network.model, network.activations, samples, short).ranges
+        with Analysis(network, short, samples, judged_outputs(network, ()), other=Precision.FP16) as analysis:
+            for _ in range(3):  # so that a graph is captured
+                verdicts = [ended(analysis.verdict(config, ranges)) for config in (FP16, INT8)]
+            layers = ended(measure_layers(analysis, {"int8": INT8}, ranges))["int8"]
+            levels.append(f"{megabytes} MB: {analysis.level.name}; {'; '.join(samples.portions.news())}")
+            figures = [verdict.worst[1].errors.sqnr_db for verdict in verdicts]
+            figures.append(np.median([one.accumulated.sqnr_db or np.inf for one in layers.values()]))
+        print(name, levels[-1], *(round(float(one), 2) for one in figures), analysis.level.reason)
+        expected = expected or figures
+        assert figures == pytest.approx(expected, abs=2.0)
+    assert levels[0].startswith("None MB: CUDA graph;")
+    assert any("at a time" in level for level in levels) and "on the CPU" in levels[-1]

@@ -1,11 +1,13 @@
 """What-ifs, shares, sweeps, errors at the groups and searches on a GPU beside plain runs with inputs on the device.
 
     python -m tests.benchmarks.gpu NETWORK.onnx DATA.npz [...] [--batch 8] [--groups 8] [--rounds 15] [--search TEXT]
+        [--memory MB]
 
 Runs of ONNX Runtime's CUDA provider, TF32 off; a pass goes over all samples, outputs back on the host. Prints one line
 of JSON for each network (milliseconds, medians, and ratios; seconds where it says so), and last one table of all. A
 sweep is the exact share of every group that can be INT8; a search is the whole command for a tolerance, without
-engines, INT8 among FP16.
+engines, INT8 among FP16. With ``--memory`` the arena of each session is no larger than that (plain runs aside), and
+how what-ifs ran is told.
 """
 
 from __future__ import annotations
@@ -56,8 +58,8 @@ def plain(model: Path, batches: list[dict[str, np.ndarray]], rounds: int) -> flo
     return median_ms(run, rounds)
 
 
-def measured(model: Path, data: Path, batch: int, groups: int, rounds: int, data_form: bool, levels: list[str]
-             ) -> dict[str, float]:
+def measured(model: Path, data: Path, batch: int, groups: int, rounds: int, data_form: bool, levels: list[str],
+             memory: int | None = None) -> dict[str, float]:
     """Milliseconds of what-ifs and shares, INT8 among FP32 and among FP16."""
     from dataclasses import replace
 
@@ -73,6 +75,8 @@ def measured(model: Path, data: Path, batch: int, groups: int, rounds: int, data
     from trt_tui.core.precision import Precision
 
     backend = OnnxRuntimeBackend("cuda")
+    if memory is not None:
+        backend.cuda_options["gpu_mem_limit"] = str(memory << 20)
     if not data_form:
         backend.capabilities = replace(backend.capabilities, device=False)
     network = open_network(model, lambda: backend)
@@ -91,7 +95,7 @@ def measured(model: Path, data: Path, batch: int, groups: int, rounds: int, data
             changed = iter([config.with_groups([group], Precision.FP32) for group in quantizable] * (rounds + 3))
             run = partial(lambda analysis, changed: list(analysis.verdict(next(changed), ranges)), analysis, changed)
             found[f"what-if among {label}"] = median_ms(run, rounds)
-            levels.append(analysis.level.name if analysis.level is not None else "")
+            levels.append(f"{analysis.level.name}: {analysis.level.reason}" if analysis.level is not None else "")
             since = time.perf_counter()
             for _ in measure_shares(analysis, config, ranges, order=[group.name for group in quantizable[:groups]]):
                 pass
@@ -144,6 +148,7 @@ def main() -> None:
     parser.add_argument("--groups", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--search", metavar="TOLERANCE", help="also time a search for it")
+    parser.add_argument("--memory", type=int, metavar="MB", help="the most that the arena of a session takes")
     parser.add_argument("--control-flow", action="store_true", help="gates as control flow, as on a CPU")
     arguments = parser.parse_args()
     records = []
@@ -157,7 +162,7 @@ def main() -> None:
         record["plain"] = round(base, 2)
         levels: list[str] = []
         for name, value in measured(model, data, arguments.batch, arguments.groups, arguments.rounds,
-                                    not arguments.control_flow, levels).items():
+                                    not arguments.control_flow, levels, arguments.memory).items():
             record[name] = round(value, 2)
             if name.startswith(("what-if", "share")):
                 record[f"{name}, in plain runs"] = round(value / base, 2)

@@ -122,13 +122,13 @@ class Fitted:
             OutOfMemoryError: memory does not suffice for a single sample, or for a feed that cannot be divided.
         """
         while True:
-            rows = self._rows(feeds)
             most = self._found.rows
             try:
-                if most is None or rows <= most:
+                if most is None or (rows := self._rows(feeds)) <= most:
                     return self._loaded.run(feeds, fetch)
                 return self._divided(feeds, fetch, _places(rows, most, self._uneven(fetch)))
             except OutOfMemoryError as error:
+                rows = self._rows(feeds)
                 self._less(min(rows, most or rows), error)
             except _ApartError as error:
                 self._less(1, OutOfMemoryError("out of memory", f"{self._memory} does not suffice for "
