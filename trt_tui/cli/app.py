@@ -60,7 +60,10 @@ def open_(model: str, whatif_samples: int, new: bool, no_mouse: bool, config_pat
 @_new
 @_no_mouse
 def demo(new: bool, no_mouse: bool, whatif_samples: int, no_preview: bool) -> None:
-    """Open the app on the bundled network: a segmentation network that INT8 breaks."""
+    """Open the app on the bundled network.
+
+    It segments images, and INT8 breaks it.
+    """
     from trt_tui import demo as bundled
     from trt_tui.options import Options
 

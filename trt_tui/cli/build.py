@@ -36,7 +36,7 @@ from trt_tui.words import visible
               help="model.engine: built with TensorRT. typed.onnx: the strongly typed network.")
 def build(model: str, config_path: str | None, force: bool, precision: str | None, quick: bool, output: str,
           **arguments: Any) -> None:
-    """Build a production engine in a config's precisions, or write the network that it is built from.
+    """Build an engine in a config's precisions, or write its network.
 
     Exit code 1: the engine could not be built as asked, and the one that was written differs (see --strict).
     """

@@ -68,7 +68,9 @@ def compare(model: str, against: str | None, config_paths: tuple[str, ...], forc
             json_path: str | None, markdown_path: str | None, junit_path: str | None, outputs_path: str | None,
             layers: str, engines: bool, marked: bool, threshold: float, top_k: int, network: str | None,
             script: str | None, output: str | None, calib_methods: str | None, **arguments: Any) -> None:
-    """Compare FP16, INT8 and the config with FP32, at the outputs and per layer.
+    """Compare FP16, INT8 and the config with FP32.
+
+    Figures are taken at the outputs and per layer.
 
     An engine that cannot be built is listed with the reason; exit code 1 if some were built, 2 if none was.
 

@@ -28,7 +28,8 @@ from trt_tui.words import visible
 @click.command(cls=Command, context_settings=CONTEXT)
 @takes(*DATA, *REFERENCE, *CONFIG, *PRODUCTION, *LIBRARIES)
 @config_or_precision
-@option("Output", "--format", "kind", required=True, help="What for.", type=click.Choice(
+@option("Output", "--format", "kind", required=True, metavar="FORMAT", help="onnx, trtexec, polygraphy, modelopt, "
+        "calibration-cache, markdown, bundle or subgraph.", type=click.Choice(
     ["onnx", "trtexec", "polygraphy", "modelopt", "calibration-cache", "markdown", "bundle",
      "subgraph"]))
 @file_option("Output", "-o", "--output", required=True, metavar="OUT", help="The file; trtexec and polygraphy write "

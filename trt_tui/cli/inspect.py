@@ -51,7 +51,9 @@ if TYPE_CHECKING:
 def inspect(model: str, nodes: bool, engine: str | None, preview: bool, scheme: bool, config_path: str | None,
             force: bool, precision: str | None, json_path: str | None, markdown_path: str | None,
             **arguments: Any) -> None:
-    """Print the layer tree: operator, shape, group, and what can run in FP16, INT8, FP8 and INT4, or why not.
+    """Print the layer tree, and what each layer can run in.
+
+    Rows have operator and shape, and say what can run in FP16, INT8, FP8 and INT4, or why not.
 
     With --preview: what the builder would make of a config.
     """

@@ -49,7 +49,8 @@ class _Commands(click.Group):
         return super().parse_args(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        return [*super().shell_complete(ctx, incomplete), CompletionItem(incomplete, type="file")]
+        # Files first: where one is named, bash forgets what came before.
+        return [CompletionItem(incomplete, type="file"), *super().shell_complete(ctx, incomplete)]
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Runs a command and exits with its code. Whatever it prints passes through a `VisibleStream`."""

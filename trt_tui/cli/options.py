@@ -149,8 +149,8 @@ JUDGING = (
     _judging("--target", metavar="TEXT", help="metric>=base-0.01, metric>=base-1%, metric[f1/8]>=base-1% of a part, "
              "metric[*]>=base-2% of each, the metric by its own name (f1>=93), sqnr>=20, cosine>=0.999 or "
              "agreement>=0.99."),
-    _judging("--exact", is_flag=True, help="Measure what each layer owns on all samples. Without: on a few, then those "
-             "that may own 1 % or more on as many as it takes; each figure says on how many it stands."),
+    _judging("--exact", is_flag=True, help="Measure the layers' shares on all samples. Without: on a few, then "
+             "those that may be 1 % or more on as many as it takes; each says on how many samples it stands."),
     _judging("--judge-at", multiple=True, type=click.Choice(["min", "max"]),
              help="Also judge engines at this shape of the profile; may be repeated."),
     _judging("--builds", default=1, show_default=True, type=click.IntRange(1, 20), metavar="N", help="Build each "

@@ -32,7 +32,7 @@ from trt_tui.errors import ExitCode
 @file_option("Output", "--markdown", "markdown_path", metavar="OUT", help="Write it as Markdown; - for stdout.")
 def preflight(model: str, config_path: str | None, force: bool, target: str | None, strict: bool,
               json_path: str | None, markdown_path: str | None, **arguments: Any) -> None:
-    """Look for what makes figures say less than they seem to, before layers are touched.
+    """Look for what makes figures say less than they seem to.
 
     Other commands do so too as far as that costs no runs of its own; here every guard looks.
     """
