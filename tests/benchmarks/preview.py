@@ -117,7 +117,7 @@ def row(model: str, data: str | None, toggles: int) -> list[str]:
         beside_alone("beside", verdict)
         session.ask(rq.PreviewEngine(next(fresh), effects=False, background=True))
         time.sleep(statistics.median(seconds) / 2)
-        beside_alone("amid", asking.timed([VERDICT], rq.WhatIf(next(fresh)))[0])
+        beside_alone("amid", asking.timed([VERDICT, MARKS], rq.WhatIf(next(fresh)))[0])
     session.close()
     words = [made_word(preview.made.get(group.name), group, start.precision_of(group)) for group in outline.groups]
     others, told = len(preview.otherwise(outline, start)), sum(word not in ("", "fused") for word in words)

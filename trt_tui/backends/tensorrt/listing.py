@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +23,9 @@ from trt_tui.errors import BackendUnavailableError, CancelledError, InputError
 
 _LARGEST = 1 << 30
 """Bytes of the largest plan that is looked through."""
+
+_THREADS = min(os.cpu_count() or 1, 4)
+"""Of a build, which makes the same engine with any number; what else this machine measures waits for it."""
 
 _DETAILS = 400
 """How many of the verbose messages are kept, for a build that fails without naming a layer."""
@@ -79,6 +84,7 @@ class Lister:
         trt = self.trt
         log = _log(trt)
         builder = trt.Builder(log)
+        builder.max_threads = _THREADS
         network = builder.create_network(0)
         parser = trt.OnnxParser(network, log)
         trt.init_libnvinfer_plugins(log, "")
@@ -103,7 +109,7 @@ class Lister:
         if monitor.stopped:
             raise CancelledError("stopped")
         if built is None:
-            raise build_error(log.said, log.details, RuntimeError("the builder gives no reason"))
+            raise build_error(log.said, tuple(log.details), RuntimeError("the builder gives no reason"))
         if not log.listings:
             raise InputError("TensorRT-RTX does not list the layers of the engine",
                              f"release {self.release} prints no message that begins with {HEADING}",
@@ -113,26 +119,30 @@ class Lister:
 
 
 def _log(trt: Any) -> Any:
+    verbose, info, warning = trt.ILogger.VERBOSE, trt.ILogger.INFO, trt.ILogger.WARNING
+
     class Log(trt.ILogger):  # type: ignore[misc]
-        """Keeps the listing, errors and warnings, and the last of the rest."""
+        """Keeps the listing, errors and warnings, and the last of the rest: tens of thousands of messages a build."""
 
         def __init__(self) -> None:
             trt.ILogger.__init__(self)
             self.listings: list[str] = []
             self.said: list[tuple[str, str]] = []
-            self.details: list[str] = []
+            self.details: deque[str] = deque(maxlen=_DETAILS)
+            self.names_follow = False
 
         def log(self, severity: Any, message: str) -> None:
-            if severity == trt.ILogger.VERBOSE:
-                if self.said and self.said[-1][1].rstrip(".") == LAYERNORMS:
+            if severity == verbose:
+                if self.names_follow:
                     self.said[-1] = ("warning", f"{LAYERNORMS}: {message}")
+                    self.names_follow = False
                 if message.startswith(HEADING):
                     self.listings.append(message)
                 else:
                     self.details.append(message)
-                    del self.details[:-_DETAILS]
-            elif severity != trt.ILogger.INFO:
-                self.said.append(("warning" if severity == trt.ILogger.WARNING else "error", message))
+            elif severity != info:
+                self.said.append(("warning" if severity == warning else "error", message))
+                self.names_follow = message.rstrip(".") == LAYERNORMS
 
     return Log()
 
