@@ -1,5 +1,7 @@
 """trt_tui.core.measure.judge"""
 
+from dataclasses import replace
+
 import numpy as np
 import onnx
 import pytest
@@ -270,8 +272,25 @@ def test_what_a_mask_leaves_out_counts_in_no_figure(mask, slices):
                                                      ("absent", (2, 4), "they have tokens")])
 def test_a_mask_that_does_not_fit_is_refused(mask, shape, what):
     with pytest.raises(InputError) as refused:
-        kept_elements(Judged(f"t@{mask}", "t", mask=mask), Padded(), 0, shape)
+        kept_elements(Judged(f"t@{mask}", "t", mask=mask), Padded(), 0, np.empty(shape))
     assert what in refused.value.cause and f"t@{mask}" in refused.value.title
+
+
+@pytest.mark.parametrize(("constant", "operator", "hidden"), [
+    (-3.4e38, "Where", True), (-1e9, "Where", True), (-1e5, "Where", False), (-1e9, "Add", False)])
+def test_what_the_network_masks_itself_is_not_judged(opened, constant, operator, hidden):
+    b = Builder()
+    scores = b.gemm("x", (8, 6), "/fc")
+    b.weight("least", np.float32(constant))
+    masked = b.node(operator, ["keep", scores, "least"] if operator == "Where" else [scores, "least"], "/mask")
+    b.node("Reshape", [masked, b.weight("shape", np.array([-1, 2, 3], np.int64))], output="y")
+    keep = helper.make_tensor_value_info("keep", TensorProto.BOOL, [4, 6])
+    one, = judged_outputs(opened(b.model([floats("x", 4, 8), keep], [floats("y", 4, 2, 3)])))
+    assert one.hidden_from == (pytest.approx(-constant / 2) if hidden else 0) and ("masked" in one.note) == hidden
+    fp32 = np.array([[1, constant], [2, 3]], np.float32)
+    tally = Tally(Padded(), [0], [replace(one, tensor="t")], lambda index: {"t": fp32})
+    tally.add(0, {"t": np.array([[1.5, -65504], [2, 3]], np.float32)})
+    assert (tally.verdict().outputs["y"].errors.max_abs == 0.5) == hidden
 
 
 def test_a_mask_is_named_behind_the_tensor(opened):

@@ -9,7 +9,7 @@ fraction that differs.
 import difflib
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_ir as ir
@@ -52,6 +52,7 @@ class Judged:
         slices: At most one cut per axis, by axis; empty for the whole tensor. No axis is dropped.
         kind: `FLOAT` (judged by its error) or `INTEGER` (by the fraction that differs).
         mask: An input or label by which elements count, see `trt_tui.core.measure.masks`; "" where all do.
+        hidden_from: The magnitude from which FP32's values are masks and do not count; 0.0 where all do.
         note: Where the part comes from, or why this tensor is judged in place of an output; "" if neither applies.
     """
 
@@ -61,6 +62,7 @@ class Judged:
     kind: str = FLOAT
     note: str = ""
     mask: str = ""
+    hidden_from: float = 0.0
 
 
 def take(array: np.ndarray, judged: Judged) -> np.ndarray:
@@ -131,13 +133,23 @@ def judged_outputs(network: Network, spec: Sequence[str] = (), labels: Sequence[
         InputError: a text of ``spec`` names no tensor that can be judged, or the network has no such output.
     """
     if spec:
-        return _unique(_parse(network, text, labels) for text in spec)
+        return _unmasked(network, _unique(_parse(network, text, labels) for text in spec))
     found = _unique(one for info in network.outputs for one in _of_output(network, info.name))
     if not found:
         raise InputError(f"{network.name} has no output that can be judged",
                          "; ".join(left_out(network)) or "none of its outputs is a tensor computed from the inputs",
                          "Name a tensor with --judge.")
-    return found
+    return _unmasked(network, found)
+
+
+def _unmasked(network: Network, judged: Sequence[Judged]) -> tuple[Judged, ...]:
+    """Judged outputs, with masks that a Where put into them left out: FP16 holds no -3.4e38, and none is missed."""
+    found = []
+    for one in judged:
+        beyond = network.hidden_from(one.tensor) if one.kind == FLOAT else 0.0
+        said = f"masked values, beyond ±{beyond:.2g}, are not judged" if beyond else ""
+        found.append(replace(one, hidden_from=beyond, note="; ".join(filter(None, (one.note, said)))))
+    return tuple(found)
 
 
 def _unique(judged: Iterable[Judged]) -> tuple[Judged, ...]:

@@ -13,20 +13,22 @@ from trt_tui.core.runner import Backend
 from trt_tui.errors import InputError
 
 
-def kept_elements(judged: Judged, samples: Samples, index: int, shape: tuple[int, ...]) -> np.ndarray | None:
+def kept_elements(judged: Judged, samples: Samples, index: int, whole: np.ndarray) -> np.ndarray | None:
     """Which elements of the judged part of a tensor count in a feed: bool, of the part's shape; None for all.
 
     A mask has the tensor's leading axes (or 1 in their place) and holds for all the others: ``(samples, tokens)`` for
-    ``(samples, tokens, features)``. What is not 0 counts.
+    ``(samples, tokens, features)``. What is not 0 counts, and what the network itself masked does not.
 
     Args:
-        shape: Of the whole tensor.
+        whole: The whole tensor in FP32.
 
     Raises:
         InputError: the data have no such array, or its shape does not fit.
     """
+    shown = np.abs(take(whole, judged)) < judged.hidden_from if judged.hidden_from else None
     if not judged.mask:
-        return None
+        return shown
+    shape = whole.shape
     given = {**samples.labels(index), **samples.feed(index)}
     if judged.mask not in given:
         raise InputError(f"--judge {judged.name}: the data have no {judged.mask}", f"they have {', '.join(given)}",
@@ -39,7 +41,8 @@ def kept_elements(judged: Judged, samples: Samples, index: int, shape: tuple[int
                          f"its shape is {sizes}, the tensor's {others}: the leading axes have to be the same",
                          "Name a mask such as (samples, tokens) for a tensor (samples, tokens, features).")
     counts = np.reshape(mask != 0, mask.shape + (1,) * (len(shape) - mask.ndim))
-    return take(np.broadcast_to(counts, shape), judged)
+    kept = take(np.broadcast_to(counts, shape), judged)
+    return kept if shown is None else kept & shown
 
 
 def common_mask(judged: Iterable[Judged]) -> str:

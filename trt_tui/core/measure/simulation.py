@@ -213,7 +213,7 @@ class Simulation:
             known = [size for size in shape[1:] if isinstance(size, int)]
             small = len(known) == len(shape) - 1 and math.prod(known) < COMPARED_ELEMENTS
             large = one.kind == FLOAT and shape and shape[0] in leads and not small
-            if large and not one.mask and one is not self.classifier:
+            if large and not (one.mask or one.hidden_from) and one is not self.classifier:
                 found.append(Compared(one.name, one.tensor, tuple((c.axis, c.start, c.stop) for c in one.slices)))
         return tuple(found)
 
@@ -336,7 +336,7 @@ class Simulation:
 
     def _counted_nan(self, index: int, tensor: str, array: np.ndarray) -> bool:
         """Whether NaN stands where it counts: not in padding that every judgement of the tensor leaves out."""
-        masks = [kept_elements(one, self.samples, index, array.shape) for one in self.judged if one.tensor == tensor]
+        masks = [kept_elements(one, self.samples, index, array) for one in self.judged if one.tensor == tensor]
         parts = [take(array, one) for one in self.judged if one.tensor == tensor]
         return not masks or any(counts is None or np.isnan(part[counts]).any()
                                 for counts, part in zip(masks, parts, strict=True))

@@ -14,6 +14,9 @@ from trt_tui.core.precision import FP16_LEAST, FP16_MAX
 from trt_tui.core.runner import Backend
 from trt_tui.errors import BackendUnavailableError, InputError, TrtTuiError
 
+_MASK_LEAST = 1e9
+"""The least magnitude of a constant that is taken for a mask wherever a Where selects it."""
+
 
 def constant_tensor(value: ir.Value | None) -> ir.TensorProtocol | None:
     """The tensor of an initializer or of a Constant node's output, without reading it; None for anything else."""
@@ -105,6 +108,25 @@ class Constants:
             if any(t in found or t in graph.constants and self.is_mask(t) for t in layer.inputs if t):
                 found.update(tensor for tensor in layer.outputs if graph.is_float(tensor))
         return frozenset(found)
+
+    def hidden_from(self, tensor: str) -> float:
+        """The magnitude from which values of a tensor are masks that a Where put in place of values, 0.0 for none.
+
+        Half that of the constant, on the way to the tensor by copies alone: masked logits (-1e9, -3.4e38).
+        """
+        graph, stack, seen, found = self._graph, [tensor], {tensor}, []
+        while stack:
+            name = graph.producer.get(stack.pop())
+            if name is None or graph.by_name[name].op_type not in COPIES | {"Where"}:
+                continue
+            layer = graph.by_name[name]
+            for read in (t for t in layer.inputs if t and t not in seen and graph.is_float(t)):
+                seen.add(read)
+                stack.append(read)
+                stored = constant_tensor(graph.value(read)) if read in graph.constants else None
+                if stored is not None and layer.op_type == "Where" and self.amax(read) >= _MASK_LEAST:
+                    found.append(float(self.amax(read)) / 2)
+        return min(found, default=0.0)
 
     @cached_property
     def epsilons(self) -> frozenset[str]:

@@ -146,6 +146,10 @@ class Network(Outline):
         """Tensors that a mask constant was added to, selected into or scaled into, up to the Softmax behind."""
         return self._values.masked
 
+    def hidden_from(self, tensor: str) -> float:
+        """The magnitude from which values of a tensor are masks that a Where put there, 0.0 where it has none."""
+        return self._values.hidden_from(tensor)
+
     def model_at(self, opset: int) -> ir.Model:
         """The model at ``opset`` or, where it is newer already, as it is. Node names are the same.
 
