@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -35,8 +34,6 @@ _CUDA = "CUDAExecutionProvider"
 
 _CAPTURING = {"enable_fallback": 0, "disabled_optimizers": ["MatMulAddFusion"]}
 """Arguments of sessions that capture. A Gemm copies its bias into all of its result first: longer than an Add."""
-
-_BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 _TYPES = {"tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(float16)": np.float16,
           "tensor(int64)": np.int64, "tensor(int32)": np.int32, "tensor(int16)": np.int16, "tensor(int8)": np.int8,
@@ -136,7 +133,8 @@ class OnnxRuntimeBackend:
         if bound is not None and self.provider == "cuda":
             runs = BoundRuns(self._ort, session, None if few else lambda shapes: self._session(
                 _of_shapes(proto, shapes), options, _CAPTURING, graphs=True), bound)
-        return OnnxRuntimeRunner(session, (values, arrays), inputs, weights, runs)
+        wide = [name_of(value) for value in model.graph.inputs if value.dtype == ir.DataType.BFLOAT16]
+        return OnnxRuntimeRunner(session, (values, arrays), inputs, weights, runs, wide)
 
     def best_level(self) -> str:
         """How networks can run here at best, with the reason if that is no CUDA graph: a network of one node is run."""
@@ -184,11 +182,13 @@ class OnnxRuntimeRunner:
         inputs: Names of the inputs that a run is given, in order.
         weights: What every run is fed in addition.
         bound: Runs with everything on the device; None where arrays are handed over.
+        wide: Inputs in BF16, which the session takes as FP32.
     """
 
     def __init__(self, session: Any, kept_alive: object, inputs: Sequence[str], weights: Mapping[str, np.ndarray],
-                 bound: BoundRuns | None = None) -> None:
+                 bound: BoundRuns | None = None, wide: Sequence[str] = ()) -> None:
         self._session = session
+        self._wide = tuple(wide)
         self._kept_alive = kept_alive
         self._weights = dict(weights)
         self._bound = bound
@@ -199,8 +199,8 @@ class OnnxRuntimeRunner:
     def run(self, feeds: Mapping[str, np.ndarray], fetch: Sequence[str] | None = None) -> dict[str, np.ndarray]:
         """Runs once; see `trt_tui.core.runner.Runner`."""
         names = list(fetch) if fetch is not None else [info.name for info in self.outputs]
-        fed = self._weights | {name: array.astype(np.float32) if array.dtype == _BFLOAT16 else array
-                               for name, array in feeds.items()}
+        fed = {**self._weights, **feeds}
+        fed.update((name, feeds[name].astype(np.float32)) for name in self._wide if name in feeds)
         try:
             results = self._session.run(names, fed) if self._bound is None else self._bound.run(fed, names)
             return dict(zip(names, results, strict=True))

@@ -132,8 +132,8 @@ class BoundRuns:
         return results
 
     def _run(self, feeds: Mapping[str, np.ndarray], names: Sequence[str]) -> list[np.ndarray]:
-        if self._graph is not None and self._graph.takes(feeds):
-            results = self._graph.run(feeds, names, self._device)
+        if self._graph is not None and (changed := self._graph.changed(feeds)) is not None:
+            results = self._graph.run(feeds, changed, names, self._device)
             self._device.trim()
             return results
         binding = self._binding(feeds)
@@ -206,20 +206,20 @@ class _Graph:
             self._binding.bind_ortvalue_output(name, slot)
         self._session.run_with_iobinding(self._binding)  # the one that is captured
 
-    def takes(self, feeds: Mapping[str, np.ndarray]) -> bool:
-        """Whether what is fed has the shapes of the graph."""
+    def changed(self, feeds: Mapping[str, np.ndarray]) -> list[str] | None:
+        """Of what other arrays are fed than before; None where something has not the shape that the graph has."""
         fed = self._fed
-        return len(feeds) == len(fed) and all(
-            (held := fed.get(name)) is array or held is not None and held.shape == array.shape
-            for name, array in feeds.items())
+        found = [name for name, array in feeds.items() if fed.get(name) is not array]
+        alike = len(feeds) == len(fed) and all(name in fed and fed[name].shape == feeds[name].shape for name in found)
+        return found if alike else None
 
-    def run(self, feeds: Mapping[str, np.ndarray], names: Sequence[str], device: OnDevice) -> list[np.ndarray]:
+    def run(self, feeds: Mapping[str, np.ndarray], changed: Sequence[str], names: Sequence[str], device: OnDevice
+            ) -> list[np.ndarray]:
         """Copies what changed to its slots, and replays; returns the results on the host, as named."""
-        fed, copies = self._fed, []
-        for name, array in feeds.items():
-            if fed[name] is not array:
-                copies.append((device.copy(array).data_ptr(), self._slots[name].data_ptr(), array.nbytes))
-                fed[name] = array
+        copies = []
+        for name in changed:
+            array = self._fed[name] = feeds[name]
+            copies.append((device.copy(array).data_ptr(), self._slots[name].data_ptr(), array.nbytes))
         if copies:
             copy_on_device(copies)
         self._session.run_with_iobinding(self._binding)

@@ -224,6 +224,8 @@ class Ruling:
         return self.precision if self.precision is Precision.TF32 or code is not None and code.activations else None
 
 
+_NO_SCALES: Mapping[Site, Scale] = {}
+
 Scaled = dict[tuple[object, ...], Mapping[Site, Scale]]
 """Scales of groups by all that decides them."""
 
@@ -261,7 +263,7 @@ def rule(network: Network, config: PrecisionConfig, ranges: Mapping[str, float],
         if precision is Precision.FP32 and uses_tf32(group, config):
             precision = Precision.TF32
         code = CODES.get(precision)
-        held = {} if code is None else _scales(network, group, code, amax.get(precision, {}),
+        held = _NO_SCALES if code is None else _scales(network, group, code, amax.get(precision, {}),
                                                around if casts else Precision.FP32, constants, known)
         rulings[group.name] = Ruling(precision, around, held)
     return rulings

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
-from trt_tui.core.lowering import accumulation, rules
+from trt_tui.core.lowering import rules
 from trt_tui.core.lowering.gated.bodies import Sums, emit_layers, emit_operator, rounded_later, rounds_after
 from trt_tui.core.lowering.gated.emitter import BranchTensors, Emitter
 from trt_tui.core.lowering.gated.given import GivenBranch, Steps
@@ -40,7 +40,6 @@ class DataFlow:
         self._lows = {around for forms in inputs.forms.values() for around in forms}.intersection(LOW_FLOATS)
         self._held: dict[tuple[Precision, ir.Value, ir.Value | None], ir.Value] = {}
         """By code, value and scale the value as it is read."""
-        self._factors: dict[tuple[ir.Value, int], ir.Value] = {}
         self._unrounded: dict[str, tuple[str, ir.Value, ir.Value]] = {}
         """By tensor the group that computed it, its value before it was rounded, and that rounded."""
 
@@ -81,14 +80,12 @@ class DataFlow:
         return value
 
     def _summed(self, group: Group, around: Precision, value: ir.Value, count: int) -> ir.Value:
-        gate = self.inputs.gates[group.name].get("sums") if around is Precision.FP16 and count > 1 else None
-        if gate is None:
+        if around is not Precision.FP16 or count == 1 or group.name not in self.inputs.sums:
             return value
-        number, nodes = self.emitter.scalar, self.emitter.nodes
-        if (gate, count) not in self._factors:
-            self._factors[gate, count] = self.emitter.add(
-                nodes, "Where", [gate, number(accumulation.splitter(count)), number(1.0)], "splitter")
-        return self.rounding.summed(value, self._factors[gate, count], nodes)
+        if (group.name, count) not in self.inputs.splitters:
+            factor = self.emitter.input(f"splitter/{len(self.inputs.splitters)}", ir.DataType.FLOAT)
+            self.inputs.splitters[group.name, count] = factor
+        return self.rounding.summed(value, self.inputs.splitters[group.name, count], self.emitter.nodes)
 
     def read(self, group: Group, tensor: str, value: ir.Value) -> ir.Value:
         """What a group reads of a tensor from outside: rounded to the float type of its results."""

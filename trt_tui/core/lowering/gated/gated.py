@@ -9,9 +9,10 @@ import numpy as np
 import onnx_ir as ir
 
 from trt_tui.core.lowering import rules
+from trt_tui.core.lowering.accumulation import splitter
 from trt_tui.core.lowering.folds import Folds, refuse_on_given, rewritten
 from trt_tui.core.lowering.gated.inputs import WeightInput
-from trt_tui.core.lowering.rules import Offer, Ruling
+from trt_tui.core.lowering.rules import Offer, Ruling, Scale
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import Group, Site
 from trt_tui.core.network.network import Network
@@ -25,6 +26,8 @@ _Rounded = tuple[object, ...]
 _GATES = {gate: np.array(gate) for gate in (False, True)}
 """Gates that are open and shut: the same arrays in every feed, so that a device need not be given them again."""
 
+
+_ONE = np.ones((), np.float32)
 
 _SCALED = 8
 """For each group the scales of as many ranges and precisions are kept."""
@@ -41,7 +44,8 @@ class Gated:
         gates: Input names (bool scalars) by kind, by group: "fp32" (run in FP32), "fp16", "bf16" (results have that
             type), "int8", "fp8" (activations are read as such codes), "clean" (every float input already has values of
             the results' type), "direct" (that, and none is read as codes), "operator" (a normalisation is rounded as
-            its operator is), "sums" (products are summed in FP16); those that the group needs.
+            its operator is), "sums" (products are summed in FP16; where gates are data ``splitters`` say it); those
+            that the group needs.
         scale_inputs: Input names (float32 scalars) of activation scales, by group and tensor.
         results: Tensors that have the type of a group's results, by group.
         weight_inputs: What weight each further input is, by its name.
@@ -49,6 +53,8 @@ class Gated:
             are multiplied by them where they are yielded or measured.
         edges: Where gates are data, input names (bool scalars) of what a group reads rounded, with the group that
             computed it and the one that reads it: true where one of them has results below FP32.
+        splitters: Where gates are data, input names (float32 scalars) of what sums are split by, with the group and how
+            often a sum is rounded.
         compared: Output names of what is compared in the graph, by its name.
         references: Input names of what it is compared with, float32, by its name: of its shape, or of one element
             where the sums are of no interest.
@@ -71,6 +77,7 @@ class Gated:
     weight_inputs: Mapping[str, WeightInput]
     factor_inputs: Mapping[str, str]
     edges: Mapping[str, tuple[str, str]]
+    splitters: Mapping[str, tuple[str, int]]
     compared: Mapping[str, str]
     references: Mapping[str, str]
     results: Mapping[str, frozenset[str]]
@@ -87,6 +94,8 @@ class Gated:
     _amax: dict[Hashable, np.ndarray] = field(default_factory=dict, repr=False, compare=False)
     _scaled: rules.Scaled = field(default_factory=dict, repr=False, compare=False)
     _scalars: dict[float, np.ndarray] = field(default_factory=dict, repr=False, compare=False)
+    _switched: dict[str, tuple[tuple[object, ...], Mapping[Site, Scale], Mapping[str, np.ndarray]]] = field(
+        default_factory=dict, repr=False, compare=False)
     _last: deque[list[np.ndarray]] = field(default_factory=deque, repr=False, compare=False)
 
     def feeds(self, config: PrecisionConfig, ranges: Mapping[str, float]) -> dict[str, np.ndarray]:
@@ -108,24 +117,18 @@ class Gated:
             self._scaled.clear()
         rulings = rules.rule(network, config, ranges, constants=folds, known=self._scaled)
         operators = rewritten(config)
-        fed.update((name, self._scalar(np.ones((), np.float32))) for name in self.scale_inputs.values())
+        fed.update(dict.fromkeys(self.scale_inputs.values(), self._scalar(_ONE)))
+        data = bool(self.edges or self.splitters)
         for group in network.groups:
             gates = self.gates.get(group.name)
             if gates is None:
                 continue
             ruling = rulings[group.name]
-            form = Precision.FILE if ruling.precision is Precision.FILE else ruling.around
-            reads = ruling.read_as
-            clean = all(has.get(tensor) is ruling.around for tensor in group.inputs)
-            values = {"fp32": _plain(group) if form is Precision.FILE else form is Precision.FP32 and reads is None,
-                      "clean": clean, "direct": clean and reads is None, "operator": group.name in operators,
-                      "sums": ruling.precision is not Precision.FILE and ruling.sums is Precision.FP16}
-            values |= {one.value: reads is one for one in rules.READ_AS}
-            fed.update((name, _GATES[values[kind] if kind in values else kind == form.value])
-                       for kind, name in gates.items())
-            fed.update((self.scale_inputs[group.name, site.tensor], self._scalar(scale.values))
-                       for site, scale in ruling.scales.items() if site.role != "weight")
-            given = network.given if form is Precision.FILE else None
+            clean = not data and all(has.get(tensor) is ruling.around for tensor in group.inputs)
+            fed.update(self._switches(group, gates, ruling, clean, group.name in operators))
+            if data:
+                continue
+            given = network.given if ruling.precision is Precision.FILE else None
             has.update((tensor, has_now) for tensor in self.results[group.name] if (
                 has_now := ruling.around if given is None else FLOATS.get(given.dtype(tensor), Precision.FP32)
             ) is not Precision.FP32)
@@ -138,11 +141,32 @@ class Gated:
                    for name in self.factor_inputs)
         fed.update((self.factor_inputs[target], factors) for (_, target), move in config.moves.items()
                    if target in self.factor_inputs and (factors := move.divides) is not None)
-        fed.update((name, _GATES[any(rulings[group].around is not Precision.FP32 for group in groups)])
-                   for name, groups in self.edges.items())
+        low = {name for name, ruling in rulings.items() if ruling.around is not Precision.FP32}
+        fed.update((name, _GATES[made_by in low or read_by in low]) for name, (made_by, read_by) in self.edges.items())
+        fed.update((name, self._scalar(np.array(splitter(count) if _sums_in_fp16(rulings[group]) else 1, np.float32)))
+                   for name, (group, count) in self.splitters.items())
         if self.counting is not None:
             fed[self.counting] = _GATES[False]
         return fed | weights
+
+    def _switches(self, group: Group, gates: Mapping[str, str], ruling: Ruling, clean: bool, operator: bool
+                  ) -> Mapping[str, np.ndarray]:
+        """The gates and scales of a group: what they were last where nothing has changed that they depend on."""
+        key = (ruling.precision, ruling.around, clean, operator)
+        known = self._switched.get(group.name)
+        if known is not None and known[0] == key and known[1] is ruling.scales:
+            return known[2]
+        form = Precision.FILE if ruling.precision is Precision.FILE else ruling.around
+        reads = ruling.read_as
+        values = {"fp32": _plain(group) if form is Precision.FILE else form is Precision.FP32 and reads is None,
+                  "clean": clean, "direct": clean and reads is None, "operator": operator,
+                  "sums": _sums_in_fp16(ruling)}
+        values |= {one.value: reads is one for one in rules.READ_AS}
+        fed = {name: _GATES[values[kind] if kind in values else kind == form.value] for kind, name in gates.items()}
+        fed.update((self.scale_inputs[group.name, site.tensor], self._scalar(scale.values))
+                   for site, scale in ruling.scales.items() if site.role != "weight")
+        self._switched[group.name] = key, ruling.scales, fed
+        return fed
 
     def counted(self, mask: np.ndarray) -> dict[str, np.ndarray]:
         """What a feed is run with so that sums count what a mask (bool) has."""
@@ -185,6 +209,10 @@ class Gated:
         """A weight as the file has it where that is not the FP32 network's."""
         given = self.network.given
         return given.constant(self.network.layer(site.layer), site.index) if given is not None else None
+
+
+def _sums_in_fp16(ruling: Ruling) -> bool:
+    return ruling.precision is not Precision.FILE and ruling.sums is Precision.FP16
 
 
 def _plain(group: Group) -> bool:

@@ -43,6 +43,8 @@ class GatedInputs:
         scales: Float32 scalars of activations, by group and tensor; groups may share one.
         weights: Float32 weights, scales and biases, by group, layer and index of the layer's input.
         stand_for: What weight an input is, by the input's name.
+        sums: The groups whose products can be summed in FP16.
+        splitters: Where gates are data, float32 scalars that sums are split by, by group and how often one is rounded.
         factors: What channels are divided by, float32, by the tensors that hold them.
         factors_of: The names of these inputs by the group of the normalisation.
     """
@@ -57,6 +59,8 @@ class GatedInputs:
         self.weights: dict[tuple[str, str, int], ir.Value] = {}
         self.stand_for: dict[str, WeightInput] = {}
         self._shared: dict[str, ir.Value] = {}
+        self.sums: set[str] = set()
+        self.splitters: dict[tuple[str, int], ir.Value] = {}
         self.factors: dict[str, ir.Value] = {}
         self.factors_of: dict[str, str] = {}
         for number, (group_name, norm) in enumerate(network.free.norms.items() if offer.constants else ()):
@@ -82,7 +86,8 @@ class GatedInputs:
             kinds = _data_kinds(forms) if data else _kinds(forms)
             if Precision.FP16 in forms.get(Precision.FP16, ()) and any(
                     accumulation.roundings(network, network.layer(name)) > 1 for name in group.layers):
-                kinds.append("sums")
+                self.sums.add(group.name)
+                kinds += [] if data else ["sums"]
             if self.norm(group.name) is not None:
                 kinds.append("operator")
             self.gates[group.name] = {

@@ -115,6 +115,7 @@ def lower_gated(
         compared={one.name: f"compared/{one.name}" for one in compared},
         references={one.name: f"reference/{one.name}" for one in compared},
         edges=flow.edges if isinstance(flow, DataFlow) else {},
+        splitters={name_of(value): made_for for made_for, value in inputs.splitters.items()},
         results={name: _results(network, network.group(name)) for name in inputs.forms},
         outputs={tensor: f"test/{tensor}" for tensor in outputs},
         reference={tensor: f"reference/{tensor}" for tensor in outputs} if reference else {},
