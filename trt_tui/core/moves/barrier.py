@@ -7,7 +7,7 @@ TensorRT-RTX 1.7 at least, so the tensor is an output that nobody has to read.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from trt_tui.core.moves.move import Move, Structure, Subject, in_order
+from trt_tui.core.moves.move import Decided, Structure, Subject, in_order
 from trt_tui.core.network.layers import Group
 
 
@@ -36,17 +36,14 @@ class _Results(Subject):
 
 
 @dataclass(frozen=True)
-class Barrier(Move):
+class Barrier(Decided):
     """A tensor that is an output of what is lowered, and who said so."""
 
     kind, subject, column = "barrier", _Results(), "barrier"
+    decides, label, infinitive = True, "hidden output", "be a hidden output"
+    note = "fusion barrier: its result is a hidden output"
 
     reason: str = "user"
-
-    @property
-    def decides(self) -> bool:
-        """True: there is nothing to choose."""
-        return True
 
     def refused(self, network: Structure, target: str) -> str:
         """Why the tensor cannot be an output; see `Move.refused`."""
@@ -56,26 +53,6 @@ class Barrier(Move):
         if maker is None:
             return "no layer computes it"
         return "" if network.group_of(maker.name) is not None else "it is no float that a layer computes"
-
-    @property
-    def label(self) -> str:
-        """``hidden output``."""
-        return "hidden output"
-
-    @property
-    def set_by(self) -> str:
-        """``user``."""
-        return self.reason
-
-    @property
-    def infinitive(self) -> str:
-        """``be a hidden output``."""
-        return "be a hidden output"
-
-    @property
-    def note(self) -> str:
-        """``fusion barrier: its result is a hidden output``."""
-        return "fusion barrier: its result is a hidden output"
 
     @classmethod
     def about(cls, title: str) -> str:

@@ -11,21 +11,22 @@ from dataclasses import dataclass
 import numpy as np
 
 from trt_tui.core.moves import vectors
-from trt_tui.core.moves.move import GROUPS, Change, Defaults, Move, Structure
+from trt_tui.core.moves.move import GROUPS, Change, Decided, Defaults, Structure
 from trt_tui.core.network.free import Port
 from trt_tui.core.precision import Precision
 
 
 @dataclass(frozen=True)
-class BiasCorrection(Move):
+class BiasCorrection(Decided):
     """What is added to the bias of a layer while it runs in INT8.
 
     Attributes:
         shift: One number for each output channel, in the layer's own units; see `trt_tui.core.moves.vectors`.
     """
 
-    folding = True
+    folding = measured = True
     kind, subject, column, absent = "bias", GROUPS, "bias", "as it is"
+    label, infinitive, note = "corrected", "have its bias corrected", "bias corrected"
 
     shift: str
     reason: str = "user"
@@ -34,11 +35,6 @@ class BiasCorrection(Move):
     def decides(self) -> str:
         """The shift."""
         return self.shift
-
-    @property
-    def measured(self) -> bool:
-        """Whether it holds figures that were measured."""
-        return True
 
     def refused(self, network: Structure, target: str) -> str:
         """Why nothing can be added there; see `Move.refused`."""
@@ -53,26 +49,6 @@ class BiasCorrection(Move):
         if bias.port is None or defaults.precision_of(network.group(target)) is not Precision.INT8:
             return {}
         return {bias.port: _Added(vectors.unpacked(self.shift))}
-
-    @property
-    def label(self) -> str:
-        """``corrected``."""
-        return "corrected"
-
-    @property
-    def set_by(self) -> str:
-        """``user`` or ``search:<method>``."""
-        return self.reason
-
-    @property
-    def infinitive(self) -> str:
-        """``have its bias corrected``."""
-        return "have its bias corrected"
-
-    @property
-    def note(self) -> str:
-        """``bias corrected``."""
-        return "bias corrected"
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 
-from trt_tui.core.moves.move import GROUPS, Defaults, Move, Structure
+from trt_tui.core.moves.move import GROUPS, Decided, Defaults, Structure
 from trt_tui.core.precision import Precision
 
 
 @dataclass(frozen=True)
-class Choice(Move):
+class Choice(Decided):
     """The precision a group was given, and who gave it (``user`` or ``search:<method>``)."""
 
     kind, subject, column = "precision", GROUPS, "precision"
@@ -37,11 +37,6 @@ class Choice(Move):
     def label(self) -> str:
         """The precision: ``FP16``."""
         return self.precision.label
-
-    @property
-    def set_by(self) -> str:
-        """``user`` or ``search:<method>``."""
-        return self.reason
 
     @property
     def infinitive(self) -> str:

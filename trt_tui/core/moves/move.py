@@ -336,3 +336,14 @@ class Move(ABC):
     def about(cls, title: str) -> str:
         """What a line of a comparison is about, given the target's title."""
         return f"{cls.column} of {title}"
+
+
+class Decided(Move):
+    """A move that says who made it: ``user`` or ``search:<method>``."""
+
+    reason: str
+
+    @property
+    def set_by(self) -> str:
+        """The reason."""
+        return self.reason

@@ -7,14 +7,15 @@ result is rounded, and a square overflows FP16 from 256 up.
 from dataclasses import dataclass
 from typing import Literal
 
-from trt_tui.core.moves.move import GROUPS, Move, Structure
+from trt_tui.core.moves.move import GROUPS, Decided, Structure
 
 
 @dataclass(frozen=True)
-class Rewrite(Move):
+class Rewrite(Decided):
     """The operator that stands for the layers of a normalisation, and who said so."""
 
     kind, subject, column, absent = "rewrite", GROUPS, "form", "decomposed"
+    rewrites = True
 
     operator: Literal["LayerNormalization", "RMSNormalization"]
     reason: str = "user"
@@ -34,19 +35,9 @@ class Rewrite(Move):
         return "" if norm.operator == self.operator else f"what it computes is {norm.operator}"
 
     @property
-    def rewrites(self) -> bool:
-        """True."""
-        return True
-
-    @property
     def label(self) -> str:
         """The operator."""
         return self.operator
-
-    @property
-    def set_by(self) -> str:
-        """``user`` or ``search:<method>``."""
-        return self.reason
 
     @property
     def infinitive(self) -> str:

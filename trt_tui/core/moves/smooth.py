@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from trt_tui.core.moves import vectors
-from trt_tui.core.moves.move import GROUPS, Change, Defaults, Move, Structure
+from trt_tui.core.moves.move import GROUPS, Change, Decided, Defaults, Structure
 from trt_tui.core.network.free import Port
 
 DEFAULT_STRENGTH = 0.5
@@ -21,7 +21,7 @@ DEFAULT_STRENGTH = 0.5
 
 
 @dataclass(frozen=True)
-class Smooth(Move):
+class Smooth(Decided):
     """The factors by which the channels behind a normalisation are divided, and the ranges that they have then.
 
     Attributes:
@@ -30,7 +30,8 @@ class Smooth(Move):
         ranges: amax behind the division by tensor, in the units that it has there.
     """
 
-    folding = True
+    folding = measured = True
+    infinitive = "have its channels scaled"
     kind, subject, column, absent = "smooth", GROUPS, "smoothing", "none"
 
     strength: float
@@ -42,11 +43,6 @@ class Smooth(Move):
     def decides(self) -> tuple[str, tuple[tuple[str, float], ...]]:
         """The factors and the ranges."""
         return self.factors, tuple(sorted(self.ranges.items()))
-
-    @property
-    def measured(self) -> bool:
-        """Whether it holds figures that were measured."""
-        return True
 
     def refused(self, network: Structure, target: str) -> str:
         """Why the channels cannot be scaled so; see `Move.refused`."""
@@ -83,16 +79,6 @@ class Smooth(Move):
     def label(self) -> str:
         """``SmoothQuant 0.5``."""
         return f"SmoothQuant {self.strength:g}"
-
-    @property
-    def set_by(self) -> str:
-        """``user`` or ``search:<method>``."""
-        return self.reason
-
-    @property
-    def infinitive(self) -> str:
-        """``have its channels scaled``."""
-        return "have its channels scaled"
 
     @property
     def note(self) -> str:
