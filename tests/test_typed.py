@@ -11,7 +11,8 @@ from onnx.reference import ReferenceEvaluator
 
 from tests import lowered, networks
 from tests.networks import Builder, floats
-from trt_tui.core.lowering.typed import lower_typed
+from trt_tui.core.lowering.applied import applied
+from trt_tui.core.lowering.typed import lower_applied, lower_typed
 from trt_tui.core.moves.choice import Choice
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
@@ -370,7 +371,8 @@ def test_scales_have_the_surrounding_type_where_it_can_hold_them(other, held, na
 
 def test_without_casts_every_tensor_stays_fp32_and_masks_are_clamped(named_network, backend):
     network = named_network("bert")
-    typed = lower_typed(network, PrecisionConfig(INT8, FP16), ranges(network), casts=False)
+    config = PrecisionConfig(INT8, FP16)
+    typed = lower_applied(applied(network, config), config, ranges(network), casts=False)
     check(typed.model)
     assert typed.model.graph.opset_imports[""] == 17
     assert not any(node.op_type == "Cast" and node.name not in {layer.name for layer in network.layers}
@@ -590,7 +592,7 @@ def test_any_assignment_is_valid_and_runs(name, named_network, backend, data):
     for group in network.groups:
         config = config.with_groups([group], data.draw(st.sampled_from(sorted(group.allowed - kept))))
     assignment = config.assignment(network)
-    typed = lower_typed(network, config, ranges(network), casts=data.draw(st.booleans()))
+    typed = lower_applied(applied(network, config), config, ranges(network), casts=data.draw(st.booleans()))
     check(typed.model)
     for group in network.groups:
         assert typed.became[group.name].split()[0].rstrip(":,") == assignment[group.name].label

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from trt_tui.core.data.stored import IN_MEMORY, Header, Member, Spool, npy_array, npy_header
+from trt_tui.core.data.stored import IN_MEMORY, Headed, Member, Spool, npy_array, npy_header
 from trt_tui.errors import InputError
 from trt_tui.files.spans import Span
 
@@ -48,21 +48,10 @@ class InMemory:
 
 
 @dataclass(frozen=True)
-class Encoded:
+class Encoded(Headed):
     """An ``.npy`` in base64 in a file; its header was read and held against its length."""
 
     span: Span
-    header: Header
-
-    @property
-    def dtype(self) -> np.dtype:
-        """By the header."""
-        return self.header.dtype
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """By the header."""
-        return self.header.shape
 
     def raw(self) -> Iterator[bytes]:
         """The bytes of its values, in pieces of under a megabyte; raises binascii's errors (`reading`)."""
@@ -98,7 +87,7 @@ def array_member(text: str | Span, what: str) -> Member:
             size = text.length // 4 * 3 - ending.count(b"=")
             if text.length % 4:
                 raise binascii.Error("its length is no multiple of 4")
-            return Encoded(text, npy_header(io.BytesIO(head), size, ""))
+            return Encoded(npy_header(io.BytesIO(head), size, ""), text)
         except (binascii.Error, ValueError) as error:
             raise InputError(f"{what} is no array", str(error), "Save it again with Polygraphy.") from None
         except InputError as error:

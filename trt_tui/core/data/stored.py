@@ -97,13 +97,10 @@ class Mapped:
 
 
 @dataclass(frozen=True)
-class Compressed:
-    """A compressed member of an npz file."""
+class Headed:
+    """What a header was read of."""
 
-    path: Path
-    name: str
     header: Header
-    in_memory: bool
 
     @property
     def dtype(self) -> np.dtype:
@@ -114,6 +111,15 @@ class Compressed:
     def shape(self) -> tuple[int, ...]:
         """By the header."""
         return self.header.shape
+
+
+@dataclass(frozen=True)
+class Compressed(Headed):
+    """A compressed member of an npz file."""
+
+    path: Path
+    name: str
+    in_memory: bool
 
     def load(self) -> np.ndarray:
         """The values, unpacked."""
@@ -279,7 +285,7 @@ def _member(path: Path, file: IO[bytes], archive: zipfile.ZipFile, info: zipfile
     with archive.open(info) as stream:
         header = npy_header(stream, info.file_size, name)
     if info.compress_type != zipfile.ZIP_STORED:
-        return Compressed(path, info.filename, header, in_memory)
+        return Compressed(header, path, info.filename, in_memory)
     # A local file header is 30 bytes, then name and extra field, whose lengths stand at 26 and 28.
     place = file.tell()
     file.seek(info.header_offset + 26)

@@ -68,7 +68,7 @@ class LayerGraph:
         self.static = frozenset(static)
 
     def node(self, layer: str) -> ir.Node:
-        """The node behind a layer."""
+        """The node behind a layer; not to be changed."""
         return self._nodes[layer]
 
     def reads(self, layer: str) -> tuple[str, ...]:
@@ -80,7 +80,7 @@ class LayerGraph:
         return name in self._values
 
     def value(self, tensor: str) -> ir.Value:
-        """The value behind a tensor."""
+        """The value behind a tensor; not to be changed."""
         return self._values[tensor]
 
     def is_float(self, tensor: str) -> bool:

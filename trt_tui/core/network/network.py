@@ -45,7 +45,8 @@ class Network(Outline):
 
     Attributes:
         model: At `opset`.
-        graph: Its layers and tensors. `producer`, `consumers`, `constants` and `static` are the graph's.
+        graph: Its layers and tensors. `producer`, `consumers`, `constants`, `static`, `node`, `reads`, `value` and
+            `is_float` are the graph's.
         external_files: The data files that the weights lie in.
         given: What the file has of precisions of its own; None where it is FP32.
         behind: The plugin in front of each tensor that cannot be simulated, by tensor name.
@@ -61,6 +62,7 @@ class Network(Outline):
         self.graph = graph = LayerGraph(self.model, operators)
         self.producer, self.consumers = graph.producer, graph.consumers
         self.constants, self.static, self.behind = graph.constants, graph.static, graph.behind
+        self.node, self.reads, self.value, self.is_float = graph.node, graph.reads, graph.value, graph.is_float
         cut = [(name, graph.by_name[name].op_type) for name in dict.fromkeys(self.behind.values())]
         notes = (*opened.notes, *([plugins.note_of(cut)] if cut else []))
         refuse_growth(graph, self.model.graph.opset_imports, path.name,
@@ -93,25 +95,9 @@ class Network(Outline):
 
     # -- tensors ------------------------------------------------------------------------------------------------
 
-    def node(self, name: str) -> ir.Node:
-        """The node behind a layer; not to be changed."""
-        return self.graph.node(name)
-
-    def reads(self, layer: str) -> tuple[str, ...]:
-        """Tensors a layer reads, those captured by its subgraphs too."""
-        return self.graph.reads(layer)
-
     def has_tensor(self, name: str) -> bool:
         """Whether a tensor of this name is made, stored or given."""
         return self.graph.has_tensor(name)
-
-    def value(self, tensor: str) -> ir.Value:
-        """The value behind a tensor; not to be changed."""
-        return self.graph.value(tensor)
-
-    def is_float(self, tensor: str) -> bool:
-        """Whether a tensor is FP32, and no sequence or optional."""
-        return self.graph.is_float(tensor)
 
     def shape(self, tensor: str) -> Shape | None:
         """Sizes of any tensor; None where not even the rank is known."""
