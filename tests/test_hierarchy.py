@@ -155,8 +155,8 @@ def test_layers_in_no_group_have_rows_that_say_why():
 
 def test_dotted_names_and_numbers():
     tree = build_tree([layer("layer1.0.conv1", 0, Kind.OPAQUE), layer("layer1.0.conv2", 1, Kind.OPAQUE),
-                       layer("0.5", 2, Kind.OPAQUE)], [])
-    assert set(rows(tree)) == {"layer1/0", "layer1/0|conv1", "layer1/0|conv2", "0.5"}
+                       layer("0.5", 2, Kind.OPAQUE), layer("//", 3, Kind.OPAQUE)], [])
+    assert set(rows(tree)) == {"layer1/0", "layer1/0|conv1", "layer1/0|conv2", "0.5", "//"}
 
 
 def test_labels_that_clash_are_told_apart():

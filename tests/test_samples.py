@@ -117,8 +117,9 @@ def test_one_row_of_a_shared_dynamic_dimension_is_broadcast(tmp_path):
 
 def test_static_inputs_that_disagree(tmp_path):
     inputs = [TensorInfo("a", F32, (1, 3)), TensorInfo("b", F32, (1, 3))]
-    with pytest.raises(InputError, match="'a' and 'b' disagree"):
+    with pytest.raises(InputError, match="'a' and 'b' disagree") as refused:
         load_samples(save(tmp_path / "a.npz", a=rows(6), b=rows(4)), inputs)
+    assert refused.value.cause == "'a' has 6 rows (6 batches of 1), 'b' 4 rows (4 batches of 1)."
 
 
 def test_folder_reads_files_in_order(tmp_path):

@@ -26,6 +26,7 @@ from trt_tui.core.data.shapes import first_dimension, shape_text
 from trt_tui.core.data.stored import Member, Part
 from trt_tui.core.runner import TensorInfo
 from trt_tui.errors import InputError
+from trt_tui.words import plural
 
 DEFAULT_BATCH = 8
 """Largest batch that a dynamic network is given when none is asked for."""
@@ -70,6 +71,10 @@ class FeedRows:
     first_sample: int
 
 
+def _cut_words(rows: int, batches: int | None) -> str:
+    return plural(rows, "row") + (f" ({batches} batch{'es' * (batches > 1)} of {rows // batches})" if batches else "")
+
+
 def layout_of(part: Part, inputs: Sequence[TensorInfo]) -> Layout:
     """How a part is cut, whose inputs are checked here, by the rule of this module's docstring.
 
@@ -102,8 +107,8 @@ def layout_of(part: Part, inputs: Sequence[TensorInfo]) -> Layout:
             if count != batches[lead.name] or not isinstance(own_size, int):
                 raise InputError(
                     f"{part.source}: inputs '{lead.name}' and '{name}' disagree about the number of samples",
-                    f"'{lead.name}' has {rows} rows, '{name}' has {own_rows}: {count} batches of "
-                    f"{own_size}.",
+                    f"'{lead.name}' has {_cut_words(rows, batches[lead.name])}, "
+                    f"'{name}' {_cut_words(own_rows, count)}.",
                     "Give the same number of samples for both, or one batch of the one that is to be repeated.",
                 )
             steps[name] = own_size

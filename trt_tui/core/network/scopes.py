@@ -75,7 +75,7 @@ def _from_name(name: str) -> tuple[tuple[str, ...], str]:
         name = name[len("node_of_"):].removesuffix("_output_0")
     if "/" in name:
         scope, _, own = name.rstrip("/").rpartition("/")
-        return tuple(_split(scope)), own
+        return tuple(_split(scope)), own or name
     *scope_parts, own = [part for part in name.split(".") if part] or [name]
     if any(part.isidentifier() for part in scope_parts):
         return tuple(scope_parts), own
