@@ -92,6 +92,15 @@ def test_weights_are_not_serialized(lean, opened, monkeypatch):
     assert sizes[0] < weights / 20
 
 
+def test_threads_do_not_spin_while_something_else_runs(named_network, monkeypatch):
+    backend, made = OnnxRuntimeBackend("cpu"), []
+    make = backend._ort.InferenceSession
+    monkeypatch.setattr(backend._ort, "InferenceSession",
+                        lambda proto, options, **named: made.append(options) or make(proto, options, **named))
+    backend.load(named_network("mlp").model).close()
+    assert made[0].get_session_config_entry("session.intra_op.allow_spinning") == "0"
+
+
 def test_fetch_names_what_is_returned(named_network, backend):
     network = named_network("unet_small")
     with backend.load(network.model) as runner:

@@ -167,6 +167,8 @@ class OnnxRuntimeBackend:
         options = self._ort.SessionOptions()
         options.log_severity_level = 4
         options.add_session_config_entry("session.disable_quant_qdq", "1")
+        # Threads that spin after a run take cores from what runs next: another piece of the graph, or the app.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         for path in self._operators:
             options.register_custom_ops_library(path)
         if self._threads:
