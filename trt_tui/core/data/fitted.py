@@ -209,7 +209,7 @@ class Fitted:
         if self._told is not None:
             self._told(level)
         else:
-            self._samples.portions.note(f"{self._what}: {level.name}: {level.reason}")
+            self._samples.portions.note(self._what, f"{level.name}: {level.reason}")
 
     # -- portions -----------------------------------------------------------------------------------------------------
 

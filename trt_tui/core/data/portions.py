@@ -28,20 +28,20 @@ class Portions:
 
     def __init__(self) -> None:
         self._found: dict[str, Found] = {}
-        self._news: list[str] = []
-        self._said: set[str] = set()
+        self._said: dict[str, str] = {}
+        self._news: dict[str, str] = {}
 
     def of(self, what: str) -> Found:
         """What is known of a kind of runs; to be changed by whoever runs them."""
         return self._found.setdefault(what, Found())
 
-    def note(self, text: str) -> None:
-        """Takes in what is to be said, once."""
-        if text not in self._said:
-            self._said.add(text)
-            self._news.append(text)
+    def note(self, what: str, text: str) -> None:
+        """Takes in what is to be said of a kind of runs."""
+        if self._said.get(what) != text:
+            self._said[what] = self._news[what] = text
 
     def news(self) -> Iterator[str]:
-        """What there is to say since it was asked last."""
+        """What there is to say since it was asked last, the latest of each kind of runs."""
         while self._news:
-            yield self._news.pop(0)
+            what = next(iter(self._news))
+            yield f"{what}: {self._news.pop(what)}"
