@@ -15,6 +15,7 @@ import onnx
 import pytest
 
 from tests import networks, rtx
+from tests.networks import Builder, floats
 from tests.schemas import mismatches
 from trt_tui.backends.tensorrt.listing import Lister
 from trt_tui.core.engines.inspector import COMPUTE, QDQ, REFORMAT, report_of
@@ -124,6 +125,18 @@ def test_a_fusion_barrier_takes_apart_what_was_one_kernel(named_network, network
     replaced = done.said.partition(" in place of ")[2]
     assert any(layer in replaced for layer in network.group(group).layers) or not done.lost
     assert not told.choice_marks(network.groups[-1])
+
+
+@pytest.mark.rtx
+def test_an_attention_that_has_no_kernel_of_its_type_is_built_of_several(opened) -> None:
+    """ONNX's operator: RTX 1.7 has kernels for it in 16 bits, and refuses it in FP32 unless it may be taken apart."""
+    pytest.importorskip("tensorrt_rtx", reason="TensorRT-RTX is not installed")
+    b = Builder(opset=23)
+    b.node("Attention", ["x", "x", "x"], "/a", output="y", q_num_heads=2, kv_num_heads=2)
+    network = opened(b.model([floats("x", 1, 4, 8)], [floats("y", 1, 4, 8)], ir_version=11))
+    model = lower_strong(network, PrecisionConfig.uniform(FP32), {}).model
+    text = Lister.load().listing(*weights_apart(model), network.path, {}, False, (8, 9), lambda: True)[0]
+    assert len(read_listing(text, network).layers) > 1
 
 
 @pytest.mark.rtx

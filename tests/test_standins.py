@@ -1,5 +1,6 @@
 """`tests.standins`: the API and the words of the stand-ins; `tests.test_tensorrt_backend` builds and runs with them."""
 
+import ast
 import json
 import os
 import subprocess
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import trt_tui
 from tests import standins
 
 
@@ -27,6 +29,36 @@ def test_a_class_has_the_members_of_its_release_and_no_other(release: str) -> No
     assert found["unknown"] == {"module": "AttributeError", "class": "AttributeError", "instance": "AttributeError",
                                 "set": "AttributeError", "method set": "AttributeError", "constructor": "TypeError",
                                 "monitor": "TypeError" if release != "8.6.1" else "AttributeError"}
+
+
+CALLED = {"builder": "Builder", "network": "INetworkDefinition", "parser": "OnnxParser", "config": "IBuilderConfig",
+          "engine": "ICudaEngine", "context": "IExecutionContext", "inspector": "EngineInspector", "tensor": "ITensor",
+          "cache": "ITimingCache", "shapes": "IOptimizationProfile", "trt": ""}
+"""Classes by what the backend calls their objects."""
+
+TARGETS = {"num_compute_capabilities", "set_compute_capability", "ComputeCapability"}
+LACKED = {
+    "8.6.1": {"progress_monitor", "set_all_tensors_debug_state", "set_debug_listener", "unfused_tensors_debug_state",
+              "mark_unfused_tensors_as_debug_tensors", "load_initializer", "load_model_proto", "parse_model_proto",
+              "IAttentionInputLayer", "IDebugListener", "IProgressMonitor", *TARGETS},
+    "10.16.1": TARGETS, "11.4.0": TARGETS, "rtx-1.7.1": set()}
+"""What the backend names and a release has not; it asks whether that is there, or is another's alone."""
+
+
+@pytest.mark.parametrize("release", LACKED)
+def test_the_backend_names_what_a_release_declares_or_is_known_to_lack(release: str) -> None:
+    api = {name: {one.removesuffix("()").partition("=")[0] for one in members} for name, members in
+           json.loads((Path(standins.__file__).parent / "api" / f"{release}.json").read_text()).items()}
+    lacked, named = set(), 0
+    for file in (Path(trt_tui.__file__).parent / "backends" / "tensorrt").glob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+            owner = node.value if isinstance(node, ast.Attribute) else None
+            called = (ast.unparse(owner) if owner is not None else "").rpartition(".")[2].lstrip("_")
+            if called in CALLED and not node.attr.startswith("__") and node.attr != "USE_TENSORRT_RTX":
+                named += 1
+                declared = api[CALLED[called]] | (api.keys() if called == "trt" else set())
+                lacked |= {node.attr} - declared
+    assert lacked == LACKED[release] and named > 100
 
 
 @pytest.mark.parametrize("release", standins.RELEASES[:3])

@@ -235,7 +235,7 @@ class IExecutionContext:
             capsule = ctypes.pythonapi.PyCapsule_New
             capsule.restype, capsule.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
             self._listener.process_debug_tensor(
-                capsule(address, None, None), self._trt.TensorLocation.DEVICE,
+                address if self._release.major > 10 else capsule(address, None, None), self._trt.TensorLocation.DEVICE,
                 getattr(self._trt.DataType, types[kind]), self._trt.Dims(array.shape), name, stream)
             ctypes.memset(address, 0xff, array.nbytes)
             cuda.wrapper().free(address)

@@ -68,11 +68,11 @@ def _parsed(package: Package, model: Path, network: Any) -> Any:
     if not parser.parse_from_file(str(model)) or parser.num_errors:
         found = [parser.get_error(index) for index in range(parser.num_errors)]
         raise parse_error(package.name, package.version, found, model)
-    _let_attention_be_taken_apart(package.trt, network)
+    let_attention_be_taken_apart(package.trt, network)
     return parser
 
 
-def _let_attention_be_taken_apart(trt: Any, network: Any) -> None:
+def let_attention_be_taken_apart(trt: Any, network: Any) -> None:
     """Lets the builder compute ONNX's Attention in several layers where it has no kernel for it: TensorRT-RTX 1.7 has
     some in 16 bits and none in FP32, and refuses the network otherwise."""
     wanted = trt.LayerType.__members__.get("ATTENTION_INPUT")  # absent before 10.14

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from trt_tui.backends.tensorrt.build import let_attention_be_taken_apart
 from trt_tui.backends.tensorrt.failures import build_error, parse_error
 from trt_tui.backends.tensorrt.log import Printed
 from trt_tui.backends.tensorrt.package import buildable, module_for
@@ -93,6 +94,7 @@ class Lister:
         if not taken or not parser.parse_model_proto() or parser.num_errors:
             found = [parser.get_error(index) for index in range(parser.num_errors)]
             raise parse_error("tensorrt-rtx", self.release, found)
+        let_attention_be_taken_apart(trt, network)
         config = builder.create_builder_config()
         config.num_compute_capabilities = 1
         config.set_compute_capability(getattr(trt.ComputeCapability, f"SM{target[0]}{target[1]}"), 0)

@@ -48,7 +48,7 @@ class TensorRTRunner:
         self._runner, self._profile = TrtRunner(self._engine), 0
         with self._log.collecting(None) as said:
             try:
-                self._runner.activate()
+                _begin(self._runner)
             except Exception as error:
                 raise run_error(said, error) from None
 
@@ -115,7 +115,7 @@ class TensorRTRunner:
         try:
             with self._log.collecting(None) as said:
                 try:
-                    runner.activate()
+                    _begin(runner)
                     try:
                         self._profile = 0
                         self._choose(runner, fitted)
@@ -138,7 +138,8 @@ class TensorRTRunner:
         self._let_go()
         with self._log.collecting(None) as said:
             try:
-                context.set_debug_listener(heard)
+                if not context.set_debug_listener(heard):
+                    raise RuntimeError("the engine takes no listener")
                 context.unfused_tensors_debug_state = True
                 try:
                     fitted = self._fitted(feeds)
@@ -228,6 +229,14 @@ class TensorRTRunner:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+def _begin(runner: Any) -> None:
+    """Begins a runner of Polygraphy, which has tensors that a builder was told to hand out copied in every run: not
+    here, where runs are timed."""
+    runner.activate()
+    if hasattr(runner.context, "set_all_tensors_debug_state"):
+        runner.context.set_all_tensors_debug_state(False)
 
 
 def _end(runner: Any) -> None:

@@ -28,6 +28,9 @@ _KNOWN = (
     (re.compile(r"^(?P<named>.+): IShuffleLayer with zeroIsPlaceHolder=true has reshape dimension"),
      "{named} reshapes to a computed size that might be 0: resolved at run time, it may take much memory"),
 )
+_OF_COURSE = re.compile(r"^Make sure input .* has Int64 binding")
+"""What is so for every run of this program."""
+
 _PLACE = re.compile(r"^\w+\.(?:cpp|h|cu):\d+:\s*")
 _TOKEN = re.compile(r"[^\s,()\[\]{}|=\"'`;]+")
 _PART = re.compile(r"\.(?:weight|bias|kernel)$|_output$")
@@ -46,7 +49,7 @@ def remarks(printed: Iterable[tuple[str, str]], network: Network | Outline) -> d
     """
     found: dict[str, dict[str, None]] = {}
     names: dict[str, tuple[str, ...]] | None = None
-    for text in dict.fromkeys(_joined(printed)):
+    for text in dict.fromkeys(text for text in _joined(printed) if not _OF_COURSE.search(text)):
         names = _names(network) if names is None else names
         for pattern, words in _KNOWN:
             if (match := pattern.search(text)) is not None:
