@@ -21,9 +21,11 @@ from trt_tui.session.session import Session
 
 
 @pytest.fixture(autouse=True)
-def _isolated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def _isolated(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+              tmp_path_factory: pytest.TempPathFactory) -> None:
     """The user's state and cache are the test's own."""
-    isolate(monkeypatch, tmp_path)
+    shared = request.node.get_closest_marker("shares_cache")
+    isolate(monkeypatch, tmp_path, tmp_path_factory.getbasetemp() / "cache" if shared else None)
     monkeypatch.setattr(os, "fsync", lambda file: None)  # nothing of a test outlives a loss of power
     monkeypatch.setattr(Session, "asks_previews", False)
     monkeypatch.setattr(Session, "asks_flips", False)
@@ -40,6 +42,12 @@ def _forked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 def backend() -> OnnxRuntimeBackend:
     """ONNX Runtime's CPU provider on two threads."""
     return OnnxRuntimeBackend("cpu", threads=2)
+
+
+@pytest.fixture
+def mlp(tmp_path: Path) -> Options:
+    """The options that open a three-layer network with 16 samples."""
+    return save_mlp(tmp_path)
 
 
 @pytest.fixture

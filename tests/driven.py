@@ -63,6 +63,11 @@ def stuck_data(folder: Path) -> Path:
     return script
 
 
+def of(events: Collection[ev.Event], *types: type) -> list[ev.Event]:
+    """Those of some types."""
+    return [event for event in events if isinstance(event, types)]
+
+
 class Wire:
     """In place of the pipe to the program: keeps the events, and lets a test act on each."""
 
@@ -100,6 +105,18 @@ class DrivenWorker(Worker):
         self.last += 1
         self.scheduler.inbox.append((self.last, request))
         return self.last
+
+    def once(self, wanted: Callable[[ev.Event], bool], act: Callable[[], object]) -> list[object]:
+        """Has the first wanted event do something; what that returns is put into the list."""
+        done: list[object] = []
+
+        def on_event(event: ev.Event) -> None:
+            if not done and wanted(event):
+                done.append(None)
+                done[0] = act()
+
+        self.wire.on_event = on_event
+        return done
 
     def step(self) -> bool:
         return self.scheduler.step()

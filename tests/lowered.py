@@ -288,3 +288,14 @@ def scale_types(model: ir.Model) -> dict[str, set[ir.DataType]]:
                     break
                 value = source.inputs[0]
     return found
+
+
+def run(backend, model: ir.Model, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """What the backend computes from a model as it is written."""
+    with backend.load(model, optimize=False) as runner:
+        return runner.run(feeds)
+
+
+def fake_quantized(array: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    """Codes of INT8 times their scale."""
+    return (np.clip(np.rint(array / scale), -128, 127) * scale).astype(np.float32)

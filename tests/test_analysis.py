@@ -11,6 +11,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from tests import networks
+from tests.lowered import fake_quantized
 from tests.measuring import errors_between, measure_shares
 from tests.networks import Builder, floats
 from trt_tui.backends.onnxruntime import OnnxRuntimeBackend, OnnxRuntimeRunner
@@ -74,10 +75,6 @@ def single(operator, weight_scale=1.0, **attributes):
     kernel = b.weight("w", np.eye(16, dtype=np.float32) * np.float32(weight_scale))
     b.node(operator, [b.node("MatMul", ["x", kernel], "/fc")], "/last", output="y", **attributes)
     return b.model([floats("x", "batch", 16)], [floats("y", "batch", 16)])
-
-
-def fake_quantized(array, scale):
-    return (np.clip(np.rint(array / scale), -128, 127) * scale).astype(np.float32)
 
 
 class GroupByGroup:
@@ -171,9 +168,7 @@ def test_shares_are_what_goes_when_one_group_is_raised(resnet):
     analysis, plain = resnet
     int8 = {group.name for group in analysis.network.groups if group.quantizable}
     base = plain.energy(int8)
-    found = {}
-    for partial in measure_shares(analysis, INT8_IN_FP32, plain.ranges):
-        found.update(partial.value)
+    found = measure_shares(analysis, INT8_IN_FP32, plain.ranges)
     assert set(found) == {group.name for group in analysis.network.groups}
     for name, share in found.items():
         if name not in int8:
@@ -200,8 +195,7 @@ def test_shares_are_measured_in_the_order_asked_for(analysed):
     analysis = analysed(networks.mlp(), vectors())
     ranges = dict.fromkeys(analysis.network.activations, 4.0)
     order = [group.name for group in reversed(analysis.network.groups)]
-    seen = [name for partial in measure_shares(analysis, INT8, ranges, order=order) for name in partial.value]
-    assert list(dict.fromkeys(seen)) == order
+    assert list(measure_shares(analysis, INT8, ranges, order=order)) == order
 
 
 def test_verdicts_are_pooled_over_uneven_batches_and_name_the_worst_sample(analysed):
@@ -285,9 +279,7 @@ def test_shares_of_a_network_judged_by_integers_alone(analysed):
     model = b.model([floats("x", "batch", 16)], [helper.make_tensor_value_info("y", TensorProto.INT32, ["batch", 16])])
     analysis = analysed(model, vectors(8))
     analysis.judged = tuple(one for one in analysis.judged if one.kind == "integer")
-    shares = {}
-    for partial in measure_shares(analysis, INT8, {"x": 0.5}):
-        shares.update(partial.value)
+    shares = measure_shares(analysis, INT8, {"x": 0.5})
     assert max(share.owns for share in shares.values()) == pytest.approx(1.0)
 
 
@@ -444,10 +436,7 @@ def test_fp16_overflow_is_counted_and_named(analysed):
     assert found["fp32"][group.name].warning == ""
     verdict = last(analysis.verdict(FP16, {}))
     assert verdict.bad == 4 and verdict.outputs["y"].worst_index == 0 and math.isinf(verdict.energy)
-    shares = {}
-    for partial in measure_shares(analysis, FP16, {}):
-        shares.update(partial.value)
-    assert sum(share.owns for share in shares.values()) == 1.0
+    assert sum(share.owns for share in measure_shares(analysis, FP16, {}).values()) == 1.0
 
 
 @pytest.mark.parametrize(("largest", "said"), [

@@ -11,7 +11,6 @@ import onnx
 import pytest
 
 from tests import networks
-from tests.driven import save_mlp
 from trt_tui.cli.main import main
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.file import config_text
@@ -25,11 +24,6 @@ INT8 = PrecisionConfig.uniform(Precision.INT8)
 @pytest.fixture(autouse=True)
 def _placed(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-
-
-@pytest.fixture
-def mlp(tmp_path):
-    return save_mlp(tmp_path)
 
 
 @pytest.fixture
@@ -86,12 +80,6 @@ def test_nan_that_only_build_reads(refused, mlp):
     refused("build", mlp.model, "--precision", "int8", "--data", mlp.data, "-o", "typed.onnx")
 
 
-@pytest.mark.parametrize("name", ["bad.npz", "bad.json", "bad.txt"])
-def test_data_that_cannot_be_read(refused, mlp, tmp_path, name):
-    (tmp_path / name).write_bytes(b"PK\x03\x04 no zip")
-    assert name in refused("compare", mlp.model, "--data", tmp_path / name)
-
-
 @pytest.mark.parametrize("what", ["a pipe", "a device"])
 @pytest.mark.parametrize("option", ["MODEL", "--data", "--calib-data", "--config", "--calib-cache", "--metric",
                                     "--engine"])
@@ -122,16 +110,6 @@ def test_data_that_are_not_there(refused, mlp):
     assert "none.npz" in refused("compare", mlp.model, "--data", mlp.data, "--calib-data", "none.npz")
 
 
-@pytest.mark.parametrize(("body", "named"), [
-    ("raise RuntimeError('no disk')", "no disk"), ("return 7", "int"), ("import sys; sys.exit(0)", "SystemExit"),
-    ("return [{'x': np.zeros((4, 9), np.float32)}]", "9"), ("return (", "SyntaxError"),
-    ("yield {'x': np.zeros((4, 16), np.float32)}; raise KeyError('second')", "second")])
-def test_a_data_script_that_raises_or_returns_nonsense(refused, mlp, tmp_path, body, named):
-    (tmp_path / "data.py").write_text(f"import numpy as np\n\ndef load_data():\n    {body}\n")
-    text = refused("compare", mlp.model, "--data", tmp_path / "data.py")
-    assert "data.py" in text and named in text
-
-
 def metric(tmp_path, body):
     (tmp_path / "metric.py").write_text(f"def score(outputs, labels):\n    {body}\n")
     return f"{tmp_path}/metric.py:score"
@@ -148,21 +126,6 @@ def test_labels_without_a_metric_are_a_warning(mlp, capfd):
         main(["compare", mlp.model, "--data", mlp.data, "--layers", "none"])
     shown = capfd.readouterr()
     assert stop.value.code == 0 and "Warning: " in shown.err and "classes" in shown.err and "--metric" in shown.err
-
-
-@pytest.mark.parametrize(("body", "named"), [
-    ("raise ValueError('bad labels')", "bad labels"), ("return 'high'", "str"), ("return {}", "empty"),
-    ("return float('nan')", "nan"), ("return outputs['z']", "z")])
-def test_a_metric_that_raises_or_returns_nonsense(refused, mlp, tmp_path, body, named):
-    np.savez(mlp.data, x=np.load(mlp.data)["x"], classes=np.zeros(16, np.int64))
-    text = refused("compare", mlp.model, "--data", mlp.data, "--metric", metric(tmp_path, body))
-    assert "metric.py" in text and named in text
-
-
-@pytest.mark.parametrize("spec", ["metric.py", "none.py:score", "metric.txt:score"])
-def test_a_metric_that_is_none(refused, mlp, spec):
-    np.savez(mlp.data, x=np.load(mlp.data)["x"], classes=np.zeros(16, np.int64))
-    assert spec.partition(":")[0] in refused("compare", mlp.model, "--data", mlp.data, "--metric", spec)
 
 
 @pytest.mark.parametrize(("options", "named"), [

@@ -10,17 +10,12 @@ import onnx
 import pytest
 from polygraphy.tools._main import main as polygraphy
 
-from tests.driven import save_mlp, save_resnet
+from tests.driven import save_resnet
 from trt_tui.core.exporters import figures
 from trt_tui.core.exporters.bundle import Iteration, tolerances
 
 ALWAYS = {"network.onnx", "precision.json", "build.sh", "build.cpp", "verify.sh", "report.md", "inputs.json",
           "reference.json", "ranges.cache"}
-
-
-@pytest.fixture
-def mlp(tmp_path):
-    return save_mlp(tmp_path)
 
 
 @pytest.fixture

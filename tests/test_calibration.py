@@ -51,17 +51,6 @@ def test_histogram_does_not_depend_on_order_or_cutting(arrays, random):
 
 
 @settings(deadline=None, max_examples=60)
-@given(st.lists(ARRAYS, min_size=2, max_size=4))
-def test_growing_keeps_counts_and_never_lowers_amax(arrays):
-    grown, total, amax = Histogram(), 0, 0.0
-    for array in arrays:
-        grown.add(array)
-        total += array.size
-        assert grown.total == total and grown.amax >= amax
-        amax = grown.amax
-
-
-@settings(deadline=None, max_examples=60)
 @given(ARRAYS)
 def test_every_range_is_positive_and_at_most_minmax(array):
     hist = histogram(array)

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.driven import LIMIT_S, save_mlp, save_resnet
+from tests.driven import LIMIT_S, of, save_mlp, save_resnet
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import previewing
@@ -66,10 +66,6 @@ def ids(path: Path) -> list[int]:
 def gone(pid: int) -> bool:
     """Whether a process ends, within the limit."""
     return in_time(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
-
-
-def of(events: list[ev.Event], *types: type) -> list[ev.Event]:
-    return [event for event in events if isinstance(event, types)]
 
 
 STARTS = "other = subprocess.Popen(['sleep', '3600']).pid"

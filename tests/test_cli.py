@@ -2,18 +2,15 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import textwrap
-import time
 from xml.etree import ElementTree
 
 import numpy as np
 import onnx
 import pytest
 
-from tests.driven import isolate, save_mlp
 from tests.schemas import mismatches
 from trt_tui.core.calibration.cache import read_cache
 from trt_tui.core.exporters.junit import Case, junit_xml
@@ -26,14 +23,7 @@ from trt_tui.core.precision import Precision
 INT8 = PrecisionConfig.uniform(Precision.INT8)
 
 
-@pytest.fixture(autouse=True)
-def _placed(monkeypatch, tmp_path, tmp_path_factory):
-    isolate(monkeypatch, tmp_path, cache=tmp_path_factory.getbasetemp() / "cache")
-
-
-@pytest.fixture
-def mlp(tmp_path):
-    return save_mlp(tmp_path)
+pytestmark = pytest.mark.shares_cache
 
 
 @pytest.fixture
@@ -153,28 +143,6 @@ def test_a_metric_is_shown(run, mlp, tmp_path):
     assert code == 0 and "hits in FP32: " in out and "target: hits ≥" in out, err
 
 
-def test_ctrl_c_is_exit_code_130_and_leaves_no_child(tmp_path, mlp):
-    (tmp_path / "slow.py").write_text(textwrap.dedent("""
-        import os, pathlib, time
-        def load_data():
-            pathlib.Path(__file__).with_name('child').write_text(str(os.getpid()))
-            time.sleep(3600)
-            yield {}
-    """))
-    # A shell that runs this in the background hands SIGINT down as ignored.
-    with subprocess.Popen([sys.executable, "-m", "trt_tui", "compare", mlp.model, "--data", tmp_path / "slow.py"],
-                          stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-                          preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler)) as program:
-        while not (tmp_path / "child").exists() or not (tmp_path / "child").read_text():
-            time.sleep(0.02)
-        program.send_signal(signal.SIGINT)
-        out, err = program.communicate(timeout=30)
-    assert program.returncode == 130 and err.strip() == "Stopped." and out == ""
-    child = int((tmp_path / "child").read_text())
-    with pytest.raises(ProcessLookupError):
-        os.kill(child, 0)
-
-
 def test_build_is_the_same_byte_for_byte(run, mlp, config, tmp_path):
     written = []
     for name in ("one.onnx", "two.onnx"):
@@ -226,13 +194,6 @@ def test_inspect_prints_the_tree(run, mlp):
     assert "fc1" in out and "INT8" in out
     code, more, _ = run("inspect", mlp.model, "--nodes")
     assert code == 0 and len(more.splitlines()) > len(out.splitlines())
-
-
-def test_doctor_lists_every_backend(run):
-    code, out, _ = run("doctor")
-    assert code == 0 and "yes  onnxruntime (cpu)" in out
-    for name in ("onnxruntime (cuda)", "tensorrt", "tensorrt-rtx"):
-        assert name in out
 
 
 def test_no_backend_is_exit_code_3(mlp, tmp_path):

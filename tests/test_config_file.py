@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests import networks
+from tests.refusals import refused
 from tests.schemas import mismatches, schema
 from trt_tui.core.moves.barrier import Barrier
 from trt_tui.core.moves.bias_correction import BiasCorrection
@@ -176,9 +177,8 @@ def test_a_config_of_another_network_is_not_written(network, file):
 ])
 def test_what_is_no_config(network, file, content, title, cause):
     file.write_bytes(content)
-    with pytest.raises(InputError) as raised:
+    with refused(title=title, cause=cause):
         read_config(file, network)
-    assert title in raised.value.title and cause in raised.value.cause and raised.value.next_step
 
 
 def test_a_missing_file(network, tmp_path):
@@ -212,9 +212,8 @@ def test_a_missing_file(network, tmp_path):
     (lambda r: r["model"].pop("structure_sha256"), "model.structure_sha256 is missing"),
 ])
 def test_values_that_are_refused_are_named(network, change, edit, title):
-    with pytest.raises(InputError) as raised:
+    with refused(title=title):
         read_config(change(edit), network)
-    assert title in raised.value.title and raised.value.next_step
 
 
 def test_unknown_layers_are_named_with_near_ones(network, change):
@@ -248,9 +247,8 @@ def test_a_precision_that_a_layer_cannot_run_in(tmp_path, file):
                                    (folded, "fp16", "no precision of its own")):
         record["moves"] = [{"kind": "precision", "layers": [name], "precision": precision}]
         file.write_text(json.dumps(record))
-        with pytest.raises(InputError) as raised:
+        with refused(title=name, cause=cause):
             read_config(file, network)
-        assert name in raised.value.title and cause in raised.value.cause
 
 
 def test_unknown_entries_are_warned_about(network, change):
@@ -287,9 +285,8 @@ def test_what_is_wrong_in_a_file_of_version_1_is_named_as_it_stands_there(networ
     record = json.loads(VERSION_1.read_text())
     edit(record)
     file.write_text(json.dumps(record))
-    with pytest.raises(InputError) as raised:
+    with refused(title=title):
         read_config(file, network)
-    assert title in raised.value.title and raised.value.next_step
 
 
 def test_another_structure_is_refused_with_its_layers_unless_forced(network, change, tmp_path):
@@ -305,18 +302,6 @@ def test_another_structure_is_refused_with_its_layers_unless_forced(network, cha
     assert loaded.config.groups == {FC2: Choice(Precision.FP32)}
     assert loaded.stale_ranges
     assert "/act1/Relu" in loaded.warnings[0]
-
-
-def test_force_names_what_it_ignores(network, change, tmp_path):
-    other = open_saved(networks.small_resnet(), tmp_path / "other.onnx")
-    file = change(lambda r: r["moves"].append(
-        {"kind": "range", "tensors": ["/fc1/Gemm_output_0"], "amax": 1.0}))
-    with pytest.raises(InputError, match="another structure"):
-        read_config(file, other)
-    loaded = read_config(file, other, force=True)
-    assert loaded.config == PrecisionConfig()
-    warned = "\n".join(loaded.warnings)
-    assert FC2 in warned and "/fc1/Gemm_output_0" in warned and "nodes" in warned
 
 
 def test_new_weights_keep_the_config_and_make_its_ranges_stale(network, change, tmp_path):
@@ -337,9 +322,8 @@ def test_a_block_that_raises_leaves_nothing(tmp_path):
 
 
 def test_places_that_cannot_be_written(tmp_path):
-    with pytest.raises(InputError, match="cannot be written") as raised:
+    with refused("cannot be written", cause="does not exist"):
         files.write_atomic(tmp_path / "none" / "out", "")
-    assert "does not exist" in raised.value.cause
     with pytest.raises(InputError) as raised:
         files.write_atomic(tmp_path, "")
     assert raised.value.cause == "it is a folder"

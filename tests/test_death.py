@@ -8,7 +8,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from tests.driven import DrivenSession, DrivenWorker, save_mlp
+from tests.driven import DrivenWorker, save_mlp
 from trt_tui.cli.headless import _raised
 from trt_tui.core.measure import analysis
 from trt_tui.core.moves.config import PrecisionConfig
@@ -68,26 +68,19 @@ def dying(tmp_path, how: str) -> Options:
 
 @pytest.mark.parametrize(("how", "says"), [
     ("os.kill(os.getpid(), signal.SIGSEGV)", "SIGSEGV"), ("os.abort()", "SIGABRT"), ("os._exit(3)", "exit code 3")])
-def test_a_crash_is_not_told_as_lack_of_memory(tmp_path, how, says):
-    options = dying(tmp_path, how)
+def test_a_crash_is_not_told_as_lack_of_memory(tmp_path, session, how, says):
     log_path().parent.mkdir(parents=True, exist_ok=True)
     log_path().write_text(f"{BAD_ALLOC} in a program that had this process id before\n")
-    driven = DrivenSession(options, tmp_path)
-    try:
-        driven.start()
-        error = _raised(driven.until_type(ev.Died))
-    finally:
-        driven.close()
+    driven = session(dying(tmp_path, how))
+    driven.start()
+    error = _raised(driven.until_type(ev.Died))
     assert says in error.cause and "emory" not in str(error), str(error)
 
 
-def test_what_a_library_says_of_memory_is_told(tmp_path):
-    driven = DrivenSession(dying(tmp_path, f'os.write(2, b"{BAD_ALLOC}"), os.abort()'), tmp_path)
-    try:
-        driven.start()
-        error = _raised(driven.until_type(ev.Died))
-    finally:
-        driven.close()
+def test_what_a_library_says_of_memory_is_told(tmp_path, session):
+    driven = session(dying(tmp_path, f'os.write(2, b"{BAD_ALLOC}"), os.abort()'))
+    driven.start()
+    error = _raised(driven.until_type(ev.Died))
     assert "Memory ran out" in error.cause and error.next_step == death.LESS_MEMORY and BAD_ALLOC in error.cause
 
 

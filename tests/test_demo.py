@@ -45,9 +45,7 @@ def test_int8_loses_ten_points_and_three_layers_bring_it_back(analysis, ranges):
     base = next(iter(analysis.reference_metric().values()))
     fp16, int8 = f1(analysis, FP16, ranges), f1(analysis, INT8, ranges)
     assert abs(base - fp16) < 0.5 and fp16 - int8 >= 10
-    shares = {}
-    for partial in measure_shares(analysis, INT8, ranges, feeds=[0]):
-        shares.update(partial.value)
+    shares = measure_shares(analysis, INT8, ranges, feeds=[0])
     worst = sorted(shares, key=lambda name: -shares[name].owns)[:3]
     raised = INT8.with_groups([analysis.network.group(name) for name in worst], Precision.FP32)
     assert fp16 - f1(analysis, raised, ranges) < 1

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from tests.refusals import refused
 from trt_tui.core.measure.detection import Detection, Settings, parse_spec
 from trt_tui.core.measure.user_metric import load_metric
 from trt_tui.errors import InputError
@@ -98,9 +99,8 @@ def test_a_sample_drawn_twice_counts_twice_and_nothing_found_is_nothing(annotati
     ({"b": BOXES, "s": SCORES}, {"image_id": np.array([41])}, "has no image 41"),
     ({"b": BOXES, "s": SCORES}, {}, "needs the array image_id")])
 def test_what_cannot_be_scored_says_why(annotations, outputs, labels, said):
-    with pytest.raises(InputError) as refused:
+    with refused(title=said):
         Detection(f"detection:map={annotations()}", (200, 200))(outputs, labels)
-    assert said in refused.value.title
 
 
 @pytest.mark.parametrize("text", ["boxes=yolo", "iou=2", "iou=", "nms=0.5", "fit"])

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.refusals import refused
 from trt_tui.core.engines.failures import BuildFailed, ParseFailed
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
@@ -62,9 +63,8 @@ def test_codes_that_a_release_or_gpu_lacks_are_refused_by_name(encoder, code, co
         arguments, says = (*arguments[:3], replace(capabilities, strong=False)), r"fake 1 has no FP16\+"
     if not says:
         return
-    with pytest.raises(InputError, match=says) as refused:
+    with refused(says, cause=f"in {code.upper()}, ", next_step="FP16"):
         lower_for(*arguments, "fake 1", gpu=gpu)
-    assert f"in {code.upper()}, " in refused.value.cause and "FP16" in refused.value.next_step
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from tests import standins
-from tests.driven import save_mlp
 from tests.schemas import mismatches
 from trt_tui import demo
 from trt_tui.core.moves.config import PrecisionConfig
@@ -22,11 +21,6 @@ from trt_tui.core.precision import Precision
 
 ROOT = Path(__file__).parent.parent
 REAL_JSON = Path(__file__).parent / "inspector" / "8.6-h200-scenes-fp16.json"
-
-
-@pytest.fixture
-def mlp(tmp_path):
-    return save_mlp(tmp_path)
 
 
 @pytest.fixture

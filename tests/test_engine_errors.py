@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from tests.measuring import verdict
 from trt_tui.backends.tensorrt.debug import listener
 from trt_tui.core.engines.ends import KernelEnd, Scale, Written, kernel_ends, readings
 from trt_tui.core.engines.listing import read_listing
@@ -159,10 +160,6 @@ def test_several_builds_are_made_by_workers_at_once(monkeypatch, scripted, named
         assert [one.errors.sqnr_db for one in results[config].builds] == figures
         assert results[config].verdict.worst[1].errors.sqnr_db == min(figures) and cache.read("ab" * 32) == kept
     assert [note.text for note in sent] == ["build 2 of 3 failed: no luck"] * (figures == [20.0, 25.0])
-
-
-def verdict(db: float) -> Verdict:
-    return Verdict({"y": OutputErrors(Errors(sqnr_db=db))}, samples=1, total=1)
 
 
 def test_the_first_group_that_parts_is_named_and_a_fusion_is_told_from_a_kernel(named_network) -> None:

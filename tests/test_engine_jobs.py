@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests import standins
-from tests.driven import DrivenSession, DrivenWorker, save_mlp
+from tests.driven import DrivenSession, DrivenWorker, of, save_mlp
 from trt_tui.core.measure.agreement import engine_remarks, fp32_fault
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
@@ -38,10 +38,6 @@ def session(tmp_path):
     yield start
     for made in sessions:
         made.close()
-
-
-def of(events: list[ev.Event], *types: type) -> list[ev.Event]:
-    return [event for event in events if isinstance(event, types)]
 
 
 def built(driven: DrivenSession, config: PrecisionConfig, quick: bool = False, marked: bool = False) -> ev.Built:

@@ -7,6 +7,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+from unittest.mock import Mock
 
 import pytest
 
@@ -71,8 +72,11 @@ def test_a_scratch_folder_of_another_container_is_left_alone(scratch):
         assert renamed.is_dir()
 
 
-def test_no_place_for_a_scratch_folder_is_said(monkeypatch, tmp_path):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+@pytest.mark.parametrize("none", [False, True])
+def test_no_place_for_a_scratch_folder_is_said_and_the_others_are_still_cleared(monkeypatch, tmp_path, none):
+    monkeypatch.setattr(tempfile, "tempdir", None if none else str(tmp_path / "gone"))
+    if none:
+        monkeypatch.setattr(tempfile, "_get_default_tempdir", Mock(side_effect=FileNotFoundError(2, "No usable one")))
     with pytest.raises(InputError, match="no temporary folder can be made"), scratch_folder():
         pass
     clear_scratch()

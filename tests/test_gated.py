@@ -10,7 +10,7 @@ import pytest
 from tests import lowered, networks
 from trt_tui.core.calibration.calibrate import calibrate
 from trt_tui.core.data.samples import load_samples
-from trt_tui.core.lowering import accumulation, rules
+from trt_tui.core.lowering import accumulation
 from trt_tui.core.lowering.gated.gated import Gated
 from trt_tui.core.lowering.gated.lower import lower_gated
 from trt_tui.core.lowering.gated.sums import SUMS
@@ -368,22 +368,6 @@ def test_the_graph_holds_no_weights_that_are_fed(case):
     gated = lower_gated(one.network)
     fed = {weight.site.tensor for weight in gated.weight_inputs.values()}
     assert fed and not fed & set(gated.model.graph.initializers)
-
-
-def test_a_quantized_weight_has_the_scale_as_the_target_holds_it(case):
-    network = case("mlp").network
-    site = next(site for group in network.groups for site in group.weights())
-    scale = rules.rule(network, PrecisionConfig(), case("mlp").ranges)[site.layer].scales[site]
-    assert scale.held is FP16
-    shape = [-1 if axis == site.axis else 1 for axis in range(2)]
-    codes = rules.quantized_weight(network.constant(site.tensor), scale) / scale.values.reshape(shape)
-    np.testing.assert_allclose(codes, np.rint(codes), atol=1e-4)
-    assert -128 <= codes.min() and codes.max() <= 127.001
-
-
-def test_the_isolated_branch_needs_the_reference(case):
-    with pytest.raises(ValueError, match="reference"):
-        lower_gated(case("mlp").network, isolated=True)
 
 
 @pytest.mark.parametrize(("name", "lows"), [*((name, (FP16,)) for name in ("unet_small", "vit", "decoder")),

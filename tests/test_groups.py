@@ -48,80 +48,6 @@ def test_groups_partition_the_float_layers(name, named_network):
         assert Precision.FP32 in group.allowed
 
 
-def _conv_bn_relu(b):
-    return b.node("Relu", [b.batch_norm(b.conv("x", (4, 4), "/a"), 4, "/bn")], "/act")
-
-
-def _silu(b):
-    x = b.conv("x", (4, 4), "/a")
-    return b.node("Mul", [x, b.node("Sigmoid", [x], "/act")], "/act")
-
-
-def _gelu(b):
-    x = b.node("MatMul", ["x", b.kernel("w", (8, 8), 8)], "/fc")
-    x = b.node("Add", [b.vector("bias", 8), x], "/fc")
-    erf = b.node("Erf", [b.node("Div", [x, b.weight("root", np.float32(1.414))], "/gelu")], "/gelu")
-    x = b.node("Mul", [x, b.node("Add", [erf, b.weight("one", np.float32(1))], "/gelu")], "/gelu")
-    return b.node("Mul", [x, b.weight("half", np.float32(0.5))], "/gelu2")
-
-
-def _reshape_before_bias(b):
-    x = b.node("MatMul", ["x", b.kernel("w", (8, 8), 8)], "/fc")
-    x = b.node("Reshape", [x, b.weight("to", np.array([1, 4, 8, 8], np.int64))], "/fc")
-    return b.node("Add", [x, b.vector("bias", 8)], "/fc")
-
-
-def _copies_follow(b):
-    x = b.node("Transpose", [b.conv("x", (4, 4), "/a")], "/move", perm=[0, 2, 3, 1])
-    return b.node("Reshape", [x, b.weight("to", np.array([1, 4, 8, 8], np.int64))], "/move")
-
-
-def _layer_norm(b):
-    mean = b.node("ReduceMean", ["x"], "/mean", axes=[-1])
-    centred = b.node("Sub", ["x", mean], "/norm")
-    square = b.node("Pow", [centred, b.weight("two", np.float32(2))], "/norm")
-    var = b.node("Add", [b.node("ReduceMean", [square], "/var", axes=[-1]), b.weight("eps", np.float32(1e-5))], "/norm")
-    x = b.node("Div", [centred, b.node("Sqrt", [var], "/norm")], "/norm")
-    return b.node("Add", [b.node("Mul", [x, b.vector("gamma", 8)], "/norm"), b.vector("beta", 8)], "/norm2")
-
-
-def _softmax(b):
-    x = b.node("Sub", ["x", b.node("ReduceMax", ["x"], "/max", axes=[-1])], "/soft")
-    x = b.node("Exp", [x], "/soft")
-    return b.node("Div", [x, b.node("ReduceSum", [x, b.weight("last", np.array([-1], np.int64))], "/sum")], "/soft")
-
-
-@pytest.mark.parametrize(("build", "operator", "layers"), [
-    (_conv_bn_relu, "Conv", "Conv BatchNormalization Relu"),
-    (_silu, "Conv", "Conv Sigmoid Mul"),
-    (_gelu, "MatMul", "MatMul Add Div Erf Add Mul Mul"),
-    (_reshape_before_bias, "MatMul", "MatMul Reshape Add"),
-    (_copies_follow, "Conv", "Conv Transpose Reshape"),
-    (_layer_norm, "LayerNorm", "ReduceMean Sub Pow ReduceMean Add Sqrt Div Mul Add"),
-    (_softmax, "Softmax", "ReduceMax Sub Exp ReduceSum Div"),
-])
-def test_one_kernel_is_one_group(build, operator, layers, opened):
-    b = Builder()
-    network = opened(finish(b, build(b)))
-    assert layers_of(network) == [layers.split()]
-    assert network.groups[0].operator == operator and network.groups[0].outputs == ("y",)
-
-
-@pytest.mark.parametrize("seen", ["used twice", "network output"])
-def test_a_value_that_something_else_reads_ends_the_fusion(seen, opened):
-    b = Builder()
-    x = b.conv("x", (4, 4), "/a")
-    b.node("Relu", [x], "/act", output="y")
-    outputs = [floats("y", 1, 4, 8, 8)]
-    if seen == "used twice":
-        b.node("GlobalAveragePool", [x], "/pool", output="z")
-        outputs.append(floats("z", 1, 4, 1, 1))
-    else:
-        outputs.append(floats(x, 1, 4, 8, 8))
-    network = opened(b.model([IMAGE], outputs))
-    assert layers_of(network)[:2] == [["Conv"], ["Relu"]]
-
-
 def test_an_add_goes_to_its_later_conv_and_the_other_input_is_the_skip(named_network):
     network = named_network("small_resnet")
     group = network.group("/layer2/downsample.0/Conv")
@@ -149,38 +75,12 @@ def test_an_add_of_a_conv_and_what_comes_from_it_makes_no_cycle(opened):
     assert layers_of(network) == [["Conv"], ["GlobalAveragePool"], ["Add"]]
 
 
-def test_a_decomposed_norm_keeps_its_residual_outside(named_network):
-    network = named_network("bert")
-    assert sum(group.operator == "LayerNorm" for group in network.groups) == 7
-    assert {group.operator for group in network.groups if "LayerNorm" in group.name} <= {"LayerNorm"}
-
-
 def test_a_recurrent_layer_without_its_first_output_has_a_tail(opened):
     b = Builder()
     weights = [b.kernel("w", (1, 12, 4), 4), b.kernel("r", (1, 12, 4), 4)]
     b.nodes.append(helper.make_node("GRU", ["x", *weights], ["", "y"], name="gru", hidden_size=4))
     network = opened(b.model([floats("x", 3, 1, 4)], [floats("y", 1, 1, 4)]))
     assert [(group.name, group.tail, group.outputs) for group in network.groups] == [("gru", "y", ("y",))]
-
-
-def _axis_network(operator, trans_b=0):
-    b = Builder()
-    if operator == "Conv":
-        return finish(b, b.conv("x", (4, 6), "/a"), shape=(1, 6, 8, 8))
-    if operator == "ConvTranspose":
-        return finish(b, b.node(operator, ["x", b.kernel("w", (4, 3, 2, 2), 4)], "/a"), shape=(1, 3, 9, 9))
-    if operator == "Gemm":
-        weight = b.kernel("w", (6, 8) if trans_b else (8, 6), 8)
-        return finish(b, b.node(operator, ["x", weight], "/a", transB=trans_b), [floats("x", 2, 8)], (2, 6))
-    return finish(b, b.node(operator, ["x", b.kernel("w", (8, 6), 8)], "/a"), [floats("x", 2, 8)], (2, 6))
-
-
-@pytest.mark.parametrize(("operator", "trans_b", "axis"), [
-    ("Conv", 0, 0), ("ConvTranspose", 0, 1), ("MatMul", 0, 1), ("Gemm", 0, 1), ("Gemm", 1, 0)])
-def test_weights_have_a_scale_per_output_channel(operator, trans_b, axis, opened):
-    group = opened(_axis_network(operator, trans_b)).groups[0]
-    assert [(site.index, site.role, site.axis) for site in group.sites] == [(0, "input", None), (1, "weight", axis)]
-    assert group.quantizable
 
 
 @pytest.mark.parametrize(("sides", "roles"), [
@@ -273,15 +173,6 @@ def test_a_lstm_with_peepholes_stays_fp32(peepholes, refused, opened):
     b.nodes.append(helper.make_node("LSTM", inputs, ["", "y"], name="lstm", hidden_size=4))
     network = opened(b.model([floats("x", 3, 1, 4)], [floats("y", 1, 1, 4)]))
     assert (Precision.FP16 in network.groups[0].refusals) is refused
-
-
-@pytest.mark.parametrize("operator", ["RMSNormalization", "Swish"])
-def test_operators_of_newer_opsets_take_16_bits(operator, opened):
-    b = Builder(opset=24)
-    inputs = ["x", b.vector("g", 8, 1.0)] if operator == "RMSNormalization" else ["x"]
-    b.node(operator, inputs, "/a", output="y")
-    network = opened(b.model([IMAGE], [floats("y", 1, 4, 8, 8)], ir_version=11))
-    assert {Precision.FP16, Precision.BF16} <= network.groups[0].allowed
 
 
 def test_concats_share_ranges_transitively_and_through_copies(opened):

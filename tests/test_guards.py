@@ -8,7 +8,7 @@ import onnx
 import pytest
 
 from tests import local, networks
-from tests.driven import isolate
+from tests.measuring import verdict
 from tests.schemas import mismatches
 from trt_tui.backends.registry import get_backend
 from trt_tui.core.calibration.cache import CacheHeader, read_cache, read_header, write_cache
@@ -28,7 +28,7 @@ from trt_tui.core.guards.inputs import class_facts, input_stats
 from trt_tui.core.guards.sampled import ranges_off, shares_beyond
 from trt_tui.core.guards.table import GUARDS, checked
 from trt_tui.core.guards.work import in_float
-from trt_tui.core.measure.comparison import Errors, OutputErrors, Verdict
+from trt_tui.core.measure.comparison import Errors
 from trt_tui.core.measure.target import parse_target
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import open_network
@@ -38,13 +38,7 @@ from trt_tui.core.runner import TensorInfo
 RNG = np.random.default_rng(0)
 
 
-@pytest.fixture(autouse=True)
-def _placed(monkeypatch, tmp_path, tmp_path_factory):
-    isolate(monkeypatch, tmp_path, cache=tmp_path_factory.getbasetemp() / "cache")
-
-
-def verdict(sqnr):
-    return Verdict({"y": OutputErrors(Errors(sqnr, 0.9))}, samples=8, total=8)
+pytestmark = pytest.mark.shares_cache
 
 
 def ranges(source=MEASURED, **more):

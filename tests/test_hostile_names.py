@@ -10,7 +10,6 @@ import onnx
 import pytest
 
 from tests import networks
-from tests.driven import isolate
 from trt_tui.words import is_hidden
 
 TITLE = "\x1b]0;owned\x07"
@@ -36,9 +35,11 @@ def is_clean(text: str) -> bool:
     return not any(is_hidden(one) for one in text.replace("\n", ""))
 
 
+pytestmark = pytest.mark.shares_cache
+
+
 @pytest.fixture(autouse=True)
-def _placed(monkeypatch, tmp_path, tmp_path_factory):
-    isolate(monkeypatch, tmp_path, cache=tmp_path_factory.getbasetemp() / "cache")
+def _placed(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
 
 

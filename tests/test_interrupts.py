@@ -57,7 +57,7 @@ COMMANDS = {"compare": ["compare"], "search": ["search", "--tolerance", "sqnr>=1
             "export": ["export", "--precision", "int8", "--format", "onnx", "-o"]}
 
 
-@pytest.mark.parametrize(("command", "number"), zip(COMMANDS, BOTH * 2, strict=True))
+@pytest.mark.parametrize(("command", "number"), zip(COMMANDS, [signal.SIGINT, *BOTH, signal.SIGTERM], strict=True))
 def test_every_command_ends_with_130_and_leaves_nothing(program, tmp_path, command, number):
     words = COMMANDS[command]
     process = program(*words, *([tmp_path / "out.onnx"] if words[-1] == "-o" else []))

@@ -9,10 +9,10 @@ from types import SimpleNamespace
 import numpy as np
 import onnx
 import pytest
-from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
 
 from tests import networks
-from tests.driven import DrivenWorker, save_mlp
+from tests.driven import DrivenWorker, of, save_mlp
 from tests.test_free import transformer
 from trt_tui.backends import onnxruntime as backend
 from trt_tui.core.engines.preview import Preview
@@ -77,10 +77,6 @@ def raised(worker, *positions):
     return INT8.with_groups([groups[i] for i in positions], Precision.FP32)
 
 
-def of(events, *types):
-    return [event for event in events if isinstance(event, types)]
-
-
 def ends(events, job):
     return [type(one) for one in events if one.job == job and isinstance(one, ev.Done | ev.Cancelled | ev.Failed)]
 
@@ -143,17 +139,11 @@ def test_short_requests_are_answered_within_a_comparison_that_goes_on(opened, mo
     worker = opened()
     group = worker.network.groups[0].name
     long = worker.ask(EVERYTHING)
-    short = []
-
-    def interrupt(event):
-        if isinstance(event, moment) and not short:
-            requests = (rq.TryWaysOut(group, INT8), rq.Stats(group), rq.WhatIf(raised(worker, 0)))
-            short.extend(worker.ask(request) for request in requests)
-
-    worker.wire.on_event = interrupt
+    requests = rq.TryWaysOut(group, INT8), rq.Stats(group), rq.WhatIf(raised(worker, 0))
+    short = worker.once(lambda event: isinstance(event, moment), lambda: [*map(worker.ask, requests)])
     events = worker.finish()
     order = [event.job for event in events if isinstance(event, ev.Done)]
-    tried, looked, what_if = short
+    tried, looked, what_if = short[0]
     if moment is not ev.RaisedMeasured:  # there little is left to do, of the same urgency or none
         assert order.index(what_if) < order.index(looked) < order.index(tried) < order.index(long)
     assert {tried, looked, what_if, long} == set(order)
@@ -221,18 +211,10 @@ def test_only_the_last_of_rapid_changes_is_measured(opened, runs):
 def test_shares_in_the_background_give_way_to_everything(opened, talkative):
     worker = opened()
     first = worker.ask(rq.WhatIf(raised(worker, 0), shares=True))
-    worker.wire.on_event = lambda event: None
-    second = []
-
-    def interrupt(event):
-        if event.job == first and isinstance(event, ev.Progress) and "shares" in event.phase and not second:
-            second.append(worker.ask(rq.Build(raised(worker, 1))))
-            second.append(worker.ask(rq.Compare(RUNS, layers=True)))
-
-    worker.wire.on_event = interrupt
+    second = worker.once(lambda event: isinstance(event, ev.Progress) and "shares" in event.phase, lambda: [
+        worker.ask(rq.Build(raised(worker, 1))), worker.ask(rq.Compare(RUNS, layers=True))])
     events = worker.finish()
-    ended = [event.job for event in events if isinstance(event, ev.Done)]
-    assert ended == [*second, first]
+    assert [event.job for event in of(events, ev.Done)] == [*second[0], first]
     assert of(events, ev.RaisedMeasured)
 
 
@@ -240,13 +222,8 @@ def test_a_newer_what_if_replaces_the_shares_of_the_older_one(opened, talkative)
     worker = opened()
     old, new = raised(worker, 0), raised(worker, 1)
     first = worker.ask(rq.WhatIf(old, shares=True))
-    second = []
-
-    def interrupt(event):
-        if event.job == first and isinstance(event, ev.SharesMeasured) and not second:
-            second.append(worker.ask(rq.WhatIf(new, shares=True)))
-
-    worker.wire.on_event = interrupt
+    second = worker.once(lambda event: isinstance(event, ev.SharesMeasured),
+                         lambda: worker.ask(rq.WhatIf(new, shares=True)))
     events = worker.finish()
     assert [event.job for event in events if isinstance(event, ev.Done)] == [first, second[0]]
     after = events[events.index(next(e for e in events if ends([e], first))):]
@@ -262,13 +239,8 @@ def test_the_shares_of_the_changed_config_come_first_and_the_comparison_still_en
     worker = opened()
     changed = raised(worker, 0)
     long = worker.ask(EVERYTHING)
-    asked = []
-
-    def interrupt(event):
-        if isinstance(event, ev.VerdictMeasured) and not asked:
-            asked.append(worker.ask(rq.WhatIf(changed, shares=True)))
-
-    worker.wire.on_event = interrupt
+    asked = worker.once(lambda event: isinstance(event, ev.VerdictMeasured),
+                        lambda: worker.ask(rq.WhatIf(changed, shares=True)))
     events = worker.finish()
     assert [e.job for e in of(events, ev.Done)] == [asked[0], long]
     assert of(events, ev.SharesMeasured)[0].config == changed
@@ -279,13 +251,7 @@ def test_the_shares_of_the_changed_config_come_first_and_the_comparison_still_en
 def test_a_sweep_for_statistics_gives_way_and_is_made_again(opened):
     worker = opened()
     looked = worker.ask(rq.Stats(worker.network.groups[0].name))
-    asked = []
-
-    def interrupt(event):
-        if event.job == looked and isinstance(event, ev.Progress) and not asked:
-            asked.append(worker.ask(rq.WhatIf(raised(worker, 0))))
-
-    worker.wire.on_event = interrupt
+    asked = worker.once(lambda event: isinstance(event, ev.Progress), lambda: worker.ask(rq.WhatIf(raised(worker, 0))))
     events = worker.finish()
     assert [e.job for e in of(events, ev.Done)] == [asked[0], looked]
     assert len(of(events, ev.StatsMeasured)) == 1
@@ -327,19 +293,12 @@ def test_a_stop_ends_every_phase_before_its_next_run(tmp_path, talkative, runs, 
     job = worker.ask({rq.Open: rq.Open(options), rq.Compare: EVERYTHING, rq.WhatIf: rq.WhatIf(INT8),
                       rq.Stats: rq.Stats(group), rq.TryWaysOut: rq.TryWaysOut(group, INT8),
                       rq.Build: rq.Build(INT8)}[PHASES[phase]])
-    stopped = []
-
-    def stop(event):
-        if isinstance(event, ev.Progress) and event.phase.startswith(phase) and not stopped:
-            worker.stop()
-            stopped.append(runs["run"])
-
-    worker.wire.on_event = stop
+    stopped = worker.once(lambda event: isinstance(event, ev.Progress) and event.phase.startswith(phase),
+                          lambda: (worker.stop(), runs["run"]))
     events = worker.finish()
     assert stopped, f"no progress of phase {phase}"
     assert ends(events, job) == [ev.Cancelled] and events[-1] == ev.Cancelled(job)
-    assert runs["run"] - stopped[0] <= 1
-    worker.wire.on_event = lambda event: None
+    assert runs["run"] - stopped[0][1] <= 1
     if PHASES[phase] is rq.Open:
         assert ends(worker.answer(rq.Open(options)), worker.last) == [ev.Done]
     again = worker.answer(EVERYTHING)
@@ -378,12 +337,7 @@ def test_a_stopped_job_that_had_not_begun_is_not_taken_for_replaced(opened):
 def test_opening_that_was_stopped_while_hashing_is_made_up_for(tmp_path, talkative):
     worker = DrivenWorker(tmp_path)
     worker.ask(rq.Open(save_mlp(tmp_path)))
-
-    def stop(event):
-        if isinstance(event, ev.Opened):
-            worker.stop()
-
-    worker.wire.on_event = stop
+    worker.once(lambda event: isinstance(event, ev.Opened), worker.stop)
     assert not of(worker.finish(), ev.Hashed)
     events = worker.answer(rq.Compare(RUNS, layers=False))
     assert len(of(events, ev.Hashed)) == 1 and ends(events, worker.last) == [ev.Done]
@@ -469,37 +423,14 @@ def test_what_was_measured_once_is_known_the_next_time(opened, runs):
     assert of(events, ev.Built)[0].result == of(built, ev.Built)[0].result
 
 
-def other_weights(folder):
-    return replace(save_mlp(folder, seed=3, name="other"), data=save_mlp(folder).data)
-
-
-def other_data(folder):
-    options = save_mlp(folder)
-    np.savez(options.data, x=np.random.default_rng(5).standard_normal((16, 16), dtype=np.float32))
-    return options
-
-
-def fewer_samples(folder):
-    return replace(save_mlp(folder), whatif_samples=4)
-
-
-def other_batch(folder):
-    return replace(save_mlp(folder), batch=2)
-
-
-def other_method(folder):
-    return replace(save_mlp(folder), calib_method="percentile")
-
-
-def judged_inside(folder):
-    network = networks.mlp()
-    return replace(save_mlp(folder), judge=(network.graph.node[1].output[0],))
-
-
-@pytest.mark.parametrize("change", [other_weights, other_data, fewer_samples, other_batch, other_method, judged_inside])
-def test_what_depends_on_something_else_is_measured_anew(opened, runs, tmp_path, change):
+@pytest.mark.parametrize(("model", "data", "changed"), [
+    (3, 0, {}), (0, 5, {}), (0, 0, {"whatif_samples": 4}), (0, 0, {"batch": 2}),
+    (0, 0, {"calib_method": "percentile"}), (0, 0, {"judge": (networks.mlp().graph.node[1].output[0],)})], ids=str)
+def test_what_depends_on_something_else_is_measured_anew(opened, runs, tmp_path, model, data, changed):
     opened().answer(rq.Compare({"int8": INT8}, layers=False))
-    worker = opened(change(tmp_path))
+    files = {field: getattr(save_mlp(tmp_path, seed=seed, name=f"seed{seed}"), field)
+             for field, seed in (("model", model), ("data", data))}
+    worker = opened(replace(save_mlp(tmp_path), **files, **changed))
     before = runs["run"]
     events = worker.answer(rq.Compare({"int8": INT8}, layers=False))
     assert runs["run"] > before and of(events, ev.VerdictMeasured)[-1].final
@@ -562,25 +493,11 @@ def test_the_cache_drops_what_was_used_longest_ago(tmp_path):
     assert [cache.get(cache.key(name), str) is not None for name in "abc"] == [True, False, True]
 
 
-def test_a_model_file_that_changed_meanwhile_has_another_hash(opened, tmp_path):
-    options = save_mlp(tmp_path)
-    first = opened(options).workspace.source.sha256
-    assert opened(options).workspace.source.sha256 == first
-    onnx.save(networks.mlp(9), options.model)
-    assert opened(options).workspace.source.sha256 != first
-
-
 def test_free_ways_out_of_what_is_as_in_the_file_leave_it(opened, tmp_path):
     """A SmoothQuant takes the norm and all that reads it along, a corrected bias its own layer."""
-    class Rows(CalibrationDataReader):
-        def __init__(self):
-            self.left = [{"x": one} for one in np.random.default_rng(0).standard_normal((4, 2, 6, 16)).astype("f4")]
-
-        def get_next(self):
-            return self.left.pop() if self.left else None
-
+    rows = networks.Handed({"x": one} for one in np.random.default_rng(0).standard_normal((4, 2, 6, 16)).astype("f4"))
     onnx.save(transformer(operator=True), tmp_path / "fp32.onnx")
-    quantize_static(tmp_path / "fp32.onnx", tmp_path / "int8.onnx", Rows(), quant_format=QuantFormat.QDQ,
+    quantize_static(tmp_path / "fp32.onnx", tmp_path / "int8.onnx", rows, quant_format=QuantFormat.QDQ,
                     activation_type=QuantType.QInt8, op_types_to_quantize=["MatMul", "Gemm"],
                     extra_options={"ActivationSymmetric": True})
     np.savez(tmp_path / "x.npz", x=np.random.default_rng(1).standard_normal((8, 6, 16)).astype("f4"))

@@ -286,13 +286,11 @@ def test_one_analysis_answers_any_mix_of_precisions(named_network, backend, tmp_
         verdicts = {run: next(one).value for run, one in running.items()}  # each offers more, in the middle of others
         verdicts = {run: last(one) for run, one in running.items()}
         layers = last(measure_layers(analysis, configs, ranges))
-        shares = [partial.value for partial in measure_shares(analysis, configs["mixed"], ranges)]
-        impacts = {name: one for partial in measure_impacts(analysis, configs["mixed"], ranges)
-                   for name, one in partial.value.items()}
+        shares, impacts = (of(analysis, configs["mixed"], ranges) for of in (measure_shares, measure_impacts))
         alone = {group.name: configs["mixed"].with_groups([g for g in network.groups if g is not group], FP32)
                  for group in network.groups}
         energies = {name: last(analysis.verdict(config, ranges)).energy for name, config in alone.items()}
-    assert {name for one in shares for name in one} == set(impacts) == {group.name for group in network.groups}
+    assert set(shares) == set(impacts) == {group.name for group in network.groups}
     assert {name: one.energy for name, one in impacts.items()} == pytest.approx(energies)
     for run, config in configs.items():
         with Analysis(network, backend, samples, judged_outputs(network)) as fresh:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.driven import DrivenWorker, save_mlp
+from tests.driven import DrivenWorker, of, save_mlp
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.jobs import events as ev
@@ -43,12 +43,11 @@ def test_any_mix_is_compared_tried_and_searched(opened, other):
         events = worker.answer(request)
         assert isinstance(events[-1], ev.Done), events[-1]
         if isinstance(request, rq.Compare):
-            measured = [event for event in events if isinstance(event, ev.VerdictMeasured) and event.final]
-            assert {event.run for event in measured} == set(runs)
-            layers = [event for event in events if isinstance(event, ev.LayersMeasured) and event.final]
+            assert {event.run for event in of(events, ev.VerdictMeasured) if event.final} == set(runs)
+            layers = [event for event in of(events, ev.LayersMeasured) if event.final]
             assert {event.run for event in layers} == set(runs) and all(set(e.groups) == names for e in layers)
         if isinstance(request, rq.FindConfig):
-            assert any(isinstance(event, ev.SearchEnded) for event in events)
+            assert of(events, ev.SearchEnded)
 
 
 def test_a_what_if_in_another_type_leaves_a_comparison_right(opened):
@@ -57,13 +56,13 @@ def test_a_what_if_in_another_type_leaves_a_comparison_right(opened):
     config = mixed(worker, BF16)
     runs = {"int8": PrecisionConfig.uniform(INT8), "fp32": PrecisionConfig(INT8, FP32)}
     worker.ask(rq.Compare(runs, layers=False, shares_of=None))
-    while not any(isinstance(event, ev.VerdictMeasured) for event in worker.wire.events):
+    while not of(worker.wire.events, ev.VerdictMeasured):
         assert worker.step()
     worker.ask(rq.WhatIf(config))
     worker.finish()
     events = worker.wire.events
-    assert not any(isinstance(event, ev.Failed) for event in events)
-    final = {event.run: event.verdict for event in events if isinstance(event, ev.VerdictMeasured) and event.final}
+    assert not of(events, ev.Failed)
+    final = {event.run: event.verdict for event in of(events, ev.VerdictMeasured) if event.final}
     for run, asked in {**runs, "config": config}.items():
         alone = list(worker.workspace.analysis.verdict(asked, worker.workspace.ranges, worker.feeds))[-1].value
         assert final[run] == alone

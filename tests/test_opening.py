@@ -10,8 +10,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tests import networks
+from tests.lowered import run, sqnr
 from tests.networks import Builder, floats
-from trt_tui.core.network.conversion import convert_opset, ir_version_for
+from tests.refusals import refused
+from trt_tui.core.network.conversion import convert_opset
 from trt_tui.core.network.inlining import SCOPE_KEY
 from trt_tui.core.network.naming import name_nodes
 from trt_tui.core.network.opening import open_model
@@ -25,11 +27,6 @@ def save(model, tmp_path):
     path = tmp_path / "model.onnx"
     onnx.save(model, path)
     return path
-
-
-def run(backend, model, feeds):
-    with backend.load(model, optimize=False) as runner:
-        return runner.run(feeds)
 
 
 def operators(model):
@@ -157,9 +154,8 @@ def test_linked_external_data_is_refused_with_the_way_out(link, tmp_path):
         data.symlink_to(elsewhere / data.name)
     else:
         os.link(elsewhere / data.name, data)
-    with pytest.raises(InputError) as caught:
+    with refused(cause="model.onnx.data", next_step="opy"):
         open_model(path)
-    assert "model.onnx.data" in caught.value.cause and "opy" in caught.value.next_step
 
 
 @pytest.mark.parametrize("name", ODD)
@@ -198,14 +194,6 @@ def test_odd_names_survive(tmp_path):
     assert opened.model.graph[0].outputs[0].name == "größe 图"
 
 
-def test_a_local_functions_call_is_the_scope_of_its_nodes(tmp_path):
-    opened = open_model(save(networks.with_local_function(), tmp_path))
-    assert not opened.model.functions
-    scopes = [node.meta.get(SCOPE_KEY) for node in opened.model.graph]
-    assert scopes == [("/blocks.0",)] * 3 + [("/blocks.1",)] * 3 + [None]
-    assert [node.name for node in opened.model.graph][:2] == ["/blocks.0/MatMul", "/blocks.0/Add"]
-
-
 def test_nested_functions_nest_their_scopes(tmp_path):
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
     inner = helper.make_function("local", "Inner", ["a"], ["b"], [helper.make_node("Relu", ["a"], ["b"])], opsets)
@@ -229,18 +217,6 @@ def test_old_opset_is_converted_and_its_weights_are_no_inputs(tmp_path):
     assert (resize.name, resize.outputs[0].name) == ("up1/Upsample", "up1/Upsample_output_0")
 
 
-@pytest.mark.parametrize(("opset", "version"), [(17, 8), (19, 9), (21, 10), (22, 10), (23, 11), (999, 10)])
-def test_ir_version_of_an_opset(opset, version):
-    assert ir_version_for(opset) == version
-
-
-def test_operators_born_after_opset_22_open(tmp_path):
-    b = Builder(opset=24)
-    b.node("RMSNormalization", ["x", b.vector("scale", 4, 1.0)], name="norm", output="y")
-    opened = open_model(save(b.model([floats("x", 2, 4)], [floats("y", 2, 4)], ir_version=11), tmp_path))
-    assert operators(opened.model) == ["RMSNormalization"] and opened.model.graph.opset_imports[""] == 24
-
-
 @pytest.mark.parametrize("batch", ["n", 1])
 def test_one_row_of_angles_is_spread_to_the_batch(batch, tmp_path, backend):
     """As PyTorch exports Llama at opset 23; each sample has what it has in a batch of 1."""
@@ -256,10 +232,6 @@ def test_one_row_of_angles_is_spread_to_the_batch(batch, tmp_path, backend):
     one_by_one = [run(backend, ir.load(path), {"x": x[i:i + 1]})["y"] for i in range(3)]
     got = run(backend, opened.model, {"x": x if batch == "n" else x[:1]})["y"]
     np.testing.assert_allclose(got, np.concatenate(one_by_one)[:len(got)], atol=1e-6)
-
-
-def sqnr(reference, value):
-    return 10 * np.log10(np.mean(reference.astype(np.float64) ** 2) / np.mean((value - reference) ** 2.0))
 
 
 @pytest.mark.parametrize("symmetric", [True, False])

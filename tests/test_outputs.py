@@ -7,7 +7,6 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from tests.driven import isolate
 from trt_tui.core.lowering.lowered import cannot_lower, lowers, quantizes
 from trt_tui.core.measure.judge import left_out, tensor_outputs
 from trt_tui.core.moves.config import PrecisionConfig
@@ -21,10 +20,11 @@ OPTIONAL = helper.make_value_info("o", helper.make_optional_type_proto(
 TEXTS = helper.make_tensor_value_info("t", TensorProto.STRING, ["n"])
 TEXT = helper.make_tensor_value_info("t", TensorProto.STRING, [])
 
+pytestmark = pytest.mark.shares_cache
+
 
 @pytest.fixture(autouse=True)
-def _placed(monkeypatch, tmp_path, tmp_path_factory):
-    isolate(monkeypatch, tmp_path, cache=tmp_path_factory.getbasetemp() / "cache")
+def _placed(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
 
 

@@ -6,12 +6,10 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
-from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_dynamic, quantize_static
+from onnxruntime.quantization import QuantFormat, QuantType, quantize_dynamic, quantize_static
 
 from tests import networks
-from tests.driven import isolate
 from tests.networks import Builder, floats
-from trt_tui.cli.main import main
 from trt_tui.core.network.network import open_network
 
 
@@ -25,14 +23,6 @@ def float_network() -> onnx.ModelProto:
     x = b.node("MatMul", [x, b.kernel("fc1.weight", (32, 64), 32)], "/fc1")
     b.gemm(x, (64, 256), "/fc2", output="logits")
     return b.model([floats("image", "batch", 16, 8, 8)], [floats("logits", "batch", 256)])
-
-
-class _Images(CalibrationDataReader):
-    def __init__(self) -> None:
-        self.left = [networks.feeds(float_network(), seed, n=4) for seed in range(2)]
-
-    def get_next(self):
-        return self.left.pop() if self.left else None
 
 
 QDQ = {"quant_format": QuantFormat.QDQ}
@@ -55,7 +45,8 @@ def quantized(request, tmp_path):
     if request.param == "dynamic":
         quantize_dynamic(source, path)
     else:
-        quantize_static(source, path, _Images(), **KINDS[request.param])
+        feeds = networks.Handed(networks.feeds(float_network(), seed, n=4) for seed in range(2))
+        quantize_static(source, path, feeds, **KINDS[request.param])
     return path
 
 
@@ -71,13 +62,10 @@ def test_what_a_quantizer_wrote_runs_as_opened(quantized, backend):
 
 
 @pytest.mark.parametrize("quantized", ["defaults", "per channel", "operators"], indirect=True)
-def test_what_a_quantizer_wrote_compares(quantized, tmp_path, monkeypatch):
-    isolate(monkeypatch, tmp_path)
+def test_what_a_quantizer_wrote_compares(quantized, tmp_path, run):
     data, out = tmp_path / "data.npz", tmp_path / "out.json"
     np.savez(data, **networks.feeds(float_network(), 3, n=8))
-    with pytest.raises(SystemExit) as stop:
-        main(["compare", str(quantized), "--data", str(data), "--json", str(out)])
-    assert stop.value.code == 0
+    assert run("compare", quantized, "--data", data, "--json", out)[0] == 0
     assert {"fp16", "int8"} <= set(json.loads(out.read_text())["runs"])
 
 

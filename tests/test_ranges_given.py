@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 from textual.widgets import Input
 
-from tests.driven import save_mlp
 from tests.screen import answered, opened, press, status
-from trt_tui.cli.main import main as command
 from trt_tui.core.calibration.given import amax_chosen, amax_given, chosen_from_data
 from trt_tui.core.calibration.statistics import Accumulator
 from trt_tui.core.codes import FP8, INT8
@@ -42,39 +40,30 @@ def test_ranges_are_chosen_from_what_was_seen():
         amax_chosen("entropy", stats, FP8)
 
 
-def run(capsys, *words):
-    with pytest.raises(SystemExit) as ended:
-        command(list(map(str, words)))
-    shown, told = capsys.readouterr()
-    return ended.value.code or 0, shown, told
-
-
-def test_on_the_command_line(tmp_path, capsys):
-    mlp = save_mlp(tmp_path)
+def test_on_the_command_line(run, mlp, tmp_path):
     network, out = open_network(mlp.model), tmp_path / "p.json"
     first, second = network.activations[:2]
-    code, _, told = run(capsys, "search", mlp.model, "--data", mlp.data, "--range", f"{first}=2.5", "--range",
+    code, _, told = run("search", mlp.model, "--data", mlp.data, "--range", f"{first}=2.5", "--range",
                         f"{second}=p90", "--tolerance", "sqnr>=1", "-o", out)
     config = read_config(out, network).config
     assert code == 0, told
     assert (config.ranges[first].amax, config.ranges[first].method) == (2.5, "user")
     assert config.ranges[second].method == "p90" and config.ranges[second].measured
     for given, said in ((f"{first}=-1", "no range"), (f"{second}x=2", "Did you mean"), ("2", "names no range")):
-        code, _, told = run(capsys, "compare", mlp.model, "--data", mlp.data, "--layers", "none",
+        code, _, told = run("compare", mlp.model, "--data", mlp.data, "--layers", "none",
                             "--range", given)
         assert code == 2 and said in told, told
 
 
-def test_methods_beside_each_other(tmp_path, capsys):
-    mlp = save_mlp(tmp_path)
+def test_methods_beside_each_other(run, mlp, tmp_path):
     out = tmp_path / "m.json"
-    code, shown, told = run(capsys, "compare", mlp.model, "--data", mlp.data, "--calib-methods", "all", "--json", out)
+    code, shown, told = run("compare", mlp.model, "--data", mlp.data, "--calib-methods", "all", "--json", out)
     rows = json.loads(out.read_text())["calibration_methods"]
     assert code == 0 and [row["method"] for row in rows] == ["minmax", "percentile", "entropy", "mse"]
     best = max(rows, key=lambda row: row["sqnr_db"])["method"]
     assert json.loads(out.read_text())["best"] == best and f"The best is {best}" in told
     assert all(row["method"] in shown for row in rows) and all(row["samples"] for row in rows)
-    code, _, told = run(capsys, "compare", mlp.model, "--data", mlp.data, "--calib-methods", "minmax,best")
+    code, _, told = run("compare", mlp.model, "--data", mlp.data, "--calib-methods", "minmax,best")
     assert code == 2 and "best is no calibration method" in told
 
 

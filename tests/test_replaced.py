@@ -80,19 +80,14 @@ def test_all_is_measured_anew_where_network_or_data_were_replaced(driven, tmp_pa
     assert session.results.keys() <= {session.config, *session.run_configs().values()}
 
 
-def test_a_command_ends_where_a_file_was_replaced(tmp_path):
+def test_a_command_ends_where_a_file_was_replaced(driven, tmp_path):
     options = save_mlp(tmp_path)
-    session = LocalSession(options, tmp_path, automatic=False)
-    try:
-        session.start()
-        session.until_idle()
-        retrain(options)
-        session.compare()
-        session.until_idle()
-        assert isinstance(session.error, ev.Replaced) and "mlp.onnx" in session.error.title
-        assert session.measured("int8").verdict is None
-    finally:
-        session.close()
+    session = driven(options, automatic=False)
+    retrain(options)
+    session.compare()
+    session.until_idle()
+    assert isinstance(session.error, ev.Replaced) and "mlp.onnx" in session.error.title
+    assert session.measured("int8").verdict is None
 
 
 def test_another_network_in_its_place_is_refused_and_the_figures_stay(driven, tmp_path):
@@ -126,31 +121,22 @@ def test_an_export_takes_no_ranges_of_other_weights(driven, tmp_path):
     assert str(tmp_path / "out.onnx") in session.written("onnx", tmp_path / "out.onnx")
 
 
-def test_a_session_resumed_on_other_weights_leaves_out_what_was_measured(driven, tmp_path):
+def test_sessions_and_configs_leave_out_what_was_measured_on_other_weights(driven, tmp_path):
     options = save_mlp(tmp_path)
     first = driven(options)
     tensors = [site.tensor for group in first.outline.groups for site in group.activations()]
     config = first.config.with_range(tensors[0], RangeChoice(0.5, "entropy"))
     first.set_config(config.with_range(tensors[1], RangeChoice(0.5, "user")))
     first.until_idle()
-    first.close()
-    retrain(options)
-    second = driven(options)
-    assert list(second.config.ranges) == [tensors[1]]
-    assert any("other weights" in text for text in second.warnings)
-
-
-def test_a_config_for_other_weights_leaves_out_the_ranges_measured_on_them(driven, tmp_path):
-    options = save_mlp(tmp_path)
-    first = driven(options)
-    tensors = [site.tensor for group in first.outline.groups for site in group.activations()]
-    config = first.config.with_range(tensors[0], RangeChoice(0.5, "entropy"))
-    first.set_config(config.with_range(tensors[1], RangeChoice(0.5, "user")))
     first.written("precision.json", tmp_path / "precision.json")
+    first.close()
     retrain(options)
     loaded = read_config(tmp_path / "precision.json", open_network(options.model))
     assert loaded.stale_ranges and list(loaded.config.ranges) == [tensors[1]]
     assert any("left out" in text for text in loaded.warnings)
+    second = driven(options)
+    assert list(second.config.ranges) == [tensors[1]]
+    assert any("other weights" in text for text in second.warnings)
 
 
 def test_weights_beside_the_network_are_watched_too(tmp_path):

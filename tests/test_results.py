@@ -3,7 +3,8 @@
 import pytest
 
 from tests import local
-from trt_tui.core.measure.comparison import EngineResult, Errors, OutputErrors, Share, Verdict
+from tests.measuring import verdict
+from trt_tui.core.measure.comparison import EngineResult, Share, Verdict
 from trt_tui.core.moves.config import PrecisionConfig, RangeChoice
 from trt_tui.core.precision import Precision
 from trt_tui.jobs import events as ev
@@ -11,10 +12,6 @@ from trt_tui.session.results import Results
 
 MLP = local.outline("mlp")
 INT8 = PrecisionConfig.uniform(Precision.INT8)
-
-
-def verdict(sqnr_db: float, samples: int = 8) -> Verdict:
-    return Verdict({"y": OutputErrors(Errors(sqnr_db))}, samples=samples, total=16)
 
 
 def measured(config: PrecisionConfig, one: Verdict, final: bool = False) -> ev.VerdictMeasured:
@@ -40,11 +37,11 @@ def test_what_is_not_known_is_not_kept():
 
 def test_a_verdict_on_fewer_samples_takes_the_place_of_none_on_more():
     results = Results()
-    for event in (measured(INT8, verdict(20.0, 8)), measured(INT8, verdict(30.0, 4))):
+    for event in (measured(INT8, verdict(20.0, samples=8)), measured(INT8, verdict(30.0, samples=4))):
         results.take(event)
-    assert results[INT8].verdict == verdict(20.0, 8)
-    results.take(measured(INT8, verdict(25.0, 4), final=True))
-    assert results[INT8].verdict == verdict(25.0, 4)
+    assert results[INT8].verdict == verdict(20.0, samples=8)
+    results.take(measured(INT8, verdict(25.0, samples=4), final=True))
+    assert results[INT8].verdict == verdict(25.0, samples=4)
 
 
 def test_a_way_out_that_was_tried_is_a_result_of_its_config():

@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 
 from tests import local
-from tests.driven import LIMIT_S, isolate, save_resnet
+from tests.driven import LIMIT_S, save_resnet
+from tests.measuring import verdict
 from tests.schemas import mismatches
 from trt_tui import demo
 from trt_tui.cli.report import Point, front, front_rows, plot, search_report, search_table
-from trt_tui.core.measure.comparison import EngineResult, Errors, OutputErrors, Verdict
+from trt_tui.core.measure.comparison import EngineResult
 from trt_tui.core.measure.target import parse_target
 from trt_tui.core.moves.file import read_config
 from trt_tui.core.moves.keeping import RULES, rules_in
@@ -30,10 +31,7 @@ from trt_tui.options import Options
 from trt_tui.session.state import State
 from trt_tui.words import number
 
-
-@pytest.fixture(autouse=True)
-def _placed(monkeypatch, tmp_path, tmp_path_factory):
-    isolate(monkeypatch, tmp_path, cache=tmp_path_factory.getbasetemp() / "search-cache")
+pytestmark = pytest.mark.shares_cache
 
 
 @pytest.fixture
@@ -225,10 +223,6 @@ def test_the_bundled_network_is_mended_by_at_most_three_layers(run, out):
     assert "metric>=base-0.01: " in shown and "FP32  start  found" in shown
     record = json.loads(out.read_text())["evidence"]["simulated"]
     assert len(record["metric_parts"]) > 2 and all(name in shown for name in record["metric_parts"])
-
-
-def verdict(sqnr_db: float) -> Verdict:
-    return Verdict({"y": OutputErrors(Errors(sqnr_db, 1.0))}, samples=8, total=8)
 
 
 def test_the_front_keeps_what_nothing_beats(files):

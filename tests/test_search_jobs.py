@@ -10,7 +10,8 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from tests.driven import LIMIT_S, DrivenSession, DrivenWorker, save_mlp, save_resnet
+from tests import networks
+from tests.driven import LIMIT_S, DrivenWorker, of, save_mlp, save_resnet
 from trt_tui.backends import onnxruntime as backend
 from trt_tui.core.engines.failures import BuildFailed
 from trt_tui.core.engines.made import Made
@@ -37,7 +38,6 @@ from trt_tui.core.search import LoweredLayer, Outcome, Space
 from trt_tui.jobs import bench, build, scheduler
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.jobs.checking import check_words
 from trt_tui.jobs.searched_engines import latency_between, timed_as
 from trt_tui.jobs.steps import Wait
 from trt_tui.session.finding import Finding
@@ -82,13 +82,9 @@ def runs(monkeypatch):
     return counted
 
 
-def of_type(events, kind):
-    return [event for event in events if isinstance(event, kind)]
-
-
 def found(events) -> ev.SearchEnded:
     assert isinstance(events[-1], ev.Done), events[-1]
-    return of_type(events, ev.SearchEnded)[-1]
+    return of(events, ev.SearchEnded)[-1]
 
 
 def test_a_search_streams_shares_then_evaluations_then_what_it_found(opened):
@@ -97,15 +93,15 @@ def test_a_search_streams_shares_then_evaluations_then_what_it_found(opened):
     ended = found(events)
     assert ended.result.outcome is Outcome.MET and 1 <= len(ended.result.best.raised) < ended.candidates
     shares = {}
-    for event in of_type(events, ev.SharesMeasured):
+    for event in of(events, ev.SharesMeasured):
         assert event.config == INT8
         shares.update(event.shares)
     assert set(shares) == {group.name for group in worker.network.groups}
     assert max(share.owns for share in shares.values()) > 0.1
-    progress = of_type(events, ev.SearchProgress)
+    progress = of(events, ev.SearchProgress)
     assert [one.done for one in progress] == sorted(one.done for one in progress)
     assert progress[0].best is None and progress[-1].met and progress[-1].config.groups
-    first_share, last_try = events.index(of_type(events, ev.SharesMeasured)[0]), events.index(progress[-1])
+    first_share, last_try = events.index(of(events, ev.SharesMeasured)[0]), events.index(progress[-1])
     assert events.index(progress[1]) < first_share < last_try, "start and all raised need no ranking"
     assert ended.confirmed is None and ended.ranked
     keys = [one.key for one in ended.evaluations]
@@ -115,7 +111,7 @@ def test_a_search_streams_shares_then_evaluations_then_what_it_found(opened):
 def test_the_figures_of_a_search_are_those_of_a_whatif(opened):
     worker = opened()
     ended = found(worker.answer(GOAL))
-    verdict = of_type(worker.answer(rq.WhatIf(ended.result.config)), ev.VerdictMeasured)[-1].verdict
+    verdict = of(worker.answer(rq.WhatIf(ended.result.config)), ev.VerdictMeasured)[-1].verdict
     assert verdict == ended.result.best.judgement.verdict
     assert parse_target("sqnr>=40").reached(verdict)
     for name in ended.result.best.raised:
@@ -200,7 +196,7 @@ def test_a_search_that_makes_no_sense_is_refused(opened, changed, title):
     worker = opened()
     events = worker.answer(replace(GOAL, **changed))
     assert isinstance(events[-1], ev.Failed) and title in events[-1].title, events[-1]
-    assert not of_type(events, ev.SearchEnded)
+    assert not of(events, ev.SearchEnded)
 
 
 def test_a_whatif_goes_first_and_background_work_waits(opened):
@@ -213,7 +209,7 @@ def test_a_whatif_goes_first_and_background_work_waits(opened):
     order = [one.job for one in events if isinstance(one, ev.VerdictMeasured | ev.SharesMeasured | ev.SearchEnded)]
     assert order[0] == whatif and order.index(search) < len(order) - 1
     shares = [place for place, event in enumerate(events) if isinstance(event, ev.SharesMeasured)]
-    ended = events.index(of_type(events, ev.SearchEnded)[0])
+    ended = events.index(of(events, ev.SearchEnded)[0])
     assert min(shares) < ended < max(shares), "shares on few samples come first, the rest waits"
 
 
@@ -226,12 +222,7 @@ def test_a_stopped_search_says_its_best_and_goes_on_later(opened, tmp_path, runs
     runs.clear()
     worker = opened()
     worker.ask(GOAL)
-
-    def stop(event):
-        if isinstance(event, ev.SearchProgress) and event.done == at:
-            worker.stop()
-
-    worker.wire.on_event = stop
+    worker.once(lambda event: isinstance(event, ev.SearchProgress) and event.done == at, worker.stop)
     events = worker.finish()
     assert isinstance(events[-1], ev.Cancelled) and isinstance(events[-2], ev.SearchEnded)
     assert events[-2].result.outcome is Outcome.SEARCHING and events[-2].result.best is not None
@@ -263,7 +254,7 @@ def test_the_table_of_scoped_and_the_front_are_those_of_a_run_by_hand(opened):
 
     def by_hand(raised: set[str]) -> Verdict:
         config = INT8.with_groups([network.group(name) for name in raised], Precision.FP32)
-        verdict = of_type(worker.answer(rq.WhatIf(config)), ev.VerdictMeasured)[-1].verdict
+        verdict = of(worker.answer(rq.WhatIf(config)), ev.VerdictMeasured)[-1].verdict
         macs = sum(network.layer(layer).macs or 0 for name in raised for layer in network.group(name).layers)
         tried[frozenset(raised)] = (macs, target.score(verdict))
         return verdict
@@ -288,10 +279,10 @@ def test_the_table_of_scoped_and_the_front_are_those_of_a_run_by_hand(opened):
 
 def test_shares_that_are_known_are_not_measured_again(opened, runs):
     worker = opened()
-    known = of_type(worker.answer(rq.WhatIf(INT8, shares=True)), ev.SharesMeasured)
+    known = of(worker.answer(rq.WhatIf(INT8, shares=True)), ev.SharesMeasured)
     shares = {name: share for event in known for name, share in event.shares.items()}
     events = worker.answer(replace(GOAL, shares=True))
-    assert not of_type(events, ev.SharesMeasured), "an impact without a share must not replace one"
+    assert not of(events, ev.SharesMeasured), "an impact without a share must not replace one"
     for name, why in found(events).result.why.items():
         assert f"its share is {percent(shares[name].owns)} of" in why
 
@@ -353,10 +344,6 @@ def test_a_running_check_is_killed_with_its_search(opened):
     assert isinstance(events[-1], ev.Cancelled) and events[-2].result.best is None
 
 
-def test_words_of_a_command():
-    assert check_words("a 'b c' {model}") == ["a", "b c", "{model}"]
-
-
 @pytest.fixture
 def with_builder(opened, monkeypatch):
     """A worker whose engines are the simulation, some decibels worse."""
@@ -394,11 +381,11 @@ def test_an_engine_confirms_what_was_found(with_builder):
     ended = found(events)
     assert ended.confirmed is True and worker.built == [ended.result.config]
     assert {one.latency for one in ended.evaluations} == {None}
-    assert of_type(events, ev.Built)[-1].config == ended.result.config
-    simulated = of_type(events, ev.VerdictMeasured)[-1]
+    assert of(events, ev.Built)[-1].config == ended.result.config
+    simulated = of(events, ev.VerdictMeasured)[-1]
     assert simulated.config == ended.result.config and simulated.verdict == ended.result.best.judgement.verdict
     again = worker.answer(GOAL)
-    assert found(again).confirmed and len(worker.built) == 1 and of_type(again, ev.Built)
+    assert found(again).confirmed and len(worker.built) == 1 and of(again, ev.Built)
 
 
 def test_where_the_engine_fails_the_search_goes_on_with_the_difference(with_builder):
@@ -429,7 +416,7 @@ def test_what_was_found_stands_where_its_engine_cannot_be_built(with_builder, mo
     monkeypatch.setattr(build, "making", failing)
     events = worker.answer(GOAL)
     ended = found(events)
-    assert ended.result.met and ended.confirmed is None and not of_type(events, ev.Failed)
+    assert ended.result.met and ended.confirmed is None and not of(events, ev.Failed)
     assert "could not be built" in ended.remarks[-1] and "no tactic for conv1" in ended.remarks[-1]
 
 
@@ -444,10 +431,10 @@ def test_stopped_while_an_engine_is_built_it_is_not_the_last_word(with_builder, 
     monkeypatch.setattr(build, "making", endless)
     events = worker.answer(GOAL)
     assert isinstance(events[-1], ev.Cancelled)
-    ended = of_type(events, ev.SearchEnded)[-1]
+    ended = of(events, ev.SearchEnded)[-1]
     assert ended.stopped and ended.result.met
     assert not Finding(GOAL, ended=ended).finished
-    heard = of_type(events, ev.SearchProgress)[-1]
+    heard = of(events, ev.SearchProgress)[-1]
     assert heard.best.raised == ended.result.best.raised and heard.met, "what was found is told before the build"
 
 
@@ -490,11 +477,6 @@ def test_a_raise_without_effect_is_withdrawn_if_the_search_can_do_without(opened
         assert ended.remarks == (f"{said}; nothing else meets the tolerance, so kept",)
     else:
         assert ended.remarks == (said,) and asked[-1] == ended.result.config != plain.result.config
-
-
-def test_a_latency_budget_needs_two_engines(with_builder):
-    failed = of_type(with_builder(0.0).answer(replace(GOAL, max_latency=1.5, max_builds=1)), ev.Failed)
-    assert "needs engines" in failed[0].title
 
 
 def test_a_margin_out_of_reach_is_said(with_builder):
@@ -570,6 +552,8 @@ def test_int8_that_passes_simulated_and_fails_as_built_is_searched(with_builder)
 
 
 def test_a_latency_budget_is_estimated_from_two_engines_and_kept(with_builder, opened):
+    failed = of(with_builder(0.0).answer(replace(GOAL, max_latency=1.5, max_builds=1)), ev.Failed)
+    assert "needs engines" in failed[0].title
     total = len(opened().network.groups)
     worker = with_builder(0.0, latency=lambda config: 1.0 + len(config.groups) / total)
     free = found(worker.answer(GOAL))
@@ -646,32 +630,29 @@ def test_latency_goes_from_one_end_to_the_other(options):
     assert latency_between(space, low, high, {})(space.config(names, rungs=dict.fromkeys(names, Precision.FP8))) == 2.0
 
 
-def test_a_session_takes_what_was_found_as_one_change(options, tmp_path):
-    session = DrivenSession(options, tmp_path, target="sqnr>=40", resume=False)
-    try:
-        session.start()
-        session.until_idle()
-        before = session.config
-        session.search(replace(GOAL, config=before, shares=True))
-        session.until_type(ev.SearchEnded)
-        assert session.config != before and session.config == session.finding.config and session.finding.finished
-        raised = session.config.raised(session.outline)
-        assert raised and session.why.keys() == {*raised, *session.config.ranges}
-        assert set(session.changed_at) == set(raised)
-        assert session.measured("config").verdict == session.finding.best.judgement.verdict
-        text = session.precision_json()
-        assert '"search:auto"' in text and '"why"' in text and '"tolerance": "sqnr>=40"' in text
-        session.undo()
-        assert session.config == before and not session.history.can_undo
-    finally:
-        session.close()
+def test_a_session_takes_what_was_found_as_one_change(options, session):
+    session = session(options, target="sqnr>=40", resume=False)
+    session.start()
+    session.until_idle()
+    before = session.config
+    session.search(replace(GOAL, config=before, shares=True))
+    session.until_type(ev.SearchEnded)
+    assert session.config != before and session.config == session.finding.config and session.finding.finished
+    raised = session.config.raised(session.outline)
+    assert raised and session.why.keys() == {*raised, *session.config.ranges}
+    assert set(session.changed_at) == set(raised)
+    assert session.measured("config").verdict == session.finding.best.judgement.verdict
+    text = session.precision_json()
+    assert '"search:auto"' in text and '"why"' in text and '"tolerance": "sqnr>=40"' in text
+    session.undo()
+    assert session.config == before and not session.history.can_undo
 
 
 def test_a_metric_is_searched_for_by_its_base(tmp_path):
     options = save_mlp(tmp_path)
     data = dict(np.load(options.data))
     network = onnx.load(options.model)
-    labels = backend_outputs(network, data["x"]).argmax(1)
+    labels = networks.quiet_session(network).run(None, data)[0].argmax(1)
     np.savez(options.data, **data, labels=labels)
     script = tmp_path / "metric.py"
     script.write_text("def score(outputs, labels):\n    y = next(iter(outputs.values()))\n"
@@ -682,13 +663,6 @@ def test_a_metric_is_searched_for_by_its_base(tmp_path):
     ended = found(worker.answer(rq.FindConfig(INT8, ("metric>=base-0.0",), ranges=False)))
     assert ended.result.met and ended.result.best.judgement.verdict.metric["accuracy"] == 1.0
     assert set(ended.result.best.judgement.verdict.metric) == {"accuracy", "first"}
-
-
-def backend_outputs(model, x):
-    import onnxruntime
-
-    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    return session.run(None, {session.get_inputs()[0].name: x})[0]
 
 
 def held_out_of(folder, options, **changed):

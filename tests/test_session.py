@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 from tests import networks
-from tests.driven import LocalSession, isolate, save_mlp
+from tests.driven import LocalSession, save_mlp
 from tests.schemas import mismatches
 from trt_tui.cli.main import main
 from trt_tui.cli.report import comparison_table
@@ -37,9 +37,7 @@ FP16 = PrecisionConfig.uniform(Precision.FP16)
 INT8 = PrecisionConfig.uniform(Precision.INT8)
 
 
-@pytest.fixture(autouse=True)
-def _placed(monkeypatch, tmp_path, tmp_path_factory):
-    isolate(monkeypatch, tmp_path, cache=tmp_path_factory.getbasetemp() / "cache")
+pytestmark = pytest.mark.shares_cache
 
 
 @pytest.fixture

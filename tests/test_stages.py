@@ -12,7 +12,7 @@ from tests.schemas import mismatches
 from tests.test_references import QUICK, results, rows
 from trt_tui.core.measure.comparison import Errors, OutputErrors, Verdict
 from trt_tui.core.measure.inputs import InputDifference, compare_inputs, explain
-from trt_tui.core.measure.stages import PRODUCTION, Stage, diverges, is_tested, parse_stage, stages_of
+from trt_tui.core.measure.stages import PRODUCTION, Stage, diverges, is_tested, stages_of
 from trt_tui.core.measure.target import parse_target
 from trt_tui.errors import InputError
 
@@ -88,13 +88,6 @@ def test_what_turns_inputs_into_those_of_production(there, said):
     found = compare_inputs("x", iter([(IMAGES[:2], there[:2]), (IMAGES[2:], there[2:])]))
     assert not found.same and (not said or said in found.said)
     assert compare_inputs("x", iter([(IMAGES, IMAGES.astype(np.float32))])).same
-
-
-@pytest.mark.parametrize("text", ["", "trt", "x=", "=q.onnx", "x=notes.txt", "fp8"])
-def test_what_is_no_stage_is_refused(text):
-    with pytest.raises(InputError) as caught:
-        parse_stage(text)
-    assert "--stage" in caught.value.title and caught.value.next_step
 
 
 def test_stages_have_names_of_their_own():

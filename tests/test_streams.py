@@ -8,18 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.driven import isolate, save_mlp
+from tests.driven import save_mlp
 from trt_tui.cli.streams import print_table
 from trt_tui.words import VisibleStream
 
 FULL = Path("/dev/full")
 
-pytestmark = pytest.mark.skipif(not FULL.exists(), reason="there is no /dev/full here")
-
-
-@pytest.fixture(autouse=True)
-def _placed(monkeypatch, tmp_path, tmp_path_factory):
-    isolate(monkeypatch, tmp_path, cache=tmp_path_factory.getbasetemp() / "cache")
+pytestmark = [pytest.mark.shares_cache, pytest.mark.skipif(not FULL.exists(), reason="there is no /dev/full here")]
 
 
 @pytest.fixture

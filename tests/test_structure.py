@@ -5,8 +5,8 @@ import onnx
 import pytest
 from onnx import AttributeProto, TensorProto, helper, numpy_helper
 
-from tests import networks
 from tests.networks import Builder, floats
+from tests.refusals import refused
 from trt_tui.core.network.network import open_network
 from trt_tui.core.network.opening import open_model
 from trt_tui.errors import InputError
@@ -128,9 +128,8 @@ def test_names_that_are_no_text_are_refused(name, tmp_path):
     content = network().SerializeToString()
     path.write_bytes(content.replace(name.encode(), b"\xff" * len(name)))
     assert path.read_bytes() != content
-    with pytest.raises(InputError, match="is damaged") as caught:
+    with refused("is damaged", cause="no text in UTF-8"):
         open_model(path)
-    assert "no text in UTF-8" in caught.value.cause
 
 
 @pytest.mark.parametrize("change", [
@@ -153,22 +152,14 @@ def test_what_is_only_odd_still_opens(change, tmp_path):
     assert open_network(path).has_layer("/conv/Conv")
 
 
-def test_a_negative_size_of_an_input_is_an_open_one(tmp_path):
-    model = networks.mlp()
-    model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = -1
-    path = written(model, tmp_path)
-    assert open_network(path).inputs[0].shape == (None, 16)
-
-
 @pytest.mark.parametrize("opset", [17, 999, 2**40])
 @pytest.mark.parametrize("operator", ["Cast", "Conv", "MatMul", "QuantizeLinear", "DequantizeLinear", "Constant"])
 def test_operators_that_are_taken_apart_are_whole_in_any_opset(operator, opset, tmp_path):
     b = Builder(opset=opset)
     b.node(operator, ["x"], name="odd", output="y")
     path = written(b.model([floats("x", 2)], [floats("y", 2)]), tmp_path)
-    with pytest.raises(InputError, match="is damaged") as caught:
+    with refused("is damaged", cause=f"odd ({operator})"):
         open_model(path)
-    assert f"odd ({operator})" in caught.value.cause
 
 
 @pytest.mark.parametrize("dtype", sorted(TensorProto.DataType.values()))
@@ -234,9 +225,8 @@ def test_operands_of_an_impossible_rank_are_told_by_the_node(operator, shape, tm
     path = tmp_path / "model.onnx"
     onnx.save(b.model([helper.make_tensor_value_info("x", TensorProto.FLOAT, None)],
                       [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]), path)
-    with pytest.raises(InputError, match="is damaged") as caught:
+    with refused("is damaged", cause=f"odd ({operator})"):
         open_model(path)
-    assert f"odd ({operator})" in caught.value.cause
 
 
 def test_nothing_is_logged_with_names_from_a_file(tmp_path, caplog):

@@ -169,9 +169,7 @@ def test_samples_that_a_network_mixes_stay_in_their_feeds(tmp_path, backend):
     sweep = GroupSweep(analysis, INT8, ranges)
     for _ in sweep.steps():
         pass
-    shares = {}
-    for partial in measure_shares(analysis, INT8, ranges, exact=True):
-        shares.update(partial.value)
+    shares = measure_shares(analysis, INT8, ranges, exact=True)
     assert not sweep.swept.apart and sweep.sweep.count == 12
     (name,) = sweep.active
     assert sweep.of(name).figure.value == pytest.approx(shares[name].owns) == 1.0

@@ -23,6 +23,7 @@ import pytest
 from tests import driven
 from tests.networks.refused import REFUSED
 from trt_tui import demo
+from trt_tui.backends.tensorrt.backend import TensorRTBackend
 from trt_tui.core.engines.inspector import COMPUTE, EngineLayer, read_inspector
 from trt_tui.core.engines.made import differs
 from trt_tui.core.measure.agreement import CHECK_DB, engine_remarks, fp32_fault, gap_db
@@ -33,7 +34,6 @@ from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.core.production import Production
 from trt_tui.core.runner import BuildSettings, Told
-from trt_tui.errors import InputError, TrtTuiError
 from trt_tui.jobs import build as building
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
@@ -227,8 +227,6 @@ def test_several_builds_lie_close_and_treat_identical_samples_alike(open_session
 @pytest.mark.parametrize("asked", [
     Production(refit=True), Production(workspace=512, sparsity=True), Production(hardware_compatibility="ampere+")])
 def test_an_engine_is_as_production_asks_and_runs_as_a_cuda_graph(asked):
-    from trt_tui.backends.tensorrt.backend import TensorRTBackend
-
     backend = TensorRTBackend("tensorrt")
     told = TOLD_NOTHING if not backend.capabilities.strong else None
     more = {"image": ((16, 1, 96, 96), (32, 1, 96, 96), (32, 1, 96, 96))}
@@ -256,21 +254,6 @@ def test_an_engine_is_as_production_asks_and_runs_as_a_cuda_graph(asked):
 def drained(steps):
     """Yields what a generator yields, and what it returns last."""
     yield (yield from steps)
-
-
-def test_what_a_release_lacks_is_refused_by_name(open_session):
-    from trt_tui.backends.tensorrt.backend import TensorRTBackend
-
-    backend = TensorRTBackend("tensorrt")
-    if backend.capabilities.strong:
-        pytest.skip("this release has all of it")
-    with pytest.raises(InputError, match="has no STRIP_PLAN"):
-        backend.build(demo.network_path(), BuildSettings(PROFILE, production=Production(strip_plan=True)), TOLD_NOTHING)
-    one = open_session(metric=None)
-    one.history.apply(PrecisionConfig.uniform(Precision.FP16_SUMS_FP32))
-    one.build()
-    one.until_idle()
-    assert one.error is not None and "has no FP16+" in one.error.title
 
 
 def test_the_engine_cache_spares_the_build(open_session, folder):
@@ -307,22 +290,6 @@ def test_weak_and_explicit_builds_of_one_config(open_session):
     assert not weak.verdict.bad
     assert abs(gap_db(simulated, explicit.verdict)) < 1
     assert weak.verdict.headline > explicit.verdict.headline - 5  # INT8 is allowed there, and demanded nowhere
-
-
-def test_a_foreign_engine_and_a_feed_beyond_the_profile_are_refused(open_session, tmp_path):
-    from trt_tui.backends.tensorrt.backend import TensorRTBackend
-
-    backend = TensorRTBackend("tensorrt")
-    with pytest.raises(InputError, match="cannot load this engine"):
-        backend.load_engine(b"no engine" * 100)
-    with pytest.raises(InputError, match="builds for the GPU it runs on"):
-        backend.build(demo.network_path(), BuildSettings(PROFILE, compute_capability=(8, 9)), TOLD_NOTHING)
-    told = TOLD_NOTHING if not backend.capabilities.strong else None
-    settings = BuildSettings(PROFILE, production=Production(optimization_level=0, tactic_sources=SOURCES or ()))
-    with backend.load_engine(backend.build(demo.network_path(), settings, told)) as runner:
-        assert runner.run({"image": np.zeros((4, 1, 96, 96), np.float32)})
-        with pytest.raises(TrtTuiError, match="could not run"):
-            runner.run({"image": np.zeros((9, 1, 96, 96), np.float32)})
 
 
 def test_an_engine_file_is_written_and_inspected(tmp_path, monkeypatch, folder):
@@ -369,9 +336,6 @@ def polygraphy(folder: Path, *words: str) -> str:
 
 def compute_layers(engine: Path) -> list[EngineLayer]:
     """The layers that compute of a serialized engine of the bundled network, built with detailed verbosity."""
-    from trt_tui.backends.tensorrt.backend import TensorRTBackend
-    from trt_tui.core.network.network import open_network
-
     with TensorRTBackend("tensorrt").load_engine(engine.read_bytes()) as runner:
         report = read_inspector(runner.inspect(), open_network(demo.network_path()))
     return [layer for layer in report.layers if layer.kind == COMPUTE]
@@ -385,9 +349,7 @@ def told_of(layer: EngineLayer) -> str:
 def decibels(engine: Path) -> float:
     """SQNR of a serialized engine of the bundled network on 16 samples, by its one output."""
     from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
-    from trt_tui.backends.tensorrt.backend import TensorRTBackend
     from trt_tui.core.measure.metrics import Sums
-    from trt_tui.core.network.network import open_network
 
     with np.load(demo.samples_path()) as data:
         images = data["image"][:16]
@@ -403,8 +365,6 @@ def decibels(engine: Path) -> float:
 
 def _weak() -> bool:
     """Whether the TensorRT that runs here builds weakly typed networks."""
-    from trt_tui.backends.tensorrt.backend import TensorRTBackend
-
     return not unavailable() and TensorRTBackend("tensorrt").capabilities.weak
 
 
@@ -447,20 +407,6 @@ def test_polygraphy_builds_from_the_script_what_is_simulated(open_session, tmp_p
                 assert not low, f"{group.name} is told FP32: " + "; ".join(map(told_of, low))
     floor = simulated["int8"] - 3
     assert built["int8"] > floor and built["mixed"] > floor, f"{built=} {simulated=}"
-
-
-@needs_weak
-def test_polygraphy_takes_the_calibration_cache(tmp_path, monkeypatch, folder):
-    driven.isolate(monkeypatch, tmp_path, folder)
-    command("export", *BUNDLED, "--precision", "int8", "--format", "calibration-cache", "-o",
-            tmp_path / "scenes.cache")
-    before = (tmp_path / "scenes.cache").read_bytes()
-    shapes = [word for key, batch in (("min", 1), ("opt", 4), ("max", 8))
-              for word in (f"--trt-{key}-shapes", f"image:[{batch},1,96,96]")]
-    polygraphy(tmp_path, "convert", str(demo.network_path()), "-o", "scenes.engine", "--int8",
-               "--calibration-cache", "scenes.cache", *shapes)
-    assert (tmp_path / "scenes.cache").read_bytes() == before  # nothing was calibrated
-    assert 5 < decibels(tmp_path / "scenes.engine") < 80
 
 
 @needs_weak
@@ -545,13 +491,6 @@ def test_a_search_is_confirmed_by_engines(tmp_path, monkeypatch, folder):
     raised = [name for move in found["moves"] if move["kind"] == "precision" for name in move["layers"]]
     assert 1 <= sum(name.endswith("/Conv") for name in raised) <= 3
     assert "ms" in (tmp_path / "found.md").read_text()
-
-
-def test_a_latency_that_no_engine_keeps_is_said(tmp_path, monkeypatch, folder):
-    driven.isolate(monkeypatch, tmp_path, folder)
-    said = command("search", *BUNDLED, "--precision", "int8", "--no-ranges", "--backend", "tensorrt", *EFFORT,
-                   "--tolerance", "sqnr>=25", "--max-latency", "0.001", "-o", tmp_path / "found.json", codes=(1,))
-    assert "nothing stays within the budget" in said
 
 
 @needs_weak

@@ -3,10 +3,13 @@
 tests/trees holds networks of Hugging Face, torchvision and ultralytics with small widths, as PyTorch's TorchScript
 (``ts``) and default (``dy``) exporters wrote them at the opset in their name. They are packed without weights: what has
 more elements than `_KEPT` is an input whose doc_string is its mark (`stripped`). Beside each stand its rows: the label,
-the operator, and the operators of its layers; a block that repeats an earlier one names it.
+the operator, and the operators of its layers; a block that repeats an earlier one names it. Beside them are the rows of
+networks that tests make: with names, with metadata alone, with functions, or with none (cut at joins, pools, repeats).
 """
 
 import gzip
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +17,9 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
+from tests import networks
 from tests.networks.encoders import WEIGHT_MARK
+from tests.test_hierarchy import light, scope_of
 from trt_tui.core.network.hierarchy import GroupRow, LayerRow, Row, Scope, build_tree
 from trt_tui.core.network.network import Network
 
@@ -75,6 +80,25 @@ def _layers(network: Network, row: Row) -> list[str]:
     if isinstance(row, GroupRow):
         return [row.group.operator, " ".join(network.layer(name).op_type for name in row.group.layers)]
     return [row.layer.op_type, row.refused] if isinstance(row, LayerRow) else []
+
+
+def nameless(model: onnx.ModelProto) -> onnx.ModelProto:
+    for index, node in enumerate(model.graph.node):
+        node.name = f"n{index}"
+    return model
+
+
+MADE = {**{name: getattr(networks, name) for name in (
+            "bert", "vit", "small_resnet", "badly_named", "with_local_function", "with_if")},
+        "bert_nameless": lambda: nameless(networks.bert()),
+        **{f"light_{name}": partial(light, name) for name in ("resnet50", "inception_v1", "vgg19")}}
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_rows_of_networks_that_are_made_here(name, opened):
+    network = opened(MADE[name]())
+    layers = [replace(layer, scope=scope_of(network.node(layer.name))) for layer in network.layers]
+    assert rows(network, build_tree(layers, network.groups)) == (_HERE / f"{name}.txt").read_text().splitlines()
 
 
 @pytest.mark.parametrize("name", sorted(path.name.removesuffix(".onnx.gz") for path in _HERE.glob("*.onnx.gz")))

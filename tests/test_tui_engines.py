@@ -86,16 +86,6 @@ def edited(session) -> str:
     return table(session, 80)["c1 ·"]
 
 
-@pytest.mark.parametrize(("builder", "shown"), [(H200, "H200 TensorRT 11.4"),
-                                                (NO_GPU, "TensorRT-RTX 1.7, builds only")])
-def test_the_header_names_the_builder(start, builder, shown):
-    session = start(builder)
-    assert shown in text(verdict.header_line(session, 120))
-    for width in WIDTHS:
-        line = verdict.header_line(session, width)
-        assert spans.width_of(line) == width and "8 of 16" in text(line)
-
-
 def test_an_engine_has_its_own_columns(build):
     session, result = build()
     score, gap = result.verdict.headline, gap_db(session.measured("config").verdict, result.verdict)
@@ -120,21 +110,6 @@ def test_a_large_gap_is_marked_and_leads_to_what_to_check(build):
     assert f"{gap:.1f} dB worse than simulated: i shows what to check" in next_step(session, found(session))
     session.toggle(FIRST)
     assert "i shows" not in next_step(session, found(session))
-
-
-@pytest.mark.parametrize("metric", [True, False])
-def test_what_the_fp32_engine_says_of_the_graph(build, start, metric):
-    session, _ = build(metric=metric)
-    differing, _ = build(replace(H200, check=0.3), metric=metric)
-    assert "FP32" not in table(session, 80, 24) and "graph" not in table(start(metric=metric), 120)["FP32"]
-    row = table(session, 120)["FP32"]
-    assert row.endswith("graph sound")
-    assert row.partition("│")[2].split()[0] == decibels(session.results.fp32_engine.verdict)
-    for width in WIDTHS:
-        line = verdict.verdict_lines(differing, width, 24)[1]
-        assert "no precision problem" in text(line)
-        assert "warn" in {style for _, style in line} and "bad" not in {style for _, style in line}
-    assert "no precision problem" in next_step(differing, found(differing))
 
 
 def test_a_quick_build_is_called_one_wherever_its_time_stands(build):
@@ -249,14 +224,6 @@ def test_rows_with_engines_fit_any_width(build):
                 start_of = text(header).index("engine") if columns.made else 0
                 assert text(drawn)[start_of:start_of + columns.made].rstrip() == figures.cells(line).made * bool(
                     columns.made)
-
-
-def test_onnx_runtime_has_no_column_for_engines(build):
-    session, _ = build(None)
-    assert not found(session).has_engines and built.shown_engine(session).result.report is None
-    assert "built SQNR" in text(verdict.verdict_lines(session, 80)[0])
-    assert "gap" not in text(verdict.verdict_lines(session, 140)[0])
-    assert "ONNX Runtime 1.0 · CPU, FP16 as FP32" in text(verdict.header_line(session, 140))
 
 
 def test_the_detail_says_what_the_engine_made(build):

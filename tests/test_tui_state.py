@@ -47,16 +47,18 @@ def found(session, measure=Measure.OWNS, run="config", last=None):
     return figures_of(session, MODEL, measure, run, last)
 
 
-@pytest.mark.parametrize(("name", "width", "short"), [
-    ("abc", 3, "abc"), ("abcdefgh", 5, "a…fgh"), ("abc", 1, "…"), ("abc", 0, "")])
-def test_shorten_keeps_the_end(name, width, short):
-    assert spans.shorten(name, width) == short
-
-
-@pytest.mark.parametrize(("texts", "shown"), [
-    (("try ", "", "space: FP32"), "try spac…"), (("12345678", "9"), "123456789"), (("12345678", "9a"), "12345678…")])
-def test_a_line_is_cut_where_it_is_too_long_and_nowhere_else(texts, shown):
-    assert "".join(text for text, _ in spans.clip([(text, "") for text in texts], 9)) == shown
+@pytest.mark.parametrize(("drawn", "shown"), [
+    (spans.shorten("abc", 3), "abc"), (spans.shorten("abcdefgh", 5), "a…fgh"), (spans.shorten("abc", 1), "…"),
+    (spans.shorten("abc", 0), ""),
+    (spans.clip([("try ", ""), ("", ""), ("space: FP32", "")], 9), "try spac…"),
+    (spans.clip([("12345678", ""), ("9", "")], 9), "123456789"),
+    (spans.clip([("12345678", ""), ("9a", "")], 9), "12345678…"),
+    (spans.padded([("abc", "")], 8, [("xy", "")]), "abc   xy"),
+    (spans.padded([("abc", "")], 5, [("xyz", "")]), "abc  "),
+    (spans.padded([("abcdef", "")], 4), "abc…"),
+    (bar_text(1.0, 4), "████"), (bar_text(0.53, 4), "██▏ "), (bar_text(-1.0, 4), "    "), (bar_text(0.0, 4), "    ")])
+def test_texts_and_bars_are_cut_to_their_place(drawn, shown):
+    assert (drawn if isinstance(drawn, str) else text(drawn)) == shown
 
 
 @pytest.mark.parametrize(("path", "short"), [
@@ -72,18 +74,6 @@ def test_a_path_gives_up_names_before_numbers(path, short):
     (Errors(12.34), "~12.3"), (Errors(), "–")])
 def test_decibels(errors, shown):
     assert spans.decibel(errors)[0] == shown
-
-
-def test_padded_drops_the_right_part_first():
-    assert text(spans.padded([("abc", "")], 8, [("xy", "")])) == "abc   xy"
-    assert text(spans.padded([("abc", "")], 5, [("xyz", "")])) == "abc  "
-    assert text(spans.padded([("abcdef", "")], 4)) == "abc…"
-
-
-def test_bars_have_eighths():
-    assert bar_text(1.0, 4) == "████"
-    assert bar_text(0.53, 4) == "██▏ "
-    assert bar_text(-1.0, 4) == bar_text(0.0, 4) == "    "
 
 
 @pytest.mark.parametrize(("value", "measure", "band"), [

@@ -12,8 +12,6 @@ capability 8.9, with the type of what each multiplies. With ``--quantize`` ONNX 
 FP32 networks, calibrated with the samples that are not judged.
 """
 
-from __future__ import annotations
-
 import argparse
 import collections
 import re
@@ -31,6 +29,7 @@ from onnxruntime.quantization.shape_inference import quant_pre_process
 
 from tests import rtx
 from tests.benchmarks import measure
+from tests.networks import Handed
 from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
 from trt_tui.core.data.samples import DataSets, load_samples, split
 from trt_tui.core.lowering.gated.lower import lower_gated
@@ -189,17 +188,6 @@ def load_sets(network: Network, data: Path, samples: int) -> DataSets:
     return split(load_samples(data, network.inputs, limit=samples))
 
 
-class Calibration(quantization.CalibrationDataReader):
-    """Hands feeds to ONNX Runtime's quantizer."""
-
-    def __init__(self, feeds: Sequence[Feeds]) -> None:
-        self._left = iter(feeds)
-
-    def get_next(self) -> dict[str, np.ndarray] | None:
-        feed = next(self._left, None)
-        return dict(feed) if feed is not None else None
-
-
 def quantized(text: str, folder: Path, samples: int) -> Iterator[str]:
     """Files that ONNX Runtime's quantizer makes of an FP32 network, as arguments of this program."""
     path, data = map(Path, text.split("="))
@@ -213,7 +201,7 @@ def quantized(text: str, folder: Path, samples: int) -> Iterator[str]:
     for name, asked in STATIC.items():
         made = folder / f"{path.stem}.{name}.onnx"
         feeds = [sets.calibration.feed(index) for index in range(len(sets.calibration))]
-        quantization.quantize_static(prepared, made, Calibration(feeds), **asked)
+        quantization.quantize_static(prepared, made, Handed(feeds), **asked)
         yield f"{made}={data}={path}"
     made = folder / f"{path.stem}.dynamic.onnx"
     quantization.quantize_dynamic(prepared, made, weight_type=quantization.QuantType.QInt8)

@@ -8,8 +8,6 @@ GPU's memory in use over what was in use before. It needs about three times the 
 memory: run it alone.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import shutil

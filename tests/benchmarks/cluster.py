@@ -10,8 +10,6 @@ them stands the time of one. ``4x2`` is 4 workers of 2 threads. Prints a line of
 what it took beside the first of them.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -9,8 +9,6 @@ bundled network are its own. Rows go to FOLDER/engines.jsonl as they come, so th
 With ``--times`` one config is built cold, with the timing cache it leaves, and taken from the engine cache.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import json
@@ -80,9 +78,7 @@ class Case:
 
     def ranking(self, config: PrecisionConfig) -> list[str]:
         """Groups by what they own of the config's error on two batches, most first."""
-        shares = {}
-        for partial in measure_shares(self.analysis(config), config, self.ranges, feeds=self.feeds[:2]):
-            shares.update(partial.value)
+        shares = measure_shares(self.analysis(config), config, self.ranges, feeds=self.feeds[:2])
         return sorted(shares, key=lambda name: -shares[name].owns)
 
 

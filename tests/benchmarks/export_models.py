@@ -6,8 +6,6 @@ Writes OUT/<name>.onnx by torch's TorchScript exporter at opset 17, and OUT/<nam
 seeded: He-normal kernels, batch-norm statistics settled on random images.
 """
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

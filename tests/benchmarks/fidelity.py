@@ -12,8 +12,6 @@ dB, groups in FP16, seconds), OUT/errors.npz (engine minus FP32, of the first sa
 single products) and OUT/layers.json (what the inspector tells of each engine).
 """
 
-from __future__ import annotations
-
 import argparse
 import functools
 import json

@@ -8,8 +8,6 @@ ours with loading. ``--command`` measures `trt-tui compare --layers errors` as a
 (opening, calibration, errors of INT8 and FP16), beside ONNX Runtime's alone.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -18,6 +16,7 @@ from pathlib import Path
 
 from tests.benchmarks import measure, prepared
 from tests.benchmarks.measure import Contestant
+from tests.networks import Handed
 
 MODULE = "tests.benchmarks.layerwise"
 OTHERS = {"qdq_loss_debug": "qdq_loss_debug", "Polygraphy, all marked": "polygraphy"}
@@ -60,7 +59,7 @@ def qdq_loss_debug(name: str, folder: str):
         for file in ("fp32.onnx", "ort_int8.onnx"):
             marked = Path(folder) / f"marked_{file}"
             debug.modify_model_output_intermediate_tensors(Path(folder) / file, marked)
-            activations.append(debug.collect_activations(str(marked), _reader(feeds)))
+            activations.append(debug.collect_activations(str(marked), Handed(feeds)))
         matched = debug.create_activation_matching(activations[1], activations[0])
         return f"{len(debug.compute_activation_error(matched))} tensors"
 
@@ -104,25 +103,12 @@ def command(name: str, folder: str):
     return run
 
 
-def _reader(feeds):
-    from onnxruntime.quantization import CalibrationDataReader
-
-    class Reader(CalibrationDataReader):
-        def __init__(self) -> None:
-            self.left = iter(feeds)
-
-        def get_next(self):
-            return next(self.left, None)
-
-    return Reader()
-
-
 def quantizer(name: str, folder: str):
     """Makes ort_int8.onnx, which qdq_loss_debug needs; its pass does nothing."""
     from onnxruntime.quantization import QuantType, quantize_static
 
     quantize_static(
-        str(Path(folder) / "fp32.onnx"), str(Path(folder) / "ort_int8.onnx"), _reader(prepared.batches(name)[:1]),
+        str(Path(folder) / "fp32.onnx"), str(Path(folder) / "ort_int8.onnx"), Handed(prepared.batches(name)[:1]),
         per_channel=True, activation_type=QuantType.QInt8, weight_type=QuantType.QInt8,
         op_types_to_quantize=["Conv", "MatMul", "Gemm"], extra_options={"ActivationSymmetric": True})
     return lambda: None

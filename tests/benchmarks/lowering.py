@@ -3,8 +3,6 @@
     python -m tests.benchmarks.lowering [--nodes 2000] [--rounds N]
 """
 
-from __future__ import annotations
-
 import argparse
 import tempfile
 from pathlib import Path

@@ -5,8 +5,6 @@ program asks one after the other for a pass, round by round, so that all of them
 medians. Peak memory is the largest sum of resident sizes of the process and its children.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import json

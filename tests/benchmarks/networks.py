@@ -3,8 +3,6 @@
 Networks are made once per directory and found there afterwards; delete the directory to make them anew.
 """
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Callable

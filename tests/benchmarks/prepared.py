@@ -1,10 +1,8 @@
 """What the benchmarks of the simulation prepare for a network: ranges, the typed INT8 network, and its data."""
 
-from __future__ import annotations
-
 import json
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 import onnx_ir as ir
@@ -68,22 +66,24 @@ def plain(name: str, folder: str, file: str):
     return run
 
 
-def beside_plain(name: str, directory: Path, rounds: int, module: str, function: str, runs: Mapping[str, int]) -> str:
-    """A table of contestants beside a plain FP32 run: seconds and peak memory, and what the last pass said.
+def main(about: str, rounds: int, module: str, function: str, labels: Iterable[str]) -> None:
+    """A program: tables of contestants beside a plain FP32 run: seconds and peak memory, and what the last pass said.
 
     Args:
-        module: Where ``function`` is; it is given the network's name, the prepared folder and a label.
-        runs: How many runs a pass of each stands for, by label; times are of one.
+        about: Its docstring.
+        function: Of ``module``; it is given the network's name, the prepared folder and a label.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        prepare(name, str(directory), folder)
-        results = measure.compete([
-            Contestant("plain FP32", "tests.benchmarks.prepared", "plain", (name, folder, "fp32.onnx")),
-            *(Contestant(label, module, function, (name, folder, label)) for label in runs),
-        ], rounds)
-    plain, rows = results["plain FP32"], []
-    for label, one in results.items():
-        seconds = one.median_s / runs.get(label, 1)
-        rows.append((label, seconds, seconds / plain.median_s, round(one.peak_mb), one.peak_mb / plain.peak_mb,
-                     one.said or ""))
-    return measure.table(["", "s", "/ plain", "peak MB", "/ plain", "what"], rows)
+    arguments = measure.parser(about.partition("\n")[0], rounds).parse_args()
+    print(measure.machine())
+    for name in arguments.networks or NAMES:
+        with tempfile.TemporaryDirectory() as folder:
+            prepare(name, str(arguments.directory), folder)
+            results = measure.compete([
+                Contestant("plain FP32", "tests.benchmarks.prepared", "plain", (name, folder, "fp32.onnx")),
+                *(Contestant(label, module, function, (name, folder, label)) for label in labels),
+            ], arguments.rounds)
+        plain = results["plain FP32"]
+        rows = [(label, one.median_s, one.median_s / plain.median_s, round(one.peak_mb), one.peak_mb / plain.peak_mb,
+                 one.said or "") for label, one in results.items()]
+        print(f"\n### {name}\n")
+        print(measure.table(["", "s", "/ plain", "peak MB", "/ plain", "what"], rows))

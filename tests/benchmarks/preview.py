@@ -9,8 +9,6 @@ are those of the process that builds, per toggle: on a machine that does other t
 on an idle one. Three networks of the size of ResNet-50 take three minutes on two idle cores.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import os

@@ -9,8 +9,6 @@ last byte of its repaint; the bytes of the repaint when the cursor moves within 
 the time of ``trt-tui --help``.
 """
 
-from __future__ import annotations
-
 import argparse
 import fcntl
 import os

@@ -14,8 +14,6 @@ The true effect of a group is its Shapley value: how much the error's energy fal
 of raising all groups, each order taken forwards and backwards.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import statistics
@@ -85,9 +83,8 @@ class Simulated:
 
     def impacts(self, owns: bool = False, exact: bool = False) -> tuple[dict[str, Impact], float, float]:
         """Impacts by group, what they cost in evaluations, and in seconds."""
-        found, since = {}, time.perf_counter()
-        for partial in measure_impacts(self.analysis, START, self.ranges, owns=owns, exact=exact):
-            found.update(partial.value)
+        since = time.perf_counter()
+        found = measure_impacts(self.analysis, START, self.ranges, owns=owns, exact=exact)
         ranked = [one for one in found.values() if one.energy]
         runs = sum(one.samples * (2 if owns else 1) for one in ranked) / self.samples.count
         return found, runs, time.perf_counter() - since

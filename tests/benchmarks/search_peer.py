@@ -9,8 +9,6 @@ layers of a weakly typed network (TensorRT up to 10) by halving and builds an en
 this program with ``--judge``. The bundled network where no other is named.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

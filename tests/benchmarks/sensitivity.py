@@ -6,14 +6,11 @@ A pass measures the next group of an all-INT8 config over 4 batches of 8 on one 
 or only this one raised.
 """
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 
-from tests.benchmarks import measure, prepared
+from tests.benchmarks import prepared
 
-MODULE = "tests.benchmarks.sensitivity"
 WAYS = {"only this, others FP32": (prepared.INT8, True), "all but this, others FP32": (prepared.INT8, False),
         "only this, others FP16": (prepared.INT8_FP16, True)}
 
@@ -50,14 +47,5 @@ def impact(name: str, folder: str, label: str):
     return run
 
 
-def main() -> None:
-    arguments = measure.parser(__doc__.partition("\n")[0], rounds=9).parse_args()
-    print(measure.machine())
-    for name in arguments.networks or prepared.NAMES:
-        print(f"\n### {name}, each run of a group\n")
-        print(prepared.beside_plain(name, arguments.directory, arguments.rounds, MODULE, "impact",
-                                    dict.fromkeys(WAYS, 1)))
-
-
 if __name__ == "__main__":
-    main()
+    prepared.main(__doc__, 9, "tests.benchmarks.sensitivity", "impact", WAYS)

@@ -7,8 +7,6 @@ half a run. ``--static`` fixes the batch (8) in the network. "in order" counts p
 by more than 2 points. "held" is the part of the intervals of shares on some samples that hold the exact share.
 """
 
-from __future__ import annotations
-
 import argparse
 import tempfile
 import time

@@ -11,8 +11,6 @@ Ways, each in processor time of one thread and in elapsed time, the medians of t
 - two at a time: two runs of one session at once, one thread each; its processor time is that of both.
 """
 
-from __future__ import annotations
-
 import statistics
 import tempfile
 import time

@@ -5,32 +5,24 @@ cache, whose start and whose child's start are counted. Figures are seconds, and
 same samples by ONNX Runtime in this program. Shares that are not all measured within ``--limit`` are reported as such.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
-import platform
 import queue
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import onnxruntime
 
-from tests.benchmarks import networks
+from tests.benchmarks import measure, networks, prepared
 
 CALIBRATING = 16
 BATCH = 8
 
-NETWORKS: dict[str, tuple[Callable[[Path], Path], Callable[..., list[networks.Feeds]]]] = {
-    "resnet50": (networks.resnet50, networks.resnet50_batches),
-    "bert6": (networks.bert6, networks.bert6_batches),
-}
+BATCHES = {"resnet50": networks.resnet50_batches, "bert6": networks.bert6_batches}
 
 
 def drive(model: str, data: str, calibration: str, limit_s: float) -> None:
@@ -93,13 +85,12 @@ def plain_run_s(model: Path, feeds: list[networks.Feeds]) -> float:
     return statistics.median(times[1:])
 
 
-def measure(name: str, samples: int, limit_s: float, directory: Path) -> list[tuple[str, str, str]]:
+def rows_of(name: str, samples: int, limit_s: float, directory: Path) -> list[tuple[str, float, float]]:
     """Rows of the table for one network: moment, seconds, plain runs."""
-    make, batches = NETWORKS[name]
-    model = make(directory)
+    model, batches = prepared.model_path(name, directory), BATCHES[name]
     judged = batches(samples // BATCH, BATCH, seed=1)
     plain = plain_run_s(model, judged)
-    rows = [(f"{name}, plain FP32 run of {samples} samples", f"{plain:.2f}", "1.0")]
+    rows = [(f"{name}, plain FP32 run of {samples} samples", plain, 1.0)]
     with tempfile.TemporaryDirectory() as folder:
         data = networks.save_batches(judged, Path(folder) / "judged.npz")
         calibration = networks.save_batches(batches(CALIBRATING // BATCH, BATCH, seed=2), Path(folder) / "calib.npz")
@@ -111,14 +102,14 @@ def measure(name: str, samples: int, limit_s: float, directory: Path) -> list[tu
             for line in program.stdout:
                 at, moment = line.rstrip("\n").split(" ", 1)
                 spent = float(at) - started
-                rows.append((f"{name}, {moment}", f"{spent:.1f}", f"{spent / plain:.1f}"))
-                print(f"  {rows[-1][0]}: {rows[-1][1]} s", file=sys.stderr, flush=True)
+                rows.append((f"{name}, {moment}", spent, spent / plain))
+                print(f"  {name}, {moment}: {spent:.1f} s", file=sys.stderr, flush=True)
     return rows
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--network", choices=[*NETWORKS, "all"], default="all")
+    parser.add_argument("--network", choices=[*BATCHES, "all"], default="all")
     parser.add_argument("--samples", type=int, default=64, help="a multiple of 8")
     parser.add_argument("--limit", type=float, default=900.0, help="seconds to wait for the shares of a network")
     parser.add_argument("--directory", type=Path, default=networks.DEFAULT_DIRECTORY, help="of the networks")
@@ -128,14 +119,10 @@ def main() -> None:
         model, data, calibration = arguments.drive
         drive(model, data, calibration, arguments.limit)
         return
-    print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, numpy {np.__version__}, "
-          f"ONNX Runtime {onnxruntime.__version__}")
-    names = list(NETWORKS) if arguments.network == "all" else [arguments.network]
-    rows = [row for name in names for row in measure(name, arguments.samples, arguments.limit, arguments.directory)]
-    width = max(len(row[0]) for row in rows)
-    print(f"{'from the command to':<{width}}  {'seconds':>8}  {'plain runs':>10}")
-    for moment, seconds, runs in rows:
-        print(f"{moment:<{width}}  {seconds:>8}  {runs:>10}")
+    print(f"{measure.machine()}\n")
+    names = list(BATCHES) if arguments.network == "all" else [arguments.network]
+    print(measure.table(["from the command to", "seconds", "plain runs"], [row for name in names for row in rows_of(
+        name, arguments.samples, arguments.limit, arguments.directory)]))
 
 
 if __name__ == "__main__":

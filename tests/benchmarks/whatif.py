@@ -6,13 +6,10 @@ A pass gives the next group another precision, runs the loaded graph over 4 batc
 against the FP32 outputs. Gates are all FP32 or all INT8 but for that group.
 """
 
-from __future__ import annotations
-
 import itertools
 
-from tests.benchmarks import measure, prepared
+from tests.benchmarks import prepared
 
-MODULE = "tests.benchmarks.whatif"
 CONFIGS = {"FP32": prepared.FP32, "INT8, others FP32": prepared.INT8, "FP16": prepared.FP16,
            "INT8, others FP16": prepared.INT8_FP16}
 
@@ -53,14 +50,5 @@ def toggle(name: str, folder: str, label: str):
     return run
 
 
-def main() -> None:
-    arguments = measure.parser(__doc__.partition("\n")[0], rounds=7).parse_args()
-    print(measure.machine())
-    for name in arguments.networks or prepared.NAMES:
-        print(f"\n### {name}\n")
-        print(prepared.beside_plain(name, arguments.directory, arguments.rounds, MODULE, "toggle",
-                                    dict.fromkeys(CONFIGS, 1)))
-
-
 if __name__ == "__main__":
-    main()
+    prepared.main(__doc__, 7, "tests.benchmarks.whatif", "toggle", CONFIGS)

@@ -6,8 +6,6 @@ A file opens, or is refused by an error with a cause; anything else (a traceback
 work) is a finding, told with the number that makes its file again: ``--first N --cases 1``.
 """
 
-from __future__ import annotations
-
 import argparse
 import collections
 import contextlib

@@ -7,8 +7,6 @@ it is printed with the seed and the keys before it. With ``--real`` the bundled 
 it is answered in this process by the null backend, which is quicker and reaches more.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import os

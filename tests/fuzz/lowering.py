@@ -7,8 +7,6 @@ and what TensorRT-RTX says of its layers is compared with the config: which laye
 and that INT4 weights stay such.
 """
 
-from __future__ import annotations
-
 import argparse
 import collections
 import tempfile

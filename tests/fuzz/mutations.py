@@ -1,7 +1,5 @@
 """Damage of every kind a file may come with: flipped bits, lost and repeated pieces, fields of the protobuf."""
 
-from __future__ import annotations
-
 import functools
 import random
 from collections.abc import Callable, Iterator

@@ -6,8 +6,6 @@ A case that ends otherwise, or takes over `SLOW_S`, is printed with its reader a
 with ``--keep``. The program may take `MEMORY` bytes of address space at most.
 """
 
-from __future__ import annotations
-
 import argparse
 import base64
 import collections

@@ -6,7 +6,7 @@ Only ``export``, which is run by hand, and ``torch_modules`` need torch; nothing
 from .build import Builder, floats
 from .decoder import decoder
 from .encoders import bert, vit
-from .feeding import feeds, random_images, random_mask
+from .feeding import Handed, feeds, random_images, random_mask
 from .kernels import attention_block, odd_kernels
 from .large import many_layers, synthetic_tree
 from .light import LIGHT_NAMES, light
@@ -26,8 +26,7 @@ from .seeding import quiet_session
 from .small import chain, mlp, small_resnet, unet_small
 
 __all__ = [
-    "LIGHT_NAMES", "Builder", "attention_block", "badly_named", "bert", "chain", "decoder", "feeds", "floats", "half",
-    "light",
-    "many_layers", "mlp", "odd_kernels", "opset7", "quantized", "quiet_session", "random_images", "random_mask",
-    "save_with_external_data", "small_resnet", "synthetic_tree", "unet_small", "vit", "with_custom_operator",
-    "with_if", "with_local_function", "with_loop", "with_sequence"]
+    "LIGHT_NAMES", "Builder", "Handed", "attention_block", "badly_named", "bert", "chain", "decoder", "feeds", "floats",
+    "half", "light", "many_layers", "mlp", "odd_kernels", "opset7", "quantized", "quiet_session", "random_images",
+    "random_mask", "save_with_external_data", "small_resnet", "synthetic_tree", "unet_small", "vit",
+    "with_custom_operator", "with_if", "with_local_function", "with_loop", "with_sequence"]

@@ -1,12 +1,24 @@
 """Seeded random inputs for any network."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 import onnx
 from onnx import helper
+from onnxruntime.quantization import CalibrationDataReader
 
 _UNBOUNDED_INTEGERS = 10
+
+
+class Handed(CalibrationDataReader):
+    """Hands feeds to ONNX Runtime's quantizer."""
+
+    def __init__(self, feeds: Iterable[Mapping[str, np.ndarray]]) -> None:
+        self._left = iter(feeds)
+
+    def get_next(self) -> dict[str, np.ndarray] | None:
+        feed = next(self._left, None)
+        return dict(feed) if feed is not None else None
 
 
 def feeds(model: onnx.ModelProto, seed: int = 0, n: int = 1, **dims: int) -> dict[str, np.ndarray]:

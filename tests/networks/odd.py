@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
-from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
 
 from .build import Builder, floats
-from .feeding import feeds
+from .feeding import Handed, feeds
 from .small import small_resnet
 
 
@@ -144,19 +144,12 @@ def quantized(seed: int = 0, *, symmetric: bool = True, extra: Mapping[str, bool
     """
     model = conv_net(seed)
 
-    class Images(CalibrationDataReader):
-        def __init__(self) -> None:
-            self.left = [feeds(model, seed + index, n=4) for index in range(2)]
-
-        def get_next(self) -> dict[str, np.ndarray] | None:
-            return self.left.pop() if self.left else None
-
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "quantized.onnx"
         quantize_static(
             model,
             path,
-            Images(),
+            Handed(feeds(model, seed + index, n=4) for index in range(2)),
             **{"quant_format": QuantFormat.QDQ, "per_channel": True, "activation_type": QuantType.QInt8,
                "weight_type": QuantType.QInt8, **options},
             extra_options={"ActivationSymmetric": symmetric, **(extra or {})},
