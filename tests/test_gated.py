@@ -415,4 +415,6 @@ def test_candidates_share_what_they_have_in_common(case, backend, room, monkeypa
                     found_db = sums.errors().sqnr_db  # codes may flip for a rounding of FP32
                     assert found_db is None or found_db > 30
         assert anew.computed > len(configs) * len(feeds)  # several pieces
+        parts = [kept.anew(gates.values()) for gates in gated.gates.values()]
+        assert parts[0] == 1 and parts == sorted(parts, reverse=True) and parts[-1] < 0.5
         assert kept.computed < 0.9 * anew.computed if room else kept.computed == anew.computed

@@ -26,6 +26,7 @@ class Forms:
     def __init__(self, backend: Backend, samples: Samples, what: str) -> None:
         self._backend, self._samples, self._what = backend, samples, what
         self._found = samples.portions.of(what)
+        self._pieces: Piecewise | None = None
 
     @cached_property
     def _forms(self) -> list[tuple[str, Backend, bool]]:
@@ -66,6 +67,15 @@ class Forms:
             return fitted(backend, gated.model, self._samples, self._what, bound=True, told=told, more=more,
                           joins=joins, host=False, lean=True, few=few)
         whole: Callable[[], Runner] = partial(backend.load, gated.model, lean=True, few=few)
-        load = whole if few else partial(Piecewise.load, backend, gated)
+        load = whole if few else partial(self._in_pieces, backend, gated)
         name = name if form == self._found.form else ""
         return fitted_as(name, load, backend, self._samples, self._what, told, more, joins)
+
+    def anew(self, inputs: Collection[str]) -> float:
+        """See `Piecewise.anew`; all of it where runs are not in pieces."""
+        return self._pieces.anew(inputs) if self._pieces is not None else 1.0
+
+    def _in_pieces(self, backend: Backend, gated: Gated) -> Runner:
+        runner = Piecewise.load(backend, gated)
+        self._pieces = runner if isinstance(runner, Piecewise) else None
+        return runner

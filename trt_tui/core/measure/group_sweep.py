@@ -17,7 +17,7 @@ from trt_tui.core.hands import Alone, Hands, Here
 from trt_tui.core.lowering.rules import keeps_precision, surrounding
 from trt_tui.core.measure.analysis import Analysis, Measured
 from trt_tui.core.measure.judge import INTEGER
-from trt_tui.core.measure.sweep import FEWEST, Figure, Sweep
+from trt_tui.core.measure.sweep import FEWEST, UNSEEN, Figure, Sweep
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import Group
 from trt_tui.core.network.network import Network
@@ -29,6 +29,9 @@ FIRST_RUNS = 6
 
 FIRST = 8
 """All groups are measured first on at most so many samples."""
+
+A_RUN = 1.0
+"""What a run takes beside its samples, in samples: so much was measured on an encoder and a U-Net, on a CPU."""
 
 SAME = 1e-6
 """Two FP32 runs agree where their difference has this part of the signal's energy or less."""
@@ -177,6 +180,7 @@ class GroupSweep:
         self.sweep: Sweep | None = None
         self.hands = hands if hands is not None else Here(Alone(analysis))
         self._lowered, self._exact = lowered, exact
+        self._took, self._anew = 0.0, dict[str, float]()
         self._rows = [analysis.samples.rows(index) for index in self.indices]
 
     @property
@@ -206,7 +210,8 @@ class GroupSweep:
         return self.resting + [name for name in self.active if self.sweep is not None and name in self.sweep.values]
 
     def steps(self) -> Iterator[tuple[float, float]]:
-        """Measures; yields after each run how many samples were run and how many there are expected to be."""
+        """Measures; yields after each run what it took so far and, by forecast, what it takes in all, in samples of
+        whole runs: near the outputs a group takes less than near the inputs where runs share what they can."""
         swept = self.swept
         if not swept.noise:
             yield from self._measure_base()
@@ -229,13 +234,12 @@ class GroupSweep:
         first = min(FIRST, max(2, FIRST_RUNS * self.samples // len(self.active))) if swept.apart else 1
         sweep = self.sweep = Sweep(self.active, weights, first=first, step=step,
                                    exact=self._exact or not (finite or self._lowered))
-        before = sum(map(len, swept.groups.values()))
         places = [[(index, row) for row in range(rows)] for index, rows in zip(self.indices, self._rows, strict=True)]
         runs = _Runs(self.config, self.ranges, places, swept.apart, self._lowered)
         while asked := sweep.ask():
-            yield from self._stage(sweep, runs, asked, finite, before)
+            yield from self._stage(sweep, runs, asked, finite)
 
-    def _stage(self, sweep: Sweep, runs: _Runs, asked: Mapping[str, tuple[int, ...]], finite: bool, before: int
+    def _stage(self, sweep: Sweep, runs: _Runs, asked: Mapping[str, tuple[int, ...]], finite: bool
                ) -> Iterator[tuple[float, float]]:
         """Has groups run on samples, and tells the sweep of each."""
         swept, lasting = self.swept, self._lowered or finite
@@ -266,10 +270,11 @@ class GroupSweep:
 
         for name in [name for name in asked if name not in found]:
             told(name)
-            yield self._progress(before)
+            yield self._progress()
         for done in self.hands.work(runs, parts()):
             if done is not None:
                 (name, batch), noise = done
+                self._took += self._cost(name, len(batch))
                 if not name:
                     swept.base.update(zip(batch, noise.tolist(), strict=True))
                     bases.discard(batch)
@@ -283,7 +288,7 @@ class GroupSweep:
                         del found[one]
                         swept.groups[one] = [*swept.groups[one], *rows]
                         told(one)
-            yield self._progress(before)
+            yield self._progress()
 
     def _complete(self, units: Sequence[int], found: Mapping[tuple[int, ...], np.ndarray],
                   bases: Collection[tuple[int, ...]], broken: bool) -> list[list[float]] | None:
@@ -323,14 +328,19 @@ class GroupSweep:
                 outputs = outputs * np.where(base > 0, whole / np.where(base > 0, base, 1.0), 1.0)
         return Changed(figure, self._worst_db(outputs.sum(0)), samples)
 
-    def _progress(self, before: int) -> tuple[float, float]:
-        """How many samples were run, and how many there are expected to be, without those of an earlier sweep."""
-        sweep = self.sweep
-        if sweep is None:
-            return 0.0, float(self.samples)
+    def _progress(self) -> tuple[float, float]:
+        """See `steps`; what an earlier sweep took is left out."""
+        if self.sweep is None:  # the config itself, then the groups on as many samples as are expected of unknown ones
+            groups = self.samples * (1.0 if self._exact else UNSEEN) * sum(map(self.analysis.anew, self.active))
+            return self._took, max(self.samples, self._took) + groups
+        return self._took, self._took + sum(self._cost(name, units) for name, units in self.sweep.left().items())
+
+    def _cost(self, name: str, units: float) -> float:
+        """What a group ("" for none) takes on some samples or feeds."""
         rows = 1.0 if self.swept.apart else self.samples / len(self.indices)
-        done = max(0.0, sweep.done - before)
-        return rows * done, rows * (done + sweep.left())
+        if name not in self._anew:
+            self._anew[name] = self.analysis.anew(name) if name else 1.0
+        return self._anew[name] * (units * rows + A_RUN * math.ceil(units / self._size))
 
     # -- running ------------------------------------------------------------------------------------------------------
 
@@ -339,7 +349,8 @@ class GroupSweep:
         for done in self.hands.work(_Whole(self.config, self.ranges), self.indices):
             if done is not None:
                 found[done[0]] = done[1]
-            yield 0.0, float(self.samples)
+                self._took += self._rows[self.indices.index(done[0])] + A_RUN
+            yield self._progress()
         apart = all(len(found[index][0]) == rows for index, rows in zip(self.indices, self._rows, strict=True))
         noise, signal = (np.concatenate([found[index][place] if apart else found[index][place].sum(0, keepdims=True)
                                          for index in self.indices]) for place in (0, 1))
@@ -368,7 +379,7 @@ class GroupSweep:
         rows = (rows if len(self.indices) > 1 else rows[::-1])[:max(self._rows)]
         mixed = self.analysis.over([rows])
         found = mixed.own(0)
-        yield 0.0, float(self.samples)
+        yield self._progress()
         for one in mixed.judged:
             for place, (index, row) in enumerate(rows):
                 expected, got = self.analysis.own(index)[one.tensor][row], found[one.tensor][place]

@@ -169,6 +169,11 @@ class Simulation:
             self.sessions += 1
         return self._loaded
 
+    def anew(self, group: str) -> float:
+        """Which part of a run is computed anew for a config that differs in one group from one that was run before, as
+        far as that is known."""
+        return self._forms.anew(self._loaded[0].gates.get(group, {}).values()) if self._loaded is not None else 1.0
+
     def _at_level(self, level: Level) -> None:
         self.level = level
 

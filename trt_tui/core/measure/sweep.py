@@ -24,6 +24,9 @@ APART = 0.02
 DECIDED = 1.3
 """Decisions stretch the intervals by this much, from 95 % to 99 %: they are taken at every stage anew."""
 
+ORDERED = 0.65
+"""Those on the order of two groups shrink theirs, to 80 %: what each owns is known to `CLOSE` besides."""
+
 FEWEST = 8
 """On fewer samples nothing is decided."""
 
@@ -31,8 +34,12 @@ POOLED = 2
 """The spread of a group's samples is forecast from its own with as many degrees of freedom as there are, and from that
 of all groups with so many."""
 
-_LADDER = (4, 8, 16, 24)
-"""Sizes of the stages, and these times 2, 4, ... above 16."""
+UNSEEN, OUTWEIGHED = 0.5, 4
+"""A group of which nothing is known is forecast to need this part of the samples, until more than so many others tell
+otherwise."""
+
+_LADDER = (8, 16, 24)
+"""Sizes of the stages, and these times 2, 4, ... above 8."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +99,7 @@ class Sweep:
         self._queue = list(names)
         self.settled: set[str] = set()
         self._needs: dict[tuple[str, int], int] = {}
-        self._deviations: dict[str, float] = {}
+        self._variances: dict[str, float] = {}
 
     @property
     def mapped(self) -> bool:
@@ -131,24 +138,21 @@ class Sweep:
         count = len(self.values[name])
         return next(stage for stage in self.stages if len(stage.units) >= count)
 
-    def left(self) -> float:
-        """How many more samples are expected to be run, over all groups.
+    def left(self) -> dict[str, float]:
+        """How many more samples are expected to be run, of each group that is not settled.
 
         A group is expected to need so many that the spread of its samples so far would let it be settled; those that
-        this stage has not come to are expected to need as many as those that it has, or as they needed before.
+        the first stage has not come to are expected to need as many as those that it has (in the geometric mean: the
+        first ones are the most suspicious).
         """
-        return sum(self._left().values())
-
-    def _left(self) -> dict[str, float]:
         queued = set(self._queue)
-        ahead = {name: self._needed(name) for name in self.values if name not in self.settled and name not in queued}
-        seen = [ahead[name] if name in ahead else 0.0 for name in self.values if name not in queued]
-        usual = sum(seen) / len(seen) if seen else 0.0
+        ahead: dict[str, float] = {name: self._needed(name) for name in self.values
+                                   if name not in self.settled and name not in queued}
         size = len(self.stages[self._stage].units)
-        for name in queued:
-            more = size - len(self.values.get(name, ()))
-            ahead[name] = self._needed(name) if name in self.values else more + (
-                usual if seen else self.count - size)
+        seen = [math.log1p(ahead.get(name, 0.0)) for name in self.values if name not in queued]
+        prior = OUTWEIGHED * math.log1p(UNSEEN * (self.count - size))
+        usual = math.expm1((prior + sum(seen)) / (OUTWEIGHED + len(seen)))
+        ahead.update((name, self._needed(name) if name in self.values else size + usual) for name in queued)
         return ahead
 
     def _needed(self, name: str) -> float:
@@ -156,12 +160,11 @@ class Sweep:
         values, reached = self.values[name], self.reached(name)
         key = name, len(values)
         if key not in self._needs:
-            value = max(0.0, estimate(values, reached)[0])
-            spread = deviation(values, reached) / math.sqrt(max(0.5, 1 - 1 / len(values)))  # of so few it is too small
-            usual = float(np.median([*self._deviations.values()])) ** 2 if self._deviations else spread ** 2
-            self._deviations[name] = spread
-            freedom = len(values) - 1
-            spread = math.sqrt((freedom * spread ** 2 + POOLED * usual) / (freedom + POOLED))
+            value, freedom = max(0.0, estimate(values, reached)[0]), max(1, len(values) - 1)
+            variance = self._variances[name] = deviation(values, reached) ** 2 * len(values) / freedom
+            # The median of variances of so few samples is too small: Wilson and Hilferty, 1931, for chi-squared.
+            usual = float(np.median([*self._variances.values()])) / (1 - 2 / (9 * freedom)) ** 3
+            spread = math.sqrt((freedom * variance + POOLED * usual) / (freedom + POOLED))
             self._needs[key] = next(
                 (len(stage.units) for stage in self.stages if max(FEWEST - 1, len(values)) < len(stage.units)
                  and ((half := DECIDED * t_quantile(len(stage.units) - 1) * spread * math.sqrt(stage.spread)) <= CLOSE
@@ -182,7 +185,7 @@ class Sweep:
         may_matter = [name for name in measured if figures[name].value + DECIDED * figures[name].half >= MATTERS]
         for more, less in zip(may_matter, may_matter[1:], strict=False):
             gap, half = estimate(self.values[more] - self.values[less], stage)
-            if DECIDED * half > gap + APART:
+            if ORDERED * half > gap + APART:
                 going_on |= {more, less}
         self.settled.update(name for name in measured if name not in going_on)
         return [name for name in measured if name in going_on]
