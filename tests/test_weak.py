@@ -279,7 +279,7 @@ def test_tensorrt_builds_what_it_is_told(named_network, name, kind):
     config = PrecisionConfig.uniform(Precision.FP16) if kind == "fp16" else PrecisionConfig()
     if kind == "mixed":
         config = config.with_groups(network.groups[::3], Precision.FP32)
-    weak = lower_weak(network, config, ranges_of(network), bf16=hasattr(trt.BuilderFlag, "BF16"))
+    weak = lower_weak(network, config, ranges_of(network))
     log = Log()
     try:
         builder = trt.Builder(log)
