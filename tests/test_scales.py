@@ -106,5 +106,5 @@ def test_tensors_without_a_range_are_left_out_and_then_asked_for(joining):
     amax = scales.activation_ranges(joining, known, PrecisionConfig())
     assert set(amax) == set(joining.activations) - {gone}
     with refused("no range", title=gone):
-        scales.require(joining, amax, gone)
-    assert scales.require(joining, {gone: 12.7}, gone) == np.float32(12.7) / np.float32(127)
+        scales.require(amax, gone)
+    assert scales.require({gone: 12.7}, gone) == np.float32(12.7) / np.float32(127)

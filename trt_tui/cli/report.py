@@ -21,6 +21,7 @@ from trt_tui.core.moves.config import PrecisionConfig, tables
 from trt_tui.core.network.hierarchy import build_tree, titles
 from trt_tui.core.network.layers import Outline
 from trt_tui.core.search import Evaluation, Outcome
+from trt_tui.core.search.front import front as search_front
 from trt_tui.errors import InputError
 from trt_tui.jobs.events import SearchEnded
 from trt_tui.session.finding import Finding, held_out_words, iteration_table, lowered_table
@@ -425,9 +426,8 @@ def front(session: Session) -> list[Point]:
                             target.measured(engine.verdict), -figure if target.kind in UPPER else figure,
                             engine.latency_ms[0], engine.bytes))
     points.sort(key=lambda point: (point.ms, -point.figure))
-    return [replace(point, best=not any(
-        other is not point and other.ms <= point.ms and other.figure >= point.figure
-        and (other.ms, other.figure) != (point.ms, point.figure) for other in points)) for point in points]
+    best = search_front([(point.ms, point.figure) for point in points])
+    return [replace(point, best=place in best) for place, point in enumerate(points)]
 
 
 def front_rows(points: Sequence[Point]) -> list[list[str]]:

@@ -281,7 +281,7 @@ def _scales(network: Network, group: Group, code: CodeType, amax: Mapping[str, f
             known[what] = _scales(network, group, code, amax, around, constants)
         return known[what]
     exact = {site: scales.weight_scale(network, site, code, constants) if site.role == "weight"
-             else scales.require(network, amax, site.tensor, code) for site in sites}
+             else scales.require(amax, site.tensor, code) for site in sites}
     held = {layer: scales.held_type((scale for site, scale in exact.items() if site.layer == layer), around, code)
             for layer in dict.fromkeys(site.layer for site in sites)}
     found = {}

@@ -78,7 +78,7 @@ def activation_ranges(network: Network, ranges: Mapping[str, float], config: Pre
     return result
 
 
-def require(network: Network, amax: Mapping[str, float], tensor: str, code: CodeType = INT8) -> np.ndarray:
+def require(amax: Mapping[str, float], tensor: str, code: CodeType = INT8) -> np.ndarray:
     """The scale of an activation.
 
     Raises:

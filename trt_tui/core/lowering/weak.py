@@ -159,7 +159,7 @@ class _WeakLowering:
 
     def _lower_int8(self, group: Group) -> None:
         for site in group.activations():
-            scales.require(self.network, self.amax, site.tensor)
+            scales.require(self.amax, site.tensor)
             self.ranges[site.tensor] = _positive(self.amax[site.tensor])
         fallback = self._nearest_range(group)
         for layer in self._layers(group):

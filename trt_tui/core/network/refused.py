@@ -218,7 +218,7 @@ class _WaysOut:
             scale = np.maximum(high - zero, zero - low) * step.scale / np.float32(127)
             if quantizes(node):
                 self._relu(node, step)
-        self._give(node, scale.astype(np.float32), step)
+        self._give(node, scale.astype(np.float32))
 
     def _signed_weight(self, node: ir.Node, step: Step, stored: ir.TensorProtocol) -> None:
         """Gives a DequantizeLinear INT8 codes around 0 of the same weight."""
@@ -243,9 +243,9 @@ class _WaysOut:
         node.replace_input_with(0, self._new(np.ascontiguousarray(signed.astype(np.int8)), f"{node.name}__codes"))
         if before is not None:
             self._let_go.append(before)
-        self._give(node, scale, step)
+        self._give(node, scale)
 
-    def _give(self, node: ir.Node, scale: np.ndarray, step: Step) -> None:
+    def _give(self, node: ir.Node, scale: np.ndarray) -> None:
         old = node.inputs[1]
         assert old is not None, "a step that is known has a scale"
         stored = constant_tensor(old)

@@ -131,7 +131,7 @@ def job_rows(session: Session, width: int) -> list[tuple[Job, Line]]:
     lines: list[tuple[Job, Line]] = []
     for job in (*open_, *ended):
         clock = time.strftime("%H:%M:%S", time.localtime(job.sent_at))
-        words, style = _told(session, job)
+        words, style = _told(job)
         took = elapsed(job.seconds) if job.ended is None else duration(job.seconds) if job.begun is not None else ""
         room = max(10, width - 23 - cells(words) - 2)
         lines.append((job, [
@@ -145,7 +145,7 @@ def _called(job: Job) -> str:
     return f"{job.words}: {phase}" if phase and job.ended is None else job.words
 
 
-def _told(session: Session, job: Job) -> tuple[str, str]:
+def _told(job: Job) -> tuple[str, str]:
     if job.ended is not None:
         return job.how, "dim" if job.how == DONE else "warn"
     if job.stopping:

@@ -74,7 +74,7 @@ def _cuts(gated: Gated, nodes: list[ir.Node], count: int) -> list[int]:
     """Where to cut: near equal parts of the cost, at the fewest values that go from one side to the other."""
     done = list(accumulate(_costs(gated, nodes)))
     found: list[int] = []
-    crossing = list(_crossing(gated.model.graph, nodes))
+    crossing = list(_crossing(nodes))
     for part in range(1, count):
         middle, reach = done[-1] * part / count, done[-1] / (4 * count)
         near = [place for place in range(1, len(nodes)) if abs(done[place - 1] - middle) <= reach
@@ -106,7 +106,7 @@ def _names(node: ir.Node) -> Iterator[str]:
                 yield from _names(inner)
 
 
-def _crossing(graph: ir.Graph, nodes: list[ir.Node]) -> Iterator[float]:
+def _crossing(nodes: list[ir.Node]) -> Iterator[float]:
     """By place the elements that nodes before it make and nodes from it on read; infinite where a type is not known."""
     last: dict[int, int] = {}
     for place, node in enumerate(nodes):
