@@ -129,11 +129,13 @@ def test_a_fusion_barrier_takes_apart_what_was_one_kernel(named_network, network
 
 @pytest.mark.rtx
 def test_an_attention_that_has_no_kernel_of_its_type_is_built_of_several(opened) -> None:
-    """ONNX's operator: RTX 1.7 has kernels for it in 16 bits, and refuses it in FP32 unless it may be taken apart."""
+    """ONNX's operator with a mask: RTX 1.7 has no kernel for it in FP32, and refuses it unless it may be taken apart."""
     pytest.importorskip("tensorrt_rtx", reason="TensorRT-RTX is not installed")
     b = Builder(opset=23)
-    b.node("Attention", ["x", "x", "x"], "/a", output="y", q_num_heads=2, kv_num_heads=2)
-    network = opened(b.model([floats("x", 1, 4, 8)], [floats("y", 1, 4, 8)], ir_version=11))
+    inputs = [b.node("MatMul", ["x", b.weight(name, np.eye(64, dtype=np.float32))], f"/{name}") for name in "qkv"]
+    inputs.append(b.weight("mask", np.zeros((16, 16), np.float32)))
+    b.node("Attention", inputs, "/a", output="y", q_num_heads=2, kv_num_heads=2)
+    network = opened(b.model([floats("x", 1, 16, 64)], [floats("y", 1, 16, 64)], ir_version=11))
     model = lower_strong(network, PrecisionConfig.uniform(FP32), {}).model
     text = Lister.load().listing(*weights_apart(model), network.path, {}, False, (8, 9), lambda: True)[0]
     assert len(read_listing(text, network).layers) > 1
