@@ -129,7 +129,7 @@ def test_a_fusion_barrier_takes_apart_what_was_one_kernel(named_network, network
 
 @pytest.mark.rtx
 def test_an_attention_that_has_no_kernel_of_its_type_is_built_of_several(opened) -> None:
-    """ONNX's operator with a mask: RTX 1.7 has no kernel for it in FP32, and refuses it unless it may be taken apart."""
+    """ONNX's, with a mask: RTX 1.7 has no kernel of it in FP32, and refuses it if it may not be taken apart."""
     pytest.importorskip("tensorrt_rtx", reason="TensorRT-RTX is not installed")
     b = Builder(opset=23)
     inputs = [b.node("MatMul", ["x", b.weight(name, np.eye(64, dtype=np.float32))], f"/{name}") for name in "qkv"]
