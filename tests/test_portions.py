@@ -154,3 +154,19 @@ def test_what_is_one_value_of_several_samples_is_not_put_together(sampled):
                 runner.run(samples.feed(0))
             whole = runner.run(samples.feed(0), ["y", "turned"])
     assert whole["y"].shape == (5, 5) and whole["turned"].shape == (4, 5, 4, 4)
+
+
+def test_what_is_loaded_for_other_runs_is_freed_first(sampled):
+    network, samples = sampled()
+    backend = Short(99)
+    with Analysis(network, backend, samples, judged_outputs(network, ["y"])) as analysis:
+        ranges = dict.fromkeys(network.activations, 4.0)
+        *_, before = analysis.verdict(INT8, ranges)
+        assert analysis.sessions == 1
+        backend.most = 3
+        with fitted(backend, network.model, samples) as runner:
+            runner.run(samples.feed(0))
+        assert samples.portions.of("runs in FP32").rows == 3
+        backend.most = 99
+        *_, after = analysis.verdict(INT8, ranges)
+        assert analysis.sessions == 2 and after.value == before.value

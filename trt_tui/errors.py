@@ -93,8 +93,10 @@ def system_error(error: OSError) -> InputError:
 
 FAILED_ALLOCATION = re.compile(r"bad_alloc|bad allocation|failed to allocate (?:memory|\d)|cannot allocate memory|"
                                r"out of memory|is smaller than requested bytes|CUDA failure 2\b|"
-                               r"cudaErrorMemoryAllocation|_ALLOC(?:ATION)?_FAILED", re.I)
-"""What libraries say where an allocation has failed."""
+                               r"cudaErrorMemoryAllocation|_ALLOC(?:ATION)?_FAILED|resource allocation failed|"
+                               r"expr=cu(?:blas|blasLt|dnn)Create\(", re.I)
+"""What libraries say where an allocation has failed: of a GPU that is nearly full already a library's handle cannot be
+made."""
 
 
 def memory_error(error: object) -> OutOfMemoryError:

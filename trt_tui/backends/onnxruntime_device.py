@@ -12,6 +12,7 @@ Copies of what a run does not need are kept up to `KEPT_BYTES`; with a CUDA grap
 goes for all of them. So what is fed lies on the device once, and that much of it a second time.
 """
 
+import re
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -37,7 +38,10 @@ KEPT_BYTES = 1 << 30
 GRAPH, BOUND = "CUDA graph", "bound inputs and outputs"
 """The names of the levels."""
 
-_REASON_CHARACTERS = 300
+_REASON_CHARACTERS = 160
+
+_AROUND = re.compile(r"^\d+ : [A-Z_]+ : |Exception during initialization: |/\S+\.(cc|h):\d+ .*?\) ?(\[with .*?\] )?")
+"""What ONNX Runtime puts around what it says: codes, places in its source."""
 
 _TEXT = "OUS"
 """Kinds of arrays that no device takes."""
@@ -48,12 +52,13 @@ class OnDevice:
 
     Attributes:
         size: What they take, in bytes.
+        limit: What those may take that the last run did not need.
     """
 
     def __init__(self, ort: Any) -> None:
         self._ort = ort
         self._copies: dict[int, tuple[weakref.ref[np.ndarray], Any]] = {}
-        self.size = 0
+        self.size, self.limit = 0, KEPT_BYTES
 
     def __len__(self) -> int:
         return len(self._copies)
@@ -74,13 +79,13 @@ class OnDevice:
             self.size -= size
 
     def trim(self, used: Iterable[np.ndarray] = ()) -> None:
-        """Frees the oldest copies, as far as others than those in use take more than `KEPT_BYTES`."""
-        if self.size <= KEPT_BYTES:
+        """Frees the oldest copies, as far as others than those in use take more than the limit."""
+        if self.size <= self.limit:
             return
-        held = {id(array): array.nbytes for array in used}
+        held = {id(array): array.nbytes for array in used if id(array) in self._copies}
         spare = self.size - sum(held.values())
         for key in [key for key in self._copies if key not in held]:
-            if spare <= KEPT_BYTES:
+            if spare <= self.limit:
                 return
             array = self._copies[key][0]()
             if array is not None:
@@ -117,7 +122,8 @@ class BoundRuns:
     def run(self, feeds: Mapping[str, np.ndarray], names: Sequence[str]) -> list[np.ndarray]:
         """Runs once; returns the outputs in the order of ``names``.
 
-        Where the device has no memory for it, copies and graph are freed, and it is run once more without.
+        Where the device has no memory for it, the graph and all copies that it does not need are freed, and it is run
+        once more; from then on no others are kept.
         """
         try:
             return self._run(feeds, names)
@@ -126,7 +132,8 @@ class BoundRuns:
                 raise
             why = _said(error)
         self._graph = self._captured = None
-        self._device.clear()
+        self._device.limit = 0
+        self._device.trim(feeds.values())
         results = self._run(feeds, names)
         self._set(Level(BOUND, why))
         return results
@@ -239,5 +246,5 @@ def _said(error: Exception) -> str:
     text = " ".join(str(error).split()) or type(error).__name__
     if FAILED_ALLOCATION.search(text):
         return "the memory of the GPU does not suffice"
-    text = text.rpartition("[ONNXRuntimeError] : ")[2]
+    text = _AROUND.sub("", text.rpartition("[ONNXRuntimeError] : ")[2]).partition(" ; ")[0]
     return text if len(text) <= _REASON_CHARACTERS else f"{text[:_REASON_CHARACTERS]}…"

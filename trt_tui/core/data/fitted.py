@@ -176,12 +176,14 @@ class Fitted:
             self._say()
 
     def _less(self, rows: int, error: OutOfMemoryError) -> None:
-        """Goes on with half the samples at a time, or in the next way with all of them.
+        """Goes on with nothing else loaded, then with half the samples at a time, or in the next way with all of them.
 
         Raises:
             OutOfMemoryError: ``error``, where there is none.
         """
         self.close()
+        if self._samples.portions.spare(self._what):
+            return
         found = self._found
         found.why = f"{self._memory} does not suffice"
         if rows > 1 or found.rows == 1:
@@ -204,8 +206,8 @@ class Fitted:
         found, below = self._found, self._below
         words = [below.name if below is not None else self._way[0],
                  f"{plural(found.rows, 'sample')} at a time" if found.rows is not None else ""]
-        reasons = [found.why, below.reason if below is not None else ""]
-        level = Level(", ".join(filter(None, words)), "; ".join(dict.fromkeys(filter(None, reasons))))
+        more = below.reason if below is not None and not found.why.startswith(below.reason) else ""
+        level = Level(", ".join(filter(None, words)), "; ".join(filter(None, (found.why, more))))
         if self._told is not None:
             self._told(level)
         else:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 
@@ -28,12 +29,24 @@ class Portions:
 
     def __init__(self) -> None:
         self._found: dict[str, Found] = {}
+        self._holders: list[tuple[str, weakref.WeakMethod[Callable[[], bool]]]] = []
         self._said: dict[str, str] = {}
         self._news: dict[str, str] = {}
 
     def of(self, what: str) -> Found:
         """What is known of a kind of runs; to be changed by whoever runs them."""
         return self._found.setdefault(what, Found())
+
+    def held_by(self, what: str, free: Callable[[], bool]) -> None:
+        """Takes in a method of whoever keeps something loaded for a kind of runs; it frees that, and says whether there
+        was anything."""
+        self._holders = [one for one in self._holders if one[1]() is not None] + [(what, weakref.WeakMethod(free))]
+
+    def spare(self, what: str) -> bool:
+        """Frees what is kept loaded for other kinds of runs, which is loaded again when they go on; whether there was
+        anything."""
+        methods = [method for other, reference in self._holders if other != what and (method := reference())]
+        return any([method() for method in methods])
 
     def note(self, what: str, text: str) -> None:
         """Takes in what is to be said of a kind of runs."""

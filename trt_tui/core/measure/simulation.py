@@ -96,6 +96,7 @@ class Simulation:
         self.largest: dict[str, float] = {}
         self._largest_of: tuple[int, ...] = ()
         self._forms = Forms(backend, samples, WHAT_IFS)
+        samples.portions.held_by(WHAT_IFS, self._spare)
         self._loaded: tuple[Gated, Runner] | None = None
         self._parts: dict[tuple[int, str], np.ndarray] = {}
         self._sums: dict[tuple[int, str], np.ndarray] = {}
@@ -133,6 +134,12 @@ class Simulation:
         if self._loaded is not None:
             self._loaded[1].close()
             self._loaded = None
+
+    def _spare(self) -> bool:
+        """Frees the session; whether there was one."""
+        loaded = self._loaded is not None
+        self.unload()
+        return loaded
 
     @cached_property
     def padded(self) -> dict[str, tuple[bool, ...]]:
