@@ -114,6 +114,12 @@ def test_what_the_library_refuses_is_said_in_its_words(named_network, backend):
     assert "x" in str(caught.value)
     with pytest.raises(InputError, match="does not take this network"):
         backend.load(ir.from_proto(networks.with_custom_operator()))
+    b, kind = Builder(), onnx.TensorProto.BFLOAT16
+    b.node("Mul", ["x", "x"], output="y")
+    ends = [helper.make_tensor_value_info(name, kind, [2]) for name in "xy"]
+    with pytest.raises(InputError) as lacking:
+        backend.load(ir.from_proto(b.model(ends[:1], ends[1:])))
+    assert "BF16" in lacking.value.next_step and "Mul" in lacking.value.cause
 
 
 @pytest.fixture

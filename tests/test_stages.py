@@ -8,6 +8,7 @@ import onnxruntime
 import pytest
 
 from tests.driven import save_mlp
+from tests.networks import Builder, floats
 from tests.schemas import mismatches
 from tests.test_references import QUICK, results, rows
 from trt_tui.core.measure.comparison import Errors, OutputErrors, Verdict
@@ -15,6 +16,7 @@ from trt_tui.core.measure.inputs import InputDifference, compare_inputs, explain
 from trt_tui.core.measure.stages import PRODUCTION, Stage, diverges, is_tested, stages_of
 from trt_tui.core.measure.target import parse_target
 from trt_tui.errors import InputError
+from trt_tui.jobs import staging
 
 RNG = np.random.default_rng(0)
 IMAGES = RNG.random((4, 3, 8, 8))
@@ -36,6 +38,15 @@ def verdict(db, metric=None, **errors):
 
 def stage(name, cause, before=None, **more):
     return Stage(name, "network", cause, before=before, **more)
+
+
+@pytest.mark.parametrize(("cast", "said"), [(True, "its 16-bit types"), (False, "what was changed in the network")])
+def test_what_a_network_does_to_the_outputs_is_known_by_its_types(tmp_path, cast, said):
+    b = Builder()
+    half = b.node("Cast", ["x"], "/down", to=onnx.TensorProto.FLOAT16) if cast else b.node("Relu", ["x"], "/relu")
+    b.node("Cast", [half], output="y", to=onnx.TensorProto.FLOAT)
+    onnx.save(b.model([floats("x", 2)], [floats("y", 2)]), tmp_path / "one.onnx")
+    assert staging._of_network(str(tmp_path / "one.onnx")) == said
 
 
 @pytest.mark.parametrize(("stages", "target", "said"), [

@@ -35,6 +35,9 @@ _CUDA = "CUDAExecutionProvider"
 _CAPTURING = {"enable_fallback": 0, "disabled_optimizers": ["MatMulAddFusion"]}
 """Arguments of sessions that capture. A Gemm copies its bias into all of its result first: longer than an Add."""
 
+_LACKING = ("It has no kernel for the types of that node here, BF16 often: export the network in FP32 or FP16, or "
+            "judge its engine.")
+
 _TYPES = {"tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(float16)": np.float16,
           "tensor(int64)": np.int64, "tensor(int32)": np.int32, "tensor(int16)": np.int16, "tensor(int8)": np.int8,
           "tensor(uint8)": np.uint8, "tensor(uint16)": np.uint16, "tensor(uint32)": np.uint32,
@@ -128,6 +131,7 @@ class OnnxRuntimeBackend:
             if FAILED_ALLOCATION.search(str(error)):
                 raise memory_error(_first_line(error)) from None
             raise InputError("ONNX Runtime does not take this network", _first_line(error),
+                             _LACKING if "NOT_IMPLEMENTED" in str(error) else
                              "Check it with onnx.checker; operators of other domains need their library.") from None
         runs = None
         if bound is not None and self.provider == "cuda":

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-import onnx_ir as ir
 
 from trt_tui.core.data.dumps import open_dump
 from trt_tui.core.data.samples import Samples
@@ -19,6 +18,7 @@ from trt_tui.core.measure.judge import tensor_outputs
 from trt_tui.core.measure.reference import DumpedOutputs, Outputs, nothing_common, open_outputs
 from trt_tui.core.measure.stages import BUILT, ENGINE, NETWORK, OUTPUTS, PRODUCTION, SIMULATED, Asked, Stage
 from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.low_floats import has_low_floats
 from trt_tui.core.network.reading import read_model
 from trt_tui.core.runner import EngineRunner, Runner
 from trt_tui.errors import BackendUnavailableError, CancelledError, InputError, TrtTuiError
@@ -180,7 +180,7 @@ def _of_network(file: str) -> str:
     kinds = {node.op_type for node in graph}
     if any("Quantize" in kind or "Integer" in kind or kind.startswith("QLinear") for kind in kinds):
         return "quantization"
-    if any(value.dtype in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16) for value in graph.initializers.values()):
+    if has_low_floats(graph):
         return "its 16-bit types"
     return "what was changed in the network"
 
