@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from trt_tui.core.network.layers import Outline
-from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
 
@@ -126,7 +125,7 @@ class EngineReport:
         return EngineReport(tuple(replace(layer, ms=times.get(layer.name)) for layer in self.layers))
 
 
-def read_inspector(text: str, network: Network | Outline) -> EngineReport:
+def read_inspector(text: str, network: Outline) -> EngineReport:
     """Reads the JSON of TensorRT's engine inspector (or trtexec's ``--exportLayerInfo``).
 
     Raises:
@@ -143,7 +142,7 @@ def read_inspector(text: str, network: Network | Outline) -> EngineReport:
                          "It comes from the engine inspector, or trtexec --exportLayerInfo.") from None
 
 
-def report_of(entries: Iterable[Mapping[str, Any]], network: Network | Outline) -> EngineReport:
+def report_of(entries: Iterable[Mapping[str, Any]], network: Outline) -> EngineReport:
     """The layers of an engine from entries as the inspector's JSON has them, in the order in which they run."""
     names = LayerFinder(network)
     fed = {info.name for info in network.inputs}
@@ -243,7 +242,7 @@ def _word(text: str) -> Precision | None:
 class LayerFinder:
     """Finds a network's layers in the names and metadata of engine layers."""
 
-    def __init__(self, network: Network | Outline) -> None:
+    def __init__(self, network: Outline) -> None:
         self.index = {layer.name: position for position, layer in enumerate(network.layers)}
         self.order = [layer.name for layer in network.layers]
         self.first_use: dict[str, int] = {}

@@ -12,7 +12,6 @@ from typing import Any
 from trt_tui.core.engines.inspector import EngineLayer, EngineReport, report_of
 from trt_tui.core.engines.sources import Pair, Sums
 from trt_tui.core.network.layers import Outline
-from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
 
@@ -30,7 +29,7 @@ _WEIGHTS = re.compile(r', Weights: \{"Type": "(\w+)"')
 _ENDS = ("", "Bindings:", "I/O Tensors:", "Engine Metadata:")
 
 
-def read_listing(text: str, network: Network | Outline, sums: Sums | None = None) -> EngineReport:
+def read_listing(text: str, network: Outline, sums: Sums | None = None) -> EngineReport:
     """Reads a builder's list of engine layers.
 
     Args:

@@ -16,7 +16,6 @@ from trt_tui.core.lowering.rules import EXACT
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.fusion.attention import VALUES
 from trt_tui.core.network.layers import Group, Outline
-from trt_tui.core.network.network import Network
 from trt_tui.core.network.operators import COPIES
 from trt_tui.core.precision import FLOATS, Precision
 
@@ -63,14 +62,14 @@ class Made:
         return asked if asked in self.among else self.precision
 
 
-def made_of(report: EngineReport, network: Network | Outline) -> dict[str, Made]:
+def made_of(report: EngineReport, network: Outline) -> dict[str, Made]:
     """What became of each group, by group name; a group that no engine layer names is absent."""
     reading = _Reading(report, network)
     return {group.name: made for group in network.groups if (made := reading.made(group)) is not None}
 
 
 class _Reading:
-    def __init__(self, report: EngineReport, network: Network | Outline) -> None:
+    def __init__(self, report: EngineReport, network: Outline) -> None:
         self.network = network
         self.fed = {info.name for info in network.inputs}
         self.beside = [layer for layer in report.layers if layer.kind in (REFORMAT, QDQ) and not layer.prepares]

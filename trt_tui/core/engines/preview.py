@@ -11,7 +11,6 @@ from trt_tui.core.engines.sources import one_of
 from trt_tui.core.moves.barrier import Barrier
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import Group, Outline
-from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
 from trt_tui.words import first_few
 
@@ -131,7 +130,7 @@ class Preview:
         release = ".".join(self.release.split(".")[:2])
         return f"RTX {release}, SM{self.target[0]}{self.target[1]}"
 
-    def otherwise(self, network: Network | Outline, config: PrecisionConfig) -> tuple[str, ...]:
+    def otherwise(self, network: Outline, config: PrecisionConfig) -> tuple[str, ...]:
         """Names of the groups that do not run as a config asks, in network order."""
         return tuple(group.name for group in network.groups if differs(group, config, self.made))
 
@@ -160,7 +159,7 @@ class Preview:
         return tuple(found)
 
 
-def preview_of(report: EngineReport, network: Network | Outline, release: str, target: tuple[int, int], seconds: float,
+def preview_of(report: EngineReport, network: Outline, release: str, target: tuple[int, int], seconds: float,
                here: bool = False) -> Preview:
     """What a listing says of each group."""
     qdq = sum(layer.kind == QDQ and not layer.prepares for layer in report.layers)
@@ -201,7 +200,7 @@ def gained(one: Preview, other: Preview) -> list[Kernel]:
     return found
 
 
-def together(group: Group, made: Mapping[str, Made], network: Network | Outline) -> tuple[Group, ...]:
+def together(group: Group, made: Mapping[str, Made], network: Outline) -> tuple[Group, ...]:
     """A group and those that share its kernel, in network order."""
     found = made.get(group.name)
     names = {group.name, *(found.shares if found is not None else ())}
@@ -219,7 +218,7 @@ def nearest(known: Iterable[tuple[int, int]], gpu: tuple[int, int] | None, asked
 # -- what a choice does to the engine ---------------------------------------------------------------------------------
 
 
-def suspects(network: Network | Outline, config: PrecisionConfig, preview: Preview) -> list[Group]:
+def suspects(network: Outline, config: PrecisionConfig, preview: Preview) -> list[Group]:
     """Groups that were given a precision of their own and do not run in it, or lie in an attention that does not tell:
     their choice may do nothing."""
     def untold(group: Group) -> bool:
@@ -230,7 +229,7 @@ def suspects(network: Network | Outline, config: PrecisionConfig, preview: Previ
             and (differs(group, config, preview.made) or untold(group))]
 
 
-def taken_apart(network: Network | Outline, config: PrecisionConfig, preview: Preview) -> list[Group]:
+def taken_apart(network: Outline, config: PrecisionConfig, preview: Preview) -> list[Group]:
     """Groups of attentions that are no one kernel, if some of it was given a precision of its own: those that were."""
     fused = {group.core for group in network.groups if group.core and (made := preview.made.get(group.name)) is not None
              and made.mha}
@@ -238,7 +237,7 @@ def taken_apart(network: Network | Outline, config: PrecisionConfig, preview: Pr
             and config.precision_of(group) is not config.default_for(group)]
 
 
-def broken(network: Network | Outline, chosen: Iterable[Group], without: Preview) -> tuple[str, ...]:
+def broken(network: Outline, chosen: Iterable[Group], without: Preview) -> tuple[str, ...]:
     """Which of some groups lie in attentions that are one kernel without their choices.
 
     Args:

@@ -11,7 +11,6 @@ from itertools import islice
 
 from trt_tui.core.engines.inspector import ADDED
 from trt_tui.core.network.layers import Layer, Outline
-from trt_tui.core.network.network import Network
 
 LAYERNORMS = "Detected layernorm nodes in FP16"
 """How a warning begins whose names come in the next verbose message from TensorRT 9 on, and in itself before."""
@@ -41,7 +40,7 @@ _MOST = 160
 """Characters of a warning that is quoted."""
 
 
-def remarks(printed: Iterable[tuple[str, str]], network: Network | Outline) -> dict[str, tuple[str, ...]]:
+def remarks(printed: Iterable[tuple[str, str]], network: Outline) -> dict[str, tuple[str, ...]]:
     """The warnings that name something of each group, each once, by the group's name.
 
     Args:
@@ -81,7 +80,7 @@ def _joined(printed: Iterable[tuple[str, str]]) -> Iterator[str]:
         yield open_text
 
 
-def _names(network: Network | Outline) -> dict[str, tuple[str, ...]]:
+def _names(network: Outline) -> dict[str, tuple[str, ...]]:
     """The groups of each layer, of each tensor that a layer makes or reads, and of each weight; of a layer in no group
     those behind it."""
     found: dict[str, dict[str, None]] = {}

@@ -8,7 +8,7 @@ from trt_tui.core.measure.agreement import KERNEL
 from trt_tui.core.measure.comparison import profile_words
 from trt_tui.core.measure.metric_parts import part_rows
 from trt_tui.core.moves.config import PrecisionConfig, tables
-from trt_tui.core.moves.move import Structure
+from trt_tui.core.network.layers import Outline
 from trt_tui.core.search import Result
 from trt_tui.words import (
     COMPUTED_IN,
@@ -41,7 +41,7 @@ WORST_ROWS = 15
 _ENGINE = "-engine"
 
 
-def comparison_markdown(comparison: Mapping[str, Any], network: Structure | None = None,
+def comparison_markdown(comparison: Mapping[str, Any], network: Outline | None = None,
                         config: PrecisionConfig | None = None) -> str:
     """The report: verdict, judged outputs, engines, layers that lose most, and the config.
 
@@ -323,7 +323,7 @@ def _read(run: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _worst(run: Mapping[str, Any], network: Structure | None) -> list[str]:
+def _worst(run: Mapping[str, Any], network: Outline | None) -> list[str]:
     """The groups that own most of the error; the layers of lowest isolated SQNR where shares were not measured."""
     layers: Mapping[str, Mapping[str, Any]] = run.get("layers", {})
     groups: Mapping[str, Mapping[str, Any]] = run.get("groups", {})
@@ -359,20 +359,20 @@ def _worst(run: Mapping[str, Any], network: Structure | None) -> list[str]:
     return table
 
 
-def _operator(network: Structure | None, name: str) -> str:
+def _operator(network: Outline | None, name: str) -> str:
     if network is None or not network.has_layer(name):
         return ""
     group = network.group_of(name)
     return group.operator if group is not None and group.name == name else network.layer(name).op_type
 
 
-def _config(config: PrecisionConfig, network: Structure) -> list[str]:
+def _config(config: PrecisionConfig, network: Outline) -> list[str]:
     lines = [config.defaults_said + ("; FP32 layers may use TF32." if config.tf32 else ".")]
     moves = moves_markdown(config, network)
     return [*lines, "", *moves] if moves else lines
 
 
-def moves_markdown(config: PrecisionConfig, network: Structure) -> list[str]:
+def moves_markdown(config: PrecisionConfig, network: Outline) -> list[str]:
     """A table for each kind of move in a config."""
     lines: list[str] = []
     for header, rows in tables(config, network):
@@ -380,7 +380,7 @@ def moves_markdown(config: PrecisionConfig, network: Structure) -> list[str]:
     return lines[1:]
 
 
-def search_markdown(network: Structure, result: Result, evaluations: Sequence[Sequence[str]],
+def search_markdown(network: Outline, result: Result, evaluations: Sequence[Sequence[str]],
                     lowered: Sequence[Sequence[str]], headline: str,
                     notes: Sequence[str], metric: Sequence[Sequence[str]], engines: Sequence[Sequence[str]],
                     plot: Sequence[str], guards: Sequence[Mapping[str, str]] = ()) -> str:

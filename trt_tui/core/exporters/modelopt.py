@@ -141,7 +141,7 @@ def _notes(network: Network, config: PrecisionConfig, out: Exclusions, method: s
                          f"layers that read {', '.join(torn)}.")
     elif method and method not in _METHODS:
         notes.append(f"ModelOpt has no {method} calibration; give it these ranges as a calibration cache.")
-    if reasons := narrow(network, map(network.layer, out.int8)):
+    if reasons := narrow(network.graph, map(network.layer, out.int8)):
         listed = ", ".join(f"{name} ({why})" for name, why in reasons.items())
         notes.append(f"ModelOpt does not quantize some layers that the config has in INT8: {listed}. The typed ONNX "
                      "export does.")

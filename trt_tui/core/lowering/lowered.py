@@ -5,11 +5,10 @@ from dataclasses import replace
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.network.layers import Group, Outline
-from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision, rank
 
 
-def lowers(network: Network | Outline, config: PrecisionConfig) -> bool:
+def lowers(network: Outline, config: PrecisionConfig) -> bool:
     """Whether any group runs below FP32 in a config, or multiplies in TF32."""
     return any(_below_fp32(group, config.precision_of(group)) or config.tf32 and group.multiplied()
                for group in network.groups)
@@ -21,12 +20,12 @@ def _below_fp32(group: Group, precision: Precision) -> bool:
     return precision is not Precision.FP32
 
 
-def quantizes(network: Network | Outline, config: PrecisionConfig) -> bool:
+def quantizes(network: Outline, config: PrecisionConfig) -> bool:
     """Whether any group of a config reads activations as codes, and so takes scales from ranges."""
     return any(group.ranged(config.precision_of(group)) for group in network.groups)
 
 
-def told_as(network: Network | Outline, config: PrecisionConfig) -> PrecisionConfig:
+def told_as(network: Outline, config: PrecisionConfig) -> PrecisionConfig:
     """A config for what cannot be told a file's own precisions: in place of each the one that comes nearest, and the
     ranges of the file's Q/DQ pairs."""
     as_given = [group for group in network.groups if config.precision_of(group) is Precision.FILE]
@@ -46,7 +45,7 @@ def told_as(network: Network | Outline, config: PrecisionConfig) -> PrecisionCon
     return told
 
 
-def cannot_lower(network: Network | Outline) -> str:
+def cannot_lower(network: Outline) -> str:
     """Why nothing of a network can be lowered, or nothing quantized; "" where something can."""
     if not any(group.allowed - {Precision.FP32} for group in network.groups):
         refusals = [reason for group in network.groups for reason in group.refusals.values()]

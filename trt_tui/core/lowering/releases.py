@@ -5,7 +5,6 @@ from collections.abc import Collection
 from trt_tui.core.codes import CODES
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import Outline
-from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
 from trt_tui.words import plural
@@ -23,7 +22,7 @@ def needs(precision: Precision) -> str:
         else ""
 
 
-def asked_codes(network: Network | Outline, config: PrecisionConfig) -> dict[Precision, list[str]]:
+def asked_codes(network: Outline, config: PrecisionConfig) -> dict[Precision, list[str]]:
     """The groups of a config that not all releases can be told of, by precision: those that read codes, and those whose
     products are summed in FP32."""
     found: dict[Precision, list[str]] = {}
@@ -34,7 +33,7 @@ def asked_codes(network: Network | Outline, config: PrecisionConfig) -> dict[Pre
     return found
 
 
-def refuse_codes(network: Network | Outline, config: PrecisionConfig, takes: Collection[Precision], who: str,
+def refuse_codes(network: Outline, config: PrecisionConfig, takes: Collection[Precision], who: str,
                  gpu: tuple[int, int] | None = None) -> None:
     """Checks that a release and a GPU support what a config asks for.
 

@@ -85,7 +85,7 @@ class Parting:
         return f"{KERNEL}: {with_unit(self.built.figure(''))} for {with_unit(self.simulated.figure())} simulated"
 
 
-def parting(network: Network | Outline, simulated: Mapping[str, GroupErrors], inside: EngineErrors | None
+def parting(network: Outline, simulated: Mapping[str, GroupErrors], inside: EngineErrors | None
             ) -> Parting | None:
     """Where in network order an engine first does something that is not simulated; None where it does so nowhere, or
     that is not known.
@@ -178,7 +178,7 @@ def made_otherwise(network: Network, config: PrecisionConfig, rung: Rung, made: 
     return found
 
 
-def what_to_check(network: Network | Outline, config: PrecisionConfig, simulated: Verdict | None, result: EngineResult,
+def what_to_check(network: Outline, config: PrecisionConfig, simulated: Verdict | None, result: EngineResult,
                   fp32_engine: EngineResult | None = None, parts: Parting | None = None) -> list[str]:
     """What to look at if an engine is worse than simulated by more than `GAP_DB`; empty if it is not.
 

@@ -85,7 +85,7 @@ def smoothings(network: Network, norms: Iterable[str], samples: Samples, backend
     return made
 
 
-def with_smoothings(config: PrecisionConfig, network: Network | Outline, made: Mapping[str, Smooth]) -> PrecisionConfig:
+def with_smoothings(config: PrecisionConfig, network: Outline, made: Mapping[str, Smooth]) -> PrecisionConfig:
     """A config with channels scaled; ranges and corrections of what they feed go, which were measured without."""
     reads = [read for name in made for read in network.free.norms[name].reads]
     readers = {group.name for read in reads if (group := network.group_of(read.port[0])) is not None}

@@ -108,7 +108,7 @@ _SCORES = frozenset(("Gemm", "MatMul", "Conv", "Softmax", "LogSoftmax", "GlobalA
 """Operators that compute class scores; an output of anything else (a division by its norm) is no classifier's."""
 
 
-def class_scores(network: Network | Outline, judged: Sequence[Judged]) -> Judged | None:
+def class_scores(network: Outline, judged: Sequence[Judged]) -> Judged | None:
     """The judged output with a classifier's scores, ``(samples, classes)`` or with axes of 1 behind; None without."""
     floats = [one for one in judged if one.kind == FLOAT]
     if len(floats) != 1 or floats[0].slices or floats[0].mask:

@@ -22,7 +22,6 @@ from trt_tui.core.measure.reference import Named
 from trt_tui.core.measure.stages import Stage
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import Outline
-from trt_tui.core.network.network import Network
 from trt_tui.core.precision import FP16_MAX
 from trt_tui.words import EXPORTED
 
@@ -212,7 +211,7 @@ def rung_record(rung: Rung) -> dict[str, Any]:
     return record
 
 
-def preview_record(network: Network | Outline, config: PrecisionConfig, preview: Preview) -> dict[str, Any]:
+def preview_record(network: Outline, config: PrecisionConfig, preview: Preview) -> dict[str, Any]:
     """How many groups of a config a builder would not run as asked, by what it says without a GPU."""
     return {"builder": "TensorRT-RTX", "release": preview.release, "gpu": f"SM{preview.target[0]}{preview.target[1]}",
             "seconds": round(preview.seconds, 3), "kernels": len(preview.kernels), "groups": len(network.groups),
@@ -220,7 +219,7 @@ def preview_record(network: Network | Outline, config: PrecisionConfig, preview:
             **({"remarks": {name: list(told) for name, told in preview.remarks.items()}} if preview.remarks else {})}
 
 
-def run_record(network: Network | Outline, run: Measured) -> dict[str, Any]:
+def run_record(network: Outline, run: Measured) -> dict[str, Any]:
     """What was measured of one config, by layer and by group."""
     record: dict[str, Any] = {"source": "simulated"}
     if run.verdict is not None:
@@ -265,7 +264,7 @@ def run_record(network: Network | Outline, run: Measured) -> dict[str, Any]:
     return record
 
 
-def comparison_record(network: Network | Outline, sha256: str, data: _Data, backend: _Backend,
+def comparison_record(network: Outline, sha256: str, data: _Data, backend: _Backend,
                       runs: Mapping[str, Measured], metric: Mapping[str, float] | None = None,
                       fp32_engine: EngineResult | None = None, reference: Named | None = None) -> dict[str, Any]:
     """The record of schema ``comparison-v1``: simulated runs, and engines beside them as runs of their own.

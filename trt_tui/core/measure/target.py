@@ -13,7 +13,6 @@ from trt_tui.core.measure.comparison import Errors, Verdict
 from trt_tui.core.measure.judge import FLOAT, INTEGER, Judged, class_scores
 from trt_tui.core.measure.judgement import Judgement
 from trt_tui.core.network.layers import Outline
-from trt_tui.core.network.network import Network
 from trt_tui.errors import InputError
 from trt_tui.words import cosine, decibels, first_few, metric_figure, number, plural, rate, with_unit
 
@@ -298,7 +297,7 @@ class Target:
         name = self.kind if self.kind != "metric" else self.title if part is None else part
         return f"{name} {shown(figure)}"
 
-    def require_measurable(self, judged: Sequence[Judged], network: Network | Outline, metric: str | None) -> None:
+    def require_measurable(self, judged: Sequence[Judged], network: Outline, metric: str | None) -> None:
         """Refuses a target whose figure is not measured on these judged outputs.
 
         Raises:

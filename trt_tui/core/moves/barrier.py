@@ -7,8 +7,8 @@ TensorRT-RTX 1.7 at least, so the tensor is an output that nobody has to read.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from trt_tui.core.moves.move import Decided, Structure, Subject, in_order
-from trt_tui.core.network.layers import Group
+from trt_tui.core.moves.move import Decided, Subject, in_order
+from trt_tui.core.network.layers import Group, Outline
 
 
 class _Results(Subject):
@@ -16,22 +16,22 @@ class _Results(Subject):
 
     noun, key, whole, why_one = "tensor", "tensors", "tensor", "it is an output or it is not"
 
-    def has(self, network: Structure, name: str) -> bool:
+    def has(self, network: Outline, name: str) -> bool:
         return network.has_tensor(name)
 
-    def known(self, network: Structure) -> list[str]:
+    def known(self, network: Outline) -> list[str]:
         return [output for layer in network.layers for output in layer.outputs if output]
 
-    def target(self, network: Structure, name: str) -> str | None:
+    def target(self, network: Outline, name: str) -> str | None:
         return name
 
-    def names(self, network: Structure, target: str) -> tuple[str, ...]:
+    def names(self, network: Outline, target: str) -> tuple[str, ...]:
         return (target,)
 
     def of(self, group: Group) -> Sequence[str]:
         return tuple(dict.fromkeys((group.tail, *group.outputs)))
 
-    def ordered(self, network: Structure, targets: Iterable[str]) -> list[str]:
+    def ordered(self, network: Outline, targets: Iterable[str]) -> list[str]:
         return in_order(self.known(network), targets)
 
 
@@ -45,7 +45,7 @@ class Barrier(Decided):
 
     reason: str = "user"
 
-    def refused(self, network: Structure, target: str) -> str:
+    def refused(self, network: Outline, target: str) -> str:
         """Why the tensor cannot be an output; see `Move.refused`."""
         if any(info.name == target for info in network.outputs):
             return "it is an output of the network already"

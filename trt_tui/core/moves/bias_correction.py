@@ -11,8 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from trt_tui.core.moves import vectors
-from trt_tui.core.moves.move import GROUPS, Change, Decided, Defaults, Structure
+from trt_tui.core.moves.move import GROUPS, Change, Decided, Defaults
 from trt_tui.core.network.free import Port
+from trt_tui.core.network.layers import Outline
 from trt_tui.core.precision import Precision
 
 
@@ -36,14 +37,14 @@ class BiasCorrection(Decided):
         """The shift."""
         return self.shift
 
-    def refused(self, network: Structure, target: str) -> str:
+    def refused(self, network: Outline, target: str) -> str:
         """Why nothing can be added there; see `Move.refused`."""
         bias = network.free.biases.get(target)
         if bias is None:
             return "it has no INT8 form, and so no error of weights to make up for"
         return bias.refused or vectors.refused(self.shift, bias.channels)
 
-    def folds(self, network: Structure, target: str, defaults: Defaults) -> Mapping[Port, Change]:
+    def folds(self, network: Outline, target: str, defaults: Defaults) -> Mapping[Port, Change]:
         """The bias, while the group runs in INT8; see `Move.folds`."""
         bias = network.free.biases[target]
         if bias.port is None or defaults.precision_of(network.group(target)) is not Precision.INT8:

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from trt_tui.core.moves.move import GROUPS, Decided, Defaults, Structure
+from trt_tui.core.moves.move import GROUPS, Decided, Defaults
+from trt_tui.core.network.layers import Outline
 from trt_tui.core.precision import Precision
 
 
@@ -20,7 +21,7 @@ class Choice(Decided):
         """The precision, as files name it."""
         return self.precision.value
 
-    def refused(self, network: Structure, target: str) -> str:
+    def refused(self, network: Outline, target: str) -> str:
         """Why the group cannot run in that precision; see `Move.refused`."""
         if self.precision is Precision.TF32:
             return 'TF32 is a setting of the whole engine in every release: "tf32": true, or --tf32'
@@ -44,7 +45,7 @@ class Choice(Decided):
         return f"run in {self.label}"
 
     @classmethod
-    def label_without(cls, network: Structure, target: str, defaults: Defaults) -> str:
+    def label_without(cls, network: Outline, target: str, defaults: Defaults) -> str:
         """The precision that the group has by default."""
         group = network.group(target)
         return group.label(defaults.default_for(group))

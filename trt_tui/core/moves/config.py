@@ -12,9 +12,9 @@ from typing import TypeVar
 from trt_tui.core.codes import CODES
 from trt_tui.core.moves.choice import Choice
 from trt_tui.core.moves.kinds import KINDS
-from trt_tui.core.moves.move import GROUPS, Defaults, Move, Structure
+from trt_tui.core.moves.move import GROUPS, Defaults, Move
 from trt_tui.core.moves.range_choice import RangeChoice
-from trt_tui.core.network.layers import Group
+from trt_tui.core.network.layers import Group, Outline
 from trt_tui.core.precision import LADDER, Precision, rank
 
 M = TypeVar("M", bound=Move)
@@ -81,7 +81,7 @@ class PrecisionConfig(Defaults):
         """Whether every group has what it has in the network's own file."""
         return self.quantized is Precision.FILE and not self.moves
 
-    def codes_in_use(self, network: Structure) -> Precision:
+    def codes_in_use(self, network: Outline) -> Precision:
         """The codes that the groups of a network mostly are in, by a file's own precisions too; where none is, those
         that the config's default names, else INT8."""
         counts = Counter(named for group in network.groups
@@ -90,7 +90,7 @@ class PrecisionConfig(Defaults):
             return min(counts, key=lambda precision: (-counts[precision], rank(precision)))
         return self.quantized if self.quantized in CODES else Precision.INT8
 
-    def lowest_in_use(self, network: Structure) -> Precision:
+    def lowest_in_use(self, network: Outline) -> Precision:
         """The codes in use, or of a config without any the 16-bit type that most groups are in, if there is one."""
         codes = self.codes_in_use(network)
         counts = Counter(group.stands_for(self.precision_of(group)).values for group in network.groups)
@@ -130,7 +130,7 @@ class PrecisionConfig(Defaults):
             yield from ((target, self.moves[kind.kind, target]) for target in dict.fromkeys(kind.subject.of(group))
                         if (kind.kind, target) in self.moves)
 
-    def shown(self, network: Structure) -> Iterator[tuple[type[Move], list[tuple[str, Move]]]]:
+    def shown(self, network: Outline) -> Iterator[tuple[type[Move], list[tuple[str, Move]]]]:
         """The kinds of which there are moves, and these with their targets in network order."""
         for kind in KINDS.values():
             targets = [target for word, target in self.moves if word == kind.kind]
@@ -159,7 +159,7 @@ class PrecisionConfig(Defaults):
         precision = self._runs_in.get(group.name)
         return precision if precision is not None else self.default_for(group)
 
-    def assignment(self, network: Structure) -> dict[str, Precision]:
+    def assignment(self, network: Outline) -> dict[str, Precision]:
         """The asked precision of every group, by group name, in network order."""
         return {group.name: self.precision_of(group) for group in network.groups}
 
@@ -185,7 +185,7 @@ class PrecisionConfig(Defaults):
             return self.without_groups(groups)
         return self.with_groups(groups, Precision.FP32)
 
-    def raised(self, network: Structure) -> tuple[str, ...]:
+    def raised(self, network: Outline) -> tuple[str, ...]:
         """Names of the groups that run in a higher precision than the defaults give them, in network order."""
         return tuple(group.name for group in network.groups
                      if group.name in self._runs_in
@@ -214,7 +214,7 @@ def distance(one: PrecisionConfig, other: PrecisionConfig) -> int:
     return len(moves) + (one.quantized is not other.quantized) + (one.other is not other.other)
 
 
-def tables(config: PrecisionConfig, network: Structure) -> Iterator[tuple[tuple[str, ...], list[tuple[str, ...]]]]:
+def tables(config: PrecisionConfig, network: Outline) -> Iterator[tuple[tuple[str, ...], list[tuple[str, ...]]]]:
     """The moves of each kind as a table: its header, and rows of target, operator (of a group), what, by whom."""
     for kind, moves in config.shown(network):
         if kind.subject is GROUPS:
@@ -235,7 +235,7 @@ class Compared:
     there: str
 
 
-def compared(one: PrecisionConfig, other: PrecisionConfig, network: Structure) -> list[Compared]:
+def compared(one: PrecisionConfig, other: PrecisionConfig, network: Outline) -> list[Compared]:
     """What differs between two configs in words, by kind, in network order."""
     lines = []
     for kind in KINDS.values():

@@ -11,18 +11,19 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal
 
 import msgspec
 import numpy as np
 
+from trt_tui.core.calibration.calibrate import Calibration
 from trt_tui.core.moves.choice import Choice
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.entries import encoded, shaped
-from trt_tui.core.moves.move import Structure
 from trt_tui.core.moves.placing import Entry, Named, Placing
 from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.moves.twins import around_codes, has_own_precisions, in_file, twin_sha256
+from trt_tui.core.network.layers import Outline
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
@@ -36,30 +37,6 @@ _DIGEST_BYTES = 3
 _GREATEST = 1.7976931348623157e308
 OtherCodes = Annotated[str, msgspec.Meta(pattern="^fp8$")]
 Amax = Annotated[float, msgspec.Meta(ge=0, le=_GREATEST)]
-
-
-class WrittenRanges(Protocol):
-    """What is written of a calibration; see `trt_tui.core.calibration.calibrate.Calibration`."""
-
-    @property
-    def method(self) -> str:
-        """The calibration method."""
-
-    @property
-    def samples(self) -> int:
-        """How many samples it has seen."""
-
-    @property
-    def data_sha256(self) -> str:
-        """Hash of these samples."""
-
-    @property
-    def ranges(self) -> Mapping[str, float]:
-        """amax by tensor name, in the tensor's own units."""
-
-    @property
-    def others(self) -> Mapping[str, Mapping[str, float]]:
-        """The same by the precision whose codes have others."""
 
 
 @dataclass(frozen=True)
@@ -167,9 +144,9 @@ _VERSIONS: dict[int, type[_File]] = {1: _Version1, VERSION: _Version2}
 
 
 def config_text(
-    network: Structure,
+    network: Outline,
     config: PrecisionConfig,
-    calibration: WrittenRanges | None = None,
+    calibration: Calibration | None = None,
     *,
     evidence: Mapping[str, Any] | None = None,
     tolerance: str = "",
@@ -244,11 +221,11 @@ def _sorted(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _sha256(network: Structure) -> str:
+def _sha256(network: Outline) -> str:
     return network.sha256() if isinstance(network, Network) else ""
 
 
-def _digests(network: Structure) -> str:
+def _digests(network: Outline) -> str:
     """Base64 of the first 3 bytes of each layer's hash, in network order; tells which layers differ."""
     return base64.b64encode(b"".join(network.digests[layer.name] for layer in network.layers)).decode("ascii")
 
@@ -256,7 +233,7 @@ def _digests(network: Structure) -> str:
 # -- reading --------------------------------------------------------------------------------------------------------
 
 
-def read_config(path: Path | str, network: Structure, *, force: bool = False, sha256: str | None = None
+def read_config(path: Path | str, network: Outline, *, force: bool = False, sha256: str | None = None
                 ) -> LoadedConfig:
     """Reads a config for a network.
 
@@ -305,7 +282,7 @@ def read_config(path: Path | str, network: Structure, *, force: bool = False, sh
                         tuple(placing.warnings), file.tolerance, file.evidence, file.made_with, others)
 
 
-def _ranges(written: Mapping[str, Any], where: str, file: str, network: Structure, placing: Placing
+def _ranges(written: Mapping[str, Any], where: str, file: str, network: Outline, placing: Placing
             ) -> dict[str, float]:
     """The amax by tensor name of those tensors that the network has."""
     ranges = {tensor: shaped(amax, Amax, file, f"{where}[{tensor!r}]") for tensor, amax in written.items()}
@@ -382,7 +359,7 @@ def _out_of_file(file: str, model: _Model, placing: Placing, tf32: bool) -> Prec
                            Precision.FP32, tf32)
 
 
-def _tell_of_structure(file: str, network: Structure, model: _Model, placing: Placing, force: bool) -> None:
+def _tell_of_structure(file: str, network: Outline, model: _Model, placing: Placing, force: bool) -> None:
     """Refuses a config for another structure, or warns where that was asked for."""
     differs = _difference(network, model, placing.unknown(Choice.subject))
     if not force:
@@ -392,7 +369,7 @@ def _tell_of_structure(file: str, network: Structure, model: _Model, placing: Pl
     placing.warnings.append(f"{file} was made for another structure ({model.name}); {differs}.")
 
 
-def _difference(network: Structure, model: _Model, unknown: Sequence[str]) -> str:
+def _difference(network: Outline, model: _Model, unknown: Sequence[str]) -> str:
     layers = network.layers
     said = [] if model.nodes in (None, len(layers)) else [
         f"it has {model.nodes} nodes and this network {len(layers)}"]

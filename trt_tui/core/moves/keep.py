@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from trt_tui.core.moves.move import GROUPS, Move, Structure
+from trt_tui.core.moves.move import GROUPS, Move
+from trt_tui.core.network.layers import Outline
 from trt_tui.core.precision import Precision
 
 KEPT_IN = (Precision.FP32, Precision.FP16, Precision.BF16)
@@ -24,7 +25,7 @@ class Keep(Move):
         """The precision, as files name it; which rule asks for it changes nothing."""
         return str(self.precision.value)
 
-    def refused(self, network: Structure, target: str) -> str:
+    def refused(self, network: Outline, target: str) -> str:
         """Why the group cannot run in that precision; see `Move.refused`."""
         if self.precision not in KEPT_IN:
             return f"a rule keeps layers in {', '.join(one.label for one in KEPT_IN)}"

@@ -15,12 +15,11 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.keep import KEPT_IN, Keep
 from trt_tui.core.network.hierarchy import build_tree, titles
 from trt_tui.core.network.layers import Group, Outline
-from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision, rank
 from trt_tui.errors import InputError
 from trt_tui.words import first_few, plural
 
-Named: TypeAlias = Network | Outline
+Named: TypeAlias = Outline
 
 _NORMS = frozenset("LayerNorm RMSNorm GroupNorm L2Norm LayerNormalization RMSNormalization GroupNormalization "
                    "InstanceNormalization LpNormalization".split())

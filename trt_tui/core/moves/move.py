@@ -3,77 +3,13 @@
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import numpy as np
 
-from trt_tui.core.network.free import Free, Port
-from trt_tui.core.network.layers import Group, Layer
+from trt_tui.core.network.free import Port
+from trt_tui.core.network.layers import Group, Outline
 from trt_tui.core.precision import Precision
-from trt_tui.core.runner import TensorInfo
-
-
-class Structure(Protocol):
-    """What moves ask of a network; a `Network` has it and its `Outline`."""
-
-    @property
-    def name(self) -> str:
-        """The network's name."""
-
-    @property
-    def layers(self) -> tuple[Layer, ...]:
-        """All layers, in network order."""
-
-    @property
-    def groups(self) -> tuple[Group, ...]:
-        """All fusion groups, in network order."""
-
-    @property
-    def inputs(self) -> tuple[TensorInfo, ...]:
-        """What the network is fed."""
-
-    @property
-    def outputs(self) -> tuple[TensorInfo, ...]:
-        """What the network yields."""
-
-    @property
-    def activations(self) -> tuple[str, ...]:
-        """Tensors whose range INT8 needs, in network order."""
-
-    @property
-    def structure_sha256(self) -> str:
-        """Hash of everything but the weights' values."""
-
-    @property
-    def digests(self) -> Mapping[str, bytes]:
-        """The first bytes of each layer's hash, by name."""
-
-    @property
-    def free(self) -> Free:
-        """What can be changed at no cost at run time."""
-
-    def layer(self, name: str) -> Layer:
-        """A layer by its name.
-
-        Raises:
-            KeyError: there is none of that name.
-        """
-
-    def has_layer(self, name: str) -> bool:
-        """Whether there is a layer of that name."""
-
-    def group(self, name: str) -> Group:
-        """A group by its name.
-
-        Raises:
-            KeyError: there is none of that name.
-        """
-
-    def group_of(self, layer: str) -> Group | None:
-        """The group that a layer lies in; None where it lies in none."""
-
-    def has_tensor(self, name: str) -> bool:
-        """Whether there is a tensor of that name."""
 
 
 @dataclass(frozen=True)
@@ -137,23 +73,23 @@ class Subject(ABC):
     why_one: ClassVar[str]
 
     @abstractmethod
-    def has(self, network: Structure, name: str) -> bool:
+    def has(self, network: Outline, name: str) -> bool:
         """Whether a name of a file is one of the network."""
 
     @abstractmethod
-    def known(self, network: Structure) -> list[str]:
+    def known(self, network: Outline) -> list[str]:
         """The names that a file may hold, in network order."""
 
     @abstractmethod
-    def target(self, network: Structure, name: str) -> str | None:
+    def target(self, network: Outline, name: str) -> str | None:
         """The target that a name of the network belongs to, None where it belongs to none."""
 
-    def why_none(self, network: Structure, name: str) -> str:
+    def why_none(self, network: Outline, name: str) -> str:
         """Why a name of the network belongs to no target."""
         return f"it is no {self.whole}"
 
     @abstractmethod
-    def names(self, network: Structure, target: str) -> tuple[str, ...]:
+    def names(self, network: Outline, target: str) -> tuple[str, ...]:
         """Every name of a target, in network order."""
 
     @abstractmethod
@@ -161,7 +97,7 @@ class Subject(ABC):
         """The targets that are shown with a group."""
 
     @abstractmethod
-    def ordered(self, network: Structure, targets: Iterable[str]) -> list[str]:
+    def ordered(self, network: Outline, targets: Iterable[str]) -> list[str]:
         """Targets in network order, those that the network lacks at the end by name."""
 
 
@@ -170,26 +106,26 @@ class _Groups(Subject):
 
     noun, key, whole, why_one = "layer", "layers", "group", "TensorRT fuses them"
 
-    def has(self, network: Structure, name: str) -> bool:
+    def has(self, network: Outline, name: str) -> bool:
         return network.has_layer(name)
 
-    def known(self, network: Structure) -> list[str]:
+    def known(self, network: Outline) -> list[str]:
         return [layer.name for layer in network.layers]
 
-    def target(self, network: Structure, name: str) -> str | None:
+    def target(self, network: Outline, name: str) -> str | None:
         group = network.group_of(name)
         return None if group is None else group.name
 
-    def why_none(self, network: Structure, name: str) -> str:
+    def why_none(self, network: Outline, name: str) -> str:
         return f"it has no precision of its own: {network.layer(name).note or 'no float result'}"
 
-    def names(self, network: Structure, target: str) -> tuple[str, ...]:
+    def names(self, network: Outline, target: str) -> tuple[str, ...]:
         return network.group(target).layers
 
     def of(self, group: Group) -> Sequence[str]:
         return (group.name,)
 
-    def ordered(self, network: Structure, targets: Iterable[str]) -> list[str]:
+    def ordered(self, network: Outline, targets: Iterable[str]) -> list[str]:
         return in_order([group.name for group in network.groups], targets)
 
 
@@ -198,23 +134,23 @@ class _Tensors(Subject):
 
     noun, key, whole, why_one = "tensor", "tensors", "tensor", "a tensor has one"
 
-    def has(self, network: Structure, name: str) -> bool:
+    def has(self, network: Outline, name: str) -> bool:
         return network.has_tensor(name)
 
-    def known(self, network: Structure) -> list[str]:
+    def known(self, network: Outline) -> list[str]:
         outputs = [output for layer in network.layers for output in layer.outputs if output]
         return [*(info.name for info in network.inputs), *outputs]
 
-    def target(self, network: Structure, name: str) -> str | None:
+    def target(self, network: Outline, name: str) -> str | None:
         return name
 
-    def names(self, network: Structure, target: str) -> tuple[str, ...]:
+    def names(self, network: Outline, target: str) -> tuple[str, ...]:
         return (target,)
 
     def of(self, group: Group) -> Sequence[str]:
         return [site.tensor for site in group.activations()]
 
-    def ordered(self, network: Structure, targets: Iterable[str]) -> list[str]:
+    def ordered(self, network: Outline, targets: Iterable[str]) -> list[str]:
         return in_order(network.activations, targets)
 
 
@@ -266,7 +202,7 @@ class Move(ABC):
         """What it changes, without who said so. It has a ``repr`` that is the same in every run."""
 
     @abstractmethod
-    def refused(self, network: Structure, target: str) -> str:
+    def refused(self, network: Outline, target: str) -> str:
         """Why it cannot be made on a target of the network, "" where it can."""
 
     @property
@@ -282,7 +218,7 @@ class Move(ABC):
         """
         return
 
-    def folds(self, network: Structure, target: str, defaults: Defaults) -> Mapping[Port, Change]:
+    def folds(self, network: Outline, target: str, defaults: Defaults) -> Mapping[Port, Change]:
         """The constants that it changes, by the layer input that reads them.
 
         Args:
@@ -328,7 +264,7 @@ class Move(ABC):
         return f"{self.column} {self.label} by {self.set_by}"
 
     @classmethod
-    def label_without(cls, network: Structure, target: str, defaults: Defaults) -> str:
+    def label_without(cls, network: Outline, target: str, defaults: Defaults) -> str:
         """What stands in a comparison for a target without such a move."""
         return cls.absent
 

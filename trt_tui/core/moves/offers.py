@@ -4,26 +4,26 @@ from collections.abc import Iterable
 
 from trt_tui.core.moves.bias_correction import BiasCorrection
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.move import Move, Structure
+from trt_tui.core.moves.move import Move
 from trt_tui.core.moves.rewrite import Rewrite
 from trt_tui.core.moves.smooth import Smooth
-from trt_tui.core.network.layers import Group
+from trt_tui.core.network.layers import Group, Outline
 from trt_tui.core.precision import Precision
 
 
-def no_rewrite(network: Structure, group: Group) -> str:
+def no_rewrite(network: Outline, group: Group) -> str:
     """Why a group cannot be written as an operator, "" where it can."""
     norm = network.free.norms.get(group.name)
     return "no LayerNorm or RMSNorm that was taken apart" if norm is None else norm.no_rewrite
 
 
-def no_smoothing(network: Structure, group: Group) -> str:
+def no_smoothing(network: Outline, group: Group) -> str:
     """Why the channels at a group, a normalisation or what it feeds, cannot be scaled, "" where they can."""
     norm = network.free.before(group.name, group.layers)
     return "no LayerNorm or RMSNorm alone feeds it" if norm is None else network.free.norms[norm].no_smooth
 
 
-def no_correction(network: Structure, group: Group, config: PrecisionConfig) -> str:
+def no_correction(network: Outline, group: Group, config: PrecisionConfig) -> str:
     """Why the bias of a group cannot be corrected in a config, "" where it can."""
     bias = network.free.biases.get(group.name)
     if bias is None:
@@ -42,7 +42,7 @@ def out_of_the_file(config: PrecisionConfig, groups: Iterable[Group], reason: st
     return config
 
 
-def made(network: Structure, config: PrecisionConfig, group: Group) -> list[tuple[type[Move], str]]:
+def made(network: Outline, config: PrecisionConfig, group: Group) -> list[tuple[type[Move], str]]:
     """The free moves that a config has on a group, or on the normalisation that feeds it: their kinds and targets."""
     norm = network.free.before(group.name, group.layers)
     wanted: list[tuple[type[Move], str | None]] = [(Rewrite, group.name), (Smooth, norm), (BiasCorrection, group.name)]

@@ -13,7 +13,8 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.entries import UnknownKindError, decoded, nonsense, shaped
 from trt_tui.core.moves.keep import Keep
 from trt_tui.core.moves.kinds import KINDS
-from trt_tui.core.moves.move import Move, Structure, Subject
+from trt_tui.core.moves.move import Move, Subject
+from trt_tui.core.network.layers import Outline
 from trt_tui.errors import InputError
 from trt_tui.words import first_few
 
@@ -82,7 +83,7 @@ class Placing:
         warnings: What was ignored and what to mind, one sentence each.
     """
 
-    def __init__(self, file: str, network: Structure, moves: Sequence[Named]) -> None:
+    def __init__(self, file: str, network: Outline, moves: Sequence[Named]) -> None:
         self.file = file
         self.network = network
         self.moves = list(moves)

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trt_tui.core.calibration.given import chosen_from_data
-from trt_tui.core.moves.move import TENSORS, Move, Structure
+from trt_tui.core.moves.move import TENSORS, Move
+from trt_tui.core.network.layers import Outline
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class RangeChoice(Move):
         """Whether it holds figures that were measured."""
         return chosen_from_data(self.method)
 
-    def refused(self, network: Structure, target: str) -> str:
+    def refused(self, network: Outline, target: str) -> str:
         """Why this is no range; see `Move.refused`."""
         return "" if math.isfinite(self.amax) and self.amax >= 0 else "a range is a finite number from 0 up"
 

@@ -7,7 +7,8 @@ result is rounded, and a square overflows FP16 from 256 up.
 from dataclasses import dataclass
 from typing import Literal
 
-from trt_tui.core.moves.move import GROUPS, Decided, Structure
+from trt_tui.core.moves.move import GROUPS, Decided
+from trt_tui.core.network.layers import Outline
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Rewrite(Decided):
         """The operator."""
         return self.operator
 
-    def refused(self, network: Structure, target: str) -> str:
+    def refused(self, network: Outline, target: str) -> str:
         """Why the operator cannot stand there; see `Move.refused`."""
         norm = network.free.norms.get(target)
         if norm is None:

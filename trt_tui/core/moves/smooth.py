@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from trt_tui.core.moves import vectors
-from trt_tui.core.moves.move import GROUPS, Change, Decided, Defaults, Structure
+from trt_tui.core.moves.move import GROUPS, Change, Decided, Defaults
 from trt_tui.core.network.free import Port
+from trt_tui.core.network.layers import Outline
 
 DEFAULT_STRENGTH = 0.5
 """The exponent a: 0 leaves all difficulty in the activations, 1 moves it into the weights."""
@@ -44,7 +45,7 @@ class Smooth(Decided):
         """The factors and the ranges."""
         return self.factors, tuple(sorted(self.ranges.items()))
 
-    def refused(self, network: Structure, target: str) -> str:
+    def refused(self, network: Outline, target: str) -> str:
         """Why the channels cannot be scaled so; see `Move.refused`."""
         norm = network.free.norms.get(target)
         if norm is None:
@@ -62,7 +63,7 @@ class Smooth(Decided):
         """Sets the ranges behind the division; see `Move.adjust`."""
         amax.update(self.ranges)
 
-    def folds(self, network: Structure, target: str, defaults: Defaults) -> Mapping[Port, Change]:
+    def folds(self, network: Outline, target: str, defaults: Defaults) -> Mapping[Port, Change]:
         """The normalisation's scale and bias, and the weights behind; see `Move.folds`."""
         norm = network.free.norms[target]
         factors = vectors.unpacked(self.factors)

@@ -3,18 +3,16 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx
-import onnx_ir as ir
 
 from trt_tui.core.network.conversion import without_weights
 from trt_tui.core.network.graph import macs
 from trt_tui.core.network.inference import inferred
 from trt_tui.core.network.layers import Outline, Shape
 from trt_tui.core.network.network import Network
-from trt_tui.core.runner import TensorInfo
 
 Attributes: TypeAlias = Mapping[str, Any]
 """Attributes of a node by name, as onnx reads them."""
@@ -29,19 +27,6 @@ _LARGEST = 64
 """Elements of a tensor that may still be a shape."""
 
 
-class Sized(Protocol):
-    """What is asked of a network."""
-
-    model: ir.Model
-
-    @property
-    def inputs(self) -> tuple[TensorInfo, ...]:
-        """What it is fed."""
-
-    def shape(self, tensor: str) -> Shape | None:
-        """Sizes of a tensor, as inferred."""
-
-
 class Shapes:
     """Shapes of a network's tensors: as the network has them, and folded where that leaves a size open.
 
@@ -49,7 +34,7 @@ class Shapes:
     fixed: elsewhere sizes are open because the data decide them.
     """
 
-    def __init__(self, network: Sized) -> None:
+    def __init__(self, network: Network) -> None:
         self._network = network
         self._fixed = all(isinstance(size, int) for info in network.inputs for size in (info.shape or (None,) * 2)[1:])
         self._values: dict[str, np.ndarray] = {}

@@ -1,10 +1,9 @@
 """Layers that are known to gain little or to lose much in codes, each with where that is known from."""
 
-from collections.abc import Collection, Iterable, Mapping
-from typing import Protocol
+from collections.abc import Iterable, Mapping
 
-from trt_tui.core.network.layers import Group, Layer, Shape, Trouble
-from trt_tui.core.runner import TensorInfo
+from trt_tui.core.network.graph import LayerGraph
+from trt_tui.core.network.layers import Group, Layer, Trouble
 from trt_tui.words import plural
 
 LEAST_CHANNELS = 16
@@ -16,22 +15,7 @@ FQ_VIT = "Lin et al., FQ-ViT, 2022"
 DOREFA = "Zhou et al., DoReFa-Net, 2016"
 
 
-class Shaped(Protocol):
-    """What the rules ask of a network."""
-
-    @property
-    def inputs(self) -> tuple[TensorInfo, ...]:
-        """What it is fed."""
-
-    @property
-    def constants(self) -> Collection[str]:
-        """Names of tensors that are stored."""
-
-    def shape(self, tensor: str) -> Shape | None:
-        """Sizes of a tensor."""
-
-
-def narrow(network: Shaped, layers: Iterable[Layer]) -> dict[str, str]:
+def narrow(network: LayerGraph, layers: Iterable[Layer]) -> dict[str, str]:
     """Which of some Convs ModelOpt leaves out by rules of its own, whatever it is told, and why.
 
     The rules are those of ModelOpt 0.47, ``find_nodes_from_convs_to_exclude`` in
@@ -63,7 +47,7 @@ def narrow(network: Shaped, layers: Iterable[Layer]) -> dict[str, str]:
     return reasons
 
 
-def troubles_of(network: Shaped, layers: Mapping[str, Layer], groups: Iterable[Group]
+def troubles_of(network: LayerGraph, layers: Mapping[str, Layer], groups: Iterable[Group]
                 ) -> dict[str, tuple[Trouble, ...]]:
     """The troubles of each group that can be quantized, by its name; groups without any are left out."""
     quantizable = [group for group in groups if group.quantizable]
@@ -78,7 +62,7 @@ def troubles_of(network: Shaped, layers: Mapping[str, Layer], groups: Iterable[G
     return found
 
 
-def _of_layers(network: Shaped, group: Group, layers: Mapping[str, Layer]) -> Iterable[Trouble]:
+def _of_layers(network: LayerGraph, group: Group, layers: Mapping[str, Layer]) -> Iterable[Trouble]:
     for layer in (layers[name] for name in sorted(group.anchors)):
         for why in narrow(network, [layer]).values():
             yield Trouble(f"a Conv with {why}: ModelOpt leaves it out, as INT8 saves no time there", MODELOPT)
@@ -90,7 +74,7 @@ def _of_layers(network: Shaped, group: Group, layers: Mapping[str, Layer]) -> It
             yield Trouble("it reads a Softmax: most values are near 0, where a scale up to 1 leaves few codes", FQ_VIT)
 
 
-def _small(network: Shaped, layer: Layer) -> str:
+def _small(network: LayerGraph, layer: Layer) -> str:
     """Why a MatMul or Gemm is too small for codes, "" where it is not or sizes are open.
 
     The rules are those of ``find_nodes_from_matmul_to_exclude`` in ``modelopt/onnx/quantization/graph_utils.py``: M or

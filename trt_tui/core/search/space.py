@@ -11,7 +11,6 @@ from trt_tui.core.moves.config import MoveKey, PrecisionConfig
 from trt_tui.core.moves.move import Move
 from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.network.layers import Outline
-from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision, rank
 from trt_tui.errors import InputError
 
@@ -33,7 +32,7 @@ class Space:
         InputError: no group can be raised, or TF32 is no rung of this start.
     """
 
-    network: Network | Outline
+    network: Outline
     start: PrecisionConfig
     higher: Precision = Precision.FP32
     between: tuple[Precision, ...] = ()
@@ -93,7 +92,7 @@ class Space:
         return tuple(name for name in self.candidates if name in wanted)
 
 
-def lowest(network: Network | Outline, rungs: Sequence[Precision], other: Precision, tf32: bool = False
+def lowest(network: Outline, rungs: Sequence[Precision], other: Precision, tf32: bool = False
            ) -> PrecisionConfig:
     """Each group in the lowest of some rungs that it can have; those that read no codes in ``other`` where the lowest
     of them is of codes."""
@@ -105,7 +104,7 @@ def lowest(network: Network | Outline, rungs: Sequence[Precision], other: Precis
     return config
 
 
-def lowered_beside(network: Network | Outline, config: PrecisionConfig, higher: Precision
+def lowered_beside(network: Outline, config: PrecisionConfig, higher: Precision
                    ) -> tuple[PrecisionConfig, tuple[str, ...]]:
     """The start of a search that lowers more than a config does, and the groups that stay as they are in it.
 
@@ -120,7 +119,7 @@ def lowered_beside(network: Network | Outline, config: PrecisionConfig, higher: 
     return start, tuple(group.name for group in fixed)
 
 
-def made_beside(network: Network | Outline, start: PrecisionConfig, config: PrecisionConfig) -> dict[MoveKey, Move]:
+def made_beside(network: Outline, start: PrecisionConfig, config: PrecisionConfig) -> dict[MoveKey, Move]:
     """The moves that a config has beside those of a start, with the precisions of groups that have their default again.
     """
     back = {key: Choice(config.precision_of(network.group(key[1])), start.moves[key].set_by)
