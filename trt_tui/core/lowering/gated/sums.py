@@ -105,25 +105,35 @@ class Rows(ABC):
             if tensor in self._present and self._share is not None:
                 length = self._emitter.add(nodes, "Mul", [length, self._share], "present")
                 length = self._emitter.add(nodes, "Round", [length], "length")
-            counts = self._emitter.add(nodes, "Concat", [length, self._fp16_counts(flat)], "counts", axis=0)
-            self._references[tensor] = Reference(squares, self._largest(flat, nodes), flat, counts)
+            largest = self._largest(flat, nodes)
+            counts = self._emitter.add(nodes, "Concat", [length, self._fp16_counts(flat, largest)], "counts", axis=0)
+            self._references[tensor] = Reference(squares, largest, flat, counts)
         return self._references[tensor]
 
-    def _fp16_counts(self, flat: ir.Value) -> ir.Value:
+    def _fp16_counts(self, flat: ir.Value, largest: ir.Value) -> ir.Value:
         """How many values FP16 cannot hold, too large and too small ones: float64 ``(2,)``; zeros unless asked for."""
         emitter = self._emitter
         nodes: Nodes = []
         size = emitter.add(nodes, "Abs", [flat], "size")
-        over = emitter.add(nodes, "And", [
-            emitter.add(nodes, "Greater", [size, emitter.scalar(FP16_MAX)], "large"),
-            emitter.add(nodes, "Less", [size, emitter.scalar(np.inf)], "finite")], "over")
         under = emitter.add(nodes, "And", [
             emitter.add(nodes, "Less", [size, emitter.scalar(FP16_LEAST)], "small"),
             emitter.add(nodes, "Greater", [size, emitter.scalar(0.0)], "nonzero")], "under")
-        counts = self._double(emitter.add(nodes, "Concat", [
-            self._reduce("ReduceSum", emitter.add(nodes, "Cast", [flags], "flags", to=int(ir.DataType.INT64)), nodes)
-            for flags in (over, under)], "counts", axis=0), nodes)
-        return self._counted(counts, nodes)
+        over = self._over(size, largest, nodes)
+        counts = emitter.add(nodes, "Concat", [over, self._number_of(under, nodes)], "counts", axis=0)
+        return self._counted(self._double(counts, nodes), nodes)
+
+    def _over(self, size: ir.Value, largest: ir.Value, nodes: Nodes) -> ir.Value:
+        """How many magnitudes are too large for FP16, infinities aside: int32 ``(1,)``."""
+        emitter = self._emitter
+        over = emitter.add(nodes, "And", [
+            emitter.add(nodes, "Greater", [size, emitter.scalar(FP16_MAX)], "large"),
+            emitter.add(nodes, "Less", [size, emitter.scalar(np.inf)], "finite")], "over")
+        return self._number_of(over, nodes)
+
+    def _number_of(self, flags: ir.Value, nodes: Nodes) -> ir.Value:
+        """How many flags are set: int32 ``(1,)``."""
+        ones = self._emitter.add(nodes, "Cast", [flags], "flags", to=int(ir.DataType.INT32))
+        return self._reduce("ReduceSum", ones, nodes)
 
     def _unmasked(self, tensor: str, flat: ir.Value, nodes: Nodes) -> ir.Value:
         """The flat tensor without what a mask hides: those elements say nothing about precision."""
@@ -296,6 +306,22 @@ class SumsEmitter(Rows):
             only_in_test("IsNaN"), only_in_test("IsInf")], "row", axis=0)
         self._declare(row)
         return self._emitter.graph([row], nodes, "careful")
+
+    def _over(self, size: ir.Value, largest: ir.Value, nodes: Nodes) -> ir.Value:
+        """Counted where there are any."""
+        emitter = self._emitter
+        counting: Nodes = []
+        uncounted: Nodes = []
+        over = super()._over(size, largest, counting)
+        none = emitter.add(uncounted, "Identity", [emitter.array(np.zeros(1, np.int32), "none32")], "none")
+        for value in (over, none):
+            value.type, value.shape = ir.TensorType(ir.DataType.INT32), ir.Shape([1])
+        beyond = emitter.add(nodes, "Greater", [largest, emitter.scalar(FP16_MAX)], "beyond")
+        found = emitter.choose(nodes, beyond, emitter.graph([over], counting, "over"),
+                               emitter.graph([none], uncounted, "none"), "if/over")[0]
+        found.name = emitter.name("if/over")
+        found.type, found.shape = over.type, over.shape
+        return found
 
     def _counted(self, counts: ir.Value, nodes: Nodes) -> ir.Value:
         """The counts where they are asked for, else zeros."""
