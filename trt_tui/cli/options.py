@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -268,20 +269,12 @@ def options_of(model: str, whatif_samples: int, arguments: dict[str, Any]) -> Op
     from trt_tui.core.precision import Precision
     from trt_tui.options import Options
 
-    return Options(
-        model, arguments["data"], arguments["calib_data"], tuple(arguments.get("judge", ())), arguments.get("metric"),
-        tuple(arguments["shapes"]), arguments.get("backend", "auto"), arguments["calib_method"], arguments["samples"],
-        whatif_samples, arguments["batch"], arguments.get("seed", 0), Precision(arguments["other"]),
-        arguments["calib_cache"], arguments.get("weak", False),
-        _compute_capability(arguments.get("compute_capability")), tuple(arguments.get("judge_at", ())),
-        arguments.get("strict", False), tf32=arguments.get("tf32", False), production=_production(arguments),
-        ort_ops=tuple(arguments.get("ort_ops", ())), keep=tuple(arguments.get("keep", ())),
-        tensor_ranges=_tensor_ranges(arguments.get("tensor_ranges", ())),
-        reference=arguments.get("reference"), exact=arguments.get("exact", False),
-        stages=tuple(arguments.get("stages", ())), engine=arguments.get("engine"), outputs=arguments.get("outputs"),
-        inputs=arguments.get("inputs"), preview=not arguments.get("no_preview", False),
-        builds=arguments.get("builds", 1), gpus=arguments.get("gpus"), workers=arguments.get("workers"),
-        scheduler=arguments.get("scheduler"))
+    said = {one.name: arguments[one.name] for one in fields(Options) if one.name in arguments}
+    said |= {"other": Precision(arguments["other"]), "production": _production(arguments),
+             "compute_capability": _compute_capability(arguments.get("compute_capability")),
+             "tensor_ranges": _tensor_ranges(arguments.get("tensor_ranges", ())),
+             "preview": not arguments.get("no_preview", False)}
+    return Options(model, whatif_samples=whatif_samples, **said)
 
 
 def check_config_or_precision(what: str, config_path: str | None, precision: str | None) -> None:
