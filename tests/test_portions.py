@@ -96,11 +96,9 @@ def figures(backend, network, samples):
         for _ in analysis.measure_largest():
             pass
         *_, verdict = analysis.verdict(INT8, ranges["minmax"])
-        shares = {}
-        for partial in measure_shares(analysis, INT8, ranges["minmax"], exact=True):
-            shares.update({name: share.owns for name, share in partial.value.items()})
+        shares = measure_shares(analysis, INT8, ranges["minmax"], exact=True)
         *_, layers = measure_layers(analysis, {"int8": INT8}, ranges["minmax"])
-        return [*ranges.values(), analysis.largest, shares,
+        return [*ranges.values(), analysis.largest, {name: share.owns for name, share in shares.items()},
                 {name: one.errors.sqnr_db for name, one in verdict.value.outputs.items()},
                 {name: (one.accumulated.sqnr_db, one.ref_max) for name, one in layers.value["int8"].items()},
                 {name: one.isolated.sqnr_db for name, one in layers.value["int8"].items() if one.isolated}
@@ -127,7 +125,7 @@ def test_a_batch_that_memory_does_not_suffice_for_goes_in_portions_with_the_same
     assert level == Level(f"{most} sample{'s' * (most > 1)} at a time", level.reason)
     assert "does not suffice for" in level.reason and set(short.runs) <= {0, 1, 2, 3}
     said = list(samples.portions.news())
-    assert {text.split(":")[0] for text in said} == {"runs in FP32", "errors at the groups"}
+    assert {text.split(":")[0] for text in said} == {"Runs in FP32", "Errors at the groups"}
 
 
 @pytest.mark.parametrize(("batch", "most"), [("batch", 0), (4, 3)])

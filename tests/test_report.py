@@ -99,6 +99,8 @@ def test_how_a_device_runs_the_simulation_is_said_with_its_reason(tmp_path, meas
         assert level.name in "".join(text for text, _ in header_line(session, 160))
     assert comparison_table(session).splitlines()[2] == bound.reason
     assert session.record()["simulation"] == {"level": bound.name, "reason": bound.reason}
+    session.apply(ev.RunsAt(3, Level("on the CPU", "too large")))
+    assert session.warnings[-1] == "Simulated on the CPU: too large"
     assert [line for line in session.log if bound.reason in line] == [f"Simulated with {bound.name}: {bound.reason}"]
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
+from trt_tui.core.data.portions import ON_HOST
 from trt_tui.core.runner import Level
 from trt_tui.files.scratch import clear_scratch
 from trt_tui.jobs import (
@@ -161,7 +162,7 @@ def _tell(workspace: Workspace, report: Report, told: Level | None) -> Level | N
     for note, text in workspace.others.told() if workspace.others is not None else ():
         report.send(ev.Note(report.job, text, note))
     for text in workspace.portions.news():
-        report.send(ev.Note(report.job, text))
+        report.send(ev.Note(report.job, text, "warning" if ON_HOST in text else "info"))
     if (level := workspace.level) is not None and level != told:
         report.send(ev.RunsAt(report.job, level))
     return level

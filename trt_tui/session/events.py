@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from functools import singledispatchmethod
 from typing import Protocol
 
+from trt_tui.core.data.portions import ON_HOST
 from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
@@ -209,7 +210,11 @@ class Events:
     def _runs_at(self, event: ev.RunsAt) -> None:
         state = self._state
         if event.level != state.level and event.level.reason:
-            state.log.append(f"Simulated with {event.level.name}: {event.level.reason}")
+            host = event.level.name.startswith(ON_HOST)
+            text = f"Simulated {'' if host else 'with '}{event.level.name}: {event.level.reason}"
+            state.log.append(text)
+            if host:
+                state.warnings.append(text)
         state.level = event.level
 
     @take.register

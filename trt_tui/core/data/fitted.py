@@ -15,13 +15,14 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from trt_tui.core.data.portions import ON_HOST
 from trt_tui.core.data.samples import Samples
 from trt_tui.core.runner import Backend, Level, Runner, TensorInfo
 from trt_tui.errors import OutOfMemoryError, TrtTuiError
 from trt_tui.words import plural
 
-ON_HOST, ARRAYS = "on the CPU", "arrays handed over"
-"""The names of levels."""
+ARRAYS = "arrays handed over"
+"""The name of a level."""
 
 PLAIN = "runs in FP32"
 """What is run where nothing else is said."""

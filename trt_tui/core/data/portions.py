@@ -6,6 +6,9 @@ import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+ON_HOST = "on the CPU"
+"""The name of a level: what was to run on a device does not."""
+
 
 @dataclass
 class Found:
@@ -57,4 +60,4 @@ class Portions:
         """What there is to say since it was asked last, the latest of each kind of runs."""
         while self._news:
             what = next(iter(self._news))
-            yield f"{what}: {self._news.pop(what)}"
+            yield f"{what[:1].upper()}{what[1:]}: {self._news.pop(what)}"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from functools import cached_property, partial
 
-from trt_tui.core.data.fitted import ON_HOST, Fitted, Join, fitted, fitted_as
+from trt_tui.core.data.fitted import Fitted, Join, fitted, fitted_as
+from trt_tui.core.data.portions import ON_HOST
 from trt_tui.core.data.samples import Samples
 from trt_tui.core.lowering.gated.gated import Gated
 from trt_tui.core.measure.piecewise import Piecewise
