@@ -182,7 +182,7 @@ def test_others_are_held_off_while_somebody_waits_and_only_then():
 def test_a_toggle_tells_its_verdict_then_what_the_builder_makes_of_it_then_who_owns_what(opened, monkeypatch):
     answers = []
     monkeypatch.setattr(previewing, "_PROCESS", SimpleNamespace(
-        started=True, hold=lambda held: None, number=lambda: 1, send=lambda *order: None, call_off=lambda number: None,
+        hold=lambda held: None, number=lambda: 1, send=lambda *order: None, call_off=lambda number: None,
         done=lambda number: bool(answers), taken=lambda number: answers.pop()))
     monkeypatch.setattr(previewing, "is_installed", lambda: True)
     worker = opened()
@@ -195,6 +195,11 @@ def test_a_toggle_tells_its_verdict_then_what_the_builder_makes_of_it_then_who_o
     answers.append(Preview())
     told = of(worker.finish(), *MEASURED, ev.EnginePreviewed)
     assert [type(event) for event in told][:2] == [ev.EnginePreviewed, ev.SharesMeasured]
+    worker.ask(rq.Compare({"fp16": FP16}, layers=False, shares_of="fp16"))
+    worker.ask(rq.PreviewEngine(FP16, effects=False, opening=True))
+    answers.append(Preview())
+    kinds = [type(event) for event in of(worker.finish(), *MEASURED, ev.EnginePreviewed)]
+    assert kinds.index(ev.SharesMeasured) < kinds.index(ev.EnginePreviewed)
 
 
 def test_only_the_last_of_rapid_changes_is_measured(opened, runs):

@@ -59,8 +59,8 @@ def run(workspace: Workspace, store: Store, report: Report, request: rq.PreviewE
     if not is_installed():
         report.send(ev.EnginePreviewed(report.job, config, Preview(refused=ABSENT)))
         return
-    if not _PROCESS.started:
-        yield Urgency.STATS  # not before the first verdict and the first map
+    if request.opening:
+        yield Urgency.STATS
     try:
         ranges, _ = ranges_to_write(workspace, store, report, config, request.given)
         asking = Asking(workspace, store, report, ranges, request.background)

@@ -324,12 +324,14 @@ class PreviewEngine:
         given: See `Export`.
         effects: Ask what the config's choices do to the engine too.
         background: Nothing that somebody waits for is to be slower for it.
+        opening: The network was opened just now: its first verdict, and first look at who owns what, go before.
     """
 
     config: PrecisionConfig
     given: Mapping[str, float] | None = None
     effects: bool = True
     background: bool = False
+    opening: bool = False
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ class Acts(Protocol):
     def compare(self, layers: bool = True) -> None:
         """Measures the runs of the verdict."""
 
-    def preview_engine(self) -> None:
+    def preview_engine(self, *, opening: bool = False) -> None:
         """Asks what the builder makes of the config."""
 
     def recall(self) -> None:
@@ -233,7 +233,7 @@ class Events:
             state.warnings.append(f"{', '.join(idle)}: no TensorRT works here, so no engine is built by it.")
         if state.automatic and not stopped and state.data is not None:
             self._acts.compare()
-            self._acts.preview_engine()
+            self._acts.preview_engine(opening=True)
             self._acts.recall()
 
     @take.register

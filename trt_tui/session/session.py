@@ -154,16 +154,18 @@ class Session(Changing):
         """Whether the builder can be asked what it makes of configs."""
         return self.asks_previews and self.options.preview and self.no_previews is None
 
-    def preview_engine(self, config: PrecisionConfig | None = None, effects: bool = True) -> None:
+    def preview_engine(self, config: PrecisionConfig | None = None, effects: bool = True, opening: bool = False
+                       ) -> None:
         """Asks what the builder makes of a config, the current one by default, unless that is known or cannot be.
 
         Args:
             effects: Ask what its choices do to the engine too.
+            opening: See `rq.PreviewEngine`.
         """
         config = config if config is not None else self.config
         known = self.results.of(config).preview
         if self.may_preview and (known is None or effects and known.refused is None and known.no_effect is None):
-            self.ask(rq.PreviewEngine(config, effects=effects, background=self.automatic))
+            self.ask(rq.PreviewEngine(config, effects=effects, background=self.automatic, opening=opening))
 
     def recall(self) -> None:
         """Asks what an earlier program measured of the configs that have names, so that their figures stand again."""

@@ -163,6 +163,7 @@ class MainScreen(Punctual, Screen[None]):
     @on(LayerTree.Resized)
     def _tree_resized(self) -> None:
         self.desk.draw_tree_header()
+        self.desk.draw_detail()  # under a dialog it was drawn for the room of before
 
     @on(LayerTree.Moved)
     @on(BlockMap.Moved)
