@@ -95,11 +95,12 @@ def measured(model: Path, data: Path, batch: int, groups: int, rounds: int, data
             found[f"what-if among {label}"] = median_ms(run, rounds)
             levels.append(f"{analysis.level.name}: {analysis.level.reason}" if analysis.level is not None else "")
             since = time.perf_counter()
-            measure_shares(analysis, config, ranges, order=[group.name for group in quantizable[:groups]])
+            measure_shares(analysis, config, ranges, order=[group.name for group in quantizable[:groups]],
+                           exact=True)
             found[f"share among {label}"] = 1e3 * (time.perf_counter() - since) / (min(groups, len(quantizable)) + 1)
             found[f"groups among {label}"] = len(quantizable)
             since = time.perf_counter()
-            measure_shares(analysis, config, ranges, order=[group.name for group in quantizable])
+            measure_shares(analysis, config, ranges, order=[group.name for group in quantizable], exact=True)
             found[f"sweep among {label}, s"] = time.perf_counter() - since
             since = time.perf_counter()
             for _ in measure_layers(analysis, {"int8": config}, ranges):
