@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -32,12 +32,14 @@ AnEvent = TypeVar("AnEvent", bound=ev.Event)
 
 
 @contextmanager
-def _opened(options: Options, starting: Mapping[str, Any], *, quiet: bool = False, **arguments: Any
-            ) -> Iterator[tuple[Session, Callable[[], None], set[str]]]:
+def _opened(options: Options, writes: Iterable[str] = (), *, opens: bool = True, builds: bool = False,
+            quiet: bool = False, **arguments: Any) -> Iterator[tuple[Session, Callable[[], None], set[str]]]:
     """A session with its network open, what applies its events until no job runs, and what it has warned of.
 
     Args:
-        starting: How `Session.start` opens it.
+        writes: Places that will be written.
+        opens: Whether there is a network to open.
+        builds: See `Session.start`.
         quiet: Leave what guards warn of to the command.
     """
     events: queue.Queue[ev.Event] = queue.Queue()
@@ -45,8 +47,9 @@ def _opened(options: Options, starting: Mapping[str, Any], *, quiet: bool = Fals
     session = Session(options, events.put, resume=False, automatic=False, **arguments)
     drain = partial(_drain, session, events, Bar(), warned, quiet)
     try:
-        session.start(**starting)
-        drain()
+        if opens:
+            session.start(writes=writes, builds=builds)
+            drain()
         yield session, drain, warned
     finally:
         session.close()
@@ -70,8 +73,7 @@ def compare_session(options: Options, config_path: str | None, target: str | Non
         KeyboardInterrupt: it was interrupted before the verdict of each run was known; later, ``stopped`` of the
             session is set.
     """
-    starting = {"writes": writes}
-    with _opened(options, starting, config_path=config_path, target=target, force=force) as (session, drain, _):
+    with _opened(options, writes, config_path=config_path, target=target, force=force) as (session, drain, _):
         if target is not None:
             session.set_target(target)
         try:
@@ -121,7 +123,7 @@ def preflight_session(options: Options, config_path: str | None, target: str | N
     Raises:
         TrtTuiError: the child process failed or died.
     """
-    with _opened(options, {"writes": writes}, config_path=config_path, target=target, force=force, quiet=True
+    with _opened(options, writes, config_path=config_path, target=target, force=force, quiet=True
                  ) as (session, drain, _):
         if target is not None:
             session.set_target(target)
@@ -141,8 +143,7 @@ def methods_session(options: Options, config_path: str | None, target: str | Non
     Raises:
         TrtTuiError: the child process failed or died, or the methods cannot be compared.
     """
-    starting = {"writes": writes}
-    with _opened(options, starting, config_path=config_path, target=target, force=force) as (session, drain, *_):
+    with _opened(options, writes, config_path=config_path, target=target, force=force) as (session, drain, *_):
         session.compare_methods(methods)
         drain()
         with held():
@@ -164,7 +165,7 @@ def bundled(options: Options, config_path: str | None, precision: str | None, fo
         TrtTuiError: what is asked for cannot be written, or the child process failed or died.
         KeyboardInterrupt: passed on after the child has been stopped.
     """
-    with _opened(options, {}, config_path=config_path, force=force) as (session, drain, _):
+    with _opened(options, config_path=config_path, force=force) as (session, drain, _):
         if precision is not None:
             uniform = PrecisionConfig.uniform(Precision(precision), options.other, options.tf32)
             session.history.apply(with_kept(session.opened.outline, uniform, options.keep))
@@ -201,8 +202,7 @@ def search_session(options: Options, config_path: str | None, force: bool, preci
         KeyboardInterrupt: it was interrupted before anything was found.
     """
     target = next(iter(request.tolerances), None)
-    starting = {"writes": writes}
-    with _opened(options, starting, config_path=config_path, target=target, force=force) as (session, drain, warned):
+    with _opened(options, writes, config_path=config_path, target=target, force=force) as (session, drain, warned):
         start = session.config
         if precision is not None:
             outline = session.opened.outline
@@ -274,7 +274,7 @@ def _warn(session: Session, warned: set[str], quiet: bool = False) -> None:
     for warning in session.warnings:
         if warning not in warned:
             warned.add(warning)
-            _print_warning(warning)
+            print(f"Warning: {visible(warning)}", file=sys.stderr)
 
 
 def _raised(error: ev.Failed | ev.Died) -> TrtTuiError:
@@ -302,14 +302,8 @@ def compared_dumps(first: str, second: str, threshold: float, model: str | None,
     Raises:
         TrtTuiError: the network, the config or a dump is refused, or the child process failed or died.
     """
-    events: queue.Queue[ev.Event] = queue.Queue()
-    session = Session(Options(model or ""), events.put, resume=False, automatic=False, lean=True,
-                      config_path=config_path, force=force)
-    drain = partial(_drain, session, events, Bar(), set())
-    try:
-        if model is not None:
-            session.start(writes=writes)
-            drain()
+    with _opened(Options(model or ""), writes, opens=model is not None, config_path=config_path, force=force, lean=True
+                 ) as (session, drain, _):
         if config_path is None:
             session.history.apply(PrecisionConfig.uniform(Precision.FP16))
         session.ask(rq.CompareDumps(first, second, threshold))
@@ -318,8 +312,6 @@ def compared_dumps(first: str, second: str, threshold: float, model: str | None,
         assert isinstance(answer, ev.DumpsCompared), "a request that is done was answered"
         with held():
             yield session, answer
-    finally:
-        session.close()
 
 
 class Writer:
@@ -346,7 +338,7 @@ class Writer:
                  force: bool = False, *, writes: Iterable[str] = (), builds: bool = False) -> None:
         with ExitStack() as opened:
             self._session, self._drain, _ = opened.enter_context(_opened(
-                options, {"writes": writes, "builds": builds}, config_path=config_path, force=force, lean=True))
+                options, writes, builds=builds, config_path=config_path, force=force, lean=True))
             outline, given = self._session.preview, self._session.given
             assert outline is not None, "a network that was opened was told of"
             self.outline = outline
@@ -399,7 +391,3 @@ class Writer:
         answer = self._session.answered
         assert isinstance(answer, wanted), "a request that is done was answered"
         return answer
-
-
-def _print_warning(text: str) -> None:
-    print(f"Warning: {visible(text)}", file=sys.stderr)
