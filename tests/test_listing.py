@@ -210,6 +210,12 @@ def test_what_an_attention_is_summed_in_stands_in_the_plan(named_network, precis
     assert same is None or same_engine(asked(before), preview) is same
 
 
+def test_layers_of_a_kernel_in_the_scope_of_its_first_stand_without_it() -> None:
+    for nodes, said in ((("/a/b/Add", "/a/b/Mul", "/a/c/Mul"), "/a/b/Add, Mul, /a/c/Mul"), (("Add", "Mul"), "Add, Mul"),
+                        (("/Add", "/a/Mul"), "/Add, /a/Mul")):
+        assert Kernel("kgen", ("FP16",), ("FP16",), nodes).said == f"kgen FP16 > FP16: {said}"
+
+
 def test_kernels_of_one_name_that_are_summed_otherwise_are_not_told_apart() -> None:
     source = b"fmha::Kernel_traits_v2<\n\tfmha::A_hmma_%b_traits,\n\tfmha::A_hmma_fp16_traits,\n\tfalse> ... "
     kernel = b'\0extern "C" __global__ void %b(__myln_half* __v1) {}\0'

@@ -52,9 +52,11 @@ class Kernel:
 
     @property
     def said(self) -> str:
-        """With the layers in it: ``gemm INT8 > FP16: /q/MatMul``."""
+        """With the layers in it, those in the scope of the first without it: ``gemm INT8 > FP16: /a/q/MatMul, Add``."""
         sums = f", sums {'+'.join(dict.fromkeys(self.sums))}" if any(self.sums) else ""
-        return f"{self.word} {self.types}{sums}" + (f": {first_few(self.nodes, 4)}" if self.nodes else "")
+        scope = self.nodes[0].rpartition("/")[0] if self.nodes else ""
+        names = [*self.nodes[:1], *(name.removeprefix(f"{scope}/") if scope else name for name in self.nodes[1:])]
+        return f"{self.word} {self.types}{sums}" + (f": {first_few(names, 4)}" if names else "")
 
 
 @dataclass(frozen=True)
