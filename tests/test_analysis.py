@@ -16,6 +16,7 @@ from tests.measuring import errors_between, measure_shares
 from tests.networks import Builder, floats
 from trt_tui.backends.onnxruntime import OnnxRuntimeBackend, OnnxRuntimeRunner
 from trt_tui.core.data.samples import load_samples
+from trt_tui.core.lowering.gated.lower import lower_gated
 from trt_tui.core.measure import held
 from trt_tui.core.measure import layers as layers_module
 from trt_tui.core.measure import simulation as simulation_module
@@ -422,6 +423,26 @@ def test_where_no_layer_holds_floats_of_its_own_nothing_is_lost(analysed, operat
     analysis = analysed(b.model(inputs, [y]), data)
     assert all(errors.accumulated.exact for partial in measure_layers(analysis, {"fp16": FP16}, {})
                for errors in partial.value.get("fp16", {}).values())
+
+
+@pytest.mark.parametrize("data", [False, True])
+def test_errors_are_taken_behind_a_selection_that_keeps_other_values(analysed, monkeypatch, data):
+    b = Builder()
+    scores = b.node("Sigmoid", [b.gemm("x", (16, 8), "/fc")], "/score")
+    chosen = b.node("Greater", [scores, b.weight("least", np.float32(0.5))], "/greater")
+    places = b.node("Transpose", [b.node("NonZero", [chosen], "/nonzero")], "/turn", perm=[1, 0])
+    kept = b.node("GatherND", [scores, places], "/kept")
+    b.node("Mul", [kept, b.weight("two", np.float32(2))], "/twice", output="y")
+    b.node("Range", [b.weight("zero", np.float32(0)), b.node("ReduceSum", [kept], "/sum", keepdims=0),
+                     b.weight("one", np.float32(1))], "/range", output="long")
+    model = b.model([floats("x", "n", 16)], [floats("y", "kept"), floats("long", "length")])
+    analysis = analysed(model, vectors(40), batch=20, judge=[scores])
+    assert {"y", "long"} <= analysis.network.selected and scores not in analysis.network.selected
+    monkeypatch.setattr(layers_module, "lower_gated",
+                        lambda *given, **more: lower_gated(*given, **{**more, "data": data}))
+    coarse = {"x": 6.0}  # so that other values are selected
+    found = last(measure_layers(analysis, {"int8": INT8}, coarse))["int8"]
+    assert found["/twice/Mul"].accumulated.sqnr_db < 30 < found["/twice/Mul"].isolated.sqnr_db
 
 
 def test_fp16_overflow_is_counted_and_named(analysed):

@@ -225,7 +225,8 @@ class Simulation:
             known = [size for size in shape[1:] if isinstance(size, int)]
             small = len(known) == len(shape) - 1 and math.prod(known) < COMPARED_ELEMENTS
             large = one.kind == FLOAT and shape and shape[0] in leads and not small
-            if large and not (one.mask or one.hidden_from) and one is not self.classifier:
+            whole = not (one.mask or one.hidden_from or one.tensor in self.network.selected)
+            if large and whole and one is not self.classifier:
                 found.append(Compared(one.name, one.tensor, tuple((c.axis, c.start, c.stop) for c in one.slices)))
         return tuple(found)
 

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from trt_tui.core.network.chance import draws
 from trt_tui.core.network.inlining import SCOPE_KEY
 from trt_tui.core.network.layers import Kind, Layer, Shape
-from trt_tui.core.network.operators import ANCHORS, COPIES, QUANTIZED
+from trt_tui.core.network.operators import ANCHORS, COPIES, QUANTIZED, SIZED_BY
 from trt_tui.core.network.plugins import cutting, why_cut
 from trt_tui.core.network.scopes import stated_scope
 from trt_tui.core.network.unread import why_unread
@@ -35,6 +35,8 @@ class LayerGraph:
         constants: Tensors that are stored or computed from stored ones alone.
         static: These, and what is computed from them and shapes alone.
         behind: The plugin in front of each tensor that cannot be simulated, by tensor name.
+        selected: Tensors whose sizes values decide, so that they may differ from precision to precision: behind a
+            NonZero, or a Range up to a computed length.
 
     Args:
         operators: A library of operators was given, so that what simulates runs plugins too.
@@ -66,6 +68,16 @@ class LayerGraph:
                     self.readers.setdefault(name, []).append(layer.name)
         self.constants = frozenset(constant)
         self.static = frozenset(static)
+        self.selected = self._selected()
+
+    def _selected(self) -> frozenset[str]:
+        found: set[str] = set()
+        for layer in self.layers:
+            sizes = [name for place, name in enumerate(layer.inputs) if place in SIZED_BY.get(layer.op_type, ())]
+            if any(name and name not in self.static for name in sizes) or not found.isdisjoint(
+                    self.reads(layer.name)):
+                found.update(filter(None, layer.outputs))
+        return frozenset(found)
 
     def node(self, layer: str) -> ir.Node:
         """The node behind a layer; not to be changed."""

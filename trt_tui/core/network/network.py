@@ -50,6 +50,7 @@ class Network(Outline):
         external_files: The data files that the weights lie in.
         given: What the file has of precisions of its own; None where it is FP32.
         behind: The plugin in front of each tensor that cannot be simulated, by tensor name.
+        selected: Tensors whose sizes values decide, see `trt_tui.core.network.graph.LayerGraph`.
 
     Raises:
         InputError: the network computes constants that do not fit in memory.
@@ -62,6 +63,7 @@ class Network(Outline):
         self.graph = graph = LayerGraph(self.model, operators)
         self.producer, self.consumers = graph.producer, graph.consumers
         self.constants, self.static, self.behind = graph.constants, graph.static, graph.behind
+        self.selected = graph.selected
         self.node, self.reads, self.value, self.is_float = graph.node, graph.reads, graph.value, graph.is_float
         cut = [(name, graph.by_name[name].op_type) for name in dict.fromkeys(self.behind.values())]
         notes = (*opened.notes, *([plugins.note_of(cut)] if cut else []))

@@ -27,6 +27,12 @@ COPIES = frozenset(
     "SpaceToDepth GatherElements GatherND ReverseSequence Compress Trilu Pad Concat".split())
 """Operators that move values and compute none."""
 
+SIZED_BY = {
+    "NonZero": (0,), "Compress": (1,), "Unique": (0,), "NonMaxSuppression": (0, 1), "Loop": (0, 1), "Range": (0, 1, 2),
+    "ConstantOfShape": (0,), "Expand": (1,), "Slice": (1, 2, 3, 4), "Tile": (1,), "Resize": (2, 3), "Pad": (1,),
+    "TopK": (1,), "OneHot": (1,), "CenterCropPad": (1,)}
+"""Inputs whose values decide how many values an operator makes."""
+
 FREE_COPIES = frozenset(
     "Reshape Transpose Squeeze Unsqueeze Flatten Identity Dropout Slice Split Gather Expand DepthToSpace "
     "SpaceToDepth".split())

@@ -57,7 +57,8 @@ class DataSums(Rows):
 
     def _row(self, tensor: str, test: ir.Value, nodes: Nodes) -> ir.Value:
         squares, largest, reference, _ = self._reference(tensor)
-        found = self._unmasked(tensor, self._unpadded(tensor, test, nodes), nodes)
+        whole = self._unpadded(tensor, self._aligned(tensor, test, nodes), nodes)
+        found = self._unmasked(tensor, whole, nodes)
         difference = self._emitter.add(nodes, "Sub", [found, reference], "difference")
         size = self._emitter.add(nodes, "Abs", [self._double(difference, nodes)], "size")
         size.shape = reference.shape

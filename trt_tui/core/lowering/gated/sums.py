@@ -147,6 +147,21 @@ class Rows(ABC):
         return self._like(flat, emitter.add(
             nodes, "Where", [self._kept[tensor], flat, emitter.scalar(0.0)], "unmasked"))
 
+    def _aligned(self, tensor: str, test: ir.Value, nodes: Nodes) -> ir.Value:
+        """The test's tensor with as many values as the reference's: what a selection left out counts as 0."""
+        emitter = self._emitter
+        if tensor not in emitter.network.selected:
+            return test
+        reference, start = emitter.values[tensor], emitter.array(np.zeros(1, np.int64), "start")
+        flat = emitter.array(np.array([-1], np.int64), "flat")
+        size = emitter.add(nodes, "Reshape", [emitter.add(nodes, "Size", [reference], "size"), flat], "size")
+        zeros = emitter.add(nodes, "CastLike", [emitter.add(nodes, "ConstantOfShape", [size], "zeros"), test], "zeros")
+        longer = emitter.add(nodes, "Concat", [emitter.add(nodes, "Reshape", [test, flat], "flat"), zeros], "longer",
+                             axis=0)
+        cut = emitter.add(nodes, "Slice", [longer, start, size], "cut")
+        shape = emitter.add(nodes, "Shape", [reference], "shape")
+        return self._like(reference, emitter.add(nodes, "Reshape", [cut, shape], "aligned"))
+
     def _unpadded(self, tensor: str, value: ir.Value, nodes: Nodes) -> ir.Value:
         """The tensor with 0 where padding is, whatever that holds."""
         if tensor not in self._present:
@@ -257,7 +272,8 @@ class SumsEmitter(Rows):
         """
         emitter = self._emitter
         squares, largest, reference, _ = self._reference(tensor)
-        flat = self._unmasked(tensor, self._flat(self._unpadded(tensor, test, nodes), nodes), nodes)
+        whole = self._unpadded(tensor, self._aligned(tensor, test, nodes), nodes)
+        flat = self._unmasked(tensor, self._flat(whole, nodes), nodes)
         difference = emitter.add(nodes, "Sub", [flat, reference], "difference")
         diff2 = self._reduce("ReduceSumSquare", difference, nodes)
         test2 = self._reduce("ReduceSumSquare", flat, nodes)
