@@ -5,8 +5,8 @@
 The app runs in a pseudo-terminal of 120×40 with seeded random inputs, so that a comparison runs in the background.
 Printed are: the time from the command to the first rows, and the processor time of all its processes until then, beside
 that of a network of 60 nodes (what is left is what the size costs); the time from a cursor key to the first and to the
-last byte of its repaint; the bytes of the repaint when the cursor moves within the page and when the page scrolls; and
-the time of ``trt-tui --help``.
+last byte of its repaint, the processor time of the app itself by key, and the bytes of the repaint, when the cursor
+moves within the page and when the page scrolls; and the time of ``trt-tui --help``.
 """
 
 import argparse
@@ -29,6 +29,9 @@ import onnx
 import psutil
 
 from tests import networks
+from trt_tui.jobs.requests import Compare
+from trt_tui.session.history import ConfigNames
+from trt_tui.session.job import job_words
 
 ROWS, COLUMNS = 40, 120
 SILENCE_S = 0.03
@@ -59,7 +62,7 @@ class Screen:
             seen += self.read(0.01)
             if re.search(pattern, seen):
                 return time.perf_counter() - self.started
-        raise SystemExit(f"{pattern!r} did not appear within {seconds} s")
+        raise SystemExit(f"{pattern!r} did not appear within {seconds} s; written last: {seen[-500:]!r}")
 
     def drain(self, seconds: float) -> None:
         end = time.perf_counter() + seconds
@@ -83,10 +86,10 @@ class Screen:
             if last > 1.0:
                 return first, last, count
 
-    def processor_s(self) -> float:
-        """Processor time of all its processes so far."""
+    def processor_s(self, alone: bool = False) -> float:
+        """Processor time so far of all its processes, or of the app ``alone``, without those that compute."""
         own = psutil.Process(self.pid)
-        return sum(sum(one.cpu_times()[:2]) for one in (own, *own.children(recursive=True)))
+        return sum(sum(one.cpu_times()[:2]) for one in (own, *([] if alone else own.children(recursive=True))))
 
     def close(self) -> None:
         os.kill(self.pid, signal.SIGHUP)
@@ -116,21 +119,23 @@ def measure(nodes: int, moves: int) -> None:
                               for place in (0, 1))
         print(f"first rows after the command: {seconds[1]:.2f} s, a 60-node network: {seconds[0]:.2f} s; in processor "
               f"time {processor[1]:.2f} s and {processor[0]:.2f} s")
-        screen.until(rb"comparing|per-layer errors|calibrating", 180)
+        screen.until(re.escape(job_words(Compare({}), ConfigNames()).encode()), 180)
         for key in (b"j", b"l", b"j", b"l", b"j", b"l", b"l"):
             screen.press(key)
         screen.drain(2)
         for name, key, count in (("cursor down within the page", b"j", 12), ("cursor down, page scrolls", b"j", moves),
                                  ("cursor up within the page", b"k", 12)):
+            before = screen.processor_s(alone=True)
             results = [screen.press(key) for _ in range(count)]
+            processor_ms = 1e3 * (screen.processor_s(alone=True) - before) / count
             while results[-1][2] == 0:  # the cursor is at the last row
                 results.pop()
             first = [1e3 * one[0] for one in results]
             last = [1e3 * one[1] for one in results]
             size = [float(one[2]) for one in results]
-            print(f"{name}: first byte median {statistics.median(first):.1f} ms, 95 % {percentile(first, .95):.1f} ms; "
-                  f"last byte median {statistics.median(last):.1f} ms, 95 % {percentile(last, .95):.1f} ms; "
-                  f"bytes median {statistics.median(size):.0f}, 95 % {percentile(size, .95):.0f}")
+            said = [f"{what} median {statistics.median(values):.1f}, 95 % {percentile(values, .95):.1f}"
+                    for what, values in (("first byte ms", first), ("last byte ms", last), ("bytes", size))]
+            print(f"{name}: {'; '.join(said)}; processor time {processor_ms:.1f} ms")
         screen.close()
     times = []
     for _ in range(7):
