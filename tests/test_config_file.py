@@ -88,9 +88,10 @@ def test_a_config_survives_the_file(file, network):
     loaded = read_config(file, network)
     assert loaded.config == config and loaded.config.groups == config.groups and loaded.config.ranges == config.ranges
     assert loaded.config.groups[FC2].reason == "search:greedy"
-    assert loaded.ranges == calibration.ranges and loaded.other_ranges == calibration.others
+    read = loaded.calibration
+    assert read.ranges == calibration.ranges and read.others == calibration.others
     assert mismatches(json.loads(file.read_text())) == []
-    assert (loaded.method, loaded.samples, loaded.data_sha256) == ("minmax", 12, "d" * 64)
+    assert (read.method, read.samples, read.data_sha256) == ("minmax", 12, "d" * 64)
     assert (loaded.evidence, loaded.tolerance) == (evidence, "sqnr>=20")
     assert loaded.made_with == {"trt_tui": "0.1", "onnxruntime": "1.2"}
     assert not loaded.stale_ranges and loaded.warnings == ()
@@ -111,7 +112,7 @@ def test_any_config_survives_the_file(network, file, quantized, tf32, data):
     file.write_text(config_text(network, config, Ranges(ranges=ranges), sha256=""))
     loaded = read_config(file, network, sha256="")
     assert loaded.config == config
-    assert loaded.ranges == ranges
+    assert loaded.calibration.ranges == ranges
 
 
 def test_the_same_config_gives_the_same_bytes(network):
@@ -266,8 +267,9 @@ def test_a_file_of_version_1_is_read_and_written_as_version_2(network):
     assert loaded.config.ranges == {"x": RangeChoice(2.5), "/act1/Relu_output_0": RangeChoice(1 / 3, "percentile")}
     assert (loaded.config.quantized, loaded.config.other, loaded.config.tf32) == (
         Precision.INT8, Precision.BF16, True)
-    assert loaded.ranges == {"x": 0.5, "/act1/Relu_output_0": 1.5, "/act2/Relu_output_0": 2.5}
-    assert (loaded.method, loaded.samples, loaded.tolerance) == ("entropy", 12, "sqnr>=20") and not loaded.warnings
+    assert loaded.calibration.ranges == {"x": 0.5, "/act1/Relu_output_0": 1.5, "/act2/Relu_output_0": 2.5}
+    assert (loaded.calibration.method, loaded.calibration.samples) == ("entropy", 12)
+    assert loaded.tolerance == "sqnr>=20" and not loaded.warnings
     record = json.loads(config_text(network, loaded.config, sha256=""))
     assert mismatches(record) == [] and [move["kind"] for move in record["moves"]] == 2 * ["precision"] + 2 * ["range"]
     assert read_config(VERSION_1, network).stale_ranges
@@ -308,7 +310,7 @@ def test_new_weights_keep_the_config_and_make_its_ranges_stale(network, change, 
     retrained = open_saved(networks.mlp(seed=1), tmp_path / "mlp.onnx")
     loaded = read_config(change(lambda r: None), retrained)
     assert loaded.config.groups == {FC2: Choice(Precision.FP32)}
-    assert loaded.ranges == ranges_of(network)
+    assert loaded.calibration.ranges == ranges_of(network)
     assert loaded.stale_ranges and any("calibrate" in warning for warning in loaded.warnings)
     without = change(lambda record: record.pop("calibration"))
     assert not read_config(without, retrained).stale_ranges

@@ -125,7 +125,7 @@ def test_names_that_are_not_there_are_left_out_by_force(network, tmp_path):
 def test_a_cache_beside_a_line_is_taken(network, tmp_path):
     write_cache(tmp_path / "x.cache", dict.fromkeys(network.activations, 2.0), "MinMaxCalibration")
     loaded = read(network, tmp_path, "line", "trtexec --int8 --calib=x.cache")
-    assert set(loaded.ranges) == set(network.activations) and loaded.method == "minmax"
+    assert set(loaded.calibration.ranges) == set(network.activations) and loaded.calibration.method == "minmax"
 
 
 @pytest.mark.parametrize("kind", ["trtexec", "polygraphy", "modelopt"])
@@ -140,7 +140,8 @@ def test_what_is_exported_is_read_back(network, tmp_path, kind):
     loaded = read_any(path, network)
     assert loaded.config.assignment(network) == config.assignment(network)
     if kind != "modelopt":
-        assert loaded.ranges and list(loaded.ranges.values()) == pytest.approx([3.0] * len(loaded.ranges))
+        found = list(loaded.calibration.ranges.values())
+        assert found and found == pytest.approx([3.0] * len(found))
     assert not [line for line in loaded.warnings if "not read" in line and "not about" not in line], loaded.warnings
 
 

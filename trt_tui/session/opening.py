@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from trt_tui.core.calibration.calibrate import Calibration
 from trt_tui.core.calibration.methods import RANGE_METHODS
 from trt_tui.core.data.watched import Source
 from trt_tui.core.guards.facts import Facts
@@ -128,9 +127,8 @@ class Opening:
         state.history.apply(self._with_options(loaded.config))
         state.names.give(state.config)
         state.warnings.extend(loaded.warnings)
-        if loaded.ranges and not loaded.stale_ranges:
-            state.given = Calibration(loaded.method, loaded.samples, loaded.data_sha256, loaded.ranges,
-                                      loaded.other_ranges)
+        if loaded.calibration.ranges and not loaded.stale_ranges:
+            state.given = loaded.calibration
             if state.lean:
                 return
             self._ask(rq.UseRanges(state.given, True, Path(state.config_path or "").name))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from trt_tui.core.calibration.cache import match_cache, read_cache, read_header
+from trt_tui.core.calibration.calibrate import Calibration
 from trt_tui.core.engines.inspector import LayerFinder
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.file import LoadedConfig
@@ -82,7 +83,7 @@ def placed(asked: Asked, network: Network, file: str, *, force: bool = False) ->
     count = len(config.moves)
     said = config.defaults_said.rstrip(".") if asked.quantized is not asked.other else f"all in {asked.other.label}"
     lines.insert(0, f"{file}: read as {asked.tool}: {said}; {plural(count, 'row')} otherwise")
-    return LoadedConfig(config, ranges, method, warnings=tuple(lines))
+    return LoadedConfig(config, Calibration(method, 0, "", ranges), warnings=tuple(lines))
 
 
 def _by_layer(asked: Asked, network: Network, file: str, force: bool, unread: list[str]) -> dict[str, Precision]:

@@ -45,11 +45,7 @@ class LoadedConfig:
 
     Attributes:
         config: The defaults and the moves, ranges that override the calibrated ones among them.
-        ranges: The calibrated amax by tensor name; empty if the file has none.
-        other_ranges: The same by the precision whose codes have others.
-        method: How the ranges were measured, "" if the file has none.
-        samples: On how many samples.
-        data_sha256: On which data; "" where the file does not say.
+        calibration: The ranges, and how they were measured, as far as the file says; without ranges if it has none.
         stale_ranges: Whether the network's weights are others than those the ranges were measured on.
         warnings: What was ignored and what to mind, one sentence each.
         tolerance: The tolerance that the config was made for, "" if the file has none.
@@ -58,16 +54,12 @@ class LoadedConfig:
     """
 
     config: PrecisionConfig
-    ranges: dict[str, float] = field(default_factory=dict)
-    method: str = ""
-    samples: int = 0
-    data_sha256: str = ""
+    calibration: Calibration
     stale_ranges: bool = False
     warnings: tuple[str, ...] = ()
     tolerance: str = ""
     evidence: dict[str, Any] = field(default_factory=dict)
     made_with: dict[str, Any] = field(default_factory=dict)
-    other_ranges: dict[str, dict[str, float]] = field(default_factory=dict)
 
 
 # -- the shape of a file --------------------------------------------------------------------------------------------
@@ -278,8 +270,8 @@ def read_config(path: Path | str, network: Outline, *, force: bool = False, sha2
         what = "ranges, factors and shifts" if more else "ranges"
         placing.warnings.append(f"{path.name}: its {what} were measured on other weights; they are left out, "
                                 "calibrate again.")
-    return LoadedConfig(config, ranges, calibration.method, calibration.samples, calibration.data_sha256, stale,
-                        tuple(placing.warnings), file.tolerance, file.evidence, file.made_with, others)
+    measured = Calibration(calibration.method, calibration.samples, calibration.data_sha256, ranges, others)
+    return LoadedConfig(config, measured, stale, tuple(placing.warnings), file.tolerance, file.evidence, file.made_with)
 
 
 def _ranges(written: Mapping[str, Any], where: str, file: str, network: Outline, placing: Placing
