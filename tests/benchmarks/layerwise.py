@@ -156,10 +156,12 @@ def whole(name: str, directory: Path) -> None:
         ours, theirs = (measure.once(Contestant(label, MODULE, function, (name, folder)))
                         for label, function in (("compare --layers errors", "command"),
                                                 ("qdq_loss_debug", "qdq_loss_debug")))
-    rows = [(one.name, one.median_s, one.median_s / theirs.median_s, round(one.peak_mb),
-             one.peak_mb / theirs.peak_mb, one.said or "") for one in (ours, theirs)]
+    rows = [(one.name, one.median_s, one.median_s / theirs.median_s, one.processor_s,
+             one.processor_s / theirs.processor_s, round(one.peak_mb), one.peak_mb / theirs.peak_mb, one.said or "")
+            for one in (ours, theirs)]
     print(f"\n### {name}\n")
-    print(measure.table(["", "s", "/ qdq_loss_debug", "peak MB", "/ qdq_loss_debug", "what"], rows))
+    print(measure.table(["", "s", "/ qdq_loss_debug", "processor s", "/ qdq_loss_debug", "peak MB", "/ qdq_loss_debug",
+                         "what"], rows))
 
 
 def main() -> None:

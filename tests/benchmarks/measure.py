@@ -34,6 +34,7 @@ class Result:
     Attributes:
         prepared_s: Seconds from the start of its preparation (imports excluded) to its first pass.
         seconds: Of each pass, the warm-up excluded.
+        processor_s: Processor time of the last pass, with that of processes that ended in it.
         peak_bytes: Resident memory at most.
         said: What the last pass returned.
     """
@@ -41,6 +42,7 @@ class Result:
     name: str
     prepared_s: float = 0.0
     seconds: list[float] = field(default_factory=list)
+    processor_s: float = 0.0
     peak_bytes: int = 0
     said: object = None
 
@@ -66,7 +68,7 @@ class _Child:
         self._process.stdin.write("go\n")
         self._process.stdin.flush()
         answer = self._read()
-        self.result.said = answer["said"]
+        self.result.said, self.result.processor_s = answer["said"], answer["processor_s"]
         self.result.peak_bytes = max(self.result.peak_bytes, answer["peak_bytes"])
         if keep:
             self.result.seconds.append(answer["seconds"])
@@ -126,7 +128,7 @@ def once(contestant: Contestant) -> Result:
 
 
 def machine() -> str:
-    """The machine and the versions, in one line."""
+    """The machine, how busy it is, and the versions, in one line."""
     import numpy
     import onnx
     import onnxruntime
@@ -139,7 +141,8 @@ def machine() -> str:
                 break
     except OSError:
         pass
-    return (f"{model}, {os.cpu_count()} cores, {psutil.virtual_memory().total / 2**30:.0f} GiB; Python "
+    return (f"{model}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.0f}, "
+            f"{psutil.virtual_memory().total / 2**30:.0f} GiB; Python "
             f"{platform.python_version()}, numpy {numpy.__version__}, onnx {onnx.__version__}, ONNX Runtime "
             f"{onnxruntime.__version__}")
 
@@ -192,10 +195,10 @@ def _serve() -> None:
     one_pass = make(*arguments)
     answer(prepared_s=time.perf_counter() - since)
     for _ in sys.stdin:
-        since = time.perf_counter()
+        since, before = time.perf_counter(), sum(os.times()[:4])
         said = one_pass()
         seconds = time.perf_counter() - since
-        answer(seconds=seconds, said=said, peak_bytes=_own_peak())
+        answer(seconds=seconds, said=said, processor_s=sum(os.times()[:4]) - before, peak_bytes=_own_peak())
 
 
 if __name__ == "__main__":

@@ -93,7 +93,10 @@ def _measured(workspace: Workspace, store: Store, report: Report, run: str, conf
                             max(round(total), round(done) + 1), since)
             if report.due("shares kept"):
                 store.keep(workspace, kind, config, sweep.swept)
+            paused = time.monotonic()
             yield following(hands, Urgency.BACKGROUND if sweep.mapped else Urgency.MAP)
+            if complete:  # all that is more urgent than the rest of the shares has come in between
+                since += time.monotonic() - paused
     finally:
         store.keep(workspace, kind, config, sweep.swept)
     send()
