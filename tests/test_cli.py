@@ -12,7 +12,8 @@ import onnx
 import pytest
 
 from tests.schemas import mismatches
-from trt_tui.core.calibration.cache import read_cache
+from trt_tui.core.calibration.cache import read_cache, read_header
+from trt_tui.core.calibration.calibrate import Calibration
 from trt_tui.core.exporters.junit import Case, junit_xml
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.file import config_text
@@ -186,6 +187,12 @@ def test_a_calibration_cache_goes_out_and_comes_in(run, mlp, config, tmp_path):
     assert set(read_cache(cache)) >= set(open_network(mlp.model).activations)
     code, _, err = run("build", mlp.model, "--precision", "int8", "--calib-cache", cache, "-o", tmp_path / "t.onnx")
     assert code == 0, err
+    network, ranges = open_network(mlp.model), read_cache(cache)
+    measured = Calibration("minmax", 8, "", {tensor: ranges[tensor] for tensor in network.activations})
+    (tmp_path / "own.json").write_text(config_text(network, PrecisionConfig(), measured))
+    code, _, err = run("export", mlp.model, "--config", tmp_path / "own.json", "--format", "calibration-cache", "-o",
+                       cache)
+    assert code == 0 and read_header(cache).method == "minmax", err
 
 
 def test_inspect_prints_the_tree(run, mlp):

@@ -348,7 +348,7 @@ class Writer:
             if precision is not None:
                 uniform = PrecisionConfig.uniform(Precision(precision), options.other, options.tf32)
                 self.config = with_kept(outline, uniform, options.keep).with_moves(self._session.config.ranges)
-            self._given = given.by_codes if given is not None else {}
+            self._given, self._method = (given.by_codes, given.method) if given is not None else ({}, "")
             self._opened = opened.pop_all()
 
     def __enter__(self) -> Writer:
@@ -359,7 +359,7 @@ class Writer:
 
     def export(self, kind: str, path: str) -> ev.Exported:
         """Writes a format of `trt_tui.core.exporters.production.EXPORT_FORMATS`; returns what was written."""
-        return self._answer(rq.Export(kind, path, self.config, self._given), ev.Exported)
+        return self._answer(rq.Export(kind, path, self.config, self._given, self._method), ev.Exported)
 
     def subgraph(self, path: str, start: tuple[str, ...], stop: tuple[str, ...]) -> ev.Exported:
         """Writes the part of the network between some tensors as a folder; returns what was written."""

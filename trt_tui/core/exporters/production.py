@@ -135,7 +135,7 @@ def _modelopt(path: Path, network: Network, config: PrecisionConfig, ranges: _Ra
     used = activation_ranges(network, ranges, config)
     if used:
         write_cache(beside["cache"], used, algorithm_of(method))
-    write_modelopt(path, network, config, beside["base"].name, cache=beside["cache"].name if used else "")
+    write_modelopt(path, network, config, beside["base"].name, method, beside["cache"].name if used else "")
     return [path, exported.path, *exported.data, *([beside["cache"]] if used else [])]
 
 

@@ -158,16 +158,14 @@ class Picker(Dialog):
     """A list to choose from, by arrows and enter or by an entry's key; dismisses with the value.
 
     Args:
-        preview: Called with the value under the cursor, for lists that show their effect at once.
         header: The titles of the entries' columns.
     """
 
     BINDINGS = [CLOSE, QUIT]
 
-    def __init__(self, title: str, items: Sequence[Item], chosen: object = None,
-                 preview: Callable[[object], None] | None = None, header: str = "") -> None:
+    def __init__(self, title: str, items: Sequence[Item], chosen: object = None, header: str = "") -> None:
         super().__init__()
-        self.heading, self.items, self.chosen, self.preview, self.header = title, list(items), chosen, preview, header
+        self.heading, self.items, self.chosen, self.header = title, list(items), chosen, header
         self._moves = {name for action in PLACES["lists"] for name in keys(action)}
 
     def compose(self) -> ComposeResult:
@@ -193,11 +191,6 @@ class Picker(Dialog):
             index = next((i for i, item in enumerate(self.items) if not item.refused), None)
         choices.highlighted = index
         choices.focus()
-
-    def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
-        """The cursor is on another entry."""
-        if self.preview is not None:
-            self.preview(self.items[event.option_index].value)
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         """An entry was taken."""
