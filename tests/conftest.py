@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 
 from tests import networks, nursery, standins
 from tests.driven import DrivenSession, isolate, save_mlp
+from tests.networks import quiet_session
 from trt_tui import demo
 from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
 from trt_tui.backends.registry import get_backend
@@ -48,6 +50,20 @@ def backend() -> OnnxRuntimeBackend:
 def mlp(tmp_path: Path) -> Options:
     """The options that open a three-layer network with 16 samples."""
     return save_mlp(tmp_path)
+
+
+@pytest.fixture
+def answered(mlp: Options) -> tuple[Options, np.ndarray, np.ndarray]:
+    """The same, its samples, and what it computes on all of them."""
+    with np.load(mlp.data) as data:
+        x = data["x"]
+    return mlp, x, quiet_session(onnx.load(mlp.model)).run(None, {"x": x})[0]
+
+
+@pytest.fixture
+def placed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The current folder is the test's own."""
+    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture

@@ -164,6 +164,13 @@ class DrivenSession(Session):
             if wanted(event):
                 return event
 
+    def settled(self) -> "DrivenSession":
+        """Opens what it is of, and works until there is nothing left to do."""
+        self.start()
+        self.until_idle()
+        assert self.error is None, self.error
+        return self
+
     def next_event(self, timeout_s: float) -> ev.Event:
         return self.queue.get(timeout=timeout_s)
 

@@ -1,5 +1,3 @@
-"""trt_tui.core.measure.analysis"""
-
 import math
 from dataclasses import replace
 

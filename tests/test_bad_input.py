@@ -20,10 +20,7 @@ from trt_tui.core.precision import Precision
 
 INT8 = PrecisionConfig.uniform(Precision.INT8)
 
-
-@pytest.fixture(autouse=True)
-def _placed(monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("placed")
 
 
 @pytest.fixture

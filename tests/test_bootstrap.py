@@ -1,5 +1,3 @@
-"""trt_tui.core.measure.bootstrap and scoring"""
-
 import math
 
 import numpy as np

@@ -1,5 +1,3 @@
-"""Tests of trt_tui.core.calibration."""
-
 import math
 
 import numpy as np
@@ -44,10 +42,12 @@ def ranges_of(hist):
 def test_histogram_does_not_depend_on_order_or_cutting(arrays, random):
     whole = histogram(np.concatenate([array.ravel() for array in arrays]))
     random.shuffle(arrays)
-    parts = histogram(*arrays)
-    assert whole.amax == parts.amax == max(float(np.abs(array).max()) for array in arrays)
-    np.testing.assert_array_equal(whole.counts, parts.counts)
-    assert parts.total == sum(array.size for array in arrays)
+    merged = histogram(arrays[0])
+    merged.merge(histogram(*arrays[1:]))
+    for parts in (histogram(*arrays), merged):
+        assert whole.amax == parts.amax == max(float(np.abs(array).max()) for array in arrays)
+        np.testing.assert_array_equal(whole.counts, parts.counts)
+        assert parts.total == sum(array.size for array in arrays)
 
 
 @settings(deadline=None, max_examples=60)

@@ -157,9 +157,7 @@ def test_a_killed_child_is_reported_and_the_session_goes_on(session, tmp_path):
 
 
 def test_a_request_that_meets_a_dead_child_is_answered(session, tmp_path):
-    driven = session(save_mlp(tmp_path), automatic=False)
-    driven.start()
-    driven.until_idle()
+    driven = session(save_mlp(tmp_path), automatic=False).settled()
     os.kill(driven.child_pid, signal.SIGKILL)
     while driven.child_pid is not None:
         time.sleep(0.01)
@@ -207,9 +205,7 @@ def test_what_libraries_print_goes_to_the_log(session, tmp_path, capfd):
             for i in range(8):
                 yield {'x': np.full((4, 16), i, np.float32)}
     """))
-    driven = session(replace(save_mlp(tmp_path), data=str(script)), automatic=False)
-    driven.start()
-    driven.until_idle()
+    session(replace(save_mlp(tmp_path), data=str(script)), automatic=False).settled()
     text = log_path().read_text()
     assert "native to stdout" in text and "native to stderr" in text and "from python" in text
     shown = capfd.readouterr()
@@ -219,9 +215,7 @@ def test_what_libraries_print_goes_to_the_log(session, tmp_path, capfd):
 def test_a_log_that_cannot_be_written_is_no_error(session, tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
-    driven = session(save_mlp(tmp_path), automatic=False)
-    driven.start()
-    driven.until_idle()
+    driven = session(save_mlp(tmp_path), automatic=False).settled()
     assert driven.outline is not None
 
 

@@ -1,5 +1,3 @@
-"""trt_tui.core.moves.file and trt_tui.files.writing"""
-
 import json
 import os
 from dataclasses import dataclass, field

@@ -24,20 +24,15 @@ TITLES = {"8.6.1": "TensorRT 8.6.1", "10.16.1": "TensorRT 10.16.1", "11.4.0": "T
 
 
 @pytest.fixture
-def session(tmp_path):
+def session(session, mlp):
     """Opens a small network; nothing is measured by itself."""
-    sessions = []
-
-    def start(options: Options | None = None, **changes: object) -> DrivenSession:
-        made = DrivenSession(replace(options or save_mlp(tmp_path), **changes), tmp_path, automatic=False)
-        sessions.append(made)
+    def start(options: Options = mlp, **changes: object) -> DrivenSession:
+        made = session(replace(options, **changes), automatic=False)
         made.start()
         made.until_idle()
         return made
 
-    yield start
-    for made in sessions:
-        made.close()
+    return start
 
 
 def built(driven: DrivenSession, config: PrecisionConfig, quick: bool = False, marked: bool = False) -> ev.Built:

@@ -1,5 +1,3 @@
-"""Tests of trt_tui.core.network.fusion and forms."""
-
 import numpy as np
 import onnx
 import pytest

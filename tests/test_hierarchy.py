@@ -1,5 +1,3 @@
-"""trt_tui.core.network.hierarchy"""
-
 import dataclasses
 import random
 from pathlib import Path

@@ -35,12 +35,7 @@ def is_clean(text: str) -> bool:
     return not any(is_hidden(one) for one in text.replace("\n", ""))
 
 
-pytestmark = pytest.mark.shares_cache
-
-
-@pytest.fixture(autouse=True)
-def _placed(monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
+pytestmark = [pytest.mark.shares_cache, pytest.mark.usefixtures("placed")]
 
 
 @pytest.fixture

@@ -1,5 +1,3 @@
-"""Tests of trt_tui.core.network.inlining."""
-
 import time
 
 import numpy as np

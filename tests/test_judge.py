@@ -1,5 +1,3 @@
-"""trt_tui.core.measure.judge"""
-
 from dataclasses import replace
 
 import numpy as np

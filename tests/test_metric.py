@@ -1,5 +1,3 @@
-"""Tests of trt_tui.core.measure.user_metric."""
-
 import numpy as np
 import pytest
 

@@ -1,5 +1,3 @@
-"""trt_tui.core.measure.metrics"""
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,5 +1,3 @@
-"""Tests of trt_tui.core.network.network."""
-
 import pickle
 
 import numpy as np

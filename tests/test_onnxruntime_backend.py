@@ -1,5 +1,3 @@
-"""Tests of trt_tui.backends.onnxruntime."""
-
 import contextlib
 import ctypes
 from unittest.mock import Mock

@@ -1,5 +1,3 @@
-"""Tests of trt_tui.core.network.opening."""
-
 import os
 import shutil
 

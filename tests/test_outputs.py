@@ -20,12 +20,7 @@ OPTIONAL = helper.make_value_info("o", helper.make_optional_type_proto(
 TEXTS = helper.make_tensor_value_info("t", TensorProto.STRING, ["n"])
 TEXT = helper.make_tensor_value_info("t", TensorProto.STRING, [])
 
-pytestmark = pytest.mark.shares_cache
-
-
-@pytest.fixture(autouse=True)
-def _placed(monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
+pytestmark = [pytest.mark.shares_cache, pytest.mark.usefixtures("placed")]
 
 
 def save(path, nodes, outputs, dtype=TensorProto.FLOAT):

@@ -1,5 +1,3 @@
-"""Tests of trt_tui.core.precision."""
-
 import copy
 import pickle
 

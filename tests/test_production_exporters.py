@@ -1,5 +1,3 @@
-"""Tests of trt_tui.core.exporters.trtexec, .polygraphy and .modelopt."""
-
 import argparse
 import json
 import re

@@ -1,5 +1,3 @@
-"""trt_tui.core.measure.record and the comparison schema"""
-
 import json
 import math
 from types import SimpleNamespace

@@ -6,13 +6,11 @@ import json
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from polygraphy.comparator import RunResults
 from polygraphy.json import save_json
 
 from tests import networks
-from tests.driven import save_mlp
 from tests.networks.odd import conv_net
 from tests.schemas import mismatches
 from trt_tui.core.data import encoded
@@ -35,15 +33,6 @@ def results(path, **runners):
         made.add(iterations, runner_name=name)
     made.save(str(path))
     return path
-
-
-@pytest.fixture
-def mlp(tmp_path):
-    """The options of a network, and what it computes on all 16 samples."""
-    options = save_mlp(tmp_path)
-    with np.load(options.data) as data:
-        x = data["x"]
-    return options, x, onnxruntime.InferenceSession(options.model).run(None, {"x": x})[0]
 
 
 def rows(y, batch):
@@ -144,8 +133,8 @@ def test_damaged_and_hostile_dumps_are_refused_by_name(name, text, said, tmp_pat
 
 
 @pytest.mark.parametrize("batch", [16, 4, 3])
-def test_a_dump_is_cut_as_the_samples_are(batch, mlp, tmp_path, backend):
-    options, x, y = mlp
+def test_a_dump_is_cut_as_the_samples_are(batch, answered, tmp_path, backend):
+    options, x, y = answered
     network = open_network(options.model)
     samples = load_samples(options.data, network.inputs, batch=4)
     path = str(results(tmp_path / "o.json", trt=rows(y, batch)))
@@ -166,19 +155,18 @@ def test_a_dump_is_cut_as_the_samples_are(batch, mlp, tmp_path, backend):
     ({"Y1": np.zeros((16, 4), np.float32)}, "no tensor in common"),
 ])
 def test_a_dump_that_does_not_fit_is_refused_with_both_sides(arrays, said, mlp, tmp_path):
-    options, _, _ = mlp
-    network = open_network(options.model)
+    network = open_network(mlp.model)
     np.savez(tmp_path / "o.npz", **{name: array[:, :network.shape("y")[1]] if array.shape[1:] == (4,) else array
                                     for name, array in arrays.items()})
-    samples = load_samples(options.data, network.inputs, batch=4)
+    samples = load_samples(mlp.data, network.inputs, batch=4)
     with pytest.raises(InputError) as caught:
         DumpedOutputs(open_dump(str(tmp_path / "o.npz")), network, samples)
     text = str(caught.value)
     assert said in text and "o.npz" in text and ("mlp.onnx" in text or "mlp.npz" in text)
 
 
-def test_a_comparison_stands_against_what_was_named(mlp, tmp_path, run):
-    options, _, y = mlp
+def test_a_comparison_stands_against_what_was_named(answered, tmp_path, run):
+    options, _, y = answered
     reference = results(tmp_path / "torch.json", torch=rows(y * np.float32(1.01), 16))
     out = tmp_path / "out.json"
     code, text, err = run("compare", options.model, "--data", options.data, "--batch", 4, *QUICK,

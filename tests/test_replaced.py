@@ -30,11 +30,7 @@ def driven(session):
     """Makes sessions as `session` does, opened and with nothing left to do."""
 
     def make(options, kind=LocalSession, **arguments):
-        made = session(options, kind, **arguments)
-        made.start()
-        made.until_idle()
-        assert made.error is None, made.error
-        return made
+        return session(options, kind, **arguments).settled()
 
     return make
 

@@ -1,5 +1,3 @@
-"""Tests of trt_tui.core.data.samples."""
-
 import base64
 import io
 import json

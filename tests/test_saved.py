@@ -1,5 +1,3 @@
-"""trt_tui.session.saved"""
-
 import os
 import threading
 from dataclasses import replace
@@ -149,9 +147,7 @@ def test_the_session_of_the_network_file_itself_is_preferred(store):
 @pytest.mark.parametrize("way", ["relative", "symlink", "hard link", "copy"])
 def test_one_network_under_two_paths_is_one(tmp_path, monkeypatch, way):
     made = save_mlp(tmp_path)
-    first = LocalSession(made, tmp_path)
-    first.start()
-    first.until_idle()
+    first = LocalSession(made, tmp_path).settled()
     for group in first.opened.outline.groups[:2]:
         first.toggle([group])
         first.until_idle()
@@ -163,9 +159,7 @@ def test_one_network_under_two_paths_is_one(tmp_path, monkeypatch, way):
     else:
         {"symlink": other.symlink_to, "hard link": other.hardlink_to,
          "copy": lambda path: other.write_bytes(path.read_bytes())}[way](real)
-    second = LocalSession(replace(made, model=str(other)), tmp_path)
-    second.start()
-    second.until_idle()
+    second = LocalSession(replace(made, model=str(other)), tmp_path).settled()
     assert [second.results[one].verdict for one in first.names] == [first.results[one].verdict for one in first.names]
     assert second.config == first.config and not [text for text in second.warnings if "same structure" in text]
     second.close()
@@ -184,9 +178,7 @@ def test_the_session_of_the_same_content_goes_before_a_newer_one_of_the_same_str
     onnx.save(model, tuned)
     configs = []
     for path, place in ((Path(made.model), 0), (tuned, 1)):
-        session = LocalSession(replace(made, model=str(path)), tmp_path, resume=False)
-        session.start()
-        session.until_idle()
+        session = LocalSession(replace(made, model=str(path)), tmp_path, resume=False).settled()
         session.toggle([session.opened.outline.groups[place]])
         session.until_idle()
         configs.append(session.config)

@@ -1,5 +1,3 @@
-"""Tests of trt_tui.core.lowering.scales."""
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,5 +1,3 @@
-"""trt_tui.core.search"""
-
 import itertools
 import math
 from dataclasses import replace

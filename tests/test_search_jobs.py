@@ -631,9 +631,7 @@ def test_latency_goes_from_one_end_to_the_other(options):
 
 
 def test_a_session_takes_what_was_found_as_one_change(options, session):
-    session = session(options, target="sqnr>=40", resume=False)
-    session.start()
-    session.until_idle()
+    session = session(options, target="sqnr>=40", resume=False).settled()
     before = session.config
     session.search(replace(GOAL, config=before, shares=True))
     session.until_type(ev.SearchEnded)

@@ -46,15 +46,8 @@ def session(session):
     return partial(session, kind=LocalSession)
 
 
-def started(session):
-    session.start()
-    session.until_idle()
-    assert session.error is None, session.error
-    return session
-
-
 def test_everything_is_compared_without_being_asked(session):
-    driven = started(session())
+    driven = session().settled()
     groups = {group.name for group in driven.outline.groups}
     for run in ("fp16", "int8", "config"):
         record = driven.measured(run)
@@ -68,7 +61,7 @@ def test_everything_is_compared_without_being_asked(session):
 def test_a_quantized_network_opens_as_in_its_file_and_goes_back_to_it(session, tmp_path):
     onnx.save(networks.quantized(symmetric=False), tmp_path / "quantized.onnx")
     np.savez(tmp_path / "images.npz", image=networks.random_images(np.random.default_rng(0), (8, 3, 16, 16)))
-    driven = started(session(Options(str(tmp_path / "quantized.onnx"), str(tmp_path / "images.npz"), batch=4)))
+    driven = session(Options(str(tmp_path / "quantized.onnx"), str(tmp_path / "images.npz"), batch=4)).settled()
     as_given = PrecisionConfig.uniform(Precision.FILE)
     assert driven.config == as_given and driven.measured("config").complete
     assert driven.measured("config").verdict.energy > 0
@@ -104,7 +97,7 @@ def test_a_quantized_network_opens_as_in_its_file_and_goes_back_to_it(session, t
 
 
 def test_a_change_is_measured_and_undo_shows_the_old_results_at_once(session):
-    driven = started(session())
+    driven = session().settled()
     group = driven.outline.groups[0]
     before = driven.measured("config")
     driven.toggle([group])
@@ -124,7 +117,7 @@ def test_a_change_is_measured_and_undo_shows_the_old_results_at_once(session):
 
 def test_late_events_of_stopped_jobs_are_dropped(session):
     driven = session(automatic=False)
-    started(driven)
+    driven.settled()
     driven.compare(layers=False)
     job = max(driven.asked)
     verdict = driven.until_type(ev.VerdictMeasured)
@@ -171,7 +164,7 @@ def test_a_new_name_is_none_that_is_taken():
 
 
 def test_history_names_and_target_are_resumed(session):
-    first = started(session())
+    first = session().settled()
     groups = first.outline.groups
     first.toggle([groups[0]])
     first.toggle([groups[1]])
@@ -179,7 +172,7 @@ def test_history_names_and_target_are_resumed(session):
     first.set_target("cosine>=0.9")
     names, config = dict(first.names), first.config
     first.saver.close()  # nothing else is closed here: a session is saved as it changes
-    second = started(session())
+    second = session().settled()
     assert second.config == config and second.names == names
     assert second.target.text == "cosine>=0.9" and second.notice.startswith(f"Resumed: {names[config]}, 1 change")
     assert second.history.can_redo and second.redo() and second.config.precision_of(groups[1]) is Precision.FP32
@@ -202,7 +195,7 @@ def test_no_export_takes_the_place_of_what_is_read(session, tmp_path):
 
 
 def test_what_was_measured_is_shown_again_on_resuming(session):
-    first = started(session())
+    first = session().settled()
     first.toggle([first.outline.groups[0]])
     first.build()
     first.until_idle()
@@ -218,21 +211,21 @@ def test_what_was_measured_is_shown_again_on_resuming(session):
 
 
 def test_other_samples_do_not_keep_the_config_from_being_resumed(session, tmp_path):
-    first = started(session())
+    first = session().settled()
     first.toggle([first.outline.groups[0]])
     config = first.config
     first.close()
     options = save_mlp(tmp_path)
     np.savez(tmp_path / "more.npz", x=np.ones((8, 16), np.float32))
-    assert started(session(replace(options, data=str(tmp_path / "more.npz")))).config == config
+    assert session(replace(options, data=str(tmp_path / "more.npz"))).settled().config == config
 
 
 def test_a_new_session_leaves_the_saved_one_alone(session):
-    first = started(session())
+    first = session().settled()
     first.toggle([first.outline.groups[0]])
     config = first.config
     first.close()
-    fresh = started(session(resume=False))
+    fresh = session(resume=False).settled()
     assert fresh.config == INT8 and not fresh.notice
     fresh.toggle([fresh.outline.groups[1]])
     fresh.close()
@@ -242,17 +235,17 @@ def test_a_new_session_leaves_the_saved_one_alone(session):
 
 
 def test_two_terminals_on_one_network_do_not_overwrite_each_other(session):
-    first = started(session())
+    first = session().settled()
     first.toggle([first.outline.groups[0]])
     first.saver.flush()
-    second = started(session())
+    second = session().settled()
     assert second.config == first.config and any("another terminal" in text for text in second.warnings)
     second.toggle([second.outline.groups[1]])
     first.toggle([first.outline.groups[2]])
     ones, others = first.config, second.config
     first.close()
     second.close()
-    assert started(session()).config == others
+    assert session().settled().config == others
     kept = [{move["target"] for move in msgspec.json.decode(path.read_bytes())["current"]["moves"]}
             for path in first.store.folder.glob("*.json")]
     assert sorted(map(sorted, kept)) == sorted(map(sorted, (ones.groups, others.groups)))
@@ -261,24 +254,24 @@ def test_two_terminals_on_one_network_do_not_overwrite_each_other(session):
 @pytest.mark.parametrize("content", [b"nonsense", b'{"format": "trt-tui/session", "version": 99}'])
 def test_a_session_that_cannot_be_taken_up_is_left_to_the_user(session, content):
     """One of another version stays where it is; a damaged one is kept aside, and its place is taken."""
-    first = started(session())
+    first = session().settled()
     first.toggle([first.outline.groups[0]])
     first.close()
     path, = first.store.folder.glob("*.json")
     path.write_bytes(content)
-    second = started(session())
+    second = session().settled()
     assert second.config == INT8 and not second.notice
     assert sum(str(path) in text for text in second.warnings) == 1
     second.toggle([second.outline.groups[0]])
     second.close()
     kept = path if b"version" in content else path.with_name(f"{path.name}.damaged")
     assert kept.read_bytes() == content
-    third = started(session())
+    third = session().settled()
     assert third.config == second.config != INT8
 
 
 def test_a_full_disk_keeps_the_last_whole_session(session, monkeypatch):
-    driven = started(session())
+    driven = session().settled()
     driven.toggle([driven.outline.groups[0]])
     driven.saver.flush()
     path, = driven.store.folder.glob("*.json")
@@ -295,7 +288,7 @@ def test_a_full_disk_keeps_the_last_whole_session(session, monkeypatch):
 
 
 def test_a_config_file_brings_its_ranges_and_target(session, tmp_path):
-    first = started(session())
+    first = session().settled()
     first.toggle([first.outline.groups[0]])
     first.until_idle()
     first.set_target("sqnr>=12")
@@ -306,7 +299,7 @@ def test_a_config_file_brings_its_ranges_and_target(session, tmp_path):
     first.close()
     data = str(tmp_path / "mlp.npz")
     np.savez(data, x=np.full((16, 16), 1e-3, np.float32))
-    second = started(session(config_path=str(path), resume=False))
+    second = session(config_path=str(path), resume=False).settled()
     assert second.config == first.config and second.target.text == "sqnr>=12"
     assert second.calibration.ranges == first.calibration.ranges, "not calibrated on the other data"
     loaded = read_config(path, open_network(second.options.model))
@@ -314,24 +307,24 @@ def test_a_config_file_brings_its_ranges_and_target(session, tmp_path):
 
 
 def test_ranges_of_other_weights_are_measured_anew(session, tmp_path):
-    first = started(session())
+    first = session().settled()
     path = tmp_path / "precision.json"
     first.written("precision.json", path)
     first.close()
     onnx.save(networks.mlp(7), first.options.model)
-    second = started(session(first.options, config_path=str(path), resume=False))
+    second = session(first.options, config_path=str(path), resume=False).settled()
     assert second.calibration.ranges != first.calibration.ranges
     assert any("range" in warning for warning in second.warnings)
 
 
 def test_what_was_resumed_comes_back_by_undoing_the_config_file(session, tmp_path):
-    first = started(session())
+    first = session().settled()
     first.toggle([first.outline.groups[0]])
     first.close()
     network = open_network(first.options.model)
     path = tmp_path / "precision.json"
     path.write_text(config_text(network, INT8.with_groups([network.groups[1]], Precision.FP32)))
-    second = started(session(config_path=str(path)))
+    second = session(config_path=str(path)).settled()
     assert set(second.config.groups) == {network.groups[1].name}
     assert second.undo() and second.config == first.config
     second.until_idle()
@@ -348,7 +341,7 @@ def test_a_config_that_cannot_be_read_is_an_error_and_the_network_is_compared(se
 
 
 def test_exports_are_whole_and_say_where_they_are(session, tmp_path):
-    driven = started(session())
+    driven = session().settled()
     for kind, name in (("onnx", "typed.onnx"), ("markdown", "report.md")):
         assert driven.written(kind, tmp_path / name) == f"Wrote {tmp_path / name}"
     onnx.checker.check_model(str(tmp_path / "typed.onnx"), full_check=True)
@@ -358,7 +351,7 @@ def test_exports_are_whole_and_say_where_they_are(session, tmp_path):
 
 
 def test_the_next_range_goes_round_the_methods(session):
-    driven = started(session())
+    driven = session().settled()
     group = driven.outline.groups[0]
     with pytest.raises(InputError, match="still being measured"):
         driven.next_range(group)
@@ -372,7 +365,7 @@ def test_the_next_range_goes_round_the_methods(session):
 
 @pytest.mark.parametrize("text", ["nothing:sqnr>=20", "metric>=0.5", "mismatch<=0.1"])
 def test_a_target_of_what_is_not_measured_is_not_taken(session, tmp_path, text):
-    driven = started(session(automatic=False, target=text))
+    driven = session(automatic=False, target=text).settled()
     assert driven.target.kind == "sqnr" and any("target is not taken" in one for one in driven.warnings)
     before = driven.target
     with pytest.raises(InputError):
@@ -383,7 +376,7 @@ def test_a_target_of_what_is_not_measured_is_not_taken(session, tmp_path, text):
 def test_an_export_from_the_app_is_the_one_of_the_command(session, tmp_path, monkeypatch):
     """With the profile that the data have, and the effort asked for."""
     options = replace(save_mlp(tmp_path), production=Production(optimization_level=1, tactic_sources=("CUBLAS",)))
-    driven = started(session(options))
+    driven = session(options).settled()
     shared = ("--precision", "int8", "--data", options.data, "--batch", "4")
     for kind in ("trtexec", "polygraphy"):
         for folder in ("app", "command"):

@@ -22,15 +22,6 @@ RNG = np.random.default_rng(0)
 IMAGES = RNG.random((4, 3, 8, 8))
 
 
-@pytest.fixture
-def mlp(tmp_path):
-    """The options of a network, its samples, and what it computes on all of them."""
-    options = save_mlp(tmp_path)
-    with np.load(options.data) as data:
-        x = data["x"]
-    return options, x, onnxruntime.InferenceSession(options.model).run(None, {"x": x})[0]
-
-
 def verdict(db, metric=None, **errors):
     one = Errors(db, 0.9, **errors) if db is not None else Errors(exact=True, cosine=1.0)
     return Verdict({"y": OutputErrors(one)}, {"f1": metric} if metric is not None else {}, samples=4, total=4)
@@ -108,8 +99,8 @@ def test_stages_have_names_of_their_own():
         stages_of([], None, "prod.plan")
 
 
-def test_a_comparison_has_a_row_for_each_stage(mlp, tmp_path, run):
-    options, _, y = mlp
+def test_a_comparison_has_a_row_for_each_stage(answered, tmp_path, run):
+    options, _, y = answered
     model = onnx.load(options.model)
     for one in model.graph.initializer:
         array = onnx.numpy_helper.to_array(one)
@@ -127,7 +118,7 @@ def test_a_comparison_has_a_row_for_each_stage(mlp, tmp_path, run):
     assert [one["name"] for one in record["stages"]] == ["framework", "rounded", "int8"]
     assert framework["outputs"]["y"]["max_abs"] == pytest.approx(1e-4, rel=0.01) and "before" not in framework
     assert int8["outputs"] == record["runs"]["int8"]["outputs"]
-    got = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": mlp[1]})[0]
+    got = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": answered[1]})[0]
     judged = np.concatenate([np.arange(16)[start:start + 4] for start in (4, 8, 12)])
     expected = np.mean((got[judged] - y[judged] - 1e-4) ** 2)
     assert rounded["before"]["outputs"]["y"]["mse"] == pytest.approx(expected, rel=1e-3)
@@ -144,8 +135,8 @@ def test_a_comparison_has_a_row_for_each_stage(mlp, tmp_path, run):
     (1, "fp32", 1, "production is NOT what was tested"),
     (255, "int8", 1, "production is given other inputs: x differs"),
 ])
-def test_production_is_held_against_what_was_tested(scale, quantized, code, said, mlp, tmp_path, run):
-    options, x, y = mlp
+def test_production_is_held_against_what_was_tested(scale, quantized, code, said, answered, tmp_path, run):
+    options, x, y = answered
     saved = tmp_path / "saved.json"
     found, _, err = run("compare", options.model, "--data", options.data, "--batch", 4, *QUICK,
                         "--save-outputs", saved)
@@ -162,9 +153,8 @@ def test_production_is_held_against_what_was_tested(scale, quantized, code, said
 
 
 def test_an_engine_built_elsewhere_is_judged_and_its_layers_are_told(command, mlp, tmp_path):
-    options, _, _ = mlp
     engine = tmp_path / "prod.plan"
-    data = (options.model, "--data", options.data, "--batch", 4)
+    data = (mlp.model, "--data", mlp.data, "--batch", 4)
     done = command("10.16.1", "build", *data, "--precision", "fp16", "--profile", "x:8x16", "-o", engine)
     assert done.returncode == 0, done.stderr
     done = command("10.16.1", "compare", *data, *QUICK, "--engine", engine, "--stage", "trt-fp16", "--json",
@@ -195,10 +185,9 @@ def test_an_engine_built_elsewhere_is_judged_and_its_layers_are_told(command, ml
 
 
 def test_without_tensorrt_an_engine_is_refused_and_a_built_stage_is_a_row(mlp, tmp_path, run, standin):
-    options, _, _ = mlp
     standin("10.16.1", STANDIN_FAULT="no gpu")
     (tmp_path / "prod.plan").write_bytes(b"engine")
-    data = (options.model, "--data", options.data, "--batch", 4, *QUICK)
+    data = (mlp.model, "--data", mlp.data, "--batch", 4, *QUICK)
     code, _, err = run("compare", *data, "--engine", tmp_path / "prod.plan")
     assert code == 3 and "no TensorRT works here" in err
     code, out, err = run("compare", *data, "--stage", "trt-int8")
@@ -213,6 +202,5 @@ def test_without_tensorrt_an_engine_is_refused_and_a_built_stage_is_a_row(mlp, t
     (["--stage", "fp8"], "no stage of that name"),
 ])
 def test_usage_of_stages(arguments, said, mlp, run):
-    options, _, _ = mlp
-    code, _, err = run("compare", options.model, "--data", options.data, *arguments)
+    code, _, err = run("compare", mlp.model, "--data", mlp.data, *arguments)
     assert code == 2 and said in err and "Next: " in err

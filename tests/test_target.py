@@ -1,5 +1,3 @@
-"""trt_tui.core.measure.target"""
-
 import math
 from dataclasses import replace
 from types import SimpleNamespace

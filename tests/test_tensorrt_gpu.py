@@ -79,23 +79,11 @@ def folder(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def open_session(folder, monkeypatch, tmp_path):
+def open_session(folder, monkeypatch, tmp_path, session):
     """Opens the bundled network in a session with a child process."""
     monkeypatch.setattr(driven, "LIMIT_S", WAIT_S)
     driven.isolate(monkeypatch, tmp_path, folder)
-    opened = []
-
-    def start(**changes) -> driven.DrivenSession:
-        session = driven.DrivenSession(options(**changes), tmp_path, automatic=False)
-        opened.append(session)
-        session.start()
-        session.until_idle()
-        assert session.error is None, session.error
-        return session
-
-    yield start
-    for session in opened:
-        session.close()
+    return lambda **changes: session(options(**changes), automatic=False).settled()
 
 
 def build(session: driven.DrivenSession, config: PrecisionConfig):

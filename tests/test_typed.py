@@ -1,5 +1,3 @@
-"""Tests of trt_tui.core.lowering.typed."""
-
 import numpy as np
 import onnx
 import onnx_ir as ir

@@ -8,7 +8,7 @@ import onnx
 import pytest
 from click.shell_completion import ShellComplete
 
-from tests.driven import isolate, save_mlp
+from tests.driven import save_mlp
 from trt_tui.cli import usage
 from trt_tui.cli.main import main
 from trt_tui.core.calibration.cache import read_cache, write_cache
@@ -16,11 +16,7 @@ from trt_tui.core.moves.file import read_config
 from trt_tui.core.moves.keeping import RULES
 from trt_tui.core.network.network import open_network
 
-
-@pytest.fixture(autouse=True)
-def _placed(monkeypatch, tmp_path, tmp_path_factory):
-    isolate(monkeypatch, tmp_path, cache=tmp_path_factory.getbasetemp() / "cache")
-    monkeypatch.chdir(tmp_path)
+pytestmark = [pytest.mark.shares_cache, pytest.mark.usefixtures("placed")]
 
 
 @pytest.mark.parametrize(("command", "option"), [

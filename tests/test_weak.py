@@ -1,5 +1,3 @@
-"""Tests of trt_tui.core.lowering.weak."""
-
 import functools
 import sys
 

@@ -1,5 +1,3 @@
-"""trt_tui.words"""
-
 import math
 
 import pytest
