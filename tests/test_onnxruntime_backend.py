@@ -67,6 +67,18 @@ def test_what_is_drawn_is_the_same_in_every_run(operator, attributes, mean, devi
     assert any(("training mode" if operator == "Dropout" else "Random numbers") in note for note in network.notes)
 
 
+@pytest.mark.parametrize("lean", [False, True])
+def test_a_transpose_in_front_of_a_cubic_resize_stays_there(backend, lean):
+    b = Builder()
+    x = b.node("Transpose", ["x"], "/in", perm=[0, 3, 1, 2])
+    sizes = b.weight("sizes", np.array([1, 4, 3, 3], np.int64))
+    x = b.node("Resize", [x, "", "", sizes], "/resize", mode="cubic", coordinate_transformation_mode="half_pixel")
+    b.node("Transpose", [x], output="y", perm=[0, 2, 3, 1])
+    model = ir.from_proto(b.model([floats("x", 1, 6, 6, 4)], [floats("y", 1, 3, 3, 4)]))
+    with backend.load(model, lean=lean) as runner:
+        assert runner.run({"x": np.ones((1, 6, 6, 4), np.float32)})["y"] == pytest.approx(1)
+
+
 def test_loading_leaves_the_model_as_it_is(named_network, backend):
     model = named_network("small_resnet").model
     before = ir.to_proto(model).SerializeToString()

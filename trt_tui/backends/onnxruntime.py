@@ -35,6 +35,9 @@ _CUDA = "CUDAExecutionProvider"
 _CAPTURING = {"enable_fallback": 0, "disabled_optimizers": ["MatMulAddFusion"]}
 """Arguments of sessions that capture. A Gemm copies its bias into all of its result first: longer than an Add."""
 
+_MOVING = "TransposeOptimizer_CPUExecutionProvider"
+"""Moves a Transpose behind a cubic Resize to fewer values, which ONNX Runtime then refuses to run."""
+
 _LACKING = ("It has no kernel for the types of that node here, BF16 often: export the network in FP32 or FP16, or "
             "judge its engine.")
 
@@ -118,6 +121,8 @@ class OnnxRuntimeBackend:
         if lean:
             options.enable_mem_pattern = False
             arguments["disabled_optimizers"] = ["ConstantFolding"]
+        if any(_cubic(node) for node in model.graph.all_nodes()):
+            arguments["disabled_optimizers"] = [*arguments.get("disabled_optimizers", ()), _MOVING]
         if bound is not None and self.provider == "cuda":
             options.enable_mem_reuse = False  # planning it takes time that grows with the square of the nodes
         with _fed_weights(model, _FED_BYTES if lean else None) as weights:
@@ -278,6 +283,11 @@ def _info(value: Any) -> TensorInfo:
 def _first_line(error: Exception) -> str:
     text = str(error).strip()
     return text.splitlines()[0] if text else type(error).__name__
+
+
+def _cubic(node: ir.Node) -> bool:
+    """Whether a node is a Resize by cubic interpolation."""
+    return node.op_type == "Resize" and node.attributes.get_string("mode", "nearest") == "cubic"
 
 
 def _weight(value: ir.Value) -> ir.TensorProtocol:
