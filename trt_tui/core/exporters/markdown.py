@@ -61,6 +61,8 @@ def comparison_markdown(comparison: Mapping[str, Any], network: Outline | None =
     lines = [f"# Precision of {text_cell(model.get('name', 'the network'))}", "",
              f"{plural(samples, 'sample')}, against {against}. "
              "`~` marks a simulated figure; engine figures are of the engine as built.", ""]
+    if (simulation := comparison.get("simulation", {})).get("reason"):
+        lines += [f"Simulated: {text_cell(simulation['level'])}; {text_cell(simulation['reason'])}.", ""]
     if "metric" in reference:
         whose = text_cell(reference["source"]) if "source" in reference else "FP32"
         lines += [f"Metric in {whose}: {metric_figure(reference['metric'])}.", ""]
