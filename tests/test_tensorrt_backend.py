@@ -137,6 +137,10 @@ def test_the_reason_of_a_build_is_not_that_there_is_no_gpu() -> None:
     end = "error", "Invalid Engine. Please ensure"
     assert build_error([driver, reason, end], (), RuntimeError()).cause == "no kernel"
     assert build_error([driver, end], (), RuntimeError()).cause == driver[1]
+    launch = ("error", "MyelinCheckException: graph_jit.cpp:278: CHECK(status == CUDA_SUCCESS) failed.")
+    told = [build_error([launch], (), RuntimeError(), runs) for runs in (False, True)]
+    assert ["--refit" in error.next_step for error in told] == [True, False]
+    assert [error.refused for error in told] == [False, True]
 
 
 @pytest.mark.parametrize(("text", "code", "title"), [

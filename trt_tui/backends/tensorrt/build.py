@@ -54,7 +54,7 @@ def build(package: Package, model: Path, settings: BuildSettings, told: Told | N
         except Exception as error:
             if monitor is not None and monitor.stopped:
                 raise CancelledError("the build was stopped") from None
-            raise build_error(said, log.details, error) from None
+            raise build_error(said, log.details, error, package.capabilities.runs) from None
         if cache is not None:
             refused = any(TIMINGS_REFUSED.search(text) for _, text in said)
             _write_timings(log, config, cache, refused)

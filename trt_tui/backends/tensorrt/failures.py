@@ -16,6 +16,7 @@ MEMORY = re.compile(r"out ?of ?memory|insufficient memory|Cuda (?:error|initiali
 _DRIVER = re.compile(r"CUDA initialization failure|CUDA driver version is insufficient|no CUDA-capable device", re.I)
 _VERSION = re.compile(r"version tag|serialization|different TensorRT version|incompatible|compute capability|"
                       r"built on|platform|magic", re.I)
+_LAUNCHES = re.compile(r"graph_jit\.cpp.*CUDA_SUCCESS", re.S)
 
 _PLUGIN = re.compile(r"plugin|no importer registered|creator", re.I)
 
@@ -31,8 +32,13 @@ def start_error(name: str, version: str, log: Printed, error: Exception) -> TrtT
     return BackendUnavailableError(f"{name} {version} does not start", cause, COMPARE)
 
 
-def build_error(log: Printed, details: Sequence[str], error: Exception) -> TrtTuiError:
-    """Why a build failed; ``details`` are the last of the builder's most detailed messages."""
+def build_error(log: Printed, details: Sequence[str], error: Exception, runs: bool = True) -> TrtTuiError:
+    """Why a build failed.
+
+    Args:
+        details: The last of the builder's most detailed messages.
+        runs: There is a GPU here.
+    """
     if isinstance(error, TrtTuiError):
         return error
     cause = printed_errors(log, aside=_DRIVER) or str(error)  # builds without a GPU all say that
@@ -40,6 +46,10 @@ def build_error(log: Printed, details: Sequence[str], error: Exception) -> TrtTu
         return BuildFailed("the build ran out of device memory", cause,
                            "Free the GPU, use a smaller batch (--shapes), or build with a lower optimization level.",
                            tuple(details), refused=False)
+    if not runs and _LAUNCHES.search(cause):
+        return BuildFailed("this engine is built with a GPU only", cause,
+                           "Build it where there is one, or leave out --refit and --strip-plan: TensorRT-RTX 1.7 "
+                           "builds without a GPU, but no engines whose weights can be replaced.", refused=False)
     return BuildFailed("TensorRT could not build the engine", cause,
                        "Give the layer another precision, or build with --optimization-level 0; the log holds all "
                        "messages.",
