@@ -16,6 +16,7 @@ from trt_tui.cli.main import main
 from trt_tui.cli.report import comparison_table
 from trt_tui.core.calibration.statistics import TensorStats
 from trt_tui.core.exporters.markdown import comparison_markdown
+from trt_tui.core.guards.facts import InFloat
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.file import config_text, read_config
 from trt_tui.core.moves.range_choice import RangeChoice
@@ -25,6 +26,7 @@ from trt_tui.core.production import Production
 from trt_tui.errors import InputError
 from trt_tui.jobs import events as ev
 from trt_tui.options import Options
+from trt_tui.session import state
 from trt_tui.session.events import Events
 from trt_tui.session.history import ConfigNames
 from trt_tui.tui.state.detail import reasons
@@ -113,6 +115,15 @@ def test_a_change_is_measured_and_undo_shows_the_old_results_at_once(session):
     driven.redo()
     assert driven.measured("config").verdict == changed.verdict and driven.measured("config").groups == changed.groups
     driven.until_idle()
+
+
+def test_the_work_in_floats_is_counted_once_for_a_config(session, monkeypatch):
+    driven, counted = session().settled(), []
+    monkeypatch.setattr(state, "in_float", lambda *of: counted.append(of) or InFloat(len(counted) / 2, False, 1, 2))
+    for share, group in zip((0.5, 1.0), driven.outline.groups, strict=False):
+        driven.toggle([group])
+        assert {driven.guarded().in_float.share for _ in range(3)} == {share}
+        assert counted[-1][1] == driven.config
 
 
 def test_late_events_of_stopped_jobs_are_dropped(session):

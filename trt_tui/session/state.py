@@ -8,11 +8,11 @@ from trt_tui.core.calibration.calibrate import Calibration
 from trt_tui.core.codes import CODES
 from trt_tui.core.data.watched import Source
 from trt_tui.core.engines.preview import Refusal
-from trt_tui.core.guards.facts import Facts
+from trt_tui.core.guards.facts import Facts, InFloat
 from trt_tui.core.guards.guard import Alarm
 from trt_tui.core.guards.table import alarms
 from trt_tui.core.guards.work import in_float
-from trt_tui.core.measure.comparison import Measured, Verdict
+from trt_tui.core.measure.comparison import EngineResult, Measured, Verdict
 from trt_tui.core.measure.judge import Judged
 from trt_tui.core.measure.reference import is_network
 from trt_tui.core.measure.target import Target, default_target, parse_target
@@ -105,6 +105,7 @@ class State:
         self.store = store if store is not None else SavedSessions()
         self.saver = Saver(self.store)
         self._opened: ev.Opened | None = None
+        self._work: tuple[tuple[Outline, PrecisionConfig, EngineResult | None], InFloat | None] | None = None
 
     # -- what was opened ----------------------------------------------------------------------------------------
 
@@ -233,7 +234,14 @@ class State:
         return replace(self.facts, framework={output: one.errors for output, one in framework.items()}, run=name,
                        verdict=self.results.of(config).verdict, half=self.measured("fp16").verdict,
                        floats=config.other.value, codes=config.quantized in CODES, target=self.target,
-                       in_float=in_float(self.outline, config, self.measured("int8").engine))
+                       in_float=self._in_float(self.outline))
+
+    def _in_float(self, outline: Outline) -> InFloat | None:
+        """How much of the config's work is done in floats: counted over all groups for each config, not at each key."""
+        of = outline, self.config, self.measured("int8").engine
+        if self._work is None or any(one is not other for one, other in zip(of, self._work[0], strict=True)):
+            self._work = of, in_float(*of)
+        return self._work[1]
 
     @property
     def alarms(self) -> tuple[Alarm, ...]:
