@@ -34,6 +34,7 @@ from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.core.production import Production
 from trt_tui.core.runner import BuildSettings, Told
+from trt_tui.errors import InputError, TrtTuiError
 from trt_tui.jobs import build as building
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
@@ -244,6 +245,19 @@ def drained(steps):
     yield (yield from steps)
 
 
+def test_what_a_release_lacks_is_refused_by_name(open_session):
+    backend = TensorRTBackend("tensorrt")
+    if backend.capabilities.strong:
+        pytest.skip("this release has all of it")
+    with pytest.raises(InputError, match="has no STRIP_PLAN"):
+        backend.build(demo.network_path(), BuildSettings(PROFILE, production=Production(strip_plan=True)), TOLD_NOTHING)
+    one = open_session(metric=None)
+    one.history.apply(PrecisionConfig.uniform(Precision.FP16_SUMS_FP32))
+    one.build()
+    one.until_idle()
+    assert one.error is not None and "has no FP16+" in one.error.title
+
+
 def test_the_engine_cache_spares_the_build(open_session, folder):
     one = open_session()
     first, _ = build(one, INT8)
@@ -278,6 +292,20 @@ def test_weak_and_explicit_builds_of_one_config(open_session):
     assert not weak.verdict.bad
     assert abs(gap_db(simulated, explicit.verdict)) < 1
     assert weak.verdict.headline > explicit.verdict.headline - 5  # INT8 is allowed there, and demanded nowhere
+
+
+def test_a_foreign_engine_and_a_feed_beyond_the_profile_are_refused(open_session, tmp_path):
+    backend = TensorRTBackend("tensorrt")
+    with pytest.raises(InputError, match="cannot load this engine"):
+        backend.load_engine(b"no engine" * 100)
+    with pytest.raises(InputError, match="builds for the GPU it runs on"):
+        backend.build(demo.network_path(), BuildSettings(PROFILE, compute_capability=(8, 9)), TOLD_NOTHING)
+    told = TOLD_NOTHING if not backend.capabilities.strong else None
+    settings = BuildSettings(PROFILE, production=Production(optimization_level=0, tactic_sources=SOURCES or ()))
+    with backend.load_engine(backend.build(demo.network_path(), settings, told)) as runner:
+        assert runner.run({"image": np.zeros((4, 1, 96, 96), np.float32)})
+        with pytest.raises(TrtTuiError, match="could not run"):
+            runner.run({"image": np.zeros((9, 1, 96, 96), np.float32)})
 
 
 def test_an_engine_file_is_written_and_inspected(tmp_path, monkeypatch, folder):
@@ -398,6 +426,20 @@ def test_polygraphy_builds_from_the_script_what_is_simulated(open_session, tmp_p
 
 
 @needs_weak
+def test_polygraphy_takes_the_calibration_cache(tmp_path, monkeypatch, folder):
+    driven.isolate(monkeypatch, tmp_path, folder)
+    command("export", *BUNDLED, "--precision", "int8", "--format", "calibration-cache", "-o",
+            tmp_path / "scenes.cache")
+    before = (tmp_path / "scenes.cache").read_bytes()
+    shapes = [word for key, batch in (("min", 1), ("opt", 4), ("max", 8))
+              for word in (f"--trt-{key}-shapes", f"image:[{batch},1,96,96]")]
+    polygraphy(tmp_path, "convert", str(demo.network_path()), "-o", "scenes.engine", "--int8",
+               "--calibration-cache", "scenes.cache", *shapes)
+    assert (tmp_path / "scenes.cache").read_bytes() == before  # nothing was calibrated
+    assert 5 < decibels(tmp_path / "scenes.engine") < 80
+
+
+@needs_weak
 def test_a_bundle_is_built_and_verified_and_production_is_what_was_tested(tmp_path, monkeypatch, folder):
     """The folder's own scripts with Polygraphy; then its engine and its outputs as evidence from elsewhere."""
     driven.isolate(monkeypatch, tmp_path, folder)
@@ -479,6 +521,13 @@ def test_a_search_is_confirmed_by_engines(tmp_path, monkeypatch, folder):
     raised = [name for move in found["moves"] if move["kind"] == "precision" for name in move["layers"]]
     assert 1 <= sum(name.endswith("/Conv") for name in raised) <= 3
     assert "ms" in (tmp_path / "found.md").read_text()
+
+
+def test_a_latency_that_no_engine_keeps_is_said(tmp_path, monkeypatch, folder):
+    driven.isolate(monkeypatch, tmp_path, folder)
+    said = command("search", *BUNDLED, "--precision", "int8", "--no-ranges", "--backend", "tensorrt", *EFFORT,
+                   "--tolerance", "sqnr>=25", "--max-latency", "0.001", "-o", tmp_path / "found.json", codes=(1,))
+    assert "nothing stays within the budget" in said
 
 
 @needs_weak
