@@ -7,12 +7,14 @@ import stat
 import subprocess
 import sys
 import tempfile
+import time
 from unittest.mock import Mock
 
 import pytest
 
 from trt_tui.errors import InputError
 from trt_tui.files import reading as files
+from trt_tui.files.folders import new_folder
 from trt_tui.files.scratch import STALE_S, clear_scratch, scratch_folder
 from trt_tui.files.writing import atomic, write_atomic
 
@@ -42,6 +44,17 @@ with scratch_folder() as folder, atomic(Path(folder.parent) / "out.json") as str
     stream.write(b"x")
     os.kill(os.getpid(), signal.SIGKILL)
 """
+
+
+def test_a_folder_that_a_killed_process_was_filling_goes_with_the_next(tmp_path):
+    left, other = tmp_path / ".out.0123abcd.tmp", tmp_path / ".out.89efcdab.tmp"
+    for folder in (left, other):
+        folder.mkdir()
+    (left / "network.onnx").write_text("half")
+    os.utime(left, (time.time() - 2 * STALE_S,) * 2)
+    with new_folder(tmp_path / "out") as made:
+        assert not left.exists() and other.exists() and made.parent == tmp_path
+    assert (tmp_path / "out").is_dir() and not made.exists()
 
 
 def test_what_killed_processes_left_is_cleared(scratch):

@@ -2,12 +2,13 @@
 
 import contextlib
 import os
+import secrets
 import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from trt_tui.errors import InputError
+from trt_tui.files.scratch import clear_beside, temporary_beside
 from trt_tui.files.writing import cannot_write
 
 
@@ -33,7 +34,10 @@ def new_folder(place: Path) -> Iterator[Path]:
     """
     refuse_folder(place)
     with cannot_write(place):
-        folder = Path(tempfile.mkdtemp(prefix=f".{place.name[:100]}.", suffix=".tmp", dir=place.parent))
+        named = Path(os.path.abspath(place))
+        clear_beside(named)
+        folder = temporary_beside(named, secrets.token_hex(4))
+        folder.mkdir(0o700)
         try:
             yield folder
             folder.chmod(0o777 & ~_umask())

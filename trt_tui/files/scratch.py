@@ -84,7 +84,7 @@ def drop_temporaries() -> None:
 
 
 def clear_beside(target: Path) -> None:
-    """Removes temporary files of a target whose writers were killed."""
+    """Removes temporary files and folders of a target whose writers were killed."""
     start, end = f".{target.name[:100]}.", ".tmp"
     with contextlib.suppress(OSError):
         for entry in os.scandir(target.parent):
@@ -93,10 +93,13 @@ def clear_beside(target: Path) -> None:
 
 
 def remove_stale(path: Path) -> bool:
-    """Removes a temporary file that nobody writes to any more; whether it did."""
+    """Removes a temporary file or folder that nobody writes to any more; whether it did."""
     with contextlib.suppress(OSError):
         if re.fullmatch(r"\..+\.[0-9a-f]{8}\.tmp", path.name) and _stale(path):
-            path.unlink()
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
             return True
     return False
 
