@@ -2,8 +2,8 @@
 
     python -m tests.benchmarks.whatif [bert6] [resnet50] [--rounds N]
 
-A pass gives the next group another precision, runs the loaded graph over 4 batches of 8, and takes the output's error
-against the FP32 outputs. Gates are all FP32 or all INT8 but for that group.
+A pass gives the next group another precision, runs the loaded graph over 4 batches of 8, in pieces as the app does, and
+takes the output's error against the FP32 outputs. Gates are all FP32 or all INT8 but for that group.
 """
 
 import itertools
@@ -21,13 +21,14 @@ def toggle(name: str, folder: str, label: str):
     from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
     from trt_tui.core.lowering.gated.lower import lower_gated
     from trt_tui.core.measure.metrics import Sums
+    from trt_tui.core.measure.piecewise import Piecewise
     from trt_tui.core.precision import Precision
 
     config = CONFIGS[label]
     other = Precision.FP16 if "FP16" in label else Precision.FP32
     network, ranges = prepared.opened(folder)
     gated = lower_gated(network, others=(other,))
-    runner = OnnxRuntimeBackend("cpu").load(gated.model, lean=True)
+    runner = Piecewise.load(OnnxRuntimeBackend("cpu"), gated)
     feeds = prepared.batches(name)
     fp32 = gated.feeds(prepared.FP32, ranges)
     outputs = list(gated.outputs.values())
