@@ -28,7 +28,7 @@ from trt_tui.core.guards.inputs import class_facts, input_stats
 from trt_tui.core.guards.sampled import ranges_off, shares_beyond
 from trt_tui.core.guards.table import GUARDS, checked
 from trt_tui.core.guards.work import in_float
-from trt_tui.core.measure.comparison import Errors
+from trt_tui.core.measure.comparison import Errors, OutputErrors, Verdict
 from trt_tui.core.measure.target import parse_target
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import open_network
@@ -145,6 +145,10 @@ def test_what_a_warning_says():
     assert "TensorRT 8.6.1, and 10.16.1.2 works here" in said("foreign-cache", CASES[7][1]).alarms[0].what
     rising, falling = (said("more-samples", case[1]).alarms[0].what for case in CASES if case[0] == "more-samples")
     assert "would help" in rising and "falls" in falling
+    overflow = Verdict({"y": OutputErrors(Errors(inf=3))})
+    back = [said("back-in-float", Facts(in_float=InFloat(0.5, False, 3, 9), half=half, floats=floats)).alarms[0]
+            for half, floats in ((overflow, "fp16"), (overflow, "bf16"), (None, "fp16"))]
+    assert ["--other bf16" in one.next_step for one in back] == [True, False, False]
 
 
 @pytest.mark.parametrize(("line", "release", "method"), [

@@ -35,8 +35,11 @@ class BackInFloat(Guard):
         assert found is not None, "else it lacks"
         if found.share >= SHARE:
             of = "the time that they take in the INT8 engine" if found.timed else "their multiply-accumulates"
+            half = facts.half if facts.floats == "fp16" else None
             yield self.alarm(f"{percent(found.share)} of INT8's work is back in floats",
                              f"{found.groups} of the {found.of} layers that could run in INT8 do not, with "
                              f"{percent(found.share)} of {of}: little is left of what INT8 saves",
+                             "FP16 between them overflows, which no range mends: try --other bf16, which has the range "
+                             "of FP32." if half is not None and half.bad else
                              "Consider quantization-aware training, or try other ranges (--calib-method) and what is "
                              "free before layers are raised.")
