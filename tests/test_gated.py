@@ -167,10 +167,12 @@ def in_chunks(x: np.ndarray, weight: np.ndarray, chunk: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("data", [False, True])
-@pytest.mark.parametrize(("operator", "depth", "chunk", "relu"), [
-    ("MatMul", 32, 16, False), ("MatMul", 576, 16, True), ("Gemm", 1152, 16, False), ("Conv", 4608, 16, False),
-    ("Conv", 64, 16, True), ("depthwise", 25, 1, False)])
-def test_sums_in_fp16_err_as_much_as_in_chunks(operator, depth, chunk, relu, data, opened, backend):
+@pytest.mark.parametrize(("operator", "depth", "chunk", "relu", "bias"), [
+    ("MatMul", 32, 16, False, 0), ("MatMul", 576, 16, True, 0), ("Gemm", 1152, 16, False, 0),
+    ("Conv", 4608, 16, False, 0), ("Conv", 64, 16, True, 0), ("depthwise", 25, 1, False, 0),
+    ("Conv", 16, 16, False, 1), ("Conv", 64, 16, True, -1), ("Gemm", 576, 16, False, 4)])
+def test_sums_in_fp16_err_as_much_as_in_chunks(operator, depth, chunk, relu, bias, data, opened, backend):
+    """A bias, in sizes of a sum, is added to the rounded sum, and the result rounded once more."""
     b = networks.Builder(depth)
     x, weight = (b.rng.standard_normal(shape).astype(np.float16).astype(np.float32)
                  for shape in ((96, depth), (depth, 1 if operator == "depthwise" else 24)))
@@ -180,11 +182,15 @@ def test_sums_in_fp16_err_as_much_as_in_chunks(operator, depth, chunk, relu, dat
     if operator == "depthwise":
         shape, kernel = (1, 96, 5, 5), np.repeat(weight.reshape(1, 1, 5, 5), 96, 0)
         attributes = {"kernel_shape": [5, 5], "group": 96}
-    y = b.node("Conv" if operator == "depthwise" else operator, ["x", b.weight("w", np.ascontiguousarray(kernel))],
-               "/layer", **attributes)
+    added = (bias * np.sqrt(depth) * b.rng.uniform(0.5, 1.5, 24)).astype(np.float16).astype(np.float32)
+    y = b.node("Conv" if operator == "depthwise" else operator,
+               ["x", b.weight("w", np.ascontiguousarray(kernel)), *([b.weight("b", added)] if bias else [])], "/layer",
+               **attributes)
     b.node("Relu" if relu else "Identity", [y], "/end", output="y")
     network = opened(b.model([networks.floats("x", *shape)], [networks.floats("y", *[None] * len(shape))]))
     exact, kernels = x.astype(np.float64) @ weight, in_chunks(x, weight, chunk)
+    if bias:
+        exact, kernels = exact + added, (kernels + added).astype(np.float16).astype(np.float64)
     if relu:
         exact, kernels = np.maximum(exact, 0), np.maximum(kernels, 0)
     gated = lower_gated(network, data=data)
@@ -199,7 +205,11 @@ def test_sums_in_fp16_err_as_much_as_in_chunks(operator, depth, chunk, relu, dat
 @pytest.mark.parametrize(("operator", "shapes", "attributes", "count"), [
     ("Conv", [(1, 64, 8, 8), (32, 64, 3, 3)], {"kernel_shape": [3, 3]}, 36),
     ("Conv", [(1, 64, 8, 8), (64, 16, 3, 3)], {"kernel_shape": [3, 3], "group": 4}, 9),
-    ("Conv", [(1, 8, 8, 8), (8, 1, 3, 3)], {"kernel_shape": [3, 3], "group": 8}, 9),
+    ("Conv", [(1, 8, 8, 8), (8, 1, 5, 5)], {"kernel_shape": [5, 5], "group": 8}, 25),
+    ("Conv", [(1, 8, 8, 8), (8, 1, 3, 3)], {"kernel_shape": [3, 3], "group": 8}, 1),
+    ("Conv", [(1, 3, 8, 8), (8, 3, 3, 3)], {"kernel_shape": [3, 3]}, 3),
+    ("Conv", [(1, 3, 16, 16), (8, 3, 7, 7)], {"kernel_shape": [7, 7], "strides": [2, 2]}, 1),
+    ("Conv", [(1, 3, 16, 16), (8, 3, 7, 7)], {"kernel_shape": [7, 7]}, 13),
     ("ConvTranspose", [(1, 64, 8, 8), (64, 32, 2, 2)], {"kernel_shape": [2, 2], "strides": [2, 2]}, 4),
     ("Gemm", [(2, 100), (8, 100)], {"transB": 1}, 7), ("MatMul", [(2, 4, "n"), (2, "n", 4)], {}, 1),
     ("MatMul", [(2, 4, 64), (2, 64, "n")], {}, 4), ("Add", [(2, 64), (2, 64)], {}, 1)])

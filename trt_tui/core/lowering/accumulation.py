@@ -3,9 +3,12 @@
 Tensor cores add `CHUNK` exact products to an FP16 accumulator at a time and round it (Fasi, Higham, Mikaitis and
 Pranesh, "Numerical behavior of NVIDIA tensor cores", 2021). Where partial sums grow like a random walk, the mean square
 of the one after ``j`` of ``n`` roundings is ``j/n`` of the result's, and so is the error that rounding it adds: all of
-them together add ``(n + 1) / 2`` times what rounding the result once does. TensorRT 8.6 on an H200 was within 0.5 dB of
-that in Convs and MatMuls of 32 to 4,608 products, unless it split a long sum over several accumulators, which costs
-less.
+them together add ``(n + 1) / 2`` times what rounding the result once does. A bias is added to the rounded sum, and that
+is rounded once more.
+
+Kernels of TensorRT 8.6 on an H200 do so to the bit: Convs, ConvTransposes, MatMuls and Gemms of 9 to 4,608 products,
+with a bias and without (`tests.benchmarks.fidelity` has them), but for those that split a long sum over several
+accumulators, which costs less. The formula is within 0.3 dB of them on ResNet-50's activations.
 """
 
 import math
@@ -16,6 +19,9 @@ from trt_tui.core.network.network import Network
 CHUNK = 16
 """Products that are added between two roundings."""
 
+_CHANNELS = 4
+"""Kernels read channels by fours, missing ones as zeros."""
+
 _FP16_BITS_FEWER = 2.0**13
 """FP16 keeps 13 bits fewer of a mantissa than FP32."""
 
@@ -23,7 +29,9 @@ _FP16_BITS_FEWER = 2.0**13
 def roundings(network: Network, layer: Layer) -> int:
     """How often a kernel that accumulates in FP16 rounds one result of a layer, its last rounding included.
 
-    1 where the layer is no sum of products, or where its length is not known before a run.
+    1 where the layer is no sum of products, where its length is not known before a run, and where TensorRT has kernels
+    of its own that sum in FP32: 7x7 with a stride of 2 on an image (``image_first_layer_f16f16_f32_f16``), depthwise
+    3x3 (``depthwiseHMMA``; what its other kernel does, one product after the other, costs more).
     """
     first, second = (*(network.shape(tensor) if tensor else None for tensor in layer.inputs[:2]), None, None)[:2]
     if not first or not second:
@@ -33,7 +41,13 @@ def roundings(network: Network, layer: Layer) -> int:
     if layer.op_type == "Conv":
         sizes = second[1:]
         if second[1] == 1 and attributes.get_int("group", 1) != 1:
+            if second[2:] == (3, 3):
+                return 1
             chunk = 1  # a channel on its own: one product after the other
+        elif isinstance(second[1], int):
+            if second[1] <= _CHANNELS and second[2:] == (7, 7) and attributes.get_ints("strides", ()) == (2, 2):
+                return 1
+            sizes = (-(-second[1] // _CHANNELS) * _CHANNELS, *second[2:])
     elif layer.op_type == "ConvTranspose":
         sizes = second[:1]
         chunk *= attributes.get_int("group", 1) or 1
@@ -43,6 +57,23 @@ def roundings(network: Network, layer: Layer) -> int:
         sizes = second[1:] if attributes.get_int("transB", 0) else second[:1]
     known = [size for size in sizes if isinstance(size, int)]
     return max(1, -(-math.prod(known) // chunk)) if sizes and len(known) == len(sizes) else 1
+
+
+def is_sum(network: Network, layer: Layer) -> bool:
+    """Whether a kernel that accumulates in FP16 rounds a layer's result more often than once."""
+    return roundings(network, layer) > 1 or bias_port(network, layer) is not None
+
+
+def bias_port(network: Network, layer: Layer) -> int | None:
+    """The input of a layer that its kernel adds to the rounded sum of products, for a rounding of its own; None where
+    it has none."""
+    if layer.op_type not in ("Conv", "ConvTranspose", "Gemm") or len(layer.inputs) < 3 or not layer.inputs[2]:
+        return None
+    if layer.op_type == "Gemm":
+        attributes = network.node(layer.name).attributes
+        if network.opset < 11 or attributes.get_float("beta", 1.0) != 1:
+            return None
+    return 2
 
 
 def splitter(count: int) -> float:

@@ -152,6 +152,7 @@ class _Branch:
                 self._sites[place] = (*self._sites.get(place, ()), code)
         self._prepared: dict[tuple[str, tuple[Precision, ...]], ir.Value] = {}
         self._sums = Sums(self._network)
+        self._sums_gate = flow.inputs.gates[group.name].get("sums") if around is Precision.FP16 else None
         self._produced: set[str] = set()
         self._coarse: set[str] = set(group.inputs) if clean else set()  # tensors that have the precision's values
         self.group = group
@@ -186,7 +187,11 @@ class _Branch:
             self._coarse.update(own)
             return
         count = self._sums.of(layer)
-        for tensor, output in zip(layer.outputs, node.outputs, strict=True):
+        outputs: Sequence[ir.Value] = node.outputs
+        if (port := accumulation.bias_port(self._network, layer)) is not None and self._sums_gate is not None:
+            outputs, count = [self._biased(layer, node, port, count, self._sums_gate)], 1
+            self.local[layer.outputs[0]] = outputs[0]
+        for tensor, output in zip(layer.outputs, outputs, strict=True):
             if tensor not in own:
                 continue
             if rounded_later(self._network, self.group, self._wanted, tensor):
@@ -197,9 +202,8 @@ class _Branch:
 
     def _rounded(self, tensor: str, value: ir.Value, count: int) -> ir.Value:
         """A result rounded to the branch's type, as often as a sum in FP16 is if the group's gate asks for that."""
-        flow = self._flow
-        gate = flow.inputs.gates[self.group.name].get("sums") if self._around is Precision.FP16 and count > 1 else None
-        if gate is None:
+        flow, gate = self._flow, self._sums_gate
+        if gate is None or count == 1:
             return flow.rounding.rounded(value, self._around, self.nodes)
 
         def summed(nodes: Nodes) -> ir.Value:
@@ -210,6 +214,24 @@ class _Branch:
 
         return flow.choice(gate, summed, lambda nodes: flow.rounding.rounded(value, self._around, nodes), tensor,
                            self.nodes)
+
+    def _biased(self, layer: Layer, node: ir.Node, port: int, count: int, gate: ir.Value) -> ir.Value:
+        """A sum with a bias: where the group's gate asks for sums in FP16, the bias is added behind their rounding."""
+        flow, bias = self._flow, node.inputs[port]
+        assert bias is not None, "a layer that has a port for a bias reads one"
+        self.nodes.remove(node)
+
+        def summed(nodes: Nodes) -> ir.Value:
+            alone = flow.emitter.clone(layer, node.inputs[:port], flow.emitter.name(layer.name))
+            nodes.append(alone)
+            factor = flow.emitter.scalar(accumulation.splitter(count))
+            return flow.rounding.biased(layer, flow.rounding.summed(alone.outputs[0], factor, nodes), bias, nodes)
+
+        def as_it_is(nodes: Nodes) -> ir.Value:
+            nodes.append(node)
+            return node.outputs[0]
+
+        return flow.choice(gate, summed, as_it_is, layer.outputs[0], self.nodes)
 
     def _quantized(self, value: ir.Value, tensor: str, around: Precision, codes: Sequence[Precision]) -> ir.Value:
         """An activation rounded to the surrounding type, and to what its gates say of some codes."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
-from trt_tui.core.lowering import rules
+from trt_tui.core.lowering import accumulation, rules
 from trt_tui.core.lowering.gated.bodies import Sums, emit_layers, emit_operator, rounded_later, rounds_after
 from trt_tui.core.lowering.gated.emitter import BranchTensors, Emitter
 from trt_tui.core.lowering.gated.given import GivenBranch, Steps
@@ -73,14 +73,25 @@ class DataFlow:
     def result(self, group: Group, tensor: str, value: ir.Value, count: int = 1) -> ir.Value:
         """What a group yields for a tensor: rounded to the float type of its results, a sum in FP16 ``count`` times."""
         for around in self._arounds(group):
-            low = self.rounding.rounded(self._summed(group, around, value, count), around, self.emitter.nodes)
+            summed = self._summed(group, value, count) if around is Precision.FP16 and count > 1 else value
+            low = self.rounding.rounded(summed, around, self.emitter.nodes)
             if len(self._lows) == 1:
                 self._unrounded[tensor] = (group.name, value, low)
             value = self.chosen(self._gate(group, around), low, value, tensor)
         return value
 
-    def _summed(self, group: Group, around: Precision, value: ir.Value, count: int) -> ir.Value:
-        if around is not Precision.FP16 or count == 1 or group.name not in self.inputs.sums:
+    def biased(self, group: Group, layer: Layer, node: ir.Node, port: int, count: int) -> ir.Value:
+        """A sum with a bias, which is added behind the rounding of sums in FP16."""
+        value, bias = node.outputs[0], node.inputs[port]
+        if bias is None or group.name not in self.inputs.sums:
+            return value
+        node.replace_input_with(port, None)
+        result = self.rounding.biased(layer, self._summed(group, value, count), bias, self.emitter.nodes)
+        result.type, result.shape = value.type, value.shape
+        return result
+
+    def _summed(self, group: Group, value: ir.Value, count: int) -> ir.Value:
+        if group.name not in self.inputs.sums:
             return value
         if (group.name, count) not in self.inputs.splitters:
             factor = self.emitter.input(f"splitter/{len(self.inputs.splitters)}", ir.DataType.FLOAT)
@@ -167,8 +178,11 @@ class _Body:
         if rules.keeps_precision(layer) and self._rounded.issuperset(typed):
             self._rounded.update(own)
             return
-        count = self._sums.of(layer)
-        for tensor, output in zip(layer.outputs, self._outputs(layer, node), strict=True):
+        count, outputs = self._sums.of(layer), self._outputs(layer, node)
+        if (port := accumulation.bias_port(self._network, layer)) is not None:
+            outputs, count = [self._flow.biased(self.group, layer, node, port, count)], 1
+            self.local[layer.outputs[0]] = outputs[0]
+        for tensor, output in zip(layer.outputs, outputs, strict=True):
             if tensor not in own:
                 continue
             if rounded_later(self._network, self.group, self._wanted, tensor):

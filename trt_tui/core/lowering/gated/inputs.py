@@ -85,7 +85,7 @@ class GatedInputs:
                 self.stand_for[name] = WeightInput(group.name, site)
             kinds = _data_kinds(forms) if data else _kinds(forms)
             if Precision.FP16 in forms.get(Precision.FP16, ()) and any(
-                    accumulation.roundings(network, network.layer(name)) > 1 for name in group.layers):
+                    accumulation.is_sum(network, network.layer(name)) for name in group.layers):
                 self.sums.add(group.name)
                 kinds += [] if data else ["sums"]
             if self.norm(group.name) is not None:

@@ -7,6 +7,7 @@ from trt_tui.core.codes import CODES, CodeType
 from trt_tui.core.lowering import rules
 from trt_tui.core.lowering.gated.emitter import Emitter, Nodes
 from trt_tui.core.lowering.rules import TYPES
+from trt_tui.core.network.layers import Layer
 from trt_tui.core.precision import Precision
 
 _FINITE = float(np.finfo(np.float32).max)
@@ -33,6 +34,14 @@ class Rounding:
         add = self._emitter.add
         product = self.clamped(add(nodes, "Mul", [value, factor], "split"), _FINITE, nodes)
         return add(nodes, "Sub", [product, add(nodes, "Sub", [product, value], "rest")], "summed")
+
+    def biased(self, layer: Layer, value: ir.Value, bias: ir.Value, nodes: Nodes) -> ir.Value:
+        """A layer's sum with its bias, that of a Conv along the channels."""
+        rank = len(self._emitter.network.shape(layer.inputs[1]) or ())
+        if layer.op_type != "Gemm":
+            shape = self._emitter.array(np.array([-1, *[1] * (rank - 2)], np.int64), f"channels/{rank}")
+            bias = self._emitter.add(nodes, "Reshape", [bias, shape], "bias")
+        return self._emitter.add(nodes, "Add", [value, bias], "biased")
 
     def read(self, value: ir.Value, tensor: str, precision: Precision, nodes: Nodes) -> ir.Value:
         """A tensor from outside a group rounded to a float precision; a mask that it cannot hold is clamped first."""
