@@ -41,6 +41,8 @@ from trt_tui.core.runner import BuildSettings
 from trt_tui.workspace import profile_of
 
 JUDGED = 16
+FAITHFUL = 100.0
+"""Engines of more dB were asked for FP16 where the builder took FP32."""
 KEPT_BYTES = 400_000
 """Of each mix the errors of as many samples are kept as fit in here, but of one at least."""
 
@@ -359,48 +361,73 @@ def gather(folder: Path, out: Path, only: list[str], done: list[dict[str, Any]],
 
 
 def show(folder: Path, out: Path, names: list[str]) -> None:
-    """Simulated less engine (dB over all samples), with products summed in FP32 and as kernels for FP16 sum them."""
+    """Simulated less engine (dB over all samples), with products summed in FP32 and as kernels for FP16 sum them; ranks
+    and medians of the mixes without INT8 that the builder took for more than FP32."""
     rows = [row for row in json.loads((out / "engines.json").read_text()) if "mix" in row]
     print("| network | mix | output | engine | sums in FP32 | sums in FP16 |\n" + "| --- " * 6 + "|")
     for name in names or sorted({row["network"] for row in rows}):
         case = Case(folder, name)
         gated = lower_gated(case.network)
         gates = {one["sums"]: np.array(False) for one in gated.gates.values() if "sums" in one}
-        gaps: list[list[float]] = []
-        engines: dict[str, list[float]] = {}
-        ranked: dict[str, list[list[float]]] = {}
+        noises: dict[str, list[np.ndarray]] = {tensor: [] for tensor in case.reference}
+        powers = {tensor: energy(wanted) for tensor, wanted in case.reference.items()}
         with simulation().load(gated.model) as runner:
             for row in (row for row in rows if row["network"] == name):
                 config, _ = mixes(case.network)[row["mix"]]
                 fed = gated.feeds(config, case.ranges)
+                made = [[runner.run({**case.samples.feed(index), **fed, **more},
+                                    [gated.outputs[tensor] for tensor in case.reference])
+                         for index in range(len(case.samples))] for more in (gates, {})]
                 for tensor, wanted in case.reference.items():
-                    power = np.square(wanted, dtype=np.float64).reshape(len(wanted), -1).sum(1)
-                    engine = decibel(power, power / 10 ** (np.array(row["sqnr"][tensor]) / 10))
-                    found = []
-                    for more in (gates, {}):
-                        made = np.concatenate([
-                            runner.run({**case.samples.feed(index), **fed, **more}, [gated.outputs[tensor]])[
-                                gated.outputs[tensor]] for index in range(len(case.samples))])
-                        error = np.square(made - wanted, dtype=np.float64).reshape(len(wanted), -1).sum(1)
-                        found.append(decibel(power, error) - engine)
-                    if "INT8" not in row["mix"]:
-                        gaps.append(found)
-                        engines.setdefault(tensor, []).append(engine)
-                        ranked.setdefault(tensor, []).append(found)
-                    print(f"| {name} | {row['mix']} | {tensor} | {engine:.2f} | {found[0]:+.2f} | {found[1]:+.2f} |",
-                          flush=True)
-        middle = np.median(np.abs(gaps), axis=0) if gaps else [np.nan, np.nan]
-        for tensor, levels in engines.items():
-            order = [rank_correlation(levels, [level + gap[place] for level, gap in zip(levels, ranked[tensor],
-                                                                                       strict=True)])
-                     for place in (0, 1)]
-            print(f"| {name} | ranks (Spearman), {len(levels)} mixes | {tensor} | | {order[0]:.2f} | {order[1]:.2f} |")
-        print(f"| {name} | median of sizes, INT8 aside | | | {middle[0]:.2f} | {middle[1]:.2f} |", flush=True)
+                    power = powers[tensor]
+                    found = [power / 10 ** (np.array(row["sqnr"][tensor], np.float64) / 10)]
+                    found += [energy(np.concatenate([one[gated.outputs[tensor]] for one in way]) - wanted)
+                              for way in made]
+                    engine, *levels = (decibel(power, noise) for noise in found)
+                    if "INT8" not in row["mix"] and engine < FAITHFUL:
+                        noises[tensor].append(np.array(found))
+                    print(f"| {name} | {row['mix']} | {tensor} | {engine:.2f} | " + " | ".join(
+                        f"{level - engine:+.2f}" for level in levels) + " |", flush=True)
+        for tensor, ones in noises.items():
+            engine, *ways = np.moveaxis(np.array(ones), 1, 0)  # each by mix and sample
+            gaps = [[abs(decibel(powers[tensor], one) - decibel(powers[tensor], other))
+                     for one, other in zip(way, engine, strict=True)] for way in ways]
+            print(f"| {name} | median and largest size, {len(ones)} mixes | {tensor} | | " + " | ".join(
+                f"{np.median(gap):.2f}, {max(gap):.2f}" for gap in gaps) + " |")
+            print(f"| {name} | ranks | {tensor} | | " + " | ".join(
+                ranks(powers[tensor], engine, way) for way in ways) + " |", flush=True)
 
 
-def rank_correlation(one: list[float], other: list[float]) -> float:
-    """Spearman's, without ties."""
-    return float(np.corrcoef(np.argsort(np.argsort(one)), np.argsort(np.argsort(other)))[0, 1])
+def energy(array: np.ndarray) -> np.ndarray:
+    """Sum of squares by sample, along the first axis."""
+    return np.square(array, dtype=np.float64).reshape(len(array), -1).sum(1)
+
+
+def ranks(power: np.ndarray, engine: np.ndarray, simulated: np.ndarray) -> str:
+    """Spearman's correlation with its 95 % interval (bootstrap over mixes and samples), and of the pairs that engines
+    set at least 0.5 dB apart how many stand in their order (`noises` by mix and sample)."""
+    rng = np.random.default_rng(0)
+
+    def levels(chosen: np.ndarray, samples: np.ndarray) -> list[np.ndarray]:
+        return [10 * np.log10(power[samples].sum() / way[chosen][:, samples].sum(1)) for way in (engine, simulated)]
+
+    count, size = engine.shape
+    draws = [rank_correlation(*levels(rng.integers(0, count, count), rng.integers(0, size, size)))
+             for _ in range(2000)]
+    low, high = np.nanpercentile(draws, [2.5, 97.5])
+    one, other = levels(np.arange(count), np.arange(size))
+    apart = [(a, b) for a in range(count) for b in range(a) if abs(one[a] - one[b]) >= 0.5]
+    agree = sum((one[a] > one[b]) == (other[a] > other[b]) for a, b in apart)
+    return f"{rank_correlation(one, other):.3f} [{low:.2f}, {high:.2f}], {agree} of {len(apart)} pairs"
+
+
+def rank_correlation(one: np.ndarray, other: np.ndarray) -> float:
+    """Spearman's; equal values share their mean rank."""
+    places = []
+    for array in (one, other):
+        _, inverse, counts = np.unique(array, return_inverse=True, return_counts=True)
+        places.append((np.cumsum(counts) - (counts + 1) / 2)[inverse.reshape(-1)])
+    return float(np.corrcoef(*places)[0, 1])
 
 
 def codes(out: Path) -> None:
