@@ -235,6 +235,7 @@ def gated_values(backend, network: Network, config: PrecisionConfig, ranges: Map
                         constants=offer.constants, operators=offer.operators, data=data,
                         outputs=list(dict.fromkeys(group.tail for group in network.groups)))
     in_fp32 = {gates["sums"]: np.array(False) for gates in gated.gates.values() if "sums" in gates}
+    in_fp32 |= {name: np.array(1, np.float32) for name in gated.splitters}
     with backend.load(gated.model, lean=True) as runner:
         result = runner.run({**feeds, **gated.feeds(config, ranges), **in_fp32})
     found = {tensor: result[name] for tensor, name in gated.outputs.items()}
