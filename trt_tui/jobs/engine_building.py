@@ -152,7 +152,7 @@ def build_engine(
             first = first or error
             following = None if strict or not _refused(error, lowered.told) else ladder.below(rung, _names(error))
             if following is None or following.name == EASED and isinstance(error, ParseFailed):  # no effort parses more
-                raise _failed(first, tried, network) from None
+                raise _failed(first, tried, network, eases) from None
             rung = following
             yield BuilderLine("warning", f"the build failed ({tried[-1].failed}); now with {rung.said}")
         else:
@@ -221,9 +221,12 @@ def _loosened(told: Told | None, rung: Rung, network: Network) -> Told | None:
     return replace(told, constraints="prefer") if rung.name == PREFER else told
 
 
-def _failed(error: BuildFailed | ParseFailed, tried: Sequence[Rung], network: Network) -> Exception:
-    """The first error, with the node that it names and with what else was tried."""
+def _failed(error: BuildFailed | ParseFailed, tried: Sequence[Rung], network: Network, eases: bool) -> Exception:
+    """The first error, with the node that it names, with what else was tried, and with the least effort as a way out
+    where the build was refused and that was not tried."""
     named = _with_node(error, network)
+    if isinstance(error, BuildFailed) and error.refused and eases and not any(rung.name == EASED for rung in tried):
+        error.next_step = f"{error.next_step} Or build with --optimization-level {LEAST_LEVEL}."
     lines = [error.cause, *(f"also failed, with {rung.said}: {rung.failed}" for rung in tried[1:])]
     error.cause = "\n".join(filter(None, lines))
     error.rungs = tuple(tried)

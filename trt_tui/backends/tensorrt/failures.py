@@ -51,9 +51,7 @@ def build_error(log: Printed, details: Sequence[str], error: Exception, runs: bo
                            "Build it where there is one, or leave out --refit and --strip-plan: TensorRT-RTX 1.7 "
                            "builds without a GPU, but no engines whose weights can be replaced.", refused=False)
     return BuildFailed("TensorRT could not build the engine", cause,
-                       "Give the layer another precision, or build with --optimization-level 0; the log holds all "
-                       "messages.",
-                       tuple(details))
+                       "Give the layer another precision; the log holds all messages.", tuple(details))
 
 
 def parse_error(name: str, version: str, found: Sequence[Any], model: Path | None = None) -> ParseFailed:
