@@ -457,6 +457,18 @@ def test_a_mask_beyond_fp16_is_clamped_and_said(opened, backend):
     assert np.isfinite(ReferenceEvaluator(ir.to_proto(typed.model)).run(None, {"x": x})[0].astype(np.float32)).all()
 
 
+@pytest.mark.parametrize(("between", "operator", "constant", "mask"), [
+    ("MatMul", "Mul", 1.2e5, False), ("MatMul", "Add", 1.2e5, False), ("MatMul", "Mul", -1.2e5, True),
+    ("Sub", "Mul", 1.2e5, True), ("MatMul", "Min", 1.2e5, True)])
+def test_what_scales_or_shifts_an_activation_is_no_mask(between, operator, constant, mask, opened):
+    b = Builder()
+    inner = b.node(between, ["x", b.weight("other", np.ones((2, 2), np.float32))], "/inner")
+    b.node(operator, [b.node("Relu", [inner], "/relu"), b.weight("c", np.float32(constant))], "/last", output="y")
+    network = opened(b.model([floats("x", 2, 2)], [floats("y", 2, 2)]))
+    assert network.is_mask("c") is mask and ("y" in network.masked) is mask
+    assert bool(lower(network, FP16, FP16).notes) is mask
+
+
 @pytest.mark.parametrize("held", [-1e30, -3.3895314e38])
 def test_a_mask_that_bf16_holds_is_not_clamped(held, opened):
     b = Builder()

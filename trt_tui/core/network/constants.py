@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from trt_tui.core.network.graph import LayerGraph
-from trt_tui.core.network.layers import Kind
+from trt_tui.core.network.layers import Kind, Layer
 from trt_tui.core.network.operators import ANCHORS, COPIES, POINTWISE
 from trt_tui.core.precision import FP16_LEAST, FP16_MAX
 from trt_tui.core.runner import Backend
@@ -16,6 +16,9 @@ from trt_tui.errors import BackendUnavailableError, InputError, TrtTuiError
 
 _MASK_LEAST = 1e9
 """The least magnitude of a constant that is taken for a mask wherever a Where selects it."""
+
+_SCALING = frozenset(("Mul", "Div", "Add", "Sub"))
+"""Operators that scale or shift by a constant."""
 
 
 def constant_tensor(value: ir.Value | None) -> ir.TensorProtocol | None:
@@ -91,11 +94,34 @@ class Constants:
         return self._amax[key]
 
     def is_mask(self, tensor: str) -> bool:
-        """Whether a constant lies beyond FP16 and is no weight: -3.4e38 in front of a Softmax, not a kernel."""
+        """Whether a constant lies beyond FP16, is no weight and scales or shifts no activation: -3.4e38 in front of a
+        Softmax and the factor of (1 - mask), not a kernel, not what denormalises a result."""
         graph = self._graph
-        if any(graph.by_name[name].op_type in ANCHORS for name in graph.consumers.get(tensor, ())):
+        readers = [graph.by_name[name] for name in graph.consumers.get(tensor, ())]
+        if any(layer.op_type in ANCHORS for layer in readers):
             return False
-        return graph.is_float(tensor) and float(self.amax(tensor)) > FP16_MAX
+        return graph.is_float(tensor) and float(self.amax(tensor)) > FP16_MAX and not self._scales(tensor, readers)
+
+    def _scales(self, tensor: str, readers: Sequence[Layer]) -> bool:
+        """Whether a constant, all of it above zero, is only multiplied with, or added to, what products yield.
+
+        A mask is 0 or less somewhere, is selected, or meets what is computed from masks, which are no products.
+        """
+        return all(layer.op_type in _SCALING and self._of_products(other) for layer in readers
+                   for other in layer.inputs if other != tensor) and bool(readers) and bool(
+                       np.all(self.value(tensor) > 0))
+
+    def _of_products(self, tensor: str) -> bool:
+        """Whether a tensor is what a product yields, floats computed or copied point by point in between."""
+        graph, stack, seen = self._graph, [tensor], {tensor}
+        while stack:
+            layer = graph.by_name.get(graph.producer.get(stack.pop(), ""))
+            if layer is not None and layer.op_type in ANCHORS:
+                return True
+            read = layer.inputs if layer is not None and layer.op_type in POINTWISE | COPIES else ()
+            stack += [one for one in read if one not in seen and graph.is_float(one)]
+            seen.update(read)
+        return False
 
     @cached_property
     def masked(self) -> frozenset[str]:

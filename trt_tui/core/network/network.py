@@ -121,7 +121,7 @@ class Network(Outline):
         return self._values.amax(tensor, axis, block)
 
     def is_mask(self, constant: str) -> bool:
-        """Whether a constant lies beyond FP16 and is no weight: -3.4e38 in front of a Softmax, not a kernel."""
+        """Whether a constant beyond FP16 is a mask; see `trt_tui.core.network.constants.Constants.is_mask`."""
         return self._values.is_mask(constant)
 
     @property
