@@ -124,9 +124,10 @@ def test_samples_stay_out_and_nothing_is_overwritten(run, mlp, called, tmp_path)
     (np.float32([1, -3]), np.float32([np.nan, 0]), 2e-4),
     (np.int64([1, 3]), np.int64([1, 3]), 2e-2),
     (np.float32([0, 0]), np.float32([0, 0]), 1e-12),
-    (np.float32([np.inf, 0]), np.float32([0, 0]), None)])
+    (np.float32([np.inf, 0]), np.float32([0, 0]), None),
+    (np.float32([-3.4e38, 0]), np.float32([-65504, 0]), None)])
 def test_what_an_engine_may_be_off_by(reference, simulated, expected):
-    found, unjudged = tolerances([Iteration({}, {"y": reference}, {"y": simulated})])
+    found, unjudged = tolerances([Iteration({}, {"y": reference}, {"y": simulated})], {"y": 1.7e38})
     assert (found, unjudged) == (({}, ["y"]) if expected is None else ({"y": pytest.approx(expected)}, []))
 
 

@@ -115,19 +115,24 @@ class Bundle:
     histograms: Sequence[tuple[str, TensorStats, float | None]] = ()
 
 
-def tolerances(iterations: Sequence[Iteration]) -> tuple[dict[str, float], list[str]]:
+def tolerances(iterations: Sequence[Iteration], masked: Mapping[str, float] | None = None
+               ) -> tuple[dict[str, float], list[str]]:
     """The mean absolute error that an engine may have at each output, and the outputs that cannot be judged so.
 
+    Args:
+        masked: From what magnitude values of an output are masks, where there are any: no mean is taken with them.
+
     Returns:
-        Tolerances in the outputs' units, the largest of all iterations; names of outputs whose reference has NaN or
-        infinities, or cannot be known.
+        Tolerances in the outputs' units, the largest of all iterations; names of outputs whose reference has NaN,
+        infinities or masks, or cannot be known.
     """
     allowed: dict[str, float] = {}
     unjudged: dict[str, None] = {}
     for one in iterations:
         for name, reference in one.reference.items():
             wide = reference.astype(np.float64)
-            if not np.isfinite(wide).all() or name not in one.simulated:
+            least = (masked or {}).get(name) or np.inf
+            if not (np.abs(wide) < least).all() or name not in one.simulated:
                 unjudged[name] = None
                 continue
             error = float(np.abs(wide - one.simulated[name].astype(np.float64)).mean()) if wide.size else 0.0
@@ -176,7 +181,8 @@ def write_bundle(folder: Path, bundle: Bundle) -> list[Path]:
     write_atomic(folder / "build.cpp", builder_fragment(
         release, RELEASES[release], title, told, tf32=config.tf32, shapes=profile, further=further,
         production=production, network=NETWORK, engine=ENGINE))
-    allowed, unjudged = tolerances(bundle.iterations)
+    allowed, unjudged = tolerances(bundle.iterations, {one.name: network.hidden_from(one.name)
+                                                       for one in network.outputs})
     kept = [Iteration(one.inputs, {name: one.reference[name] for name in allowed}, {}) for one in bundle.iterations]
     if bundle.with_samples and allowed:
         _write_samples(folder, kept, raw=release == "11")
@@ -384,7 +390,8 @@ def _report(folder: Path, bundle: Bundle, allowed: Mapping[str, float], unjudged
     there = {path.name for path in folder.iterdir()} | {"report.md"}
     rows = [(f"`{name}`", what) for name, what in _ABOUT.items() if name in there]
     lines += [f"## This folder, for {RELEASES[bundle.release]}", "",
-              "`sh build.sh` builds the engine, `sh verify.sh` checks it.", "",
+              f"`sh build.sh` builds the engine, {'`sh verify.sh` checks it' if allowed else 'nothing checks it'}.",
+              "",
               *markdown_table(("file", "what"), rows), ""]
     if allowed:
         samples = f"{plural(len(bundle.iterations), 'feed')} of {text_cell(bundle.source)}"
@@ -394,8 +401,8 @@ def _report(folder: Path, bundle: Bundle, allowed: Mapping[str, float], unjudged
                   *markdown_table(("output", "at most"),
                                   [(code_cell(name), f"{value:.4g}") for name, value in allowed.items()]), ""]
     if unjudged:
-        lines += [f"Not verified, since FP32 itself has NaN or infinities there: "
-                  f"{', '.join(map(code_cell, unjudged))}.", ""]
+        lines += [f"Not verified, since FP32 itself has NaN, infinities or masks there: "
+                  f"{', '.join(map(code_cell, unjudged))}. `trt-tui compare --engines` judges what is not masked.", ""]
     for note in filter(None, notes):
         lines += [text_cell(note), ""]
     return "\n".join(lines).rstrip() + "\n"
