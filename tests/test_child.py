@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -22,6 +24,7 @@ from trt_tui.jobs import previewing
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.client import Client, log_path
 from trt_tui.jobs.orders import Order, Subject
+from trt_tui.jobs.previewer import Previewer
 
 pytestmark = pytest.mark.spawned
 
@@ -105,6 +108,19 @@ print('lived on')
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the interpreter must get to run")
+def test_an_order_is_wanted_before_it_can_be_taken_up(monkeypatch):
+    class Inbox(list):
+        def __setitem__(self, place, orders):
+            assert [order.number for order in orders] == [previewer.wanted]
+            super().__setitem__(place, orders)
+
+    previewer, inbox = Previewer(), Inbox()
+    order = Order(3, Subject("network.onnx", ""), PrecisionConfig(), {}, {})
+    monkeypatch.setattr(os, "_exit", lambda code: None)
+    previewer.listen(SimpleNamespace(recv=Mock(side_effect=[order, EOFError])), threading.Event(), inbox)
+    assert inbox == [order]
+
+
 def test_a_previewer_that_is_held_does_nothing_takes_any_order_and_goes_with_its_program(tmp_path):
     asked, told = previewing._Asked(), threading.Event()
     order = Order(1, Subject(str(tmp_path / "none.onnx"), ""), PrecisionConfig(),

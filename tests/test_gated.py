@@ -339,9 +339,10 @@ def test_what_fp16_cannot_hold_is_counted_on_request(opened, backend):
     columns = [SUMS.index("fp16_over"), SUMS.index("fp16_under")]
     with backend.load(gated.model, lean=True) as runner:
         silent = runner.run(feeds)[gated.accumulated]
-        counted = runner.run({**feeds, gated.counting: np.array(True)})[gated.accumulated]
+        counted, beside_nan = (runner.run({**feeds, "x": np.append(more, x), gated.counting: np.array(True)})[
+            gated.accumulated] for more in (np.zeros(0, np.float32), np.full(1, np.nan, np.float32)))
     assert silent[0, columns].tolist() == [0, 0]
-    assert counted[0, columns].tolist() == [2, 2]  # an infinity is an infinity in FP16 too
+    assert counted[0, columns].tolist() == beside_nan[0, columns].tolist() == [2, 2]  # Inf is Inf in FP16 too
 
 
 @pytest.mark.parametrize(("size", "tolerance"), [(800_000, 1e-4), (8_000_000, 2e-3)])

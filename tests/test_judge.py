@@ -266,6 +266,11 @@ def test_what_the_network_masks_itself_is_not_judged(opened, constant, operator,
     tally = Tally(Padded(), [0], [replace(one, tensor="t")], lambda index: {"t": fp32})
     tally.add(0, {"t": np.array([[1.5, -65504], [2, 3]], np.float32)})
     assert (tally.verdict().outputs["y"].errors.max_abs == 0.5) == hidden
+    for one_fp32, run in ((np.nan, -65504), (constant, np.nan), (constant, 0.7), (constant, 65504)):
+        fp32 = np.array([[1, one_fp32], [2, 3]], np.float32)
+        found = np.array([[1.5, run], [2, 3]], np.float32)
+        kept = kept_elements(replace(one, tensor="t"), Padded(), 0, fp32, found)
+        assert kept is None or kept.all(), "NaN, and what a run masks no more, counts"
 
 
 def test_a_mask_is_named_behind_the_tensor(opened):

@@ -154,6 +154,21 @@ def test_what_is_one_value_of_several_samples_is_not_put_together(sampled):
     assert whole["y"].shape == (5, 5) and whole["turned"].shape == (4, 5, 4, 4)
 
 
+@pytest.mark.parametrize(("most", "node", "why"), [
+    (2, ("RandomNormalLike", {}), "smaller than requested"),
+    (1, ("ReduceMean", {"axes": [0]}), "not known which axis of y")])
+def test_what_differs_in_portions_is_not_divided(opened, tmp_path, most, node, why):
+    b = Builder()
+    b.node(node[0], ["x"], output="y", **node[1])
+    network = opened(b.model([floats("x", "batch", 4)], [floats("y", None, 4)]))
+    np.savez(tmp_path / "samples.npz", x=np.ones((4, 4), np.float32))
+    samples = load_samples(str(tmp_path / "samples.npz"), network.inputs, batch=4)
+    with fitted(Short(most), network.model, samples) as one:
+        with pytest.raises(OutOfMemoryError) as caught:
+            one.run(samples.feed(0))
+    assert why in caught.value.cause
+
+
 def test_what_is_loaded_for_other_runs_is_freed_first(sampled):
     network, samples = sampled()
     backend = Short(99)

@@ -427,7 +427,7 @@ def rank_correlation(one: np.ndarray, other: np.ndarray) -> float:
     for array in (one, other):
         _, inverse, counts = np.unique(array, return_inverse=True, return_counts=True)
         places.append((np.cumsum(counts) - (counts + 1) / 2)[inverse.reshape(-1)])
-    return float(np.corrcoef(*places)[0, 1])
+    return float(np.corrcoef(np.stack(places))[0, 1])
 
 
 def codes(out: Path) -> None:

@@ -115,8 +115,8 @@ class Previewer:
             while True:
                 received = pipe.recv()
                 if isinstance(received, Order):
+                    self.wanted = received.number  # first: an order that is taken up unwanted is called off
                     inbox[:] = [received]
-                    self.wanted = received.number
                 elif self.wanted == received.number:
                     self.wanted = 0
                 arrived.set()

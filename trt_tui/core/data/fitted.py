@@ -17,6 +17,7 @@ import onnx_ir as ir
 
 from trt_tui.core.data.portions import ON_HOST
 from trt_tui.core.data.samples import Samples
+from trt_tui.core.network.chance import draws
 from trt_tui.core.runner import Backend, Level, Runner, TensorInfo
 from trt_tui.errors import OutOfMemoryError, TrtTuiError
 from trt_tui.words import plural
@@ -59,7 +60,7 @@ def fitted(backend: Backend, model: ir.Model, samples: Samples, what: str = PLAI
     """
     device = backend.capabilities.device
     runner = Fitted(samples, what, told, {**_reductions(model), **(joins or {})}, more,
-                    _memory(backend), keeps=bound and device)
+                    _memory(backend), keeps=bound and device, whole=_draws_for_feeds(model))
     plain = partial(backend.load, model, **options)
     if bound and device:
         runner.ways += [("", partial(backend.load, model, bound=runner.at_level, **options)), (ARRAYS, plain)]
@@ -71,11 +72,12 @@ def fitted(backend: Backend, model: ir.Model, samples: Samples, what: str = PLAI
     return runner
 
 
-def fitted_as(name: str, load: Load, backend: Backend, samples: Samples, what: str,
+def fitted_as(name: str, load: Load, backend: Backend, model: ir.Model, samples: Samples, what: str,
               told: Callable[[Level], None] | None, more: Collection[str] = (),
               joins: Mapping[str, Join] | None = None) -> Fitted:
-    """The same for what ``load`` loads with a backend, in one way, whose name is told unless it is empty."""
-    runner = Fitted(samples, what, told, joins or {}, more, _memory(backend), keeps=False)
+    """The same for a network that ``load`` loads with a backend, in one way, whose name is told unless it is empty."""
+    runner = Fitted(samples, what, told, joins or {}, more, _memory(backend), keeps=False,
+                    whole=_draws_for_feeds(model))
     runner.ways.append((name, load))
     runner.load()
     return runner
@@ -90,16 +92,17 @@ class Fitted:
     Args:
         memory: What does not suffice, in words.
         keeps: Portions of arrays are kept for as long as the arrays, so that a device knows them again.
+        whole: Feeds are not divided: portions would be given other values than the feed.
     """
 
     def __init__(self, samples: Samples, what: str, told: Callable[[Level], None] | None, joins: Mapping[str, Join],
-                 more: Collection[str], memory: str, *, keeps: bool) -> None:
+                 more: Collection[str], memory: str, *, keeps: bool, whole: bool) -> None:
         self.ways: list[tuple[str, Load]] = []
         self._samples, self._what, self._told = samples, what, told
         self._joins = dict(joins)
         self._names = samples.by_sample.union(more)
         self._memory = memory
-        self._keeps = keeps
+        self._keeps, self._whole = keeps, whole
         self._axes: dict[str, int | None] = {}
         self._kept: dict[int, tuple[weakref.ref[np.ndarray], _Places, list[np.ndarray]]] = {}
         self._below: Level | None = None
@@ -218,6 +221,8 @@ class Fitted:
 
     def _rows(self, feeds: Mapping[str, np.ndarray]) -> int:
         """How many samples a feed can be divided into; 1 where it cannot be."""
+        if self._whole:
+            return 1
         shapes = {info.name: info.shape for info in self._loaded.inputs}
         rows = set()
         for name in feeds.keys() & self._samples.by_sample:
@@ -279,7 +284,7 @@ class Fitted:
         """The axis of an output that goes with the samples; None where it has none.
 
         It is told by the sizes of portions that differ; where all are alike, by what is declared, or by a size that is
-        theirs.
+        theirs and not declared as fixed.
         """
         first = arrays[0].shape
         if any(one.ndim != len(first) for one in arrays):
@@ -296,7 +301,8 @@ class Fitted:
         shapes = {info.name: info.shape or () for info in (*self._loaded.inputs, *self._loaded.outputs)}
         leads = {shapes[one][0] for one in self._samples.by_sample if shapes.get(one)}
         declared = [axis for axis, size in enumerate(shapes.get(name, ())) if isinstance(size, str) and size in leads]
-        fits = declared or [axis for axis, size in enumerate(first) if size == sizes[0]]
+        fixed = {axis for axis, size in enumerate(shapes.get(name, ())) if isinstance(size, int)}
+        fits = declared or [axis for axis, size in enumerate(first) if size == sizes[0] and axis not in fixed]
         if differing or not fits and first:
             raise _ApartError(f"it is not known which axis of {name} is that of the samples")
         return fits[0] if fits else None
@@ -343,6 +349,11 @@ def _shape(arrays: Sequence[np.ndarray]) -> np.ndarray:
 _OF_WHOLE: Mapping[str, Join] = {"ReduceMax": _largest, "ReduceMin": _least, "ReduceSum": _sum, "ReduceL1": _sum,
                                  "Size": _sum, "Shape": _shape}
 """How what an operator makes of all elements of a tensor is put together."""
+
+
+def _draws_for_feeds(model: ir.Model) -> bool:
+    """Whether random numbers are drawn for what is fed, in its order: the second portion has none of its own."""
+    return any(draws(node) and node.inputs for node in model.graph.all_nodes())
 
 
 def _reductions(model: ir.Model) -> dict[str, Join]:

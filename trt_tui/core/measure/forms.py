@@ -70,7 +70,7 @@ class Forms:
         whole: Callable[[], Runner] = partial(backend.load, gated.model, lean=True, few=few)
         load = whole if few else partial(self._in_pieces, backend, gated)
         name = name if form == self._found.form else ""
-        return fitted_as(name, load, backend, self._samples, self._what, told, more, joins)
+        return fitted_as(name, load, backend, gated.model, self._samples, self._what, told, more, joins)
 
     def anew(self, inputs: Collection[str]) -> float:
         """See `Piecewise.anew`; all of it where runs are not in pieces."""

@@ -52,7 +52,8 @@ class Judged:
         slices: At most one cut per axis, by axis; empty for the whole tensor. No axis is dropped.
         kind: `FLOAT` (judged by its error) or `INTEGER` (by the fraction that differs).
         mask: An input or label by which elements count, see `trt_tui.core.measure.masks`; "" where all do.
-        hidden_from: The magnitude from which FP32's values are masks and do not count; 0.0 where all do.
+        hidden_from: The magnitude from which FP32's values are masks, which do not count where a run masks them too;
+            0.0 where all do.
         note: Where the part comes from, or why this tensor is judged in place of an output; "" if neither applies.
     """
 

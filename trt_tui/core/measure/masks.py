@@ -8,24 +8,30 @@ import onnx_ir as ir
 from trt_tui.core.calibration.sweep import Probe
 from trt_tui.core.data.samples import Samples
 from trt_tui.core.measure.judge import Judged, take
-from trt_tui.core.network.network import Network
+from trt_tui.core.network.network import FP16_MASK, Network
 from trt_tui.core.runner import Backend
 from trt_tui.errors import InputError
 
+_MASK = FP16_MASK / 2
+"""A mask is of this magnitude at least in every type: half of what stands for one in FP16."""
 
-def kept_elements(judged: Judged, samples: Samples, index: int, whole: np.ndarray) -> np.ndarray | None:
+
+def kept_elements(judged: Judged, samples: Samples, index: int, whole: np.ndarray, found: np.ndarray | None = None
+                  ) -> np.ndarray | None:
     """Which elements of the judged part of a tensor count in a feed: bool, of the part's shape; None for all.
 
     A mask has the tensor's leading axes (or 1 in their place) and holds for all the others: ``(samples, tokens)`` for
-    ``(samples, tokens, features)``. What is not 0 counts, and what the network itself masked does not.
+    ``(samples, tokens, features)``. What is not 0 counts, and what the network itself masked does not; where that is
+    no mask any more in a run, it does.
 
     Args:
         whole: The whole tensor in FP32.
+        found: The whole tensor in the run that is judged, of the same shape; without it masks are FP32's alone.
 
     Raises:
         InputError: the data have no such array, or its shape does not fit.
     """
-    shown = np.abs(take(whole, judged)) < judged.hidden_from if judged.hidden_from else None
+    shown = _shown(judged, whole, found) if judged.hidden_from else None
     if not judged.mask:
         return shown
     shape = whole.shape
@@ -43,6 +49,17 @@ def kept_elements(judged: Judged, samples: Samples, index: int, whole: np.ndarra
     counts = np.reshape(mask != 0, mask.shape + (1,) * (len(shape) - mask.ndim))
     kept = take(np.broadcast_to(counts, shape), judged)
     return kept if shown is None else kept & shown
+
+
+def _shown(judged: Judged, whole: np.ndarray, found: np.ndarray | None) -> np.ndarray:
+    """Which elements of the judged part are no masks of the network's own; NaN is none."""
+    expected = take(whole, judged)
+    masked = np.abs(expected) >= judged.hidden_from
+    if found is not None:
+        got = take(found, judged)
+        masked &= (np.abs(got) >= min(judged.hidden_from, _MASK)) & (np.signbit(got) == np.signbit(expected))
+    shown: np.ndarray = ~masked
+    return shown
 
 
 def common_mask(judged: Iterable[Judged]) -> str:

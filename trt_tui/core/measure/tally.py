@@ -95,7 +95,7 @@ class Tally:
                 self.differ[one.name][0] += int(np.count_nonzero(expected != got))
                 self.differ[one.name][1] += expected.size
                 continue
-            counts = kept_elements(one, self._samples, index, reference[one.tensor])
+            counts = kept_elements(one, self._samples, index, reference[one.tensor], test[one.tensor])
             if counts is None:
                 self.sums[one.name].add(expected, got)
                 each_sums = metrics.sample_sums(expected, got, rows)

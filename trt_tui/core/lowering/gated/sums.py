@@ -24,6 +24,7 @@ _MEASURED = SUMS.index("count")
 """How many columns of a row depend on the test."""
 
 _FINITE = float(np.finfo(np.float32).max)
+_ABOVE_FP16 = float(np.nextafter(np.float32(FP16_MAX), np.float32(np.inf)))
 
 
 class Reference(NamedTuple):
@@ -324,7 +325,7 @@ class SumsEmitter(Rows):
         return self._emitter.graph([row], nodes, "careful")
 
     def _over(self, size: ir.Value, largest: ir.Value, nodes: Nodes) -> ir.Value:
-        """Counted where there are any."""
+        """Counted where there may be any: where the largest magnitude is too large, or NaN and so not known."""
         emitter = self._emitter
         counting: Nodes = []
         uncounted: Nodes = []
@@ -332,7 +333,8 @@ class SumsEmitter(Rows):
         none = emitter.add(uncounted, "Identity", [emitter.array(np.zeros(1, np.int32), "none32")], "none")
         for value in (over, none):
             value.type, value.shape = ir.TensorType(ir.DataType.INT32), ir.Shape([1])
-        beyond = emitter.add(nodes, "Greater", [largest, emitter.scalar(FP16_MAX)], "beyond")
+        within = emitter.add(nodes, "Less", [largest, emitter.scalar(_ABOVE_FP16)], "within")
+        beyond = emitter.add(nodes, "Not", [within], "beyond")
         found = emitter.choose(nodes, beyond, emitter.graph([over], counting, "over"),
                                emitter.graph([none], uncounted, "none"), "if/over")[0]
         found.name = emitter.name("if/over")
