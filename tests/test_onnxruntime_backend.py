@@ -67,6 +67,15 @@ def test_what_is_drawn_is_the_same_in_every_run(operator, attributes, mean, devi
     assert any(("training mode" if operator == "Dropout" else "Random numbers") in note for note in network.notes)
 
 
+@pytest.mark.parametrize(("seeds", "said"), [((1.0, 2.0), False), ((1.0, 1.0), True)])
+def test_random_operators_that_draw_the_same_are_said(seeds, said, opened):
+    b = Builder()
+    one, other = (b.node("RandomNormalLike", ["x"], f"/drawn{at}", seed=seed) for at, seed in enumerate(seeds))
+    b.node("Add", [one, other], "/sum", output="y")
+    network = opened(b.model([floats("x", "n", 4)], [floats("y", "n", 4)]))
+    assert any("other seeds" in note for note in network.notes) is said
+
+
 @pytest.mark.parametrize("lean", [False, True])
 def test_a_transpose_in_front_of_a_cubic_resize_stays_there(backend, lean):
     b = Builder()

@@ -29,6 +29,11 @@ def _drops(node: ir.Node) -> bool:
     return training is not None and (held is None or bool(held.numpy().any()))
 
 
+def _attributes(node: ir.Node) -> tuple[str, ...]:
+    """What decides the numbers that a node is given."""
+    return node.op_type, *sorted(f"{name}={one.value}" for name, one in node.attributes.items())
+
+
 def chance_notes(nodes: Iterable[ir.Node]) -> list[str]:
     """What to know of nodes that draw, a sentence for all random ones and one for all that drop."""
     found = [node for node in nodes if draws(node)]
@@ -39,6 +44,9 @@ def chance_notes(nodes: Iterable[ir.Node]) -> list[str]:
         notes.append(f"Random numbers are drawn in {first_few(random, most=2)}: every simulated run is given the same "
                      "ones, so that runs differ by precision alone. An engine draws its own, and its figures hold that "
                      "noise too: make it an input to judge engines.")
+        if len({_attributes(node) for node in found}) < len(found):
+            notes.append("Random operators with the same attributes are given the same numbers too, where an engine's "
+                         "differ: other seeds tell them apart.")
     if dropping:
         notes.append(f"Dropout is in training mode in {first_few(dropping, most=2)}: every simulated run drops the "
                      "same values, and TensorRT refuses it. Export the network in evaluation mode.")
