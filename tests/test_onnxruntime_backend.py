@@ -67,6 +67,28 @@ def test_what_is_drawn_is_the_same_in_every_run(operator, attributes, mean, devi
     assert any(("training mode" if operator == "Dropout" else "Random numbers") in note for note in network.notes)
 
 
+@pytest.mark.parametrize(("operator", "opset", "attributes"), [
+    ("RandomNormalLike", 11, {}), ("Dropout", 12, {}), ("RandomNormal", 11, {"shape": [4, 5]}),
+    ("RandomUniformLike", 10, {})])
+def test_a_network_that_is_run_as_it_is_written_draws_in_any_opset(operator, opset, attributes, backend):
+    b = Builder()
+    more = [b.weight("ratio", np.float32(0.5)), b.weight("training", np.array(True))] * (operator == "Dropout")
+    b.node(operator, ["x", *more][:None if "shape" not in attributes else 0], output="y", **attributes)
+    model = b.model([floats("x", "n", 5)], [floats("y", "n", 5)])
+    model.opset_import[0].version, model.ir_version = opset, 7
+    with backend.load(ir.from_proto(model)) as runner:
+        one, other = (runner.run({"x": np.ones((4, 5), np.float32)})["y"] for _ in range(2))
+    assert one.std() > 0 and np.array_equal(one, other) == (opset > 10)
+
+
+def test_what_draws_anew_in_each_run_is_said(opened):
+    b = Builder()
+    b.node("Multinomial", ["x"], "/choice", output="y")
+    notes = opened(b.model([floats("x", "n", 4)], [
+        helper.make_tensor_value_info("y", onnx.TensorProto.INT32, ["n", 1])])).notes
+    assert any("drawn anew" in note for note in notes) and not any("the same" in note for note in notes)
+
+
 @pytest.mark.parametrize(("seeds", "said"), [((1.0, 2.0), False), ((1.0, 1.0), True)])
 def test_random_operators_that_draw_the_same_are_said(seeds, said, opened):
     b = Builder()

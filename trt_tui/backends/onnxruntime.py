@@ -359,8 +359,9 @@ def _without_weights(model: ir.Model) -> tuple[bytes, list[str], list[np.ndarray
         for name, value in before.items():
             value.const_value = stored[name]
             initializers[name] = value
-    if drawn := {name_of(node.outputs[0]) for node in model.graph.all_nodes() if draws(node)}:
-        without_chance(proto.graph, drawn)
+    if drawn := {name_of(node.outputs[0]): (node.outputs[0].dtype or ir.DataType.FLOAT).value
+                 for node in model.graph.all_nodes() if draws(node)}:
+        without_chance(proto.graph, drawn, model.opset_imports.get("", 1))
     _bf16_as_floats(proto.graph)
     return proto.SerializeToString(), names, arrays
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import zlib
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,29 +20,44 @@ _NUMBERS = 65521
 """Numbers in a table: a prime, so that no axis of a tensor is likely to repeat it."""
 
 
-def without_chance(graph: onnx.GraphProto, drawn: Collection[str]) -> None:
+_CAST_LIKE, _RANGE = 15, 11
+"""The opsets that have brought these operators."""
+
+
+def without_chance(graph: onnx.GraphProto, drawn: Mapping[str, int], opset: int) -> None:
     """Replaces nodes by ones that make the same of the same shapes in each run, in subgraphs too.
 
     Args:
-        drawn: The first results of the nodes to replace. A Multinomial stays: nobody reads one but for its choice.
+        drawn: The first results of the nodes to replace, with their element types as far as these are known, else
+            FP32's. A Multinomial stays: nobody reads one but for its choice.
+        opset: That of the model; below 11 all stay, since there is nothing to make numbers of.
     """
+    if opset < _RANGE:
+        return
     nodes = list(graph.node)
     del graph.node[:]
     for node in nodes:
         for attribute in node.attribute:
             for subgraph in ([attribute.g] if attribute.HasField("g") else attribute.graphs):
-                without_chance(subgraph, drawn)
-        made = _Drawn(node) if node.output and node.output[0] in drawn and node.op_type in _MAKERS else None
+                without_chance(subgraph, drawn, opset)
+        made = None
+        if node.output and node.output[0] in drawn and node.op_type in _MAKERS:
+            made = _Drawn(node, None if opset >= _CAST_LIKE else drawn[node.output[0]])
         if made is not None:
             _MAKERS[node.op_type](made)
         graph.node.extend([node] if made is None else made.nodes)
 
 
 class _Drawn:
-    """The nodes in place of one that draws."""
+    """The nodes in place of one that draws.
 
-    def __init__(self, node: onnx.NodeProto) -> None:
+    Args:
+        element_type: Of what it yields; None where a CastLike can tell.
+    """
+
+    def __init__(self, node: onnx.NodeProto, element_type: int | None) -> None:
         self.node = node
+        self._element_type = element_type
         self.attributes = {one.name: helper.get_attribute_value(one) for one in node.attribute}
         self.nodes: list[onnx.NodeProto] = []
         words = [node.op_type, *(f"{name}={value}" for name, value in sorted(self.attributes.items()))]
@@ -72,11 +87,17 @@ class _Drawn:
         places = self.add("Mod", [places, self.constant(np.int64(_NUMBERS))])
         return self.add("Reshape", [self.add("Gather", [self.constant(table), places]), shape])
 
+    def like_data(self, value: str, result: str = "") -> str:
+        """Adds a Cast to the type of the first input; its result."""
+        if self._element_type is None:
+            return self.add("CastLike", [value, self.node.input[0]], result)
+        return self.add("Cast", [value], result, to=self._element_type)
+
     def typed(self, value: str) -> None:
         """Ends in the node's result, of the type that its attribute or its input says."""
         dtype = self.attributes.get("dtype")
         if dtype is None and self.node.input:
-            self.add("CastLike", [value, self.node.input[0]], self.node.output[0])
+            self.like_data(value, self.node.output[0])
         else:
             self.add("Cast", [value], self.node.output[0], to=dtype or TensorProto.FLOAT)
 
@@ -106,7 +127,7 @@ def _dropout(made: _Drawn) -> None:
     kept = made.add("GreaterOrEqual", [made.numbers(_tables()[1]), chance], (*made.node.output, "")[1])
     factor = made.add("Reciprocal", [made.add("Sub", [made.constant(np.float32(1)), chance])])
     factor = made.add("Where", [kept, factor, made.constant(np.float32(0))])
-    made.add("Mul", [data, made.add("CastLike", [factor, data])], made.node.output[0])
+    made.add("Mul", [data, made.like_data(factor)], made.node.output[0])
 
 
 _MAKERS = {"RandomNormal": _normal, "RandomNormalLike": _normal, "RandomUniform": _uniform,

@@ -35,8 +35,10 @@ def _attributes(node: ir.Node) -> tuple[str, ...]:
 
 
 def chance_notes(nodes: Iterable[ir.Node]) -> list[str]:
-    """What to know of nodes that draw, a sentence for all random ones and one for all that drop."""
+    """What to know of nodes that draw: of random numbers, of choices, of values that are dropped."""
     found = [node for node in nodes if draws(node)]
+    choosing = [node.name or "" for node in found if node.op_type == "Multinomial"]
+    found = [node for node in found if node.op_type != "Multinomial"]
     random = [node.name or "" for node in found if node.op_type != "Dropout"]
     dropping = [node.name or "" for node in found if node.op_type == "Dropout"]
     notes = []
@@ -47,6 +49,9 @@ def chance_notes(nodes: Iterable[ir.Node]) -> list[str]:
         if len({_attributes(node) for node in found}) < len(found):
             notes.append("Random operators with the same attributes are given the same numbers too, where an engine's "
                          "differ: other seeds tell them apart.")
+    if choosing:
+        notes.append(f"Choices are drawn anew in every run in {first_few(choosing, most=2)}: what lies behind differs "
+                     "by chance too. Judge what is read there (--judge).")
     if dropping:
         notes.append(f"Dropout is in training mode in {first_few(dropping, most=2)}: every simulated run drops the "
                      "same values, and TensorRT refuses it. Export the network in evaluation mode.")
