@@ -23,7 +23,6 @@ import pytest
 from tests import driven
 from tests.networks.refused import REFUSED
 from trt_tui import demo
-from trt_tui.backends.tensorrt.backend import TensorRTBackend
 from trt_tui.core.engines.inspector import COMPUTE, EngineLayer, read_inspector
 from trt_tui.core.engines.made import differs
 from trt_tui.core.measure.agreement import CHECK_DB, engine_remarks, fp32_fault, gap_db
@@ -80,11 +79,23 @@ def folder(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def open_session(folder, monkeypatch, tmp_path, session):
+def open_session(folder, monkeypatch, tmp_path):
     """Opens the bundled network in a session with a child process."""
     monkeypatch.setattr(driven, "LIMIT_S", WAIT_S)
     driven.isolate(monkeypatch, tmp_path, folder)
-    return lambda **changes: session(options(**changes), automatic=False).settled()
+    opened = []
+
+    def start(**changes) -> driven.DrivenSession:
+        session = driven.DrivenSession(options(**changes), tmp_path, automatic=False)
+        opened.append(session)
+        session.start()
+        session.until_idle()
+        assert session.error is None, session.error
+        return session
+
+    yield start
+    for session in opened:
+        session.close()
 
 
 def build(session: driven.DrivenSession, config: PrecisionConfig):
@@ -216,6 +227,8 @@ def test_several_builds_lie_close_and_treat_identical_samples_alike(open_session
 @pytest.mark.parametrize("asked", [
     Production(refit=True), Production(workspace=512, sparsity=True), Production(hardware_compatibility="ampere+")])
 def test_an_engine_is_as_production_asks_and_runs_as_a_cuda_graph(asked):
+    from trt_tui.backends.tensorrt.backend import TensorRTBackend
+
     backend = TensorRTBackend("tensorrt")
     told = TOLD_NOTHING if not backend.capabilities.strong else None
     more = {"image": ((16, 1, 96, 96), (32, 1, 96, 96), (32, 1, 96, 96))}
@@ -246,6 +259,8 @@ def drained(steps):
 
 
 def test_what_a_release_lacks_is_refused_by_name(open_session):
+    from trt_tui.backends.tensorrt.backend import TensorRTBackend
+
     backend = TensorRTBackend("tensorrt")
     if backend.capabilities.strong:
         pytest.skip("this release has all of it")
@@ -295,6 +310,8 @@ def test_weak_and_explicit_builds_of_one_config(open_session):
 
 
 def test_a_foreign_engine_and_a_feed_beyond_the_profile_are_refused(open_session, tmp_path):
+    from trt_tui.backends.tensorrt.backend import TensorRTBackend
+
     backend = TensorRTBackend("tensorrt")
     with pytest.raises(InputError, match="cannot load this engine"):
         backend.load_engine(b"no engine" * 100)
@@ -352,6 +369,9 @@ def polygraphy(folder: Path, *words: str) -> str:
 
 def compute_layers(engine: Path) -> list[EngineLayer]:
     """The layers that compute of a serialized engine of the bundled network, built with detailed verbosity."""
+    from trt_tui.backends.tensorrt.backend import TensorRTBackend
+    from trt_tui.core.network.network import open_network
+
     with TensorRTBackend("tensorrt").load_engine(engine.read_bytes()) as runner:
         report = read_inspector(runner.inspect(), open_network(demo.network_path()))
     return [layer for layer in report.layers if layer.kind == COMPUTE]
@@ -365,7 +385,9 @@ def told_of(layer: EngineLayer) -> str:
 def decibels(engine: Path) -> float:
     """SQNR of a serialized engine of the bundled network on 16 samples, by its one output."""
     from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
+    from trt_tui.backends.tensorrt.backend import TensorRTBackend
     from trt_tui.core.measure.metrics import Sums
+    from trt_tui.core.network.network import open_network
 
     with np.load(demo.samples_path()) as data:
         images = data["image"][:16]
@@ -381,6 +403,8 @@ def decibels(engine: Path) -> float:
 
 def _weak() -> bool:
     """Whether the TensorRT that runs here builds weakly typed networks."""
+    from trt_tui.backends.tensorrt.backend import TensorRTBackend
+
     return not unavailable() and TensorRTBackend("tensorrt").capabilities.weak
 
 
