@@ -54,6 +54,10 @@ def test_a_folder_that_a_killed_process_was_filling_goes_with_the_next(tmp_path)
     os.utime(left, (time.time() - 2 * STALE_S,) * 2)
     with new_folder(tmp_path / "out") as made:
         assert not left.exists() and other.exists() and made.parent == tmp_path
+        os.utime(made, (time.time() - 2 * STALE_S,) * 2)
+        with new_folder(tmp_path / "out"):
+            assert made.exists(), "another process is still filling it"
+        (tmp_path / "out").rmdir()
     assert (tmp_path / "out").is_dir() and not made.exists()
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from trt_tui.errors import InputError
-from trt_tui.files.scratch import clear_beside, temporary_beside
+from trt_tui.files.scratch import clear_beside, in_use, temporary_beside
 from trt_tui.files.writing import cannot_write
 
 
@@ -39,7 +39,8 @@ def new_folder(place: Path) -> Iterator[Path]:
         folder = temporary_beside(named, secrets.token_hex(4))
         folder.mkdir(0o700)
         try:
-            yield folder
+            with in_use(folder):
+                yield folder
             folder.chmod(0o777 & ~_umask())
             refuse_folder(place)
             os.replace(folder, place)  # an empty folder gives way

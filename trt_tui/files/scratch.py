@@ -92,12 +92,33 @@ def clear_beside(target: Path) -> None:
                 remove_stale(Path(entry.path))
 
 
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """In this block a folder is locked; raises BlockingIOError if it is already."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def in_use(folder: Path) -> Iterator[None]:
+    """In this block `remove_stale` leaves a folder alone, however long ago something was added to it."""
+    with contextlib.ExitStack() as held:
+        with contextlib.suppress(OSError):  # without it the folder is left alone for `STALE_S`
+            held.enter_context(_locked(folder))
+        yield
+
+
 def remove_stale(path: Path) -> bool:
     """Removes a temporary file or folder that nobody writes to any more; whether it did."""
     with contextlib.suppress(OSError):
         if re.fullmatch(r"\..+\.[0-9a-f]{8}\.tmp", path.name) and _stale(path):
             if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)
+                with _locked(path):
+                    shutil.rmtree(path)
             else:
                 path.unlink()
             return True
