@@ -16,7 +16,7 @@ import numpy as np
 
 from trt_tui.core.data.gathered import Place, gathered
 from trt_tui.core.measure.comparison import Verdict
-from trt_tui.core.measure.held import Held
+from trt_tui.core.measure.held import FedAgain, Held
 from trt_tui.core.measure.judge import Judged
 from trt_tui.core.measure.simulation import Simulation
 from trt_tui.core.measure.tally import Tally
@@ -86,7 +86,8 @@ class Analysis(Simulation):
         other.samples, other._owner, other._places = gathered(self.samples, batches), self, tuple(batches)
         other.metric, other._scoring = None, None
         other.tensors = tuple(dict.fromkeys(one.tensor for one in self.judged))
-        other._parts, other._sums, other._fed, other._fed_bytes = {}, {}, {}, 0
+        other._parts, other._sums = {}, {}
+        other._fed = FedAgain(other.samples, self.backend.capabilities.device)
         other._own, other._reference = Held(), Held()
         return other
 

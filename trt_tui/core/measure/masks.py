@@ -1,6 +1,6 @@
 """Masks of judged outputs: which elements count, padding left out; there, and at the groups whose tensors it fits."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -60,6 +60,30 @@ def _shown(judged: Judged, whole: np.ndarray, found: np.ndarray | None) -> np.nd
         masked &= (np.abs(got) >= min(judged.hidden_from, _MASK)) & (np.signbit(got) == np.signbit(expected))
     shown: np.ndarray = ~masked
     return shown
+
+
+def refuse_nan(judged: Sequence[Judged], samples: Samples, index: int, result: Mapping[str, np.ndarray], whose: str
+               ) -> None:
+    """Refuses NaN in tensors that errors are to be taken against.
+
+    NaN counts unless every judgement of its tensor leaves it out as padding.
+
+    Args:
+        result: Whole tensors of a feed by name.
+        whose: What yielded them, for people.
+
+    Raises:
+        InputError: NaN stands where it counts.
+    """
+    for tensor, array in result.items():
+        if array.dtype.kind != "f" or not np.isnan(array).any():
+            continue
+        parts = [(take(array, one), kept_elements(one, samples, index, array))
+                 for one in judged if one.tensor == tensor]
+        if not parts or any(counts is None or np.isnan(part[counts]).any() for part, counts in parts):
+            raise InputError(f"{whose} yields NaN at {tensor}",
+                             f"feed {index} of {samples.source} causes it",
+                             "No precision can be judged against it: check the network and the data.")
 
 
 def common_mask(judged: Iterable[Judged]) -> str:

@@ -16,9 +16,9 @@ from trt_tui.core.lowering.gated.lower import lower_gated
 from trt_tui.core.lowering.rules import LOW_FLOATS, Offer
 from trt_tui.core.measure.forms import Forms
 from trt_tui.core.measure.fp16 import LargestOfFeed, Measures
-from trt_tui.core.measure.held import Held
+from trt_tui.core.measure.held import FedAgain, Held
 from trt_tui.core.measure.judge import FLOAT, Judged, class_scores, kept_tensors, take, tensor_outputs
-from trt_tui.core.measure.masks import axes_of_mask, common_mask, kept_elements
+from trt_tui.core.measure.masks import axes_of_mask, common_mask, refuse_nan
 from trt_tui.core.measure.reference import Outputs
 from trt_tui.core.measure.scoring import Scoring
 from trt_tui.core.measure.tally import comparable
@@ -27,7 +27,7 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import Backend, Level, Runner
-from trt_tui.errors import InputError, OutOfMemoryError
+from trt_tui.errors import OutOfMemoryError
 
 S = TypeVar("S", bound="Simulation")
 
@@ -36,9 +36,6 @@ COMPARED_ELEMENTS = 4096
 
 WHAT_IFS = "what-ifs"
 """What is run here, for people."""
-
-FED_BYTES = 1 << 30
-"""Feeds are kept for a device that keeps them too up to this size, and read anew beyond."""
 
 
 class Simulation:
@@ -96,15 +93,14 @@ class Simulation:
         self.largest: dict[str, float] = {}
         self._largest_of: tuple[int, ...] = ()
         self._forms = Forms(backend, samples, WHAT_IFS)
-        samples.portions.held_by(WHAT_IFS, self._spare)
+        samples.portions.held_by(WHAT_IFS, self.unload)
         self._loaded: tuple[Gated, Runner] | None = None
         self._parts: dict[tuple[int, str], np.ndarray] = {}
         self._sums: dict[tuple[int, str], np.ndarray] = {}
         self._compared: tuple[Compared, ...] = ()
         self._shapes: dict[tuple[object, ...], tuple[int, ...]] = {}
         self._blank: dict[tuple[int, ...], np.ndarray] = {}
-        self._fed: dict[int, dict[str, np.ndarray]] = {}
-        self._fed_bytes = 0
+        self._fed = FedAgain(samples, backend.capabilities.device)
         self._own = self._reference = Held()
         if against is not None:
             self._reference = Held()
@@ -129,17 +125,13 @@ class Simulation:
         if self.against is not None:
             self.against.close()
 
-    def unload(self) -> None:
-        """Frees the session, with the weights in it; it is loaded again when it is needed."""
-        if self._loaded is not None:
-            self._loaded[1].close()
-            self._loaded = None
-
-    def _spare(self) -> bool:
-        """Frees the session; whether there was one."""
-        loaded = self._loaded is not None
-        self.unload()
-        return loaded
+    def unload(self) -> bool:
+        """Frees the session, with the weights in it, if there is one; it is loaded again when it is needed."""
+        if self._loaded is None:
+            return False
+        self._loaded[1].close()
+        self._loaded = None
+        return True
 
     @cached_property
     def padded(self) -> dict[str, tuple[bool, ...]]:
@@ -259,7 +251,7 @@ class Simulation:
     def _run(self, gated: Gated, runner: Runner, index: int, fed: Mapping[str, np.ndarray], compared: bool
              ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         """What `_runs` yields for a feed."""
-        feed, tensors = {**self._feed(index), **fed}, self.tensors
+        feed, tensors = {**self._fed.feed(index), **fed}, self.tensors
         if compared and gated.compared:
             feed.update((fed_as, self._reference_part(index, name)) for name, fed_as in gated.references.items())
             own = self._scoring.names if self._scoring is not None else ()
@@ -294,19 +286,6 @@ class Simulation:
                 key = one.name, *(feed[info.name].shape for info in self.network.inputs)
                 self._shapes[key] = take(result[one.tensor], judged).shape
 
-    def _feed(self, index: int) -> dict[str, np.ndarray]:
-        """A feed, the same arrays again where a device keeps what it was given."""
-        if not self.backend.capabilities.device:
-            return self.samples.feed(index)
-        feed = self._fed.get(index)
-        if feed is None:
-            feed = self.samples.feed(index)
-            size = sum(array.nbytes for array in feed.values())
-            if self._fed_bytes + size <= FED_BYTES:
-                self._fed[index] = feed
-                self._fed_bytes += size
-        return feed
-
     def reference(self, index: int) -> dict[str, np.ndarray]:
         """The judged tensors that errors are taken against for one feed, measured once.
 
@@ -325,7 +304,7 @@ class Simulation:
         if index not in self._reference:
             found = self.against.outputs(self.samples, index)
             found = {tensor: found[tensor] for tensor in self.tensors if tensor in found}
-            self._refuse_nan(index, found, self.against.name)
+            refuse_nan(self.judged, self.samples, index, found, self.against.name)
             if len(found) < len(self.tensors):
                 found = self.own(index) | found
             self._reference.put(index, found)
@@ -335,24 +314,10 @@ class Simulation:
         """The network's own judged tensors in FP32 for one feed, measured once; raises as `reference`."""
         if index not in self._own:
             result, _ = next(self._runs(PrecisionConfig.uniform(Precision.FP32), {}, [index]))
-            self._refuse_nan(index, result, "the FP32 network")
-            self._note_shapes(self._feed(index), result)
+            refuse_nan(self.judged, self.samples, index, result, "the FP32 network")
+            self._note_shapes(self._fed.feed(index), result)
             self._own.put(index, result)
         return self._own.get(index)
-
-    def _refuse_nan(self, index: int, result: Mapping[str, np.ndarray], whose: str) -> None:
-        for tensor, array in result.items():
-            if array.dtype.kind == "f" and np.isnan(array).any() and self._counted_nan(index, tensor, array):
-                raise InputError(f"{whose} yields NaN at {tensor}",
-                                 f"feed {index} of {self.samples.source} causes it",
-                                 "No precision can be judged against it: check the network and the data.")
-
-    def _counted_nan(self, index: int, tensor: str, array: np.ndarray) -> bool:
-        """Whether NaN stands where it counts: not in padding that every judgement of the tensor leaves out."""
-        masks = [kept_elements(one, self.samples, index, array) for one in self.judged if one.tensor == tensor]
-        parts = [take(array, one) for one in self.judged if one.tensor == tensor]
-        return not masks or any(counts is None or np.isnan(part[counts]).any()
-                                for counts, part in zip(masks, parts, strict=True))
 
     def _reference_part(self, index: int, name: str) -> np.ndarray:
         """A judged output of the reference for one feed, the same array again."""
