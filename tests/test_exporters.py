@@ -287,7 +287,7 @@ def test_the_sample_record_is_one_of_the_schema():
     described = schema("comparison-v1")
     errors = set(described["$defs"]["errors"]["properties"])
     run_keys = described["$defs"]["run"]["properties"]
-    assert set(COMPARISON) == set(described["properties"]) - {"guards", "simulation"} >= set(described["required"])
+    assert set(COMPARISON) == set(described["properties"]) - {"guards"} >= set(described["required"])
     for one in COMPARISON["runs"].values():
         assert set(one) <= set(run_keys)
         for output in one["outputs"].values():

@@ -148,7 +148,7 @@ def test_a_cache_that_fits_in_part_is_warned_of_and_filled_from_the_data_everywh
     code, _, err = run("search", *shared, "--tolerance", "sqnr>=0", "-o", "found.json", "--no-ranges")
     assert code == 0, err
     assert err.count("match no tensor here: stranger") == 1
-    found = read_config(tmp_path / "found.json", open_network(mlp.model)).ranges
+    found = read_config(tmp_path / "found.json", open_network(mlp.model)).calibration.ranges
     assert found[tensors[0]] == built[tensors[0]] == pytest.approx(7.5)
     assert {name: np.float32(amax) for name, amax in found.items()} == pytest.approx(built, rel=1e-4)
 
@@ -158,12 +158,12 @@ def test_a_cache_goes_before_the_ranges_of_a_config_which_fill_it(run, tmp_path)
     tensors = list(open_network(mlp.model).activations)
     shared = (mlp.model, "--data", mlp.data)
     run("search", *shared, "--tolerance", "sqnr>=0", "-o", "first.json", "--no-ranges", "--calib-method", "percentile")
-    first = read_config(tmp_path / "first.json", open_network(mlp.model)).ranges
+    first = read_config(tmp_path / "first.json", open_network(mlp.model)).calibration.ranges
     write_cache(tmp_path / "net.cache", {tensors[0]: 7.5})
     code, out, err = run("search", *shared, "--tolerance", "sqnr>=0", "-o", "second.json", "--no-ranges", "--config",
                          "first.json", "--calib-cache", "net.cache")
     assert code == 0, err
-    second = read_config(tmp_path / "second.json", open_network(mlp.model)).ranges
+    second = read_config(tmp_path / "second.json", open_network(mlp.model)).calibration.ranges
     assert second == pytest.approx({**first, tensors[0]: 7.5}) and first[tensors[0]] < 7
     _, out, err = run("compare", *shared, "--config", "first.json", "--layers", "none", "--calib-method", "mse")
     assert "ranges of first.json" in out and "--calib-method" in err
