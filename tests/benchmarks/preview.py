@@ -4,9 +4,10 @@
 
 A toggle raises another group of all INT8 to FP32. As in the app, its what-if, with what each group owns behind it, and
 its preview are asked together, and the what-if is also asked while the preview of another toggle is half built; right
-after each it is asked alone, of another group. What it takes there is divided by what it takes alone. Processor seconds
-are those of the process that builds, per toggle: on a machine that does other things they tell what the clock would say
-on an idle one. Three networks of the size of ResNet-50 take three minutes on two idle cores.
+after each it is asked in the same way without a preview, of another group, and what it takes is divided by what it
+takes there. Processor seconds are those of the process that builds, per toggle: on a machine that does other things
+they tell what the clock would say on an idle one. Three networks of the size of ResNet-50 take three minutes on two
+idle cores.
 """
 
 import argparse
@@ -99,8 +100,8 @@ def row(model: str, data: str | None, toggles: int) -> list[str]:
     ratios: dict[str, list[float]] = {"beside": [], "amid": []}
     alone: list[float] = []
 
-    def beside_alone(kind: str, taken: float) -> None:
-        alone.extend(asking.timed([VERDICT], rq.WhatIf(next(fresh))))
+    def beside_alone(kind: str, taken: float, shares: bool) -> None:
+        alone.extend(asking.timed([VERDICT], rq.WhatIf(next(fresh), shares=shares)))
         ratios[kind].append(taken / alone[-1])
 
     for _ in range(toggles):
@@ -112,10 +113,10 @@ def row(model: str, data: str | None, toggles: int) -> list[str]:
         marks.append(marked)
         verdicts.append(verdict)
         seconds.append(found.seconds if found is not None else 0.0)
-        beside_alone("beside", verdict)
+        beside_alone("beside", verdict, shares=True)
         session.ask(rq.PreviewEngine(next(fresh), effects=False, background=True))
         time.sleep(statistics.median(seconds) / 2)
-        beside_alone("amid", asking.timed([VERDICT, MARKS], rq.WhatIf(next(fresh)))[0])
+        beside_alone("amid", asking.timed([VERDICT, MARKS], rq.WhatIf(next(fresh)))[0], shares=False)
     session.close()
     words = [made_word(preview.made.get(group.name), group, start.precision_of(group)) for group in outline.groups]
     others, told = len(preview.otherwise(outline, start)), sum(word not in ("", "fused") for word in words)
