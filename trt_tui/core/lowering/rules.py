@@ -59,7 +59,7 @@ TF32_SPLIT, TF32_BOUND = 2.0**13 + 1, 2.0**100
 """TF32 keeps 10 bits of a mantissa of 23: ``x`` becomes ``c - (c - x)`` with ``c = (2**13 + 1) x`` (Veltkamp's
 splitting; Dekker, "A floating-point technique for extending the available precision", 1971) below a bound."""
 
-ARITHMETIC = 13
+ARITHMETIC = 14
 """To be increased whenever a change here, or in how layers are grouped, gives the same config other figures: stored
 results of another number are measured again."""
 

@@ -63,6 +63,25 @@ class OutputErrors:
 
 
 @dataclass(frozen=True)
+class Caveat:
+    """A reason why the values of a run may not hold in production.
+
+    Attributes:
+        kind: A short name for records: "overflow", "may overflow", "unchecked range", "steady output", "trivial
+            target", "known gap" or "builds differ".
+        text: The reason as one sentence without a full stop, for people.
+        gap_db: The caveat counts only if the margin to the target is smaller than this, in dB; None if it always
+            counts.
+        fails: True if the run misses every target, whatever its values are.
+    """
+
+    kind: str
+    text: str
+    gap_db: float | None = None
+    fails: bool = False
+
+
+@dataclass(frozen=True)
 class Verdict:
     """How a run does at the judged outputs.
 
@@ -75,6 +94,7 @@ class Verdict:
             only integers are judged, the sum of the shares that differ.
         spread: How far the figures may be off because there are few samples; None until all are measured, or with too
             few.
+        caveats: Reasons why the values may not hold in production; the target result takes them into account.
     """
 
     outputs: Mapping[str, OutputErrors]
@@ -84,6 +104,7 @@ class Verdict:
     total: int = 0
     energy: float | None = None
     spread: Spread | None = None
+    caveats: tuple[Caveat, ...] = ()
 
     @property
     def worst(self) -> tuple[str, OutputErrors] | None:
