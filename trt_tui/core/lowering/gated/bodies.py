@@ -94,17 +94,6 @@ def rounded_later(network: Network, group: Group, wanted: Sequence[str], tensor:
             and rules.commutes_with_rounding(network.layer(users[0])))
 
 
-def rounded_again(network: Network, group: Group, wanted: Sequence[str], tensor: str) -> bool:
-    """Whether all that becomes of a tensor is one layer's arithmetic, whose result is rounded in turn."""
-    users = network.consumers.get(tensor, [])
-    if len(users) != 1 or users[0] not in group.layers or tensor in wanted:
-        return False
-    layer = network.layer(users[0])
-    ports = rules.typed_ports(network.node(layer.name), network.opset)[0]
-    return (layer.kind is Kind.COMPUTE and not rules.keeps_precision(layer)
-            and bool(rules.typed_results(network, layer)) and ports[layer.inputs.index(tensor)])
-
-
 class Sums:
     """Which tensors of a group are sums of products that wait for their rounding, and how often kernels round them."""
 

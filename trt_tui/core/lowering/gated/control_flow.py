@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 import onnx_ir as ir
 
 from trt_tui.core.lowering import accumulation, rules
-from trt_tui.core.lowering.gated.bodies import Sums, emit_layers, rounded_again, rounded_later, rounds_after
+from trt_tui.core.lowering.gated.bodies import Sums, emit_layers, rounded_later, rounds_after
 from trt_tui.core.lowering.gated.emitter import BranchTensors, Emitter, Nodes
 from trt_tui.core.lowering.gated.given import GivenBranch, Steps
 from trt_tui.core.lowering.gated.inputs import GatedInputs
@@ -208,8 +208,6 @@ class _Branch:
 
         def summed(nodes: Nodes) -> ir.Value:
             sums = flow.rounding.summed(value, flow.emitter.scalar(accumulation.splitter(count)), nodes)
-            if rounded_again(self._network, self.group, self._wanted, tensor):
-                return sums  # what FP16 cannot hold is told there
             return flow.rounding.rounded(sums, self._around, nodes)
 
         return flow.choice(gate, summed, lambda nodes: flow.rounding.rounded(value, self._around, nodes), tensor,
