@@ -6,7 +6,7 @@ import functools
 import inspect
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -52,11 +52,18 @@ class Case:
     ranges: Mapping[str, float]
 
 
-def draw(random: Random, backend, opened: Callable[[onnx.ModelProto], Network]) -> Case:
-    """A random small network in a random config."""
+def draw(random: Random, backend, opened: Callable[[onnx.ModelProto], Network], *, scales: Sequence[float] = (1.0,)
+         ) -> Case:
+    """A random small network in a random config.
+
+    Args:
+        scales: Factors of the data, of which one is drawn: they move values across FP16's limits.
+    """
     model = drawn_network(random)
     network = opened(model)
     feeds = networks.feeds(model, random.randrange(1 << 16))
+    scale = random.choice(scales) if len(scales) > 1 else scales[0]
+    feeds = {name: array * np.float32(scale) if array.dtype == np.float32 else array for name, array in feeds.items()}
     plain = inner_values(backend, network, feeds)
     ranges = {tensor: float(np.abs(plain[tensor]).max(initial=0)) for tensor in network.activations}
     return Case(network, drawn_config(random, network), feeds, plain, ranges)
@@ -224,11 +231,11 @@ def _kernel(name: str, opset: int) -> type:
 
 
 def gated_values(backend, network: Network, config: PrecisionConfig, ranges: Mapping[str, float],
-                 feeds: Mapping[str, np.ndarray], offer: Offer | None = None, data: bool = False
-                 ) -> dict[str, np.ndarray]:
+                 feeds: Mapping[str, np.ndarray], offer: Offer | None = None, data: bool = False,
+                 fp16_sums: bool = False) -> dict[str, np.ndarray]:
     """The same of the gated network, which offers what the config needs and maybe more; ``data``: gates as data.
 
-    Products are summed in FP32, as what runs typed networks here does.
+    Products are summed in FP32, as what runs typed networks here does; with ``fp16_sums`` in FP16, as kernels do.
     """
     offer = Offer.needed(network, config) | (offer or Offer.of((), ()))
     gated = lower_gated(network, floats=offer.floats, others=offer.others, codes=offer.codes,
@@ -236,6 +243,7 @@ def gated_values(backend, network: Network, config: PrecisionConfig, ranges: Map
                         outputs=list(dict.fromkeys(group.tail for group in network.groups)))
     in_fp32 = {gates["sums"]: np.array(False) for gates in gated.gates.values() if "sums" in gates}
     in_fp32 |= {name: np.array(1, np.float32) for name in gated.splitters}
+    in_fp32 = {} if fp16_sums else in_fp32
     with backend.load(gated.model, lean=True) as runner:
         result = runner.run({**feeds, **gated.feeds(config, ranges), **in_fp32})
     found = {tensor: result[name] for tensor, name in gated.outputs.items()}

@@ -19,7 +19,7 @@ from trt_tui.core.lowering.weak import lower_weak
 from trt_tui.core.measure import free
 from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.comparison import Measured
-from trt_tui.core.measure.fp16 import sentence
+from trt_tui.core.measure.fp16_range import headroom_text
 from trt_tui.core.measure.judge import judged_outputs
 from trt_tui.core.measure.layers import measure_layers
 from trt_tui.core.measure.record import run_record
@@ -199,7 +199,8 @@ def test_an_epsilon_that_fp16_rounds_to_zero_is_raised_and_said(opened, backend)
         assert lowered.difference(network, plain, typed, gated) is None
         assert all(np.isfinite(gated[info.name]).all() for info in network.outputs)
     assert "is 0 in FP16 and is raised to 6e-08" in lower_typed(network, config, ranges).notes[0]
-    said = [sentence(network, config, network.group("/norm/mean/ReduceMean"), None, lossy) for lossy in (True, False)]
+    said = [headroom_text(network, config, network.group("/norm/mean/ReduceMean"), None, lossy)
+            for lossy in (True, False)]
     assert said[0].startswith("its epsilon 1e-12 is 0 in FP16") and "(9)" in said[0] and said[1] == ""
 
 

@@ -7,6 +7,9 @@ from enum import Enum
 FP16_MAX = 65504.0
 """The largest finite FP16 value."""
 
+FP16_OVERFLOW = 65520.0
+"""The least magnitude that FP16 rounds to infinity: half a step above `FP16_MAX`."""
+
 FP16_LEAST = 2.0**-24
 """The least FP16 magnitude above zero (subnormal)."""
 

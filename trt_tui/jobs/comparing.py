@@ -80,7 +80,7 @@ def send_layers(workspace: Workspace, store: Store, report: Report, runs: Mappin
     _tell_of_padding(workspace, report)
     hands, told = hands_of(workspace, report), 0
     report.send(ev.Progress(report.job, f"per-layer errors{hands.words}", 0, len(feeds) * len(configs)))
-    for _ in workspace.analysis.measure_largest(feeds, hands):
+    for _ in workspace.analysis.measure_magnitudes(feeds, hands):
         yield following(hands, urgency)
     for partial in measure_layers(workspace.analysis, configs, workspace.ranges, feeds=feeds, hands=hands):
         if partial.done == told:

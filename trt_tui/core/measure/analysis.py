@@ -8,16 +8,20 @@ caller can show that, and can stop between two runs by closing the generator.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
 from trt_tui.core.data.gathered import Place, gathered
-from trt_tui.core.measure.comparison import Verdict
+from trt_tui.core.measure.comparison import Caveat, Verdict
+from trt_tui.core.measure.fp16_range import find_large_values, range_caveats, uses_fp16
 from trt_tui.core.measure.held import FedAgain, Held
 from trt_tui.core.measure.judge import Judged
+from trt_tui.core.measure.magnitudes import MAX_STEPS_OF_FEED
 from trt_tui.core.measure.simulation import Simulation
 from trt_tui.core.measure.tally import Tally
 from trt_tui.core.moves.config import PrecisionConfig
@@ -56,12 +60,35 @@ class Analysis(Simulation):
         indices = self.indices(feeds)
         tally = self.tally(indices)
         runs = self._runs(config, ranges, indices, compared=True)
-        for done, (index, (result, sums)) in enumerate(zip(indices, runs, strict=True), 1):
-            tally.add(index, result, sums)
-            verdict = tally.verdict(with_metric=done in (1, len(indices)))
-            yield Partial(verdict, done, len(indices))
+        with closing(self._measuring_for(config, indices)) as measuring:
+            for done, (index, (result, sums)) in enumerate(zip(indices, runs, strict=True), 1):
+                tally.add(index, result, sums)
+                verdict = tally.verdict(with_metric=done in (1, len(indices)))
+                if done == len(indices):
+                    for _ in measuring:
+                        pass
+                    verdict = replace(verdict, caveats=(*verdict.caveats, *self.range_caveats(config, indices)))
+                elif done > 1:  # the first values do not wait
+                    for _ in islice(measuring, MAX_STEPS_OF_FEED):
+                        pass
+                yield Partial(verdict, done, len(indices))
         for settled in tally.settled(verdict) if settle and indices else ():
             yield Partial(settled, len(indices), len(indices))
+
+    def _measuring_for(self, config: PrecisionConfig, feeds: Sequence[int]) -> Generator[None, None, None]:
+        """Measures the magnitudes that the caveats of a config need; yields after each run.
+
+        Simulations on regrouped samples serve shares, which are not judged: they need none.
+        """
+        if self._owner is None and uses_fp16(self.network, config):
+            yield from self.measure_magnitudes(feeds)
+
+    def range_caveats(self, config: PrecisionConfig, feeds: Sequence[int]) -> tuple[Caveat, ...]:
+        """Returns the caveats of a config about FP16's range on feeds; () if it has none, or nothing was measured."""
+        magnitudes = self.magnitudes(feeds) if self._owner is None else None
+        if magnitudes is None or not uses_fp16(self.network, config):
+            return ()
+        return range_caveats(find_large_values(self.network, config, magnitudes))
 
     def noise(self, config: PrecisionConfig, ranges: Mapping[str, float], feeds: Sequence[int] | None = None
               ) -> Iterator[Partial[tuple[np.ndarray, np.ndarray]]]:
@@ -88,7 +115,7 @@ class Analysis(Simulation):
         other.tensors = tuple(dict.fromkeys(one.tensor for one in self.judged))
         other._parts, other._sums = {}, {}
         other._fed = FedAgain(other.samples, self.backend.capabilities.device)
-        other._own, other._reference = Held(), Held()
+        other._own, other._reference, other._magnitudes = Held(), Held(), {}
         return other
 
     def outputs(self, config: PrecisionConfig, ranges: Mapping[str, float],

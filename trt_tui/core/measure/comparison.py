@@ -147,6 +147,7 @@ class GroupErrors:
         fp16_largest: Largest FP32 magnitude that the group rounds, at its last tensor or before; None where FP16 was
             not in question.
         fp16_at: The layer that computes it.
+        fp16_state: A value of `trt_tui.core.measure.fp16_range.RangeState`; "" where FP16 was not in question.
     """
 
     precision: Precision
@@ -158,6 +159,7 @@ class GroupErrors:
     fp16_under: int | None = None
     fp16_largest: float | None = None
     fp16_at: str = ""
+    fp16_state: str = ""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ from trt_tui.core.lowering.rules import Offer, surrounding
 from trt_tui.core.measure.analysis import Analysis, Measured, Partial
 from trt_tui.core.measure.comparison import Errors, GroupErrors
 from trt_tui.core.measure.forms import Forms
-from trt_tui.core.measure.fp16 import largest_inside, sentence
+from trt_tui.core.measure.fp16_range import LargeValue, RangeState, find_large_values, headroom_text, largest_inside
+from trt_tui.core.measure.magnitudes import Magnitudes
 from trt_tui.core.measure.masks import common_mask, kept_rows
 from trt_tui.core.measure.metrics import Sums
 from trt_tui.core.moves.config import PrecisionConfig
@@ -52,8 +53,9 @@ def measure_layers(analysis: Analysis, configs: Mapping[str, PrecisionConfig], r
     hands = hands if hands is not None else Here(Alone(analysis))
     fp16 = any(_concerns_fp16(network, config) for config in configs.values())
     if fp16:
-        for _ in analysis.measure_largest(indices, hands):
+        for _ in analysis.measure_magnitudes(indices, hands):
             pass  # known already where the caller went step by step
+    magnitudes = analysis.magnitudes(indices) or Magnitudes()
     errand = _OfFeed(configs, ranges, analysis.padded if common_mask(analysis.judged) else {}, isolated, fp16)
     errors: dict[str, dict[str, GroupErrors]] = {}
     sums: dict[str, dict[str, list[Sums]]] = {}
@@ -74,7 +76,7 @@ def measure_layers(analysis: Analysis, configs: Mapping[str, PrecisionConfig], r
                         for own, row in zip(pooled[kind], table, strict=True):
                             own.merge(dict(zip(SUMS, row, strict=True)))
                     done += 1
-                    errors[run] = _group_errors(network, config, measured, pooled, analysis.largest)
+                    errors[run] = _group_errors(network, config, measured, pooled, magnitudes)
                     yield Partial(dict(errors), done, total)
     finally:
         errand.close()
@@ -213,8 +215,9 @@ def _pooled(tables: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _group_errors(network: Network, config: PrecisionConfig, names: Sequence[str],
-                  sums: Mapping[str, Sequence[Sums]], magnitudes: Mapping[str, float]) -> dict[str, GroupErrors]:
+                  sums: Mapping[str, Sequence[Sums]], magnitudes: Magnitudes) -> dict[str, GroupErrors]:
     result, fp16 = {}, _concerns_fp16(network, config)
+    large_values = find_large_values(network, config, magnitudes)
     for position, name in enumerate(names):
         group = network.group(name)
         precision = config.precision_of(group)
@@ -222,13 +225,15 @@ def _group_errors(network: Network, config: PrecisionConfig, names: Sequence[str
         isolated = alone.errors() if alone.count else None
         largest = largest_inside(network, config, group, magnitudes) if fp16 else None
         lossy = isolated is not None and (isolated.bad or not isolated.exact and (isolated.sqnr_db or 0) < LOSSY_DB)
-        said = sentence(network, config, group, largest, bool(lossy))
+        said = headroom_text(network, config, group, largest, bool(lossy))
+        large = large_values.get(name)
         result[name] = GroupErrors(
             precision, accumulated.errors(), isolated, accumulated.ref_max or None,
             _warning(surrounding(group, precision, config.other), accumulated, isolated, said,
-                     Precision.BF16 in group.allowed),
+                     Precision.BF16 in group.allowed, large),
             int(accumulated.fp16_over) if fp16 else None, int(accumulated.fp16_under) if fp16 else None,
-            largest.amax if largest is not None else None, largest.layer if largest is not None else "")
+            largest.amax if largest is not None else None, largest.layer if largest is not None else "",
+            large.state.value if large is not None else RangeState.SAFE.value if fp16 else "")
     return result
 
 
@@ -238,12 +243,14 @@ def _concerns_fp16(network: Network, config: PrecisionConfig) -> bool:
     return Precision.FP16 in asked or Precision.BF16 not in asked
 
 
-def _warning(around: Precision, sums: Sums, isolated: Errors | None, said: str, bf16: bool) -> str:
+def _warning(around: Precision, sums: Sums, isolated: Errors | None, said: str, bf16: bool, large: LargeValue | None
+             ) -> str:
     """What FP16 does to a group's values in words, or what arises there.
 
     Args:
         said: Of what lies before its last tensor.
         bf16: Whether the group can run in BF16.
+        large: The value that FP16 rounds to infinity, if there is one.
     """
     spare = "; BF16 has the range of FP32" if bf16 else ""
     finite = math.isfinite(sums.ref_max)  # infinities are a mask's, which FP16 holds
@@ -252,9 +259,12 @@ def _warning(around: Precision, sums: Sums, isolated: Errors | None, said: str, 
         times = f" ({sums.fp16_over:,.0f} values)" if sums.fp16_over else ""
         said = f"max {number(sums.ref_max, 2)} exceeds" if finite else "beside infinities values exceed"
         return f"{said} FP16's {FP16_MAX:.0f}{times}{lost}{spare}"
+    if large is not None and not said:
+        said = large.text + spare
     if around is Precision.FP16 and said:
         arise = f"{isolated.nan} NaN and {isolated.inf} Inf arise here: " if isolated and isolated.bad else ""
-        return arise + said
+        state = f"{large.state.value} in FP16: " if large is not None and not arise else ""
+        return arise + state + said
     if around is Precision.FP16 and 0 < sums.ref_max < FP16_LEAST_NORMAL:
         return f"max {number(sums.ref_max, 2)} is below FP16's smallest normal {number(FP16_LEAST_NORMAL)}{spare}"
     if around is Precision.FP16 and sums.fp16_under > UNDERFLOW_SHARE * sums.count:

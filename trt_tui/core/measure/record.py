@@ -235,7 +235,7 @@ def run_record(network: Outline, run: Measured) -> dict[str, Any]:
         if errors.isolated is not None:
             entry["isolated"] = errors_record(errors.isolated)
         if errors.fp16_over is not None:
-            entry["fp16_range"] = {"over": errors.fp16_over, "under": errors.fp16_under}
+            entry["fp16_range"] = {"state": errors.fp16_state, "over": errors.fp16_over, "under": errors.fp16_under}
             if errors.fp16_largest:
                 entry["fp16_range"] |= {"headroom": FP16_MAX / errors.fp16_largest, "at": errors.fp16_at}
         if errors.warning:

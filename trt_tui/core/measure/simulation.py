@@ -15,9 +15,9 @@ from trt_tui.core.lowering.gated.gated import Gated
 from trt_tui.core.lowering.gated.lower import lower_gated
 from trt_tui.core.lowering.rules import LOW_FLOATS, Offer
 from trt_tui.core.measure.forms import Forms
-from trt_tui.core.measure.fp16 import LargestOfFeed, Measures
 from trt_tui.core.measure.held import FedAgain, Held
 from trt_tui.core.measure.judge import FLOAT, Judged, class_scores, kept_tensors, take, tensor_outputs
+from trt_tui.core.measure.magnitudes import Magnitudes, MagnitudesOfFeed, Measures
 from trt_tui.core.measure.masks import axes_of_mask, common_mask, refuse_nan
 from trt_tui.core.measure.reference import Outputs
 from trt_tui.core.measure.scoring import Scoring
@@ -90,8 +90,7 @@ class Simulation:
         self.classifier = class_scores(network, self.judged)
         self.sessions = 0
         self.level: Level | None = None
-        self.largest: dict[str, float] = {}
-        self._largest_of: tuple[int, ...] = ()
+        self._magnitudes: dict[int, Magnitudes] = {}
         self._forms = Forms(backend, samples, WHAT_IFS)
         samples.portions.held_by(WHAT_IFS, self.unload)
         self._loaded: tuple[Gated, Runner] | None = None
@@ -180,28 +179,34 @@ class Simulation:
         """The feeds that switch the loaded graph to a config (`Gated.feeds`); reuse them: they hold rounded weights."""
         return self._session(config)[0].feeds(config, ranges)
 
-    def measure_largest(self, feeds: Sequence[int] | None = None, hands: Hands[Measures] | None = None
-                        ) -> Iterator[None]:
-        """Measures ``largest``, yielding after each run; none where that is known of these feeds.
+    def measure_magnitudes(self, feeds: Sequence[int] | None = None, hands: Hands[Measures] | None = None
+                           ) -> Iterator[None]:
+        """Measures the magnitudes of feeds that are not known yet; yields after each run.
 
         Args:
-            hands: Who runs the feeds; this process by default.
+            hands: The executor of the feeds; this process by default.
 
         Raises:
             InputError: the data cannot be read.
         """
-        indices = tuple(self.indices(feeds))
-        if indices != self._largest_of:
-            found: dict[str, float] = {}
-            errand = LargestOfFeed()
-            try:
-                for done in (hands or Here(Alone(self))).work(errand, indices):
-                    for tensor, amax in done[1].items() if done is not None else ():
-                        found[tensor] = max(found.get(tensor, 0.0), amax)
-                    yield
-            finally:
-                errand.close()
-            self.largest, self._largest_of = found, indices
+        unknown = [index for index in self.indices(feeds) if index not in self._magnitudes]
+        if not unknown:
+            return
+        task = MagnitudesOfFeed()
+        try:
+            for done in (hands or Here(Alone(self))).work(task, unknown):
+                if done is not None:
+                    self._magnitudes[done[0]] = done[1]
+                yield
+        finally:
+            task.close()
+
+    def magnitudes(self, feeds: Sequence[int] | None = None) -> Magnitudes | None:
+        """Returns the largest magnitudes over feeds; None if one of them was not measured."""
+        indices = self.indices(feeds)
+        if not all(index in self._magnitudes for index in indices):
+            return None
+        return Magnitudes.join(self._magnitudes[index] for index in indices)
 
     def indices(self, feeds: Sequence[int] | None) -> list[int]:
         """The feeds asked for, all by default."""

@@ -1,0 +1,202 @@
+"""Tests of FP16's range: what the simulation rounds, and the state of each fused layer.
+
+``python -m tests.fuzz.fp16_range`` does the same for longer.
+"""
+
+from random import Random
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests import lowered, range_oracles
+from tests.networks import Builder, floats
+from trt_tui.core.data.samples import load_samples
+from trt_tui.core.measure.analysis import Analysis
+from trt_tui.core.measure.fp16_range import RangeState, find_large_values
+from trt_tui.core.measure.judge import judged_outputs
+from trt_tui.core.measure.layers import measure_layers
+from trt_tui.core.measure.target import parse_target
+from trt_tui.core.measure.target_result import Outcome, judge_accuracy
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.precision import Precision
+
+FP32, FP16, INT8 = Precision.FP32, Precision.FP16, Precision.INT8
+ALL_FP16 = PrecisionConfig.uniform(FP16)
+RANDOM = {"deadline": None, "derandomize": True, "suppress_health_check": [HealthCheck.function_scoped_fixture]}
+
+
+@pytest.fixture
+def analysed(opened, backend, tmp_path):
+    """Opens an analysis of a network on given data."""
+    def analyse(model: onnx.ModelProto, **data: np.ndarray) -> Analysis:
+        network = opened(model)
+        np.savez(tmp_path / "data.npz", **data)
+        samples = load_samples(tmp_path / "data.npz", network.inputs, batch=len(next(iter(data.values()))))
+        return Analysis(network, backend, samples, judged_outputs(network))
+
+    return analyse
+
+
+def accuracy_of(analysis: Analysis, config: PrecisionConfig, ranges=None):
+    return [*analysis.verdict(config, ranges or {})][-1].value
+
+
+def states_of(analysis: Analysis, config: PrecisionConfig) -> dict[str, RangeState]:
+    for _ in analysis.measure_magnitudes():
+        pass
+    found = find_large_values(analysis.network, config, analysis.magnitudes())
+    return {name: value.state for name, value in found.items()}
+
+
+def product(*behind: tuple[str, float], operator: str = "MatMul", bias: bool = False, scale: float = 2000.0,
+            shared: bool = False) -> onnx.ModelProto:
+    """A product of positive values up to 1e5, with constant arithmetic behind it."""
+    b = Builder(5)
+    weight = np.abs(b.rng.standard_normal((64, 16))).astype(np.float32) * np.float32(scale)
+    inputs = ["x", b.weight("w", weight)]
+    if bias:
+        inputs.append(b.weight("bias", np.full(16, -60000, np.float32)))
+    y = b.node(operator, inputs, "/product")
+    outputs = [floats("y", "batch", 16)]
+    if shared:
+        b.node("Neg", [y], "/negative", output="z")
+        outputs.append(floats("z", "batch", 16))
+    for number, (name, constant) in enumerate(behind):
+        y = b.node(name, [y, b.weight(f"c{number}", np.array(constant, np.float32))], f"/{name}{number}")
+    b.node("Identity", [y], "/out", output="y")
+    return b.model([floats("x", "batch", 64)], outputs)
+
+
+def positive(rows: int = 8, columns: int = 64) -> np.ndarray:
+    return np.abs(np.random.default_rng(0).standard_normal((rows, columns))).astype(np.float32)
+
+
+@pytest.mark.parametrize("behind", [("Mul", 1e-3), ("Div", 1e3), ("Sub", 5e4), ("Add", -5e4)])
+@pytest.mark.parametrize("operator", ["MatMul", "Gemm"])
+def test_a_product_beyond_fp16_that_is_scaled_back_is_not_hidden(analysed, backend, operator, behind):
+    """The simulation, its form for devices and the exported network agree that the product is infinite."""
+    model, x = product(behind, operator=operator), positive()
+    with analysed(model, x=x) as analysis:
+        accuracy = accuracy_of(analysis, ALL_FP16)
+        assert accuracy.bad and judge_accuracy([parse_target("sqnr>=20")], accuracy).outcome is Outcome.FAIL
+        network = analysis.network
+        typed = lowered.typed_values(backend, network, ALL_FP16, {}, {"x": x})["y"]
+        for data in (False, True):
+            gated = lowered.gated_values(backend, network, ALL_FP16, {}, {"x": x}, data=data, fp16_sums=True)
+            np.testing.assert_array_equal(np.isfinite(gated[network.groups[-1].tail]), np.isfinite(typed))
+        assert not np.isfinite(typed).all()
+
+
+def test_the_rows_that_overflow_and_may_overflow_are_told_apart(analysed):
+    with analysed(product(("Mul", 1e-3)), x=positive()) as analysis:
+        assert states_of(analysis, ALL_FP16) == {"/product/MatMul": RangeState.MAY_OVERFLOW}
+        assert states_of(analysis, PrecisionConfig.uniform(FP32)) == {}
+        errors = [*measure_layers(analysis, {"fp16": ALL_FP16}, {})][-1].value["fp16"]["/product/MatMul"]
+        assert errors.fp16_state == "may overflow" and "may overflow" not in accuracy_kinds(analysis, FP32)
+    with analysed(product(), x=positive()) as analysis:
+        assert states_of(analysis, ALL_FP16) == {"/product/MatMul": RangeState.OVERFLOWS}
+    with analysed(product(scale=20), x=positive()) as analysis:
+        assert states_of(analysis, ALL_FP16) == {} and accuracy_kinds(analysis, FP16) == set()
+
+
+def accuracy_kinds(analysis: Analysis, precision: Precision) -> set[str]:
+    """The caveats of a uniform config that speak of FP16's range."""
+    caveats = accuracy_of(analysis, PrecisionConfig.uniform(precision)).caveats
+    return {caveat.kind for caveat in caveats if "overflow" in caveat.kind}
+
+
+def test_partial_sums_that_cancel_make_a_pass_uncertain(analysed):
+    """The simulation adds in FP32; a kernel whose FP16 accumulator passes 65504 on the way yields infinities."""
+    b = Builder(0)
+    half = np.abs(b.rng.standard_normal((64, 16))).astype(np.float32) * 2000
+    b.node("MatMul", ["x", b.weight("w", np.concatenate([half, -half * np.float32(0.9)]))], "/product", output="y")
+    x = np.repeat(positive(32, 1), 128, 1) + 0.1
+    with analysed(b.model([floats("x", "batch", 128)], [floats("y", "batch", 16)]), x=x) as analysis:
+        accuracy = accuracy_of(analysis, ALL_FP16)
+        [caveat] = [caveat for caveat in accuracy.caveats if caveat.kind == "may overflow"]
+        assert not accuracy.bad and "partial sums of MatMul /product/MatMul" in caveat.text
+        assert judge_accuracy([parse_target("sqnr>=20")], accuracy).outcome is Outcome.UNCERTAIN_PASS
+        kept = ALL_FP16.with_groups([analysis.network.groups[0]], Precision.FP16_SUMS_FP32)
+        assert states_of(analysis, kept) == {}
+
+
+def test_an_input_or_constant_beyond_fp16_overflows(analysed):
+    b = Builder(0)
+    y = b.node("MatMul", ["x", b.weight("w", np.full((16, 16), 1e5, np.float32))], "/product")
+    b.node("Sigmoid", [y], "/sigmoid", output="y")
+    model = b.model([floats("x", "batch", 16)], [floats("y", "batch", 16)])
+    with analysed(model, x=positive(8, 16)) as analysis:
+        first = analysis.network.groups[0]
+        assert states_of(analysis, ALL_FP16)[first.name] is RangeState.OVERFLOWS
+        assert judge_accuracy([parse_target("sqnr>=20")], accuracy_of(analysis, ALL_FP16)).outcome is Outcome.FAIL
+    b = Builder(0)
+    up = b.node("MatMul", ["x", b.weight("v", np.eye(16, dtype=np.float32) * 1e5)], "/up")
+    b.node("MatMul", [up, b.weight("w", np.eye(16, dtype=np.float32) * 1e-5)], "/down", output="y")
+    with analysed(b.model([floats("x", "batch", 16)], [floats("y", "batch", 16)]), x=positive(8, 16)) as analysis:
+        raised = ALL_FP16.with_groups([analysis.network.group("/up/MatMul")], FP32)
+        assert states_of(analysis, raised) == {"/down/MatMul": RangeState.OVERFLOWS}  # its input is rounded
+        assert accuracy_of(analysis, raised).bad
+        both = raised.with_groups([analysis.network.group("/down/MatMul")], FP32)
+        assert states_of(analysis, both) == {}
+
+
+def test_a_mask_is_no_overflow(analysed):
+    b = Builder(0)
+    scores = b.node("MatMul", ["x", b.weight("w", b.rng.standard_normal((16, 16)).astype(np.float32))], "/scores")
+    mask = np.triu(np.full((16, 16), np.finfo(np.float32).min, np.float32), 1)
+    masked = b.node("Add", [scores, b.weight("mask", mask)], "/mask")
+    b.node("Softmax", [masked], "/softmax", output="y")
+    with analysed(b.model([floats("x", 16, 16)], [floats("y", 16, 16)]), x=positive(16, 16)) as analysis:
+        assert states_of(analysis, ALL_FP16) == {} and not accuracy_of(analysis, ALL_FP16).bad
+
+
+def test_the_normaliser_of_a_long_softmax_may_overflow(analysed):
+    b = Builder(0)
+    b.node("Softmax", ["x"], "/softmax", output="y")
+    model = b.model([floats("x", "batch", 70000)], [floats("y", "batch", 70000)])
+    with analysed(model, x=np.ones((2, 70000), np.float32)) as analysis:
+        assert states_of(analysis, ALL_FP16) == {"/softmax/Softmax": RangeState.MAY_OVERFLOW}
+    peaked = np.zeros((2, 70000), np.float32)
+    peaked[:, 0] = 20
+    with analysed(model, x=peaked) as analysis:
+        assert states_of(analysis, ALL_FP16) == {}
+
+
+def test_a_stored_verdict_of_an_earlier_version_is_not_served(tmp_path, backend):
+    """The version in the cache keys is beyond that of values in which an overflow was hidden."""
+    from trt_tui.core.lowering.rules import ARITHMETIC
+
+    assert ARITHMETIC > 13
+
+
+# -- random networks against oracles ---------------------------------------------------------------------------------
+
+
+@settings(max_examples=40, **RANDOM)
+@given(random=st.randoms(use_true_random=False))
+def test_both_forms_of_gates_agree_across_the_limits_of_fp16(random: Random, opened, backend) -> None:
+    case = lowered.draw(random, backend, opened, scales=range_oracles.SCALES)
+    assert range_oracles.compare_forms(case, backend) == []
+
+
+@settings(max_examples=40, **RANDOM)
+@given(random=st.randoms(use_true_random=False))
+def test_typed_and_gated_agree_across_the_limits_of_fp16(random: Random, opened, backend) -> None:
+    case = lowered.draw(random, backend, opened, scales=range_oracles.SCALES)
+    assert range_oracles.compare_typed(case, backend) == []
+
+
+@settings(max_examples=40, **RANDOM)
+@given(random=st.randoms(use_true_random=False))
+def test_what_the_exported_network_overflows_is_never_called_safe(random: Random, opened, backend, tmp_path) -> None:
+    case = lowered.draw(random, backend, opened, scales=range_oracles.SCALES)
+    assert range_oracles.check_states(case, backend, tmp_path) == []
+
+
+@settings(max_examples=60, **RANDOM)
+@given(random=st.randoms(use_true_random=False))
+def test_partial_sums_are_held_against_a_chunked_sum_in_fp16(random: Random, opened, backend, tmp_path) -> None:
+    assert range_oracles.check_partial_sums(random, backend, opened, tmp_path) == []
