@@ -173,8 +173,8 @@ def test_errors_at_the_groups_are_equal_to_the_last_bit(workspace, running):
     for hands in (None, running.hands()):
         steps = measure_layers(workspace.analysis, configs, ranges, feeds=workspace.feeds, hands=hands)
         *_, last = steps if hands is None else running.steps(hands, steps)
-        found.append((last.value, last.done, workspace.analysis.largest))
-        workspace.analysis._largest_of = ()
+        found.append((last.value, last.done, workspace.analysis.magnitudes(workspace.feeds)))
+        workspace.analysis._magnitudes.clear()
     assert found[0] == found[1] and found[0][1] == 2 * len(workspace.feeds)
 
 

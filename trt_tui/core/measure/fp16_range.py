@@ -32,8 +32,10 @@ _NAMED = 3
 class RangeState(str, Enum):
     """Whether the values of a fusion group fit FP16.
 
-    - OVERFLOWS: a value that the group reads or hands on rounds to infinity, however TensorRT fuses it.
-    - MAY_OVERFLOW: only a value inside the group does. A kernel may keep it in FP32.
+    - OVERFLOWS: an output of the group, or an output of an FP32 group that it reads, rounds to infinity however
+      TensorRT fuses the layers.
+    - MAY_OVERFLOW: only a value inside the group does, which a kernel may keep in FP32; or an input of the network,
+      which may hold a mask.
     - SAFE: none does.
     """
 
@@ -122,7 +124,8 @@ def _large_values(network: Network, config: PrecisionConfig, group: Group, magni
 
     for tensor, amax in ((tensor, large(tensor)) for tensor in group.inputs):
         if amax and not _is_fp16_result(network, config, tensor):
-            kept = _reads_quantized_only(network, config, group, tensor)
+            # An input of the network may hold a mask, whose infinity in FP16 is right.
+            kept = tensor not in network.producer or _reads_quantized_only(network, config, group, tensor)
             yield LargeValue(group.name, RangeState.MAY_OVERFLOW if kept else RangeState.OVERFLOWS,
                              f"its input {tensor}", amax)
     for name, tensor in _constants(network, config, group):
