@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from trt_tui.core.measure.analysis import Analysis
-from trt_tui.core.measure.comparison import EngineResult, OneBuild
+from trt_tui.core.measure.comparison import Caveat, EngineResult, OneBuild
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.runner import EngineBackend
 from trt_tui.errors import CancelledError, TrtTuiError
@@ -21,6 +21,7 @@ from trt_tui.jobs.engine_building import BuilderLine, BuildProgress
 from trt_tui.jobs.judging import build_and_judge
 from trt_tui.jobs.steps import Wait
 from trt_tui.jobs.store import EngineCache
+from trt_tui.words import decibels, with_unit
 from trt_tui.workspace import Plan
 
 
@@ -127,7 +128,23 @@ class Several:
                     timings = self._cache.folder.parent / "timing"
                     timings.mkdir(parents=True, exist_ok=True)
                     write_atomic(timings / name, data)
-        return replace(self._worst.result, builds=tuple(self._builds) if len(self._builds) > 1 else ())
+        if len(self._builds) < 2:
+            return self._worst.result
+        result = replace(self._worst.result, builds=tuple(self._builds))
+        caveat = build_spread_caveat(self._builds)
+        if caveat is None or result.verdict is None:
+            return result
+        return replace(result, verdict=replace(result.verdict, caveats=(*result.verdict.caveats, caveat)))
+
+
+def build_spread_caveat(builds: Sequence[OneBuild]) -> Caveat | None:
+    """Returns the caveat that builds of one config lie apart; None if fewer than two have a finite SQNR."""
+    known = [build.errors.sqnr_db for build in builds if build.errors is not None and build.errors.sqnr_db is not None]
+    if len(known) < 2 or min(known) == max(known):
+        return None
+    ends = f"{decibels(min(known), mark='')} to {with_unit(decibels(max(known), mark=''))}"
+    return Caveat("builds differ", f"{len(known)} builds of this config lie {max(known) - min(known):.1f} dB apart "
+                  f"({ends}), which is more than the margin to the target", gap_db=max(known) - min(known))
 
 
 def badness(result: EngineResult) -> tuple[float, float, float]:

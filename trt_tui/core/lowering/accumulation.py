@@ -26,6 +26,13 @@ _FP16_BITS_FEWER = 2.0**13
 """FP16 keeps 13 bits fewer of a mantissa than FP32."""
 
 
+def is_depthwise(network: Network, layer: Layer) -> bool:
+    """Returns True for a Conv in which each channel has its own kernel."""
+    weight = network.shape(layer.inputs[1]) if len(layer.inputs) > 1 else None
+    return (layer.op_type == "Conv" and weight is not None and len(weight) > 2 and weight[1] == 1
+            and network.node(layer.name).attributes.get_int("group", 1) != 1)
+
+
 def roundings(network: Network, layer: Layer) -> int:
     """How often a kernel that accumulates in FP16 rounds one result of a layer, its last rounding included.
 
@@ -40,7 +47,7 @@ def roundings(network: Network, layer: Layer) -> int:
     chunk, sizes = CHUNK, second[:0]
     if layer.op_type == "Conv":
         sizes = second[1:]
-        if second[1] == 1 and attributes.get_int("group", 1) != 1:
+        if is_depthwise(network, layer):
             if second[2:] == (3, 3):
                 return 1
             chunk = 1  # a channel on its own: one product after the other

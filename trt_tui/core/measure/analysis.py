@@ -21,6 +21,7 @@ from trt_tui.core.measure.comparison import Caveat, Verdict
 from trt_tui.core.measure.fp16_range import find_large_values, range_caveats, uses_fp16
 from trt_tui.core.measure.held import FedAgain, Held
 from trt_tui.core.measure.judge import Judged
+from trt_tui.core.measure.known_gaps import gap_caveats
 from trt_tui.core.measure.magnitudes import MAX_STEPS_OF_FEED
 from trt_tui.core.measure.simulation import Simulation
 from trt_tui.core.measure.tally import Tally
@@ -67,7 +68,7 @@ class Analysis(Simulation):
                 if done == len(indices):
                     for _ in measuring:
                         pass
-                    verdict = replace(verdict, caveats=(*verdict.caveats, *self.range_caveats(config, indices)))
+                    verdict = replace(verdict, caveats=(*verdict.caveats, *self.config_caveats(config, indices)))
                 elif done > 1:  # the first values do not wait
                     for _ in islice(measuring, MAX_STEPS_OF_FEED):
                         pass
@@ -83,12 +84,13 @@ class Analysis(Simulation):
         if self._owner is None and uses_fp16(self.network, config):
             yield from self.measure_magnitudes(feeds)
 
-    def range_caveats(self, config: PrecisionConfig, feeds: Sequence[int]) -> tuple[Caveat, ...]:
-        """Returns the caveats of a config about FP16's range on feeds; () if it has none, or nothing was measured."""
-        magnitudes = self.magnitudes(feeds) if self._owner is None else None
-        if magnitudes is None or not uses_fp16(self.network, config):
+    def config_caveats(self, config: PrecisionConfig, feeds: Sequence[int]) -> tuple[Caveat, ...]:
+        """Returns the caveats of a simulated config: FP16's range on feeds, and known gaps to engines."""
+        if self._owner is not None:
             return ()
-        return range_caveats(find_large_values(self.network, config, magnitudes))
+        magnitudes = self.magnitudes(feeds) if uses_fp16(self.network, config) else None
+        large = find_large_values(self.network, config, magnitudes) if magnitudes is not None else {}
+        return (*range_caveats(large), *gap_caveats(self.network, config))
 
     def noise(self, config: PrecisionConfig, ranges: Mapping[str, float], feeds: Sequence[int] | None = None
               ) -> Iterator[Partial[tuple[np.ndarray, np.ndarray]]]:

@@ -1,0 +1,90 @@
+"""Tests of patterns whose engines lose more than simulated: trt_tui.core.measure.known_gaps."""
+
+import numpy as np
+import onnx
+import pytest
+
+from tests.networks import Builder, floats
+from trt_tui.core.measure.comparison import Errors, OneBuild, OutputErrors, Verdict
+from trt_tui.core.measure.known_gaps import GAP_PATTERNS, gap_caveats
+from trt_tui.core.measure.target import parse_target
+from trt_tui.core.measure.target_result import Outcome, judge_accuracy
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.precision import Precision
+from trt_tui.jobs.rebuilding import build_spread_caveat
+
+FP32, FP16, INT8 = Precision.FP32, Precision.FP16, Precision.INT8
+
+
+def one_layer(operator: str, weight: tuple[int, ...], given: tuple, result: tuple, norm: bool = False,
+              **attributes) -> onnx.ModelProto:
+    b = Builder(0)
+    source = "x"
+    if norm:
+        source = b.node("LayerNormalization", ["x", b.weight("scale", np.ones(given[-1], np.float32))], "/norm")
+    b.node(operator, [source, b.weight("w", b.rng.standard_normal(weight).astype(np.float32))], "/layer", output="y",
+           **attributes)
+    return b.model([floats("x", *given)], [floats("y", *result)])
+
+
+CASES = {
+    "1-D": (one_layer("Conv", (8, 8, 3), ("b", 8, 32), ("b", 8, 30), kernel_shape=[3]), FP16),
+    "depthwise": (one_layer("Conv", (8, 1, 7, 7), ("b", 8, 16, 16), ("b", 8, 10, 10), kernel_shape=[7, 7], group=8),
+                  FP16),
+    "Einsum": (None, FP16),
+    "Gemm": (one_layer("Gemm", (16, 8), ("b", 16), ("b", 8), norm=True), INT8),
+}
+
+
+def network_of(name: str, opened):
+    model = CASES[name][0]
+    if model is None:
+        b = Builder(0)
+        weight = b.weight("w", b.rng.standard_normal((16, 8)).astype(np.float32))
+        b.node("Einsum", ["x", weight], "/layer", output="y", equation="bi,ij->bj")
+        model = b.model([floats("x", "b", 16)], [floats("y", "b", 8)])
+    return opened(model)
+
+
+@pytest.mark.parametrize("number,name", enumerate(CASES))
+def test_each_pattern_is_found_in_its_precision_alone(number, name, opened):
+    network, precision = network_of(name, opened), CASES[name][1]
+    caveats = gap_caveats(network, PrecisionConfig.uniform(precision))
+    pattern = GAP_PATTERNS[number]
+    assert [caveat.gap_db for caveat in caveats] == [pattern.gap_db] and pattern.text in caveats[0].text
+    assert gap_caveats(network, PrecisionConfig.uniform(FP32)) == ()
+
+
+def test_ordinary_layers_have_no_known_gap(opened):
+    for model in (one_layer("Conv", (8, 8, 3, 3), ("b", 8, 8, 8), ("b", 8, 6, 6), kernel_shape=[3, 3]),
+                  one_layer("Conv", (8, 1, 3, 3), ("b", 8, 8, 8), ("b", 8, 6, 6), kernel_shape=[3, 3], group=8),
+                  one_layer("MatMul", (16, 8), ("b", 16), ("b", 8)), one_layer("Gemm", (16, 8), ("b", 16), ("b", 8))):
+        for precision in (FP16, INT8):
+            assert gap_caveats(opened(model), PrecisionConfig.uniform(precision)) == ()
+
+
+def accuracy(sqnr_db: float, *caveats) -> Verdict:
+    """An accuracy whose interval is far on one side of the bounds used here."""
+    from trt_tui.core.measure.bootstrap import Interval, Spread
+
+    between = {"sqnr": Interval(sqnr_db - 0.1, sqnr_db + 0.1)}
+    return Verdict({"y": OutputErrors(Errors(sqnr_db=sqnr_db))}, samples=32, total=32,
+                   spread=Spread({"y": between}, between), caveats=caveats)
+
+
+def test_a_margin_within_a_gap_is_uncertain(opened):
+    caveats = gap_caveats(network_of("1-D", opened), PrecisionConfig.uniform(FP16))
+    target = [parse_target("sqnr>=30")]
+    assert judge_accuracy(target, accuracy(34, *caveats)).outcome is Outcome.UNCERTAIN_PASS
+    assert judge_accuracy(target, accuracy(36, *caveats)).outcome is Outcome.PASS
+    assert judge_accuracy(target, accuracy(29, *caveats)).outcome is Outcome.FAIL
+
+
+def test_builds_further_apart_than_the_margin_are_uncertain():
+    builds = [OneBuild(Errors(sqnr_db=value)) for value in (59.4, 56.7)]
+    caveat = build_spread_caveat(builds)
+    assert caveat.gap_db == pytest.approx(2.7) and "2 builds of this config lie 2.7 dB apart" in caveat.text
+    target = [parse_target("sqnr>=55")]
+    assert judge_accuracy(target, accuracy(56.7, caveat)).outcome is Outcome.UNCERTAIN_PASS
+    assert judge_accuracy([parse_target("sqnr>=50")], accuracy(56.7, caveat)).outcome is Outcome.PASS
+    assert build_spread_caveat(builds[:1]) is None and build_spread_caveat([builds[0], OneBuild()]) is None
