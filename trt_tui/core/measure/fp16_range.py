@@ -3,7 +3,7 @@
 Each fusion group has one state. TensorRT 8.6 on an H200 decides what a kernel keeps in FP32: it folds a constant Mul or
 a BatchNormalization into the weights of a Conv, multiplies a constant into a MatMul, and computes the sums inside
 ReduceMean, pooling, ReduceL2 and InstanceNormalization in FP32. A Div behind a product, the scale behind QK, an Add
-behind a Conv, a bias that cancels a sum, and squares in front of a mean overflow there (43 small networks).
+behind a Conv, a bias that cancels a sum, and squares in front of a mean overflow there (41 small networks).
 """
 
 import math
