@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
 from trt_tui.core.data.gathered import Place, gathered
-from trt_tui.core.measure.comparison import Verdict
+from trt_tui.core.measure.comparison import Caveat, Verdict
 from trt_tui.core.measure.held import FedAgain, Held
 from trt_tui.core.measure.judge import Judged
+from trt_tui.core.measure.sample_dependence import SampleDependence, measure_dependence
 from trt_tui.core.measure.simulation import Simulation
 from trt_tui.core.measure.tally import Tally
 from trt_tui.core.moves.config import PrecisionConfig
@@ -59,9 +60,35 @@ class Analysis(Simulation):
         for done, (index, (result, sums)) in enumerate(zip(indices, runs, strict=True), 1):
             tally.add(index, result, sums)
             verdict = tally.verdict(with_metric=done in (1, len(indices)))
+            if done == len(indices):
+                verdict = self.with_caveats(verdict, indices)
             yield Partial(verdict, done, len(indices))
         for settled in tally.settled(verdict) if settle and indices else ():
             yield Partial(settled, len(indices), len(indices))
+
+    def with_caveats(self, accuracy: Verdict, feeds: Sequence[int], caveats: Sequence[Caveat] = ()) -> Verdict:
+        """Joins all caveats of an accuracy that is measured on all of some feeds, and adds how much depends on samples.
+
+        Args:
+            caveats: Those of its config, in addition to those of the reference.
+        """
+        dependence = self._dependence(tuple(feeds))
+        shuffled = dependence.shuffled
+        if shuffled is not None:  # an engine may lack some of the judged outputs
+            shuffled = replace(shuffled, outputs={name: one for name, one in shuffled.outputs.items()
+                                                  if name in accuracy.outputs})
+        outputs = {name: replace(one, variation_db=dependence.variations.get(name))
+                   for name, one in accuracy.outputs.items()}
+        return replace(accuracy, outputs=outputs, shuffled=shuffled,
+                       caveats=(*accuracy.caveats, *caveats, *dependence.caveats(list(outputs))))
+
+    def _dependence(self, feeds: tuple[int, ...]) -> SampleDependence:
+        """How much the reference depends on the sample, measured once for some feeds."""
+        if feeds not in self._dependences:
+            single = sum(self.samples.rows(index) for index in feeds) < 2
+            self._dependences[feeds] = SampleDependence() if single else measure_dependence(
+                self.samples, feeds, self.judged, self.reference, self.classifier, self._scoring)
+        return self._dependences[feeds]
 
     def noise(self, config: PrecisionConfig, ranges: Mapping[str, float], feeds: Sequence[int] | None = None
               ) -> Iterator[Partial[tuple[np.ndarray, np.ndarray]]]:
@@ -87,6 +114,7 @@ class Analysis(Simulation):
         other.metric, other._scoring = None, None
         other.tensors = tuple(dict.fromkeys(one.tensor for one in self.judged))
         other._parts, other._sums = {}, {}
+        other._dependences = {}
         other._fed = FedAgain(other.samples, self.backend.capabilities.device)
         other._own, other._reference = Held(), Held()
         return other
