@@ -197,10 +197,9 @@ class Target:
         if spread is None or verdict.bad:
             return None
         if self.kind == "metric":
-            one = self._at(verdict)
-            if one.part is not None:
-                metric, gain = spread.parts.get(one.part), spread.part_gains.get(one.part)
-                base = self.base.get(one.part)
+            part = self._at(verdict).part
+            if part is not None and part != next(iter(verdict.metric), None):
+                metric, gain, base = spread.parts.get(part), spread.part_gains.get(part), self.base.get(part)
             else:
                 metric, gain, base = spread.metric, spread.gain, next(iter(self.base.values()), None)
             if not self.relative:
