@@ -17,7 +17,8 @@ GAP = Caveat("known gap", "engines differ by 2 dB here", gap_db=2.0)
 
 
 def accuracy(sqnr=25.0, interval=(24.0, 26.0), samples=64, total=None, caveats=(), metric=None, **errors):
-    spread = None if interval is None else Spread(worst={"sqnr": Interval(*interval), "cosine": Interval(0.998, 0.9995)})
+    worst = {"sqnr": Interval(*interval), "cosine": Interval(0.998, 0.9995)} if interval is not None else {}
+    spread = Spread(worst=worst) if worst else None
     return Verdict({"y": OutputErrors(Errors(sqnr, 0.999, max_abs=0.05, **errors))}, metric or {}, None, samples,
                    samples if total is None else total, spread=spread, caveats=tuple(caveats))
 

@@ -49,7 +49,8 @@ class Engines:
         times: Latencies of those that are as asked, in ms, by `timed_as`.
     """
 
-    def __init__(self, workshop: Workshop, targets: Callable[[], Sequence[Target]], beforehand: Callable[[], None]) -> None:
+    def __init__(self, workshop: Workshop, targets: Callable[[], Sequence[Target]], beforehand: Callable[[], None]
+                 ) -> None:
         self._workshop, self._targets, self._beforehand = workshop, targets, beforehand
         self._results: dict[PrecisionConfig, EngineResult] = {}
         self.times: dict[PrecisionConfig, float] = {}

@@ -140,7 +140,8 @@ def _stages(stages: Sequence[Mapping[str, Any]]) -> list[str]:
             rows.append((name, *_stage_figures(one.get("outputs", {}), mark),
                          metric_figure(metric, mark) if metric is not None else "",
                          *_stage_figures(one.get("before", {}).get("outputs", {}), mark)[:2],
-                         one.get("result", {}).get("outcome", ""), text_cell(stage.get("failed", "")) if one is stage else ""))
+                         one.get("result", {}).get("outcome", ""),
+                         text_cell(stage.get("failed", "")) if one is stage else ""))
     header = ("stage", "SQNR", "cosine", "MSE", "max abs", "metric", "SQNR to the one before", "cosine", "target", "")
     return markdown_table(header, rows)
 
