@@ -9,7 +9,10 @@ import numpy as np
 import pytest
 
 from tests.schemas import mismatches
-from trt_tui.core.measure.comparison import Caveat
+from trt_tui.cli.junit_report import junit_text
+from trt_tui.core.engines.rungs import Rung
+from trt_tui.core.measure.bootstrap import Interval
+from trt_tui.core.measure.comparison import Caveat, EngineResult
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.file import config_text
 from trt_tui.core.network.network import open_network
@@ -166,3 +169,29 @@ def test_a_run_that_overflows_fails_everywhere_whatever_its_values_are(session, 
     driven.results.at(changed).verdict = broken
     assert flip_of(driven, [group]).outcome == "FAIL"
     assert driven.record()["runs"]["config"]["result"] == {"outcome": "FAIL", "reasons": ["fc1 overflows"]}
+
+
+@pytest.mark.parametrize("missing", [True, False], ids=["the engine misses it", "only the simulation misses it"])
+def test_an_engine_is_judged_by_its_own_values_and_counts_too(session, mlp, missing):
+    """Where simulation and engine differ both are shown, and one that misses is enough for exit code 1."""
+    driven = session(mlp).settled()
+    driven.set_target("sqnr>=5")
+    good = driven.measured("config").verdict
+    bad = replace(good, outputs={name: replace(one, errors=replace(one.errors, sqnr_db=1.0))
+                                 for name, one in good.outputs.items()},
+                  spread=replace(good.spread, worst={"sqnr": Interval(0.5, 1.5)}))
+    measured = driven.results.at(driven.config)
+    measured.verdict, built = (good, bad) if missing else (bad, good)
+    measured.engine = EngineResult(built, "TensorRT")
+    assert driven.record()["runs"]["config-engine"]["result"]["outcome"] == ("FAIL" if missing else "PASS")
+    shown = ["FAIL", "~PASS"] if missing else ["PASS", "~FAIL"]
+    assert "".join(text for text, _ in config_table(driven, {}, 80)[1][0].line).split()[-2:] == shown
+    row = next(line for line in verdict_lines(driven, 140, 24) if line[0][0].startswith(" c0"))
+    assert "".join(text for text, _ in row).split()[-2:] == shown and not known.is_met(driven)
+    assert driven.missed_by(driven.config).keys() == {"engine" if missing else "simulated"}
+    text = junit_text(driven, driven.record(), "config")
+    failing = {case.get("name") for case in ElementTree.fromstring(text).iter("testcase")
+               if case.find("failure") is not None}
+    assert failing == ({"int8-engine", "config-engine"} if missing else {"int8", "config"})
+    measured.engine = replace(measured.engine, rungs=(Rung("named", {driven.outline.groups[0].name: Precision.FP16}),))
+    assert driven.missed_by(driven.config).keys() == (set() if missing else {"simulated"}), "it is of another config"

@@ -72,7 +72,7 @@ def compare(model: str, against: str | None, config_paths: tuple[str, ...], forc
 
     Figures are taken at the outputs and per layer.
 
-    Exit code 1: INT8, or the config if one is given, misses the target of --target or of the config (FAIL or FAIL?).
+    Exit code 1: INT8, or the config if one is given, misses the target that is given or its own (FAIL or FAIL?).
 
     An engine that cannot be built is listed with the reason; exit code 1 if some were built, 2 if none was.
 

@@ -39,7 +39,7 @@ class Recorded(State):
                                    self.results.reference, self.results.fp32_engine,
                                    opened.reference)
         if self.targets:
-            record["target"] = TOLERANCES.join(target.text for target in self.targets)
+            record["target"] = self.targets_text
         for run, config in self.run_configs().items():
             for kind, result in self.config_results(config).items():
                 record["runs"].get(self.record_names(run)[kind], {}).update(result_record(result))
@@ -84,7 +84,7 @@ class Recorded(State):
     def precision_json(self) -> str:
         """The text of precision.json: the config with ranges, tolerance and evidence."""
         evidence = self._evidence()
-        tolerance = TOLERANCES.join(target.text for target in self.targets)
+        tolerance = self.targets_text
         finding = self.finding
         if finding is not None and finding.ended is not None and finding.config == self.config:
             evidence["search"] = finding.record(self.opened.outline)

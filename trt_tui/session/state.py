@@ -279,14 +279,18 @@ class State:
             target.with_base(self.results.reference)
         return target
 
+    def check_targets(self, text: str) -> list[Target]:
+        """Reads several targets, with `TOLERANCES` between them; raises as `check_target`."""
+        return [self.check_target(one) for one in text.split(TOLERANCES)]
+
     def set_target(self, text: str) -> None:
-        """Changes the target.
+        """Changes the target, or several with `TOLERANCES` between them.
 
         Raises:
             InputError: the text is no target, or bounds what is not measured here.
         """
-        target = self.check_target(text)
-        self.target, self.further_targets, self.target_text = target, (), text
+        self.target, *further = self.check_targets(text)
+        self.further_targets, self.target_text = tuple(further), text
         self.rebase_target()
         self.save()
 
@@ -303,7 +307,7 @@ class State:
 
     def _given_targets(self) -> list[Target]:
         if self.target_text:
-            return [self.check_target(text) for text in self.target_text.split(TOLERANCES)]
+            return self.check_targets(self.target_text)
         return [default_target(self.metric, self.judged, self.opened.outline, bool(self.opened.data.labels))]
 
     @property
@@ -338,6 +342,11 @@ class State:
     def states_target(self) -> bool:
         """Whether somebody has stated the target: the user, or who wrote the config. Nobody has stated the default."""
         return bool(self.target_text)
+
+    @property
+    def targets_text(self) -> str:
+        """The targets as they are written in a file."""
+        return TOLERANCES.join(target.text for target in self.targets)
 
     def target_result(self, accuracy: Verdict | None) -> TargetResult | None:
         """Whether an accuracy meets the targets, with reasons; None where nobody can say yet."""

@@ -206,7 +206,7 @@ def verdict_lines(session: Session, width: int, height: int = 40) -> list[Line]:
                     *_engine_cells(None, exported, table)]
             lines.append(clip([*line, *_outcome(session, exported, None, width - width_of(line))], width))
     if table.wide and height >= _TALL:
-        lines += [clip([(f" {text}", "dim")], width) for text in _reasons(session)]
+        lines += [clip([(f" {text}", "dim")], width) for text in result_lines(session)]
     return [*lines, *_stage_lines(session, table, width, height)]
 
 
@@ -379,7 +379,7 @@ def _outcome(session: Session, verdict: Verdict | None, results: Mapping[str, Ta
     return line if width_of(line) <= room else line[:1]
 
 
-def _reasons(session: Session) -> list[str]:
+def result_lines(session: Session) -> list[str]:
     """Why the outcome of the config has a question mark, or fails for another reason than its value; a line each."""
     titles = {SIMULATED_RUN: "", ENGINE_RUN: "as built ", EXPORTED: f"{EXPORTED} "}
     return [f"{config_name(session)} {titles[run]}{result.text}"
