@@ -3,7 +3,9 @@
 As many samples as there are get drawn with replacement, and each value is computed from each draw (Efron and
 Tibshirani, An Introduction to the Bootstrap, 1993, chapter 13). The percentiles are those that make the interval of a
 mean as wide as Student's t does (Hesterberg, What Teachers Should Know About the Bootstrap, 2015, section 5.3): with 8
-samples the plain percentiles cover 88 %, these 95 %. The draws are the same for every run on the same samples, so the
+samples the plain percentiles cover 88 %, these 95 %. Values that a few samples dominate are covered less, as by every
+interval of few samples: noise energies of a lognormal distribution with sigma 1 in 85 % of cases with 8 samples, in
+95 % with 256. The draws are the same for every run on the same samples, so the
 intervals of two runs can be compared.
 
 Draws of samples that are all alike are all alike too, and would give an interval without width. So shares
