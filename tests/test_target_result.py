@@ -8,6 +8,7 @@ import pytest
 from trt_tui.core.measure.bootstrap import Interval, Spread
 from trt_tui.core.measure.comparison import Caveat, Errors, OutputErrors, Verdict
 from trt_tui.core.measure.judgement import judge
+from trt_tui.core.measure.scoring import SCRAMBLED, SHUFFLED
 from trt_tui.core.measure.target import parse_target
 from trt_tui.core.measure.target_result import MAXIMUM_SAMPLES, judge_accuracy
 
@@ -108,9 +109,12 @@ def test_each_part_of_a_metric_is_judged_by_its_own_interval():
 
 def test_a_target_that_a_meaningless_run_meets_is_trivial():
     shuffled = Verdict({"y": OutputErrors(Errors(22.0))}, {"f1": 2.6}, None, 64, 64)
-    judged = replace(accuracy(metric={"f1": 2.7}), shuffled=shuffled)
+    judged = replace(accuracy(metric={"f1": 2.7}), meaningless={SHUFFLED: shuffled})
     result = judge_accuracy([parse_target("sqnr>=20")], judged)
     assert result.outcome.value == "PASS?" and "another sample (22.0 dB)" in result.text
     assert judge_accuracy([parse_target("sqnr>=23")], judged).outcome.value == "PASS"
     assert judge_accuracy([parse_target("sqnr>=30")], judged).outcome.value == "FAIL"
     assert "metric 2.6" in judge_accuracy([parse_target("metric>=2.5")], judged).text
+    scrambled = Verdict({}, {"f1": 3.9}, None, 64, 64)
+    judged = replace(judged, meaningless={SHUFFLED: shuffled, SCRAMBLED: scrambled})
+    assert "in any order (metric 3.9" in judge_accuracy([parse_target("metric>=2.65")], judged).text

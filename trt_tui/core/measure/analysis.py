@@ -73,13 +73,12 @@ class Analysis(Simulation):
             caveats: Those of its config, in addition to those of the reference.
         """
         dependence = self._dependence(tuple(feeds))
-        shuffled = dependence.shuffled
-        if shuffled is not None:  # an engine may lack some of the judged outputs
-            shuffled = replace(shuffled, outputs={name: one for name, one in shuffled.outputs.items()
-                                                  if name in accuracy.outputs})
+        meaningless = {name: replace(run, outputs={output: one for output, one in run.outputs.items()
+                                                   if output in accuracy.outputs})  # an engine may lack some of them
+                       for name, run in dependence.meaningless.items()}
         outputs = {name: replace(one, variation_db=dependence.variations.get(name))
                    for name, one in accuracy.outputs.items()}
-        return replace(accuracy, outputs=outputs, shuffled=shuffled,
+        return replace(accuracy, outputs=outputs, meaningless=meaningless,
                        caveats=(*accuracy.caveats, *caveats, *dependence.caveats(list(outputs))))
 
     def _dependence(self, feeds: tuple[int, ...]) -> SampleDependence:

@@ -107,8 +107,8 @@ class Verdict:
         spread: How far the figures may be off because there are few samples; None until all are measured, or with too
             few.
         caveats: Reasons why the values may not hold in production; the target result takes them into account.
-        shuffled: What a run has that gives each sample the reference's outputs of another one; None if it is unknown.
-            A target that it meets is trivial.
+        meaningless: The accuracy of runs whose outputs mean nothing, by what was done to the reference's outputs; see
+            `trt_tui.core.measure.sample_dependence`. A target that one of them meets is trivial.
     """
 
     outputs: Mapping[str, OutputErrors]
@@ -119,7 +119,7 @@ class Verdict:
     energy: float | None = None
     spread: Spread | None = None
     caveats: tuple[Caveat, ...] = ()
-    shuffled: "Verdict | None" = None
+    meaningless: "Mapping[str, Verdict]" = field(default_factory=dict)
 
     @property
     def worst(self) -> tuple[str, OutputErrors] | None:

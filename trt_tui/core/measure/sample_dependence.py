@@ -1,11 +1,12 @@
-"""How much the reference depends on the sample: its variation between samples, and a run whose outputs mean nothing.
+"""How much the reference depends on the sample: its variation between samples, and runs whose outputs mean nothing.
 
 A pass proves little if outputs that have nothing to do with their inputs pass as well. Both values depend on the
 network and the data alone, so they are measured once for all configs:
 
 - The variation of an output is the energy of its deviations from their mean over the samples, relative to its whole
   energy. Most of an SQNR far above it is the SQNR of a constant.
-- The shuffled run gives each sample what the reference has for another one.
+- The shuffled run gives each sample what the reference has for another one. A metric is also computed on the
+  reference's values in any order, which a reference on wrong inputs may not exceed.
 """
 
 import math
@@ -20,7 +21,7 @@ from trt_tui.core.measure.comparison import Caveat, Errors, OutputErrors, Verdic
 from trt_tui.core.measure.judge import INTEGER, Judged, take
 from trt_tui.core.measure.masks import kept_elements
 from trt_tui.core.measure.metrics import Sums
-from trt_tui.core.measure.scoring import Scoring
+from trt_tui.core.measure.scoring import SHUFFLED, Scoring
 from trt_tui.words import variation, visible
 
 MAX_ELEMENTS = 1 << 18
@@ -68,11 +69,13 @@ class SampleDependence:
 
     Attributes:
         variations: The variation in dB by judged float output; without those whose samples have several shapes.
-        shuffled: The accuracy of the shuffled run; it lacks what cannot be exchanged between samples.
+        meaningless: The accuracy of runs that mean nothing, by `trt_tui.core.measure.scoring.SHUFFLED` and `SCRAMBLED`.
+            The shuffled one lacks what cannot be exchanged between samples, the scrambled one has the metric alone: any
+            other value is worse than when shuffled.
     """
 
     variations: Mapping[str, float] = field(default_factory=dict)
-    shuffled: Verdict | None = None
+    meaningless: Mapping[str, Verdict] = field(default_factory=dict)
 
     def caveats(self, outputs: Sequence[str]) -> tuple[Caveat, ...]:
         """A caveat for each of some judged outputs that is steady."""
@@ -129,9 +132,11 @@ def measure_dependence(samples: Samples, feeds: Sequence[int], judged: Sequence[
             outputs[one.name] = OutputErrors(sums[one.name].errors() if integers is None else Errors(
                 mismatch=integers[0] / (integers[1] or 1), exact=not integers[0]))
     levels = {name: one.decibels for name, one in variations.items() if one is not None}
-    metric = scoring.shuffled(feeds)[1] if scoring is not None else {}
-    shuffled = Verdict(outputs, metric, agreed / count if classifier is not None and not fixed else None, count, count)
-    return SampleDependence({name: level for name, level in levels.items() if level is not None}, shuffled)
+    metrics = scoring.meaningless(feeds) if scoring is not None else {}
+    agreement = agreed / count if classifier is not None and not fixed else None
+    runs = {SHUFFLED: Verdict(outputs, metrics.get(SHUFFLED, {}), agreement, count, count)}
+    runs |= {name: Verdict({}, metric, None, count, count) for name, metric in metrics.items() if name not in runs}
+    return SampleDependence({name: level for name, level in levels.items() if level is not None}, runs)
 
 
 def _elements(array: np.ndarray, kept: np.ndarray | None, rows: int) -> np.ndarray:

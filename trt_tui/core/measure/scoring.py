@@ -14,6 +14,10 @@ from trt_tui.errors import InputError
 Outputs = Sequence[Mapping[str, np.ndarray]]
 """The outputs of a run by name, feed by feed."""
 
+SHUFFLED, SCRAMBLED = "shuffled", "scrambled"
+"""Outputs that mean nothing: those of another sample for each sample; and the values of each output in any order, which
+is what a random answer with the same values is."""
+
 
 class Scoring:
     """Calls a metric with outputs and labels of the same samples.
@@ -30,7 +34,7 @@ class Scoring:
         self._reference = reference
         self.names = tuple(names)
         self._reference_draws: dict[tuple[int, ...], list[dict[str, float]]] = {}
-        self._shuffled: dict[tuple[int, ...], tuple[dict[str, float], dict[str, float]]] = {}
+        self._meaningless: dict[tuple[int, ...], dict[str, dict[str, float]]] = {}
 
     def score(self, outputs: Outputs, feeds: Sequence[int]) -> dict[str, float]:
         """The metric and its parts, the headline first.
@@ -59,25 +63,29 @@ class Scoring:
             except InputError:  # if no sample of a class was drawn, for one
                 yield {}
 
-    def shuffled(self, feeds: Sequence[int]) -> tuple[dict[str, float], dict[str, float]]:
-        """The reference's metric and its parts, and what they are if each sample has the outputs of another one.
+    def meaningless(self, feeds: Sequence[int]) -> dict[str, dict[str, float]]:
+        """The reference's metric and its parts on outputs that mean nothing, by `SHUFFLED` and `SCRAMBLED`.
 
-        Nothing where the metric fails on that, or where there is a single sample.
+        A key is absent where the metric fails on that, or where there is a single sample to shuffle.
         """
         key = tuple(feeds)
-        if key not in self._shuffled:
+        if key not in self._meaningless:
             outputs = [self._reference(feed) for feed in feeds]
             found, labels = self._joined(outputs, feeds)
             count = self._count(found, labels, feeds)
-            self._shuffled[key] = {}, {}
+            others = other_of_each(count or len(feeds))
+            known: dict[str, dict[str, float]] = {}
             with contextlib.suppress(InputError):
-                others = other_of_each(count or len(feeds))
                 if count > 1:
-                    shuffled = self._parts({name: array[others] for name, array in found.items()}, labels)
-                    self._shuffled[key] = self._parts(found, labels), shuffled
+                    known[SHUFFLED] = self._parts({name: array[others] for name, array in found.items()}, labels)
                 elif len(feeds) > 1:
-                    self._shuffled[key] = self.score(outputs, feeds), self.score([outputs[at] for at in others], feeds)
-        return self._shuffled[key]
+                    known[SHUFFLED] = self.score([outputs[at] for at in others], feeds)
+            with contextlib.suppress(InputError):
+                rng = np.random.default_rng(len(feeds))
+                known[SCRAMBLED] = self.score([{name: rng.permutation(one[name].ravel()).reshape(one[name].shape)
+                                                for name in self.names} for one in outputs], feeds)
+            self._meaningless[key] = known
+        return self._meaningless[key]
 
     def _count(self, found: Mapping[str, np.ndarray], labels: Mapping[str, np.ndarray], feeds: Sequence[int]) -> int:
         """The number of samples if they can be told apart in all arrays, else 0."""
@@ -100,7 +108,8 @@ class Scoring:
         base = self._reference_draws[key]
         names = dict.fromkeys(name for one in found for name in one)
         count = self._count(*self._joined(outputs, feeds), feeds) or len(feeds)
-        whole, shuffled = self.shuffled(feeds)
+        whole, shuffled = self.score([self._reference(feed) for feed in feeds], feeds), self.meaningless(feeds).get(
+            SHUFFLED, {})
         losses = {name: whole[name] - shuffled[name] for name in whole if name in shuffled}
         metric = {name: of_draws([one.get(name) for one in found], count, losses.get(name)) for name in names}
         gains = {name: of_draws([here[name] - there[name] if name in here and name in there else None

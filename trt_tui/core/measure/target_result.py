@@ -20,11 +20,16 @@ from enum import Enum
 
 from trt_tui.core.measure.bootstrap import FEWEST
 from trt_tui.core.measure.comparison import Caveat, Verdict
+from trt_tui.core.measure.scoring import SCRAMBLED, SHUFFLED
 from trt_tui.core.measure.target import Target
 from trt_tui.words import plural, visible
 
 MAXIMUM_SAMPLES = 19
 """With so many samples the next one exceeds their largest error with a probability of 5 % at most."""
+
+MEANINGLESS = {SHUFFLED: "each sample is given the reference's outputs of another sample",
+               SCRAMBLED: "the values of the reference's outputs are put in any order"}
+"""What was done to the outputs of runs that mean nothing."""
 
 MAX_REASONS = 6
 """Reasons that are told of a result."""
@@ -147,12 +152,12 @@ def _counts(caveat: Caveat, targets: Sequence[Target], accuracy: Verdict) -> boo
 
 
 def _triviality(target: Target, accuracy: Verdict) -> Caveat | None:
-    """A caveat if a run meets the target that gives each sample the reference's outputs of another one."""
-    shuffled = accuracy.shuffled
-    if shuffled is None or not target.reached(shuffled):
-        return None
-    return Caveat("trivial target", f"{visible(target.shown)} is met even if each sample is given the reference's "
-                  f"outputs of another sample ({target.measured(shuffled)})")
+    """A caveat if a run meets the target whose outputs mean nothing."""
+    for kind, done in MEANINGLESS.items():
+        run = accuracy.meaningless.get(kind)
+        if run is not None and target.reached(run):
+            return Caveat("trivial target", f"{visible(target.shown)} is met even if {done} ({target.measured(run)})")
+    return None
 
 
 def _unique(reasons: Sequence[str]) -> tuple[str, ...]:
