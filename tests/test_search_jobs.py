@@ -1,5 +1,6 @@
 """trt_tui.jobs.searching and the worker's search: order of work, what is kept, stops, engines, commands, latency"""
 
+import math
 import sys
 import textwrap
 from dataclasses import replace
@@ -17,9 +18,12 @@ from trt_tui.core.engines.failures import BuildFailed
 from trt_tui.core.engines.made import Made
 from trt_tui.core.engines.preview import Preview
 from trt_tui.core.lowering.typed import lower_typed
+from trt_tui.core.measure.analysis import Analysis
+from trt_tui.core.measure.bootstrap import METRIC_RESAMPLES
 from trt_tui.core.measure.comparison import (
     MARKED,
     UNFUSED,
+    Caveat,
     EngineErrors,
     EngineResult,
     Errors,
@@ -40,7 +44,7 @@ from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.searched_engines import latency_between, timed_as
 from trt_tui.jobs.steps import Wait
-from trt_tui.session.finding import Finding
+from trt_tui.session.finding import Finding, iteration_table
 from trt_tui.words import percent
 
 INT8 = PrecisionConfig.uniform(Precision.INT8)
@@ -692,3 +696,49 @@ def test_what_was_chosen_is_tried_on_samples_held_out(tmp_path):
 def test_few_samples_are_not_held_out(tmp_path):
     worker, events = held_out_of(tmp_path, save_mlp(tmp_path, samples=40), batch=4)
     assert found(events).held_out is None and worker.workspace.held_out == []
+
+
+def test_a_layer_that_overflows_is_raised_although_the_values_meet_the_tolerance(opened, monkeypatch):
+    """A run with a caveat that fails it meets no tolerance, whatever its values are."""
+    worker = opened()
+    culprit = worker.network.groups[4]
+    measure = Analysis.verdict
+
+    def with_overflow(self, config, ranges, feeds=None, **more):
+        for partial in measure(self, config, ranges, feeds, **more):
+            caveat = Caveat("overflow", f"{culprit.name} overflows", fails=True)
+            overflows = config.precision_of(culprit) is not Precision.FP32
+            yield replace(partial, value=replace(partial.value, caveats=(caveat,) if overflows else ()))
+
+    monkeypatch.setattr(Analysis, "verdict", with_overflow)
+    ended = found(worker.answer(replace(GOAL, tolerances=("sqnr>=10",))))
+    start, *_ = ended.evaluations
+    assert not start.passed and start.score == -math.inf and start.judgement.target_result.reasons == (
+        f"{culprit.name} overflows",)
+    assert ended.result.outcome is Outcome.MET and ended.result.best.raised == (culprit.name,)
+    assert ended.target_result.outcome.value in ("PASS", "PASS?")
+
+
+def test_the_metric_of_what_is_found_has_an_interval_and_parts_have_values(tmp_path, monkeypatch):
+    """A target on each part, which needs FP32's parts, shows a value in every row."""
+    options = save_resnet(tmp_path, samples=32)
+    images = np.load(options.data)["image"]
+    np.savez(options.data, image=images, label=np.arange(32) % 3)
+    script = tmp_path / "metric.py"
+    script.write_text(textwrap.dedent("""
+        def score(outputs, labels):
+            top = next(iter(outputs.values())).max(1)
+            every = {f"score/{one}": float(top[labels["label"] == one].sum()) for one in range(3)}
+            return {"score": float(top.mean()), **every}
+        """))
+    worker = DrivenWorker(tmp_path)
+    assert isinstance(worker.answer(rq.Open(replace(options, metric=f"{script}:score")))[-1], ev.Done)
+    request = replace(GOAL, tolerances=("metric[*]>=base-90%",))
+    events = worker.answer(request)
+    ended = found(events)
+    spread = of(events, ev.VerdictMeasured)[-1].verdict.spread
+    assert spread.draws == METRIC_RESAMPLES and spread.part_gains.keys() == {f"score/{n}" for n in range(3)}
+    assert ended.target_result is not None and "not measured" not in ended.target_result.text
+    base = of(events, ev.ReferenceMeasured)[-1].metric
+    rows = iteration_table(ended.evaluations, ended.built, worker.network, request, base)
+    assert all(row[4].startswith("score") for row in rows[1:]), rows

@@ -15,8 +15,9 @@ from trt_tui.core.data.samples import load_samples
 from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.comparison import Share
 from trt_tui.core.measure.judge import judged_outputs
+from trt_tui.core.measure.judgement import judge
 from trt_tui.core.measure.shares import Impact
-from trt_tui.core.measure.target import judge, parse_target
+from trt_tui.core.measure.target import parse_target
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision

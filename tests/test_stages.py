@@ -56,8 +56,8 @@ def test_what_a_network_does_to_the_outputs_is_known_by_its_types(tmp_path, cast
 def test_where_it_first_diverges(stages, target, said):
     found = [(stage(name, f"cause of {name}", verdict(before) if before is not None else None), verdict(db, metric))
              for name, db, before, metric in stages]
-    assert diverges(found, parse_target(target)) == said
-    assert diverges(found, parse_target(target), more=True) == ("" if said.startswith("no stage") else said)
+    assert diverges(found, [parse_target(target)]) == said
+    assert diverges(found, [parse_target(target)], more=True) == ("" if said.startswith("no stage") else said)
 
 
 @pytest.mark.parametrize(("here", "there", "between", "tested"), [
@@ -125,7 +125,7 @@ def test_a_comparison_has_a_row_for_each_stage(answered, tmp_path, run):
     said, = record["stages_say"]
     assert said.startswith("no stage misses the target; furthest from the stage before is")
     lines = out.splitlines()
-    assert lines[-1] == said and [one.split()[0] for one in lines if one.startswith(("framework", "rounded", "int8 "))
+    assert lines[-1] == said and [one.split()[0] for one in lines if one.startswith(("framework ", "rounded ", "int8 "))
                                   ] == ["framework", "rounded", "int8"]
     assert "## Stages" in (tmp_path / "out.md").read_text()
 

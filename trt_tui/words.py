@@ -245,10 +245,9 @@ def milliseconds(ms: float) -> str:
     return f"{number(ms)} ms"
 
 
-def outcome(reached: bool | None, settled: bool = True) -> str:
-    """Whether a target is met, "" where nobody knows: ``PASS``, ``FAIL``, with a question mark where the interval of
-    the figure spans the target, so that other samples might say otherwise."""
-    return "" if reached is None else ("PASS" if reached else "FAIL") + "?" * (not settled)
+def variation(level_db: float) -> str:
+    """How much an output varies between samples: ``-155 dB of its energy``, or ``none``."""
+    return f"{level_db:.0f} dB of its energy" if math.isfinite(level_db) else "none"
 
 
 def megabytes(count: float) -> str:

@@ -37,10 +37,10 @@ from trt_tui.core.data.samples import load_samples
 from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.comparison import Verdict
 from trt_tui.core.measure.judge import judged_outputs
-from trt_tui.core.measure.judgement import Judgement
+from trt_tui.core.measure.judgement import Judgement, judge
 from trt_tui.core.measure.layers import measure_layers
 from trt_tui.core.measure.shares import Impact
-from trt_tui.core.measure.target import Target, judge
+from trt_tui.core.measure.target import Target
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision

@@ -26,6 +26,7 @@ from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.options import Options
 from trt_tui.session.session import Session
+from trt_tui.session.state import TOLERANCES
 from trt_tui.words import visible
 
 AnEvent = TypeVar("AnEvent", bound=ev.Event)
@@ -201,7 +202,7 @@ def search_session(options: Options, config_path: str | None, force: bool, preci
         TrtTuiError: the child process failed or died, or the search makes no sense.
         KeyboardInterrupt: it was interrupted before anything was found.
     """
-    target = next(iter(request.tolerances), None)
+    target = TOLERANCES.join(request.tolerances) or None
     with _opened(options, writes, config_path=config_path, target=target, force=force) as (session, drain, warned):
         start = session.config
         if precision is not None:

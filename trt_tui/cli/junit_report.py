@@ -8,21 +8,21 @@ from trt_tui.core.exporters.junit import Case, cases_of, junit_xml
 from trt_tui.session.session import Session
 
 
-def junit_text(session: Session, record: Mapping[str, Any], judged: str | None) -> str:
-    """The comparison as JUnit's XML.
+def junit_text(session: Session, record: Mapping[str, Any], judged: str) -> str:
+    """The comparison as JUnit's XML: where the target is missed for the exit code, a case fails.
 
     Args:
         record: See `Session.record`.
-        judged: The run that must meet the target; None where none was given.
+        judged: The run that must meet the target.
     """
-    failures = {}
-    asked = session.target
-    verdict = session.measured(judged).verdict if judged is not None else None
-    if judged is not None and asked is not None and verdict is not None and not asked.reached(verdict):
-        why, configs = f"target not met: {asked.shown}, and it has {asked.measured(verdict)}", session.run_configs()
-        failures = {run: why for run, config in configs.items() if config == configs[judged]}
+    configs = session.run_configs()
+    missed = session.missed_by(configs[judged])
+    failures = {name: f"target not met: {missed[kind]}" for run, config in configs.items() if config == configs[judged]
+                for kind, name in session.record_names(run).items() if kind in missed}
     cases = cases_of(record, failures)
-    cases += [Case(f"stage {stage.name}", error=stage.failed) for stage, _ in session.stage_rows()]
+    misses = session.stage_misses()
+    cases += [Case(f"stage {stage.name}", f"target not met: {misses[stage.name]}" if stage.name in misses else "",
+                   stage.failed) for stage, _ in session.stage_rows()]
     if session.production is not None:
         is_tested, said = session.production
         cases.append(Case("production", "" if is_tested else said, text=said))

@@ -56,13 +56,15 @@ def remember(session: Session, arguments: list[str]) -> None:
 
     The list is a convenience: where it cannot be written, nothing is said.
     """
-    from trt_tui.tui.known import config_title, verdict_outcome
+    from trt_tui.session.config_results import outcome_words
+    from trt_tui.tui.known import config_title
 
     if session.outline is None:
         return
     verdict = session.measured("config").verdict
     one = Recent(os.getcwd(), arguments, Path(session.outline.path).name, config_title(session, 28),
-                 "not measured" if verdict is None else verdict_outcome(session, verdict), time.time())
+                 "not measured" if verdict is None else
+                 " ".join(outcome_words(session.config_results(session.config))) or "nothing lowered", time.time())
     same = (one.folder, one.arguments)
     kept = [one, *(other for other in recent() if (other.folder, other.arguments) != same)]
     with contextlib.suppress(InputError, OSError, ValueError):  # a name of broken UTF-8 is a ValueError

@@ -16,6 +16,7 @@ from trt_tui.core.lowering.lowered import lowers, quantizes
 from trt_tui.core.measure.agreement import fp32_fault, gap_db
 from trt_tui.core.measure.comparison import EngineResult, Share, Verdict
 from trt_tui.core.measure.metric_parts import part_rows
+from trt_tui.core.measure.sample_dependence import LITTLE_DB
 from trt_tui.core.measure.target import UPPER
 from trt_tui.core.moves.config import PrecisionConfig, tables
 from trt_tui.core.network.hierarchy import build_tree, titles
@@ -24,6 +25,7 @@ from trt_tui.core.search import Evaluation, Outcome
 from trt_tui.core.search.front import front as search_front
 from trt_tui.errors import InputError
 from trt_tui.jobs.events import SearchEnded
+from trt_tui.session.config_results import ENGINE_RUN, SIMULATED_RUN
 from trt_tui.session.finding import Finding, held_out_words, iteration_table, lowered_table
 from trt_tui.session.parts import parts_table
 from trt_tui.session.session import Session
@@ -49,7 +51,7 @@ def comparison_table(session: Session) -> str:
         name, value = next(iter(session.results.reference.items()))
         lines.append(f"{name} in {_metric_of(session)}: {words.metric_figure(value)}")
     if session.target is not None:
-        lines.append(f"target: {session.target.shown}")
+        lines.append(f"target: {' and '.join(target.shown for target in session.targets)}")
     rows = [["run", "output", "SQNR", "cosine", "worst sample", "NaN/Inf", session_metric(session), "ms", "MB", ""]]
     engines = _engines(session)
     if session.results.fp32_engine is not None:
@@ -69,7 +71,8 @@ def comparison_table(session: Session) -> str:
         lines += ["", *table(parts[:1 + PART_ROWS])]
         lines += [f"{len(parts) - 1 - PART_ROWS} more parts lose less"] if len(parts) > 1 + PART_ROWS else []
     checked = {"FP32 engine": session.results.fp32_engine} if session.results.fp32_engine is not None else {}
-    lines += _unsettled(session)
+    lines += _reasons(session)
+    lines += _variations(session)
     lines += _rungs({**checked, **{_engine(session, run): result for run, result in engines.items()}})
     lines += _computed_in({_titled(_engine(session, run), result): result for run, result in engines.items()})
     lines += remark_lines({**checked, **{_engine(session, run): result for run, result in engines.items()}})
@@ -112,7 +115,7 @@ def _explained(session: Session) -> list[str]:
     known = {run: verdict for run in _shown(session)
              if (verdict := session.measured(run).verdict) is not None and _broken_down(session, run)}
     missed = [run for run, verdict in known.items()
-              if session.target is None or session.target.reached(verdict) is False]
+              if (result := session.target_result(verdict)) is None or not result.passes]
     return missed or list(known)[-1:]
 
 
@@ -144,21 +147,33 @@ def _mark(session: Session, run: str, verdict: Verdict) -> str:
     config = session.run_configs()[run]
     if not lowers(session.opened.outline, config):
         return "nothing lowered"
-    reached = session.target.reached(verdict) if session.target is not None else None
-    said = [words.outcome(reached, session.target is None or session.target.settled(verdict))]
+    result = session.target_result(verdict)
+    said = [result.outcome.value if result is not None else ""]
     if run == "int8" and not quantizes(session.opened.outline, config):
         said.append("nothing in INT8")
     return ", ".join(filter(None, said))
 
 
-def _unsettled(session: Session) -> list[str]:
-    """What to know of runs of which other samples might say otherwise."""
-    target, lines = session.target, []
+def _reasons(session: Session) -> list[str]:
+    """Why a result has a question mark, or fails for another reason than its value alone; a line for each row."""
+    titles = {SIMULATED_RUN: _title, EXPORTED: lambda *_: run_title(EXPORTED), ENGINE_RUN: _engine}
+    lines = [f"{titles[kind](session, run)}: {result.text}" for run in _shown(session)
+             for kind, result in session.config_results(session.run_configs()[run]).items() if result.reasons]
+    return lines and ["", *lines]
+
+
+def _variations(session: Session) -> list[str]:
+    """The judged outputs that vary little between samples, with the SQNR of the part that varies."""
+    lines = []
     for run in _shown(session):
         verdict = session.measured(run).verdict
-        if target is not None and verdict is not None and not target.settled(verdict):
-            lines.append(f"{_title(session, run)}: other samples might say otherwise; 95 % of resamples of these "
-                         f"{verdict.samples} give {target.between(verdict)}")
+        for name, one in verdict.outputs.items() if verdict is not None else ():
+            level = one.variation_db
+            if level is not None and level < LITTLE_DB:
+                varying = one.varying_sqnr_db
+                known = "" if varying is None else f"; SQNR of what varies: {SIMULATED}{varying:.1f} dB"
+                lines.append(f"{_title(session, run)}: variation of {name} between samples: {words.variation(level)}"
+                             f"{known}")
     return lines and ["", *lines]
 
 
@@ -322,7 +337,8 @@ def lowered_rows(session: Session) -> list[list[str]]:
 def iteration_rows(session: Session) -> list[list[str]]:
     """Every config that a search has tried; see `trt_tui.session.finding.iteration_table`."""
     ended = _ended(session)
-    return iteration_table(ended.evaluations, ended.built, session.opened.outline, _finding(session).request)
+    return iteration_table(ended.evaluations, ended.built, session.opened.outline, _finding(session).request,
+                           session.results.reference)
 
 
 def _finding(session: Session) -> Finding:
@@ -357,11 +373,12 @@ def search_headline(session: Session) -> str:
 
 
 def search_source(session: Session) -> list[str]:
-    """Where the figures come from: the reference if one is named, on held-out samples or not, confirmed by an engine or
-    simulated only."""
-    held_out = _ended(session).held_out
+    """Where the figures come from: the reference if one is named, the outcome as simulated and on held-out samples,
+    confirmed by an engine or simulated only."""
+    held_out, result = _ended(session).held_out, _ended(session).target_result
+    told = [f"simulated: {result.text}"] if result is not None else []
     against = [f"against {session.reference}"] if session.opened.reference is not None else []
-    return [*against, *([held_out_words(held_out)] if held_out is not None else []), *_confirmation(session)]
+    return [*against, *told, *([held_out_words(held_out)] if held_out is not None else []), *_confirmation(session)]
 
 
 def _confirmation(session: Session) -> list[str]:
@@ -371,7 +388,9 @@ def _confirmation(session: Session) -> list[str]:
         met = "meets the tolerance too; --check has judged the simulation only" if checked else "meets it too"
         if not _ended(session).result.met:
             met = "meets it all the same"
-        return [f"its engine {met if confirmed else 'does NOT meet it'}"]
+        result = session.config_results(_ended(session).result.config).get(ENGINE_RUN)
+        return [f"its engine {met if confirmed else 'does NOT meet it'}"
+                + (f": {result.text}" if result is not None and result.reasons else "")]
     if session.builder is None or not session.builder.runs:
         return ["simulated only: no TensorRT runs here to confirm it"]
     return ["simulated only: no engine that was built as asked was judged"]

@@ -29,6 +29,8 @@ def stage_lines(session: Session) -> list[str]:
     kept = [i for i in range(len(figures[0])) if any(row[i] for row in figures[1:])]
     lines += table([[row[i] for i in kept] for row in figures])
     lines += [f"{stage.name}: not built: {stage.failed}" for stage, _ in rows if stage.failed]
+    results = {stage.name: session.target_result(verdict) for stage, verdict in rows}
+    lines += [f"{name}: {result.text}" for name, result in results.items() if result is not None and result.reasons]
     lines += ["", *session.stage_summary()]
     for stage, _ in rows:
         if stage.engine is not None and stage.engine.report is not None:
@@ -51,7 +53,6 @@ def _row(session: Session, stage: Stage, verdict: Verdict | None) -> list[str]:
     if verdict is None:
         return [stage.name, *[NOTHING] * 4, *[""] * 8]
     target = session.target
-    reached = target.reached(verdict) if target is not None else None
     metric = ""
     if verdict.headline is not None:
         metric = words.metric_figure(verdict.headline, mark)
@@ -61,7 +62,8 @@ def _row(session: Session, stage: Stage, verdict: Verdict | None) -> list[str]:
     if engine is None and stage.kind == kinds.BUILT and stage.config is not None:
         engine = session.results.of(stage.config).engine
     ms = words.number(engine.latency_ms[0]) if engine is not None and engine.latency_ms is not None else ""
-    said = [words.outcome(reached, target is None or target.settled(verdict))]
+    result = session.target_result(verdict)
+    said = [result.outcome.value if result is not None else ""]
     if engine is not None and not engine.as_asked:
         said.append("otherwise")
     return [stage.name, *_errors(verdict, mark), metric, _bad(verdict),

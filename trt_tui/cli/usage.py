@@ -77,8 +77,8 @@ IDLE_OPTIONS = (
                 "it is about shares, and none are measured", "Leave it out, or use --layers shares."),
     IdleOptions(("compare",), _ENGINE, _no_engines, "it is about engines, and none is built or loaded",
                 "Add --engines, or leave it out."),
-    IdleOptions(("compare",), ("junit_path",), lambda values: values["calib_methods"] is not None
-                or len(values["config_paths"]) > 1, "it holds one comparison", "Leave it out, or write --json."),
+    IdleOptions(("compare",), ("junit_path",), lambda values: values["calib_methods"] is not None,
+                "it holds one comparison", "Leave it out, or write --json."),
     IdleOptions(("open", "compare"), ("inputs",), lambda values: not values["outputs"],
                 "it is what production was given, and no --outputs of it are named", "Name them, or leave it out."),
     IdleOptions(("build",), ("quick", "weak", "strict", *_PRODUCTION, "compute_capability", "backend"),

@@ -11,8 +11,9 @@ from trt_tui.core.engines.preview import Preview
 from trt_tui.core.lowering.lowered import cannot_lower, lowers
 from trt_tui.core.measure.comparison import EngineErrors, EngineResult, GroupErrors, Verdict
 from trt_tui.core.measure.group_sweep import GroupSweep, Swept
+from trt_tui.core.measure.judgement import judge
 from trt_tui.core.measure.shares import Impact, impact_of
-from trt_tui.core.measure.target import judge, parse_target
+from trt_tui.core.measure.target import parse_target
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.offers import out_of_the_file
 from trt_tui.core.network.layers import Group
@@ -35,7 +36,7 @@ from trt_tui.jobs.spreading import following, hands_of
 from trt_tui.jobs.statistics import ranges_by_method
 from trt_tui.jobs.steps import Steps, Urgency, at
 from trt_tui.jobs.store import Store
-from trt_tui.jobs.verdicts import judge_ahead, reference_metric, verdict_of
+from trt_tui.jobs.verdicts import judge_ahead, reference_metric, settle, verdict_of
 from trt_tui.workspace import Workspace, runs_here
 
 WORTH_S = 0.1
@@ -63,11 +64,21 @@ def run(workspace: Workspace, store: Store, report: Report, request: rq.FindConf
         work.targets = tuple(target.with_base(score) for target in targets)
     try:
         yield from work.steps()
+        settled = yield from _settled(workspace, store, report, work)
         held_out = yield from _held_out(workspace, report, work, bench.feed)
     except (GeneratorExit, CancelledError):
         report.send(work.ended(report.job, stopped=True))
         raise
-    report.send(work.ended(report.job, held_out=held_out))
+    report.send(work.ended(report.job, held_out=held_out, settled=settled))
+
+
+def _settled(workspace: Workspace, store: Store, report: Report, work: SearchJob) -> Steps[Verdict | None]:
+    """Returns the verdict of the config found with the interval of the metric, if a tolerance bounds the metric."""
+    best, config = work.search.result.best, work.search.result.config
+    if best is None or work.request.sample or not any(target.kind == "metric" for target in work.targets):
+        return None
+    yield from at(Urgency.SEARCH, settle(workspace, store, report, {"config": config}))
+    return store.known(workspace, "verdict", config, Verdict)
 
 
 def _held_out(workspace: Workspace, report: Report, work: SearchJob, chosen_on: int | None) -> Steps[ev.HeldOut | None]:
@@ -84,7 +95,7 @@ def _held_out(workspace: Workspace, report: Report, work: SearchJob, chosen_on: 
         base = analysis.reference_metric(feeds)
         targets = tuple(target.with_base(base, whole=False) for target in targets)
     since, verdict = time.monotonic(), Verdict({})
-    for partial in analysis.verdict(result.config, workspace.ranges, feeds):
+    for partial in analysis.verdict(result.config, workspace.ranges, feeds, settle=True):
         verdict = partial.value
         report.progress("held-out samples", partial.done, partial.total, since)
         yield Urgency.SEARCH

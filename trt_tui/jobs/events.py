@@ -21,6 +21,7 @@ from trt_tui.core.measure.judgement import Judgement
 from trt_tui.core.measure.reference import Named
 from trt_tui.core.measure.single import OneSample, SampleErrors
 from trt_tui.core.measure.stages import Stage
+from trt_tui.core.measure.target_result import TargetResult
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.file import LoadedConfig
 from trt_tui.core.moves.range_choice import RangeChoice
@@ -328,6 +329,7 @@ class SearchEnded(Event):
         front: The configs of the evaluations that no other beats in cost and score, by place, the cheapest first. The
             cost is the latency where it is estimated, else what the raised groups cost; see
             `trt_tui.jobs.searching.Bench.costs`.
+        target_result: Of the result as simulated, by all tolerances and the user's command; None without a result.
     """
 
     result: Result
@@ -341,6 +343,7 @@ class SearchEnded(Event):
     held_out: HeldOut | None = None
     built: Mapping[int, str] = field(default_factory=dict)
     front: Mapping[int, PrecisionConfig] = field(default_factory=dict)
+    target_result: TargetResult | None = None
 
 
 @dataclass(frozen=True)

@@ -216,6 +216,8 @@ def judge_as_built(analysis: Analysis, runner: Runner, feeds: Sequence[int],
         tally.add(index, as_declared(analysis, runner.run(analysis.samples.feed(index), names)))
         yield BuildProgress(phase, done, len(feeds))
     verdict: Verdict = tally.verdict()
+    if not own:
+        verdict = analysis.with_caveats(verdict, feeds)
     for settled in tally.settled(verdict):
         verdict = settled
         yield BuildProgress(phase, len(feeds), len(feeds))

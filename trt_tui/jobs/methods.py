@@ -27,7 +27,7 @@ def run(workspace: Workspace, store: Store, report: Report, request: rq.CompareM
         seconds = time.perf_counter() - before
         yield Urgency.VERDICT
         verdict, since = Verdict({}), time.monotonic()
-        for partial in workspace.analysis.verdict(request.config, found.by_codes, workspace.feeds):
+        for partial in workspace.analysis.verdict(request.config, found.by_codes, workspace.feeds, settle=True):
             verdict = partial.value
             report.progress(f"judging {method}", partial.done, partial.total, since)
             yield Urgency.VERDICT

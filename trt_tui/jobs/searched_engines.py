@@ -7,7 +7,8 @@ import numpy as np
 
 from trt_tui.core.engines.rungs import made_words
 from trt_tui.core.measure.comparison import EngineResult
-from trt_tui.core.measure.target import Target, judge
+from trt_tui.core.measure.target import Target
+from trt_tui.core.measure.target_result import judge_accuracy
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.network.layers import Outline
@@ -40,7 +41,7 @@ class Engines:
     """See the module's docstring.
 
     Args:
-        targets: The tolerances that engines are judged by.
+        targets: Returns the tolerances that engines are judged by, with their bases once these are measured.
         beforehand: Called before each build, which may end the child process.
 
     Attributes:
@@ -48,7 +49,8 @@ class Engines:
         times: Latencies of those that are as asked, in ms, by `timed_as`.
     """
 
-    def __init__(self, workshop: Workshop, targets: Sequence[Target], beforehand: Callable[[], None]) -> None:
+    def __init__(self, workshop: Workshop, targets: Callable[[], Sequence[Target]], beforehand: Callable[[], None]
+                 ) -> None:
         self._workshop, self._targets, self._beforehand = workshop, targets, beforehand
         self._results: dict[PrecisionConfig, EngineResult] = {}
         self.times: dict[PrecisionConfig, float] = {}
@@ -108,10 +110,12 @@ class Engines:
     def unlike_asked(self, engine: EngineResult) -> str:
         """The remark on an engine that is not of the config found, and therefore confirms nothing."""
         said = f"TensorRT refuses the config as asked ({engine.rungs[0].failed}) and built it with {_otherwise(engine)}"
-        if engine.verdict is None or any(target.reached(engine.verdict) is None for target in self._targets):
+        targets = self._targets()
+        result = judge_accuracy(targets, engine.verdict) if engine.verdict is not None else None
+        if engine.verdict is None or result is None:
             return f"{said}: that engine confirms nothing"
-        figures = ", ".join(target.measured(engine.verdict) for target in self._targets)
-        met = "meets" if judge(self._targets, engine.verdict).passed else "does not meet"
+        figures = ", ".join(target.measured(engine.verdict) for target in targets)
+        met = "meets" if result.passes else "does not meet"
         return f"{said}: that engine, which is not of the config found, {met} it" + (f" ({figures})" if figures else "")
 
     def yielded(self, tried: Sequence[PrecisionConfig]) -> dict[int, str]:
@@ -120,7 +124,7 @@ class Engines:
         for config, engine in self._results.items():
             places = [place for place, one in enumerate(tried) if one == config]
             verdict, latency = engine.verdict, engine.latency_ms
-            figures = [target.measured(verdict) for target in self._targets] if verdict is not None else []
+            figures = [target.measured(verdict) for target in self._targets()] if verdict is not None else []
             figures += [milliseconds(latency[0])] if latency is not None else []
             told |= dict.fromkeys(places, ", ".join(figures) or "not judged")
         return told

@@ -10,9 +10,10 @@ from typing import Protocol
 
 from trt_tui.core.engines.preview import Preview
 from trt_tui.core.measure.comparison import Verdict
-from trt_tui.core.measure.judgement import Judgement
+from trt_tui.core.measure.judgement import Judgement, judge
 from trt_tui.core.measure.shares import Impact
-from trt_tui.core.measure.target import Target, judge
+from trt_tui.core.measure.target import Target
+from trt_tui.core.measure.target_result import Outcome, TargetResult, judge_accuracy
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.smooth import Smooth
 from trt_tui.core.network.layers import Group
@@ -102,7 +103,7 @@ class SearchJob:
         self.space = Space(network, request.config, request.higher, request.rungs, fixed=frozenset(request.fixed))
         self.impacts: Mapping[str, Impact] = {}
         self.costs = bench.times(self.space) or bench.macs(self.space)
-        self.engines = Engines(bench, self.targets, lambda: bench.report(self, heard=True))
+        self.engines = Engines(bench, lambda: self.targets, lambda: bench.report(self, heard=True))
         self.latency: Callable[[PrecisionConfig], float] | None = None
         self._previews = request.preview
         self._triages = True
@@ -161,9 +162,10 @@ class SearchJob:
     def _judged(self, verdict: Verdict) -> Judgement:
         if self.targets:
             return judge(self.targets, verdict)
-        energy = verdict.energy if verdict.energy is not None and not verdict.bad else math.inf
+        broken = verdict.bad > 0 or any(caveat.fails for caveat in verdict.caveats)
+        energy = verdict.energy if verdict.energy is not None and not broken else math.inf
         score = math.inf if energy == 0 else -10 * math.log10(energy) if math.isfinite(energy) else -math.inf
-        return Judgement(not verdict.bad, score, verdict, energy)
+        return Judgement(not broken, score, verdict, energy)
 
     def _improve_free(self) -> Steps[None]:
         """Tries what costs nothing at run time; biases are corrected for what was kept of the rest."""
@@ -314,6 +316,9 @@ class SearchJob:
                 margins[place] = gap
                 gaps.append(f"{target.measured(engine.verdict)} where {target.measured(simulated)} was simulated; went "
                             f"on with a margin of {gap:.2g}")
+        if not gaps:  # it fails whatever its values are, and no margin helps
+            self.remarks.append(f"its engine: {told.target_result.text}")
+            return False
         self.remarks.append(f"the engine with {raised} raised: {'; '.join(gaps)}")
         self.confirmed = None
         self.search.tighten(margins)
@@ -352,12 +357,21 @@ class SearchJob:
             search.evaluations[-1] if search.evaluations else None, best, config,
             best is not None and best.judged(search.margins).passed and search.fits(best))
 
-    def ended(self, job: int, stopped: bool = False, held_out: ev.HeldOut | None = None) -> ev.SearchEnded:
-        """The event that reports what was found so far."""
+    def ended(self, job: int, stopped: bool = False, held_out: ev.HeldOut | None = None,
+              settled: Verdict | None = None) -> ev.SearchEnded:
+        """The event that reports what was found so far.
+
+        Args:
+            settled: The verdict of the result with the interval of the metric; None without a metric.
+        """
+        best = self.search.result.best
+        result = best.judgement.target_result if best is not None else None
+        if best is not None and settled is not None and best.passed:
+            result = judge_accuracy(self.targets, settled)
         tried = [self.search.config_of(one) for one in self.search.evaluations]
         return ev.SearchEnded(job, self.search.result, self.search.how, tuple(self.search.evaluations),
                               len(self.space.candidates), bool(self.impacts), self.confirmed, tuple(self.remarks),
-                              stopped, held_out, self.engines.yielded(tried), self._front())
+                              stopped, held_out, self.engines.yielded(tried), self._front(), result)
 
     def _front(self) -> dict[int, PrecisionConfig]:
         """The configs of the evaluations that no other beats, by place; without those that are not finite."""
@@ -376,8 +390,11 @@ class SearchJob:
 def _checked(judgement: Judgement, code: int, bounded: bool) -> Judgement:
     """A judgement combined with that of the user's command: exit code 0 passes."""
     said = "the check passes" if code == 0 else f"the check fails (exit code {code})"
-    figure = f"{judgement.figure}, {said}" if bounded else said
-    return Judgement(judgement.passed and code == 0, judgement.score, judgement.verdict, judgement.loss, figure)
+    result = judgement.target_result
+    if code != 0:
+        result = TargetResult(Outcome.FAIL, (said, *result.reasons))
+    return replace(judgement, passed=judgement.passed and code == 0, result=result,
+                   figure=f"{judgement.figure}, {said}" if bounded else said)
 
 
 def _gap(target: Target, simulated: Verdict, engine: Verdict) -> float:

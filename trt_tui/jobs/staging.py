@@ -33,7 +33,7 @@ from trt_tui.jobs.scheduler import Report
 from trt_tui.jobs.steps import Steps, Urgency, Wait
 from trt_tui.jobs.store import Store
 from trt_tui.jobs.timing import Timing, timed
-from trt_tui.jobs.verdicts import reference_metric
+from trt_tui.jobs.verdicts import reference_metric, verdict_of
 from trt_tui.words import builder_title, first_few
 from trt_tui.workspace import Workspace, runs_here
 
@@ -154,13 +154,23 @@ def run(workspace: Workspace, store: Store, report: Report, request: rq.MeasureS
         finally:
             source.close()
         if asked.kind == SIMULATED and config is not None:
-            report.send(ev.VerdictMeasured(report.job, asked.run, config, verdict, True))
+            yield from _send_simulated(workspace, store, report, asked.run, config)
         stage = replace(stage, before=beside, verdict=None if config is not None else verdict)
         ran[asked.name] = before = found
         if asked.name == PRODUCTION:
             others = yield from _beside(workspace, store, report, request, ran)
             stage = replace(stage, beside=others, inputs=inputs)
         report.send(ev.StageMeasured(report.job, stage))
+
+
+def _send_simulated(workspace: Workspace, store: Store, report: Report, run: str, config: PrecisionConfig
+                    ) -> Steps[None]:
+    """Sends the verdict of a config with all its caveats, as every other job sends it."""
+    whole = Verdict({})
+    for verdict in verdict_of(workspace, store, report, config):
+        whole = verdict
+        yield Urgency.VERDICT
+    report.send(ev.VerdictMeasured(report.job, run, config, whole, True))
 
 
 def _cause(asked: Asked) -> str:
@@ -217,7 +227,8 @@ def _measured(workspace: Workspace, report: Report, name: str, source: _Source, 
     analysis, feeds = workspace.analysis, workspace.feeds
     judged = [one for one in analysis.judged if one.tensor in source.tensors]
     common = [one for one in judged if before is not None and one.tensor in before.tensors]
-    tally = analysis.tally(feeds, judged, scored=set(analysis.scored) <= source.tensors)
+    scored = set(analysis.scored) <= source.tensors and not isinstance(source, _Simulated)
+    tally = analysis.tally(feeds, judged, scored=scored)
     beside = analysis.tally(feeds, common, against=before.held.get, scored=False) if before and common else None
     held, needed = Held(), source.tensors & set(analysis.tensors)
     for done, index in enumerate(feeds, 1):
@@ -228,7 +239,7 @@ def _measured(workspace: Workspace, report: Report, name: str, source: _Source, 
         held.put(index, {tensor: found[tensor] for tensor in needed})
         report.send(ev.Progress(report.job, f"stage {name}", done, len(feeds)))
         yield Urgency.VERDICT
-    verdict = tally.verdict()
+    verdict = analysis.with_caveats(tally.verdict(), feeds)
     for settled in tally.settled(verdict):
         verdict = settled
         yield Urgency.VERDICT
@@ -303,11 +314,11 @@ def _beside(workspace: Workspace, store: Store, report: Report, request: rq.Meas
         sources |= {CONFIG_BUILT: built} if built is not None else {}
     for name, source in sources.items():
         try:
-            against[name], verdict, _ = yield from _measured(workspace, report, name, source, None)
+            against[name], *_ = yield from _measured(workspace, report, name, source, None)
         finally:
             source.close()
         if name == CONFIG_SIMULATED:
-            report.send(ev.VerdictMeasured(report.job, "config", config, verdict, True))
+            yield from _send_simulated(workspace, store, report, "config", config)
     return tuple((name, _between(workspace, other, production)) for name, other in against.items())
 
 

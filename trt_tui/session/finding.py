@@ -12,7 +12,7 @@ from trt_tui.core.network.layers import Outline
 from trt_tui.core.search import Evaluation, LoweredLayer, Outcome
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.words import outcome, plural, simulated
+from trt_tui.words import plural, simulated
 
 FEW = 2
 """Layers that a row of the iterations names; of more it gives the number."""
@@ -84,6 +84,8 @@ class Finding:
             header, *parts = rows
             record["lowered"] = [{**dict(zip(header, row, strict=True)), "layer": one.layer}
                                  for one, row in zip(result.rows, parts, strict=True)]
+        if (told := self.ended.target_result) is not None:
+            record["result"] = {"outcome": told.outcome.value, "reasons": list(told.reasons)}
         if self.ended.confirmed is not None:
             record["confirmed_by_engine"] = self.ended.confirmed
         if (held_out := self.ended.held_out) is not None:
@@ -116,21 +118,24 @@ def lowered_table(rows: Sequence[LoweredLayer], outline: Outline, request: rq.Fi
 
 
 def iteration_table(evaluations: Sequence[Evaluation], built: Mapping[int, str], outline: Outline,
-                    request: rq.FindConfig) -> list[list[str]]:
+                    request: rq.FindConfig, base: Mapping[str, float]) -> list[list[str]]:
     """Every config that a search has tried, with a header: which step asked, about what, how it differs from the start,
     each tolerance's figure, and what its engine yields.
 
     Args:
         built: What engines yield, by the number of the evaluation; see `trt_tui.jobs.events.SearchEnded`.
+        base: The metric of the reference and its parts, {} without one.
     """
-    targets = [parse_target(text) for text in request.tolerances]
+    targets = [target.with_base(base, whole=False) if target.kind == "metric" else target
+               for target in map(parse_target, request.tolerances)]
     places = titles(build_tree(outline.layers, outline.groups))
     rows = [["", "step", "about", "config", *(request.tolerances or ["check"]), "", "engine"]]
     for number, one in enumerate(evaluations):
         verdict = one.judgement.verdict
         figures = [simulated(target.measured(verdict)) if verdict is not None else "" for target in targets]
         rows.append([str(number + 1), one.step, places.get(one.about, one.about), _changes(one, request, places),
-                     *(figures or [one.judgement.figure]), outcome(one.passed), built.get(number, "")])
+                     *(figures or [one.judgement.figure]), one.judgement.target_result.outcome.value,
+                     built.get(number, "")])
     return rows if built else [row[:-1] for row in rows]
 
 
@@ -148,11 +153,12 @@ def _changes(one: Evaluation, request: rq.FindConfig, places: Mapping[str, str])
 def held_out_words(held_out: ev.HeldOut) -> str:
     """The result of a search on samples that it has not used, in words.
 
-    For example "chosen on 64 samples; on 32 held out ~19.8 dB: FAIL".
+    For example "chosen on 64 samples; on 32 held out ~19.8 dB: FAIL?: the 95 % interval 19.2 to 20.6 dB spans the
+    target".
     """
     told = held_out.judgement
     return (f"chosen on {held_out.chosen_on} samples; on {held_out.samples} held out {simulated(told.figure)}: "
-            f"{outcome(told.passed)}")
+            f"{told.target_result.text}")
 
 
 def found_so_far(finding: Finding) -> str:

@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 from trt_tui import words
+from trt_tui.core.measure.record import result_record
 from trt_tui.errors import InputError
 from trt_tui.jobs import events as ev
 from trt_tui.session.state import State
@@ -28,13 +29,13 @@ def method_rows(session: State) -> list[list[str]]:
     for row in compared.rows:
         worst = row.verdict.worst
         errors = worst[1] if worst is not None else None
-        reached = target.reached(row.verdict) if target is not None else None
+        result = session.target_result(row.verdict)
         sample = "" if errors is None or errors.worst_sqnr_db is None else (
             f"{words.decibels(errors.worst_sqnr_db)} #{errors.worst_index}")
         sqnr = "" if errors is None else words.decibels(errors.errors.sqnr_db, exact=errors.errors.exact)
         table.append([row.method, sqnr, sample,
                       *(words.metric_figure(row.verdict.metric.get(name), SIMULATED) for name in names),
-                      "" if reached is None else words.outcome(reached),
+                      "" if result is None else result.outcome.value,
                       words.number(row.seconds) if row.seconds >= 0.01 else "known"])
     if target is None:
         table = [[*row[:-2], row[-1]] for row in table]
@@ -55,6 +56,17 @@ def best_method(session: State) -> str:
     return max(rows, key=score).method
 
 
+def methods_miss(session: State) -> str:
+    """Why the best method misses the target that somebody has stated; "" if one meets it, or nobody can say."""
+    rows = _compared(session).rows
+    results = [session.target_result(row.verdict) for row in rows]
+    if not session.states_target or any(result is None or result.passes for result in results):
+        return ""
+    best = next(row for row in rows if row.method == best_method(session))
+    result = session.target_result(best.verdict)
+    return session.miss_text(result, best.verdict) if result is not None else ""
+
+
 def methods_record(session: State) -> dict[str, Any]:
     """The comparison as plain data for JSON; figures that are not finite are null."""
     rows = []
@@ -63,5 +75,6 @@ def methods_record(session: State) -> dict[str, Any]:
         sqnr = worst[1].errors.sqnr_db if worst is not None else None
         rows.append({"method": row.method, "sqnr_db": sqnr, "metric": dict(row.verdict.metric),
                      "calibration_seconds": row.seconds, "calibration_samples": row.samples,
-                     "samples": row.verdict.samples})
+                     "samples": row.verdict.samples,
+                     **result_record(session.target_result(row.verdict))})
     return {"calibration_methods": rows, "best": best_method(session)}

@@ -18,7 +18,7 @@ from trt_tui.jobs import requests as rq
 from trt_tui.session.history import ConfigNames, History
 from trt_tui.session.results import Results
 from trt_tui.session.saved import Saved
-from trt_tui.session.state import TOLERANCES, State
+from trt_tui.session.state import State
 from trt_tui.words import plural
 
 
@@ -136,7 +136,7 @@ class Opening:
                 state.warnings.append(f"The ranges are those of {Path(state.config_path or '').name}: what "
                                       "--calib-data and --calib-method give is looked at beside them only.")
         if not state.lean and not state.target_text and loaded.tolerance:
-            state.target_text = loaded.tolerance.partition(TOLERANCES)[0]
+            state.target_text = loaded.tolerance
             state.set_first_target()
         state.save()
 

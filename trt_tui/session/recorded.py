@@ -12,6 +12,7 @@ from trt_tui.core.measure.record import (
     engine_record,
     errors_record,
     preview_record,
+    result_record,
     stage_record,
     verdict_record,
 )
@@ -20,7 +21,9 @@ from trt_tui.core.moves import file as config_file
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
 from trt_tui.jobs import requests as rq
+from trt_tui.session.config_results import ENGINE_RUN, SIMULATED_RUN
 from trt_tui.session.state import RUNS, TOLERANCES, State
+from trt_tui.words import EXPORTED
 
 
 class Recorded(State):
@@ -35,6 +38,11 @@ class Recorded(State):
         record = comparison_record(opened.outline, self.sha256, opened.data, opened.backend, runs,
                                    self.results.reference, self.results.fp32_engine,
                                    opened.reference)
+        if self.targets:
+            record["target"] = self.targets_text
+        for run, config in self.run_configs().items():
+            for kind, result in self.config_results(config).items():
+                record["runs"].get(self.record_names(run)[kind], {}).update(result_record(result))
         if self.config.as_in_file and "config" in record["runs"]:
             record["runs"]["config"]["as_in_file"] = True
         if self.level is not None:
@@ -46,7 +54,8 @@ class Recorded(State):
             if run in record["runs"] and preview is not None and preview.refused is None:
                 record["runs"][run]["preview"] = preview_record(opened.outline, config, preview)
         if rows := self.stage_rows():
-            record["stages"] = [stage_record(stage, verdict) for stage, verdict in rows]
+            record["stages"] = [stage_record(stage, verdict) | result_record(self.target_result(verdict))
+                                for stage, verdict in rows]
             record["stages_say"] = self.stage_summary()
         for run in self.run_configs():
             if (parts := self.parting(run)) is not None and (engine := record["runs"].get(f"{run}-engine")):
@@ -55,6 +64,12 @@ class Recorded(State):
         for run, lines in self.to_check().items():
             record["runs"].get(f"{run}-engine", {})["to_check"] = lines
         return record
+
+    def record_names(self, run: str) -> dict[str, str]:
+        """The names of a run's results in the record, by the keys of `config_results`."""
+        first = next((one for one in RUNS if self.measured(one).exported is not None), run)
+        return {SIMULATED_RUN: run, ENGINE_RUN: f"{run}-engine",
+                EXPORTED: EXPORTED if run == first else f"{run}-{EXPORTED}"}
 
     def precision_text(self, groups: Iterable[str]) -> str:
         """The text of precision.json with some groups of a network that is open, by name, raised to FP32: two dumps say
@@ -69,7 +84,7 @@ class Recorded(State):
     def precision_json(self) -> str:
         """The text of precision.json: the config with ranges, tolerance and evidence."""
         evidence = self._evidence()
-        tolerance = self.target.text if self.target else ""
+        tolerance = self.targets_text
         finding = self.finding
         if finding is not None and finding.ended is not None and finding.config == self.config:
             evidence["search"] = finding.record(self.opened.outline)
@@ -124,10 +139,19 @@ class Recorded(State):
         """The stages that were measured, in their order, each with its verdict against the reference."""
         return [(stage, self.results.stage_verdict(stage)) for stage in self.results.stages.values()]
 
+    def stage_misses(self) -> dict[str, str]:
+        """Why stages from files miss a target that somebody has stated, by name; those of configs are rows of runs."""
+        missed = {}
+        for stage, verdict in self.stage_rows() if self.states_target else ():
+            result = self.target_result(verdict)
+            if stage.config is None and result is not None and not result.passes and verdict is not None:
+                missed[stage.name] = self.miss_text(result, verdict)
+        return missed
+
     def stage_summary(self) -> list[str]:
         """Where the stages first go wrong, and whether production is what was tested, a line each."""
         rows = self.stage_rows()
-        lines = [diverges([one for one in rows if one[0].name != PRODUCTION], self.target,
+        lines = [diverges([one for one in rows if one[0].name != PRODUCTION], self.targets,
                           self.asked.any(rq.MeasureStages))]
         return [*filter(None, lines), *(self.production[1:] if self.production is not None else ())]
 

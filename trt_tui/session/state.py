@@ -12,10 +12,12 @@ from trt_tui.core.guards.facts import Facts, InFloat
 from trt_tui.core.guards.guard import Alarm
 from trt_tui.core.guards.table import alarms
 from trt_tui.core.guards.work import in_float
+from trt_tui.core.lowering.lowered import lowers
 from trt_tui.core.measure.comparison import EngineResult, Measured, Verdict
 from trt_tui.core.measure.judge import Judged
 from trt_tui.core.measure.reference import is_network
 from trt_tui.core.measure.target import Target, default_target, parse_target
+from trt_tui.core.measure.target_result import TargetResult, judge_accuracy
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import Outline
 from trt_tui.core.precision import Precision
@@ -26,14 +28,16 @@ from trt_tui.jobs import requests as rq
 from trt_tui.jobs.summaries import BackendSummary, BuilderSummary, DataSummary
 from trt_tui.options import Options
 from trt_tui.session.asked import Asked
+from trt_tui.session.config_results import ENGINE_RUN, SIMULATED_RUN
 from trt_tui.session.finding import Finding
 from trt_tui.session.history import ConfigNames, History
 from trt_tui.session.results import Results
 from trt_tui.session.saved import Saved, SavedSessions
 from trt_tui.session.saving import Saver
+from trt_tui.words import EXPORTED
 
 TOLERANCES = "; "
-"""What stands between several tolerances in a file; the first one is the target when it is read."""
+"""What stands between several tolerances in a file; all of them are targets when it is read."""
 
 RUNS = ("fp16", "int8", "config")
 """The runs of the verdict, in the order they are shown."""
@@ -58,7 +62,8 @@ class State:
         built: The config that was built last.
         finding: The search that runs or ran last.
         why: The reason for each choice of the last search whose result became the config; see `Finding.why`.
-        target: What a run must reach; ``target_text`` as it was given.
+        target: What a run must reach; ``target_text`` as it was given, "" or None for the default.
+        further_targets: What it must reach too: the other tolerances of a config file.
         facts: What guards look at, as far as the child process measures it.
         asked: The requests under way.
         error: The last error.
@@ -91,6 +96,7 @@ class State:
         self.finding: Finding | None = None
         self.why: dict[str, str] = {}
         self.target: Target | None = None
+        self.further_targets: tuple[Target, ...] = ()
         self.target_text = target
         self.facts = Facts()
         self.asked = Asked()
@@ -273,31 +279,41 @@ class State:
             target.with_base(self.results.reference)
         return target
 
+    def check_targets(self, text: str) -> list[Target]:
+        """Reads several targets, with `TOLERANCES` between them; raises as `check_target`."""
+        return [self.check_target(one) for one in text.split(TOLERANCES)]
+
     def set_target(self, text: str) -> None:
-        """Changes the target.
+        """Changes the target, or several with `TOLERANCES` between them.
 
         Raises:
             InputError: the text is no target, or bounds what is not measured here.
         """
-        target = self.check_target(text)
-        self.target, self.target_text = target, text
+        self.target, *further = self.check_targets(text)
+        self.further_targets, self.target_text = tuple(further), text
         self.rebase_target()
         self.save()
 
     def set_first_target(self) -> None:
         """The target that was given with the network or in a file; the default if it cannot be used here."""
         try:
-            self.target = self._given_target()
+            self.target, *further = self._given_targets()
         except InputError as error:
             # The text comes from a file: the command line's is checked before a session is made.
             self.warnings.append(f"The target is not taken. {error.title}: {error.cause}")
             self.target_text = None
-            self.target = self._given_target()
+            self.target, *further = self._given_targets()
+        self.further_targets = tuple(further)
 
-    def _given_target(self) -> Target:
+    def _given_targets(self) -> list[Target]:
         if self.target_text:
-            return self.check_target(self.target_text)
-        return default_target(self.metric, self.judged, self.opened.outline, bool(self.opened.data.labels))
+            return self.check_targets(self.target_text)
+        return [default_target(self.metric, self.judged, self.opened.outline, bool(self.opened.data.labels))]
+
+    @property
+    def targets(self) -> tuple[Target, ...]:
+        """All that a run must reach."""
+        return (self.target, *self.further_targets) if self.target is not None else ()
 
     def rebase_target(self, whole: bool = True) -> None:
         """Gives a target that bounds the metric what that is in FP32.
@@ -308,16 +324,65 @@ class State:
         Raises:
             InputError: the metric has no part of the target's name; in the app the default takes its place.
         """
-        if self.target is None or self.target.kind != "metric":
+        def rebased(target: Target) -> Target:
+            return target.with_base(self.results.reference, whole) if target.kind == "metric" else target
+
+        if self.target is None:
             return
         try:
-            self.target = self.target.with_base(self.results.reference, whole)
+            self.target, self.further_targets = rebased(self.target), tuple(map(rebased, self.further_targets))
         except InputError as error:
             if not self.automatic:
                 raise
             self.warnings.append(f"The target is not taken. {error.title}: {error.cause}")
-            self.target_text = None
-            self.target = self._given_target().with_base(self.results.reference)
+            self.target_text, self.further_targets = None, ()
+            self.target = rebased(self._given_targets()[0])
+
+    @property
+    def states_target(self) -> bool:
+        """Whether somebody has stated the target: the user, or who wrote the config. Nobody has stated the default."""
+        return bool(self.target_text)
+
+    @property
+    def targets_text(self) -> str:
+        """The targets as they are written in a file."""
+        return TOLERANCES.join(target.text for target in self.targets)
+
+    def target_result(self, accuracy: Verdict | None) -> TargetResult | None:
+        """Whether an accuracy meets the targets, with reasons; None where nobody can say yet."""
+        return judge_accuracy(self.targets, accuracy) if accuracy is not None else None
+
+    def missed_by(self, config: PrecisionConfig) -> dict[str, str]:
+        """Why a config misses a target that somebody has stated, by the keys of `config_results`; empty if it does not.
+
+        It is missed for FAIL and FAIL?, as simulated, as exported or as built.
+        """
+        known, missed = self.results.of(config), {}
+        accuracies = {SIMULATED_RUN: known.verdict, EXPORTED: known.exported,
+                      ENGINE_RUN: known.engine.verdict if known.engine is not None else None}
+        for kind, result in self.config_results(config).items() if self.states_target else ():
+            if not result.passes and (accuracy := accuracies[kind]) is not None:
+                missed[kind] = self.miss_text(result, accuracy)
+        return missed
+
+    def miss_text(self, result: TargetResult, accuracy: Verdict) -> str:
+        """Why a target is missed, in words."""
+        targets = " and ".join(target.shown for target in self.targets)
+        has = " and ".join(target.measured(accuracy) for target in self.targets)
+        reasons = "; ".join(reason for reason in result.reasons if reason not in has)
+        return f"{targets}, and it has {has}" + (f" ({result.outcome.value}: {reasons})" if reasons else "")
+
+    def config_results(self, config: PrecisionConfig) -> dict[str, TargetResult]:
+        """The results of a config: as simulated, as it is exported, and as built where it was built as asked.
+
+        Empty for a config that lowers nothing, which proves nothing.
+        """
+        if self.outline is None or not lowers(self.outline, config):
+            return {}
+        known = self.results.of(config)
+        built = known.engine.verdict if known.engine is not None and known.engine.as_asked else None
+        accuracies = {SIMULATED_RUN: known.verdict, EXPORTED: known.exported, ENGINE_RUN: built}
+        return {name: result for name, one in accuracies.items() if (result := self.target_result(one)) is not None}
 
     # -- saving -------------------------------------------------------------------------------------------------
 

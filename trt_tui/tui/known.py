@@ -1,16 +1,18 @@
 """What a session's configs are called, how far they are from each other, and whether they meet the target."""
 
 from collections import Counter
+from collections.abc import Mapping
 
-from trt_tui.core.lowering.lowered import lowers
-from trt_tui.core.measure.comparison import EngineResult, Verdict
+from trt_tui.core.measure.comparison import Verdict
 from trt_tui.core.measure.target import PER_OUTPUT
+from trt_tui.core.measure.target_result import TargetResult
 from trt_tui.core.moves.choice import Choice
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.keep import Keep
 from trt_tui.core.precision import Precision
+from trt_tui.session.config_results import ENGINE_RUN, SIMULATED_RUN, outcome_words
 from trt_tui.session.session import Session
-from trt_tui.tui.spans import Span, decibel, shorten
+from trt_tui.tui.spans import Line, Span, decibel, shorten
 from trt_tui.words import (
     NOTHING,
     SIMULATED,
@@ -19,7 +21,6 @@ from trt_tui.words import (
     differing,
     metric_figure,
     number,
-    outcome,
     plural,
     rate,
     with_unit,
@@ -52,34 +53,40 @@ def config_title(session: Session, width: int = 40) -> str:
 
 
 def met(session: Session, verdict: Verdict | None) -> bool | None:
-    """Whether a verdict meets the target; None where nobody can say yet."""
-    if verdict is None or session.target is None:
-        return None
-    return session.target.reached(verdict)
+    """Whether a verdict meets the targets, with or without a question mark; None where nobody can say yet."""
+    result = session.target_result(verdict)
+    return None if result is None else result.passes
 
 
 def verdict_outcome(session: Session, verdict: Verdict | None) -> str:
-    """Whether a verdict meets the target, in a word."""
-    settled = verdict is None or session.target is None or session.target.settled(verdict)
-    return outcome(met(session, verdict), settled)
+    """The outcome of a verdict in a word; "" where nobody can say yet."""
+    result = session.target_result(verdict)
+    return "" if result is None else result.outcome.value
 
 
 def config_met(session: Session, config: PrecisionConfig) -> bool | None:
-    """Whether a config meets the target as simulated; None where it lowers nothing, which proves nothing."""
-    if session.outline is None or not lowers(session.outline, config):
-        return None
-    return met(session, session.results.of(config).verdict)
+    """Whether a config meets the targets as simulated; None where it lowers nothing, which proves nothing."""
+    result = session.config_results(config).get(SIMULATED_RUN)
+    return None if result is None else result.passes
 
 
 def is_met(session: Session) -> bool:
-    """Whether the config meets the target, in simulation and as built where it was built."""
-    engine = session.measured("config").engine
-    return config_met(session, session.config) is True and engine_met(session, engine) is not False
+    """Whether the config meets the targets in simulation, and as exported and as built where that is known."""
+    results = session.config_results(session.config)
+    return SIMULATED_RUN in results and all(result.passes for result in results.values())
 
 
-def engine_met(session: Session, engine: EngineResult | None) -> bool | None:
-    """Whether a config's engine meets the target; None where that is not known, or it is not of what was asked."""
-    return met(session, engine.verdict) if engine is not None and engine.as_asked else None
+def outcome_line(results: Mapping[str, TargetResult], calm: bool = False) -> Line:
+    """The outcome of a config and what says otherwise; see `trt_tui.session.config_results.outcome_words`.
+
+    Args:
+        calm: A target that is missed here is nobody's trouble.
+    """
+    words, shown = outcome_words(results), results.get(ENGINE_RUN) or results.get(SIMULATED_RUN)
+    if shown is None:
+        return []
+    return [(words[0], "good" if shown.passes else "dim" if calm else "bad"),
+            *((f" {word}", "dim") for word in words[1:])]
 
 
 def headline(session: Session, verdict: Verdict | None, simulated: bool = True) -> Span:

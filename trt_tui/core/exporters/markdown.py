@@ -1,5 +1,6 @@
 """A comparison as a report in Markdown: a pure function of the comparison's JSON record."""
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -30,6 +31,7 @@ from trt_tui.words import (
     run_named,
     run_title,
     share_of_layers,
+    variation,
     visible,
     with_unit,
     worst_sample,
@@ -67,7 +69,11 @@ def comparison_markdown(comparison: Mapping[str, Any], network: Outline | None =
         whose = text_cell(reference["source"]) if "source" in reference else "FP32"
         lines += [f"Metric in {whose}: {metric_figure(reference['metric'])}.", ""]
     lines += guards_markdown(comparison.get("guards", ()))
+    if "target" in comparison:
+        lines += [f"Target: {text_cell(comparison['target'])}.", ""]
     lines += ["## Verdict", "", *_verdict(runs), ""]
+    if reasons := _reasons(runs):
+        lines += [*reasons, ""]
     if parts := _parts(reference.get("metric_parts", {}), runs):
         lines += ["## Metric by part", "", *parts, ""]
     lines += ["## Judged outputs", "", *_outputs(runs), ""]
@@ -134,8 +140,9 @@ def _stages(stages: Sequence[Mapping[str, Any]]) -> list[str]:
             rows.append((name, *_stage_figures(one.get("outputs", {}), mark),
                          metric_figure(metric, mark) if metric is not None else "",
                          *_stage_figures(one.get("before", {}).get("outputs", {}), mark)[:2],
+                         one.get("result", {}).get("outcome", ""),
                          text_cell(stage.get("failed", "")) if one is stage else ""))
-    header = ("stage", "SQNR", "cosine", "MSE", "max abs", "metric", "SQNR to the one before", "cosine", "")
+    header = ("stage", "SQNR", "cosine", "MSE", "max abs", "metric", "SQNR to the one before", "cosine", "target", "")
     return markdown_table(header, rows)
 
 
@@ -255,10 +262,17 @@ def _verdict(runs: Mapping[str, Mapping[str, Any]]) -> list[str]:
             metric_figure(run["metric"], mark) if "metric" in run else "",
             rate(agreement, mark) if agreement is not None else "",
             number(latency["median"]) + (" (quick)" if run.get("quick") else "") if "median" in latency else "",
-            megabytes(run["engine_bytes"]) if "engine_bytes" in run else ""))
+            megabytes(run["engine_bytes"]) if "engine_bytes" in run else "", run.get("result", {}).get("outcome", "")))
     header = ("run", "source", "SQNR", "output", "worst sample", "integers that differ", "NaN/Inf", "metric",
-              "same class", "ms", "MB")
+              "same class", "ms", "MB", "target")
     return markdown_table(header, rows)
+
+
+def _reasons(runs: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Why a result has a question mark, or fails for another reason than its value alone; a line for each run."""
+    results = [(name, run["result"]) for name, run in runs.items() if run.get("result", {}).get("reasons")]
+    return [f"- {_run_name(runs, name)}: {one['outcome']}: {text_cell('; '.join(one['reasons']))}"
+            for name, one in results]
 
 
 def _parts(reference: Mapping[str, float], runs: Mapping[str, Mapping[str, Any]]) -> list[str]:
@@ -303,9 +317,19 @@ def _outputs(runs: Mapping[str, Mapping[str, Any]]) -> list[str]:
                 cosine(errors["cosine"], mark) if errors.get("cosine") is not None else "",
                 *(mark + number(errors[key]) if errors.get(key) is not None else "" for key in ("max_abs", "mean_abs")),
                 differing(errors["mismatch"], mark) if errors.get("mismatch") is not None else "",
-                str(errors.get("nan", "")), str(errors.get("inf", "")), _sample(errors.get("worst_sample"), mark)))
-    header = ("run", "output", "SQNR", "cosine", "max abs", "mean abs", "differ", "NaN", "Inf", "worst sample")
+                str(errors.get("nan", "")), str(errors.get("inf", "")), _sample(errors.get("worst_sample"), mark),
+                _variation(errors), decibels(errors["varying_sqnr_db"], mark=mark)
+                if errors.get("varying_sqnr_db") is not None else ""))
+    header = ("run", "output", "SQNR", "cosine", "max abs", "mean abs", "differ", "NaN", "Inf", "worst sample",
+              "variation", "SQNR of what varies")
     return markdown_table(header, rows)
+
+
+def _variation(errors: Mapping[str, Any]) -> str:
+    """How much the reference varies between samples; "" where that is not known."""
+    if "variation_db" not in errors:
+        return ""
+    return variation(-math.inf if errors["variation_db"] is None else errors["variation_db"])
 
 
 def _read(run: Mapping[str, Any]) -> list[str]:

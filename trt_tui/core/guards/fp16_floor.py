@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from trt_tui.core.guards.facts import Facts
 from trt_tui.core.guards.guard import Alarm, Guard
 from trt_tui.core.measure.comparison import Verdict
+from trt_tui.core.measure.target_result import judge_accuracy
 
 LESS_THAN_DB = 1.0
 
@@ -42,7 +43,8 @@ class Fp16Floor(Guard):
         assert verdict is not None and half is not None, "else it lacks"
         run_db, half_db = _sqnr(verdict), _sqnr(half)
         assert run_db is not None and half_db is not None, "else it lacks"
-        if target is None or target.reached(verdict) is not False or target.reached(half) is not False:
+        results = [judge_accuracy([target], one) if target is not None else None for one in (verdict, half)]
+        if any(result is None or result.passes for result in results):
             return
         if half_db - run_db < LESS_THAN_DB:
             yield self.alarm(f"FP16's rounding alone gives the error of {facts.run}",

@@ -23,6 +23,7 @@ from trt_tui.core.measure.held import FedAgain, Held
 from trt_tui.core.measure.judge import Judged
 from trt_tui.core.measure.known_gaps import gap_caveats
 from trt_tui.core.measure.magnitudes import MAX_STEPS_OF_FEED
+from trt_tui.core.measure.sample_dependence import SampleDependence, measure_dependence
 from trt_tui.core.measure.simulation import Simulation
 from trt_tui.core.measure.tally import Tally
 from trt_tui.core.moves.config import PrecisionConfig
@@ -68,7 +69,7 @@ class Analysis(Simulation):
                 if done == len(indices):
                     for _ in measuring:
                         pass
-                    verdict = replace(verdict, caveats=(*verdict.caveats, *self.config_caveats(config, indices)))
+                    verdict = self.with_caveats(verdict, indices, self.config_caveats(config, indices))
                 elif done > 1:  # the first values do not wait
                     for _ in islice(measuring, MAX_STEPS_OF_FEED):
                         pass
@@ -91,6 +92,29 @@ class Analysis(Simulation):
         magnitudes = self.magnitudes(feeds) if uses_fp16(self.network, config) else None
         large = find_large_values(self.network, config, magnitudes) if magnitudes is not None else {}
         return (*range_caveats(large), *gap_caveats(self.network, config))
+
+    def with_caveats(self, accuracy: Verdict, feeds: Sequence[int], caveats: Sequence[Caveat] = ()) -> Verdict:
+        """Joins all caveats of an accuracy that is measured on all of some feeds, and adds how much depends on samples.
+
+        Args:
+            caveats: Those of its config, in addition to those of the reference.
+        """
+        dependence = self._dependence(tuple(feeds))
+        meaningless = {name: replace(run, outputs={output: one for output, one in run.outputs.items()
+                                                   if output in accuracy.outputs})  # an engine may lack some of them
+                       for name, run in dependence.meaningless.items()}
+        outputs = {name: replace(one, variation_db=dependence.variations.get(name))
+                   for name, one in accuracy.outputs.items()}
+        return replace(accuracy, outputs=outputs, meaningless=meaningless,
+                       caveats=(*accuracy.caveats, *caveats, *dependence.caveats(list(outputs))))
+
+    def _dependence(self, feeds: tuple[int, ...]) -> SampleDependence:
+        """How much the reference depends on the sample, measured once for some feeds."""
+        if feeds not in self._dependences:
+            single = sum(self.samples.rows(index) for index in feeds) < 2
+            self._dependences[feeds] = SampleDependence() if single else measure_dependence(
+                self.samples, feeds, self.judged, self.reference, self.classifier, self._scoring)
+        return self._dependences[feeds]
 
     def noise(self, config: PrecisionConfig, ranges: Mapping[str, float], feeds: Sequence[int] | None = None
               ) -> Iterator[Partial[tuple[np.ndarray, np.ndarray]]]:
@@ -116,6 +140,7 @@ class Analysis(Simulation):
         other.metric, other._scoring = None, None
         other.tensors = tuple(dict.fromkeys(one.tensor for one in self.judged))
         other._parts, other._sums = {}, {}
+        other._dependences = {}
         other._fed = FedAgain(other.samples, self.backend.capabilities.device)
         other._own, other._reference, other._magnitudes = Held(), Held(), {}
         return other

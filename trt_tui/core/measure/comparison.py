@@ -55,11 +55,23 @@ class Errors:
 
 @dataclass(frozen=True)
 class OutputErrors:
-    """Error at one judged output and its worst sample (index among the judged samples, SQNR in dB or None)."""
+    """Error at one judged output and its worst sample (index among the judged samples, SQNR in dB or None).
+
+    Attributes:
+        variation_db: The energy of the reference's deviations from their mean over samples, relative to its energy;
+            minus infinity if all samples are equal. None with one sample, and while not all are measured.
+    """
 
     errors: Errors
     worst_index: int | None = None
     worst_sqnr_db: float | None = None
+    variation_db: float | None = None
+
+    @property
+    def varying_sqnr_db(self) -> float | None:
+        """The SQNR against the part of the reference that varies between samples; None if either is unknown."""
+        known = self.errors.sqnr_db, self.variation_db
+        return known[0] + known[1] if known[0] is not None and known[1] is not None else None
 
 
 @dataclass(frozen=True)
@@ -95,6 +107,8 @@ class Verdict:
         spread: How far the figures may be off because there are few samples; None until all are measured, or with too
             few.
         caveats: Reasons why the values may not hold in production; the target result takes them into account.
+        meaningless: The accuracy of runs whose outputs mean nothing, by what was done to the reference's outputs; see
+            `trt_tui.core.measure.sample_dependence`. A target that one of them meets is trivial.
     """
 
     outputs: Mapping[str, OutputErrors]
@@ -105,6 +119,7 @@ class Verdict:
     energy: float | None = None
     spread: Spread | None = None
     caveats: tuple[Caveat, ...] = ()
+    meaningless: "Mapping[str, Verdict]" = field(default_factory=dict)
 
     @property
     def worst(self) -> tuple[str, OutputErrors] | None:

@@ -20,6 +20,7 @@ from trt_tui.core.measure.comparison import (
 )
 from trt_tui.core.measure.reference import Named
 from trt_tui.core.measure.stages import Stage
+from trt_tui.core.measure.target_result import TargetResult
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import Outline
 from trt_tui.core.precision import FP16_MAX
@@ -67,7 +68,16 @@ def output_record(output: OutputErrors) -> dict[str, Any]:
     record = errors_record(output.errors)
     if output.worst_index is not None:
         record["worst_sample"] = {"index": output.worst_index, "sqnr_db": _number(output.worst_sqnr_db)}
+    if output.variation_db is not None:
+        record["variation_db"] = _number(output.variation_db)
+    if output.varying_sqnr_db is not None:
+        record["varying_sqnr_db"] = _number(output.varying_sqnr_db)
     return record
+
+
+def result_record(result: TargetResult | None) -> dict[str, Any]:
+    """Whether the targets are met, under the key of a run's record; empty if nobody can say."""
+    return {"result": {"outcome": result.outcome.value, "reasons": list(result.reasons)}} if result is not None else {}
 
 
 def verdict_record(verdict: Verdict) -> dict[str, Any]:
@@ -81,6 +91,8 @@ def verdict_record(verdict: Verdict) -> dict[str, Any]:
         record["agreement"] = verdict.agreement
     if verdict.spread is not None:
         record["intervals"] = spread_record(verdict.spread)
+    if verdict.caveats:
+        record["caveats"] = [{"kind": one.kind, "text": one.text} for one in verdict.caveats]
     return record
 
 

@@ -1,17 +1,22 @@
 """The user's metric on the outputs of a run: on all samples, and on draws of them."""
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from trt_tui.core.data.samples import Samples
-from trt_tui.core.measure.bootstrap import FEWEST, METRIC_RESAMPLES, Interval, Spread, drawn, of_draws
+from trt_tui.core.measure.bootstrap import FEWEST, METRIC_RESAMPLES, Interval, Spread, drawn, of_draws, other_of_each
 from trt_tui.core.measure.user_metric import Metric
 from trt_tui.errors import InputError
 
 Outputs = Sequence[Mapping[str, np.ndarray]]
 """The outputs of a run by name, feed by feed."""
+
+SHUFFLED, SCRAMBLED = "shuffled", "scrambled"
+"""Outputs that mean nothing: those of another sample for each sample; and the values of each output in any order, which
+is what a random answer with the same values is."""
 
 
 class Scoring:
@@ -29,6 +34,7 @@ class Scoring:
         self._reference = reference
         self.names = tuple(names)
         self._reference_draws: dict[tuple[int, ...], list[dict[str, float]]] = {}
+        self._meaningless: dict[tuple[int, ...], dict[str, dict[str, float]]] = {}
 
     def score(self, outputs: Outputs, feeds: Sequence[int]) -> dict[str, float]:
         """The metric and its parts, the headline first.
@@ -43,10 +49,9 @@ class Scoring:
 
         If the rows of an array are not the samples, whole feeds are drawn; see `trt_tui.core.measure.bootstrap`.
         """
-        rows = sum(self._samples.rows(feed) for feed in feeds)
         found, labels = self._joined(outputs, feeds)
-        apart = all(len(array) == rows for array in (*found.values(), *labels.values()))
-        count = rows if apart else len(feeds)
+        apart = self._count(found, labels, feeds)
+        count = apart or len(feeds)
         for numbers in drawn(count, METRIC_RESAMPLES) if count >= FEWEST else ():
             try:
                 if apart:
@@ -57,6 +62,35 @@ class Scoring:
                 yield parts
             except InputError:  # if no sample of a class was drawn, for one
                 yield {}
+
+    def meaningless(self, feeds: Sequence[int]) -> dict[str, dict[str, float]]:
+        """The reference's metric and its parts on outputs that mean nothing, by `SHUFFLED` and `SCRAMBLED`.
+
+        A key is absent where the metric fails on that, or where there is a single sample to shuffle.
+        """
+        key = tuple(feeds)
+        if key not in self._meaningless:
+            outputs = [self._reference(feed) for feed in feeds]
+            found, labels = self._joined(outputs, feeds)
+            count = self._count(found, labels, feeds)
+            others = other_of_each(count or len(feeds))
+            known: dict[str, dict[str, float]] = {}
+            with contextlib.suppress(InputError):
+                if count > 1:
+                    known[SHUFFLED] = self._parts({name: array[others] for name, array in found.items()}, labels)
+                elif len(feeds) > 1:
+                    known[SHUFFLED] = self.score([outputs[at] for at in others], feeds)
+            with contextlib.suppress(InputError):
+                rng = np.random.default_rng(len(feeds))
+                known[SCRAMBLED] = self.score([{name: rng.permutation(one[name].ravel()).reshape(one[name].shape)
+                                                for name in self.names} for one in outputs], feeds)
+            self._meaningless[key] = known
+        return self._meaningless[key]
+
+    def _count(self, found: Mapping[str, np.ndarray], labels: Mapping[str, np.ndarray], feeds: Sequence[int]) -> int:
+        """The number of samples if they can be told apart in all arrays, else 0."""
+        rows = sum(self._samples.rows(feed) for feed in feeds)
+        return rows if all(len(array) == rows for array in (*found.values(), *labels.values())) else 0
 
     def spread(self, outputs: Outputs, feeds: Sequence[int], spread: Spread) -> Iterator[Spread]:
         """Yields a spread after each draw, and last one with the intervals of the metric and of its gain over FP32."""
@@ -73,9 +107,14 @@ class Scoring:
             yield spread
         base = self._reference_draws[key]
         names = dict.fromkeys(name for one in found for name in one)
-        metric = {name: of_draws([one.get(name) for one in found]) for name in names}
+        count = self._count(*self._joined(outputs, feeds), feeds) or len(feeds)
+        whole, shuffled = self.score([self._reference(feed) for feed in feeds], feeds), self.meaningless(feeds).get(
+            SHUFFLED, {})
+        losses = {name: whole[name] - shuffled[name] for name in whole if name in shuffled}
+        metric = {name: of_draws([one.get(name) for one in found], count, losses.get(name)) for name in names}
         gains = {name: of_draws([here[name] - there[name] if name in here and name in there else None
-                                 for here, there in zip(found, base, strict=True)]) for name in names}
+                                 for here, there in zip(found, base, strict=True)], count, losses.get(name))
+                 for name in names}
         headline = next(iter(names), "")
         yield replace(spread, metric=metric.get(headline), gain=gains.get(headline), draws=len(found),
                       parts=_known(metric, headline), part_gains=_known(gains, headline))

@@ -20,6 +20,7 @@ from trt_tui.core.measure.judge import FLOAT, Judged, class_scores, kept_tensors
 from trt_tui.core.measure.magnitudes import Magnitudes, MagnitudesOfFeed, Measures
 from trt_tui.core.measure.masks import axes_of_mask, common_mask, refuse_nan
 from trt_tui.core.measure.reference import Outputs
+from trt_tui.core.measure.sample_dependence import SampleDependence
 from trt_tui.core.measure.scoring import Scoring
 from trt_tui.core.measure.tally import comparable
 from trt_tui.core.measure.user_metric import Metric
@@ -98,6 +99,7 @@ class Simulation:
         self._sums: dict[tuple[int, str], np.ndarray] = {}
         self._compared: tuple[Compared, ...] = ()
         self._shapes: dict[tuple[object, ...], tuple[int, ...]] = {}
+        self._dependences: dict[tuple[int, ...], SampleDependence] = {}
         self._blank: dict[tuple[int, ...], np.ndarray] = {}
         self._fed = FedAgain(samples, backend.capabilities.device)
         self._own = self._reference = Held()

@@ -9,6 +9,7 @@ from trt_tui.core.data.dumps import DUMP_SUFFIXES, split_dump
 from trt_tui.core.measure.comparison import EngineResult, Verdict
 from trt_tui.core.measure.inputs import InputDifference
 from trt_tui.core.measure.target import Target
+from trt_tui.core.measure.target_result import judge_accuracy
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.errors import InputError
 from trt_tui.words import decibels, with_unit
@@ -148,10 +149,10 @@ def worst_db(verdict: Verdict | None) -> float | None:
     return math.inf if errors.exact or errors.sqnr_db is None else errors.sqnr_db
 
 
-def diverges(stages: Sequence[tuple[Stage, Verdict | None]], target: Target | None, more: bool = False) -> str:
+def diverges(stages: Sequence[tuple[Stage, Verdict | None]], targets: Sequence[Target], more: bool = False) -> str:
     """Where it first goes wrong, in a line; "" without stages that have figures.
 
-    The first stage that misses the target is it. If its outputs agree and only the metric does not, what comes behind
+    The first stage that misses the targets is it. If its outputs agree and only the metric does not, what comes behind
     the judged outputs is at fault.
 
     Args:
@@ -160,10 +161,12 @@ def diverges(stages: Sequence[tuple[Stage, Verdict | None]], target: Target | No
     """
     known = [(stage, verdict) for stage, verdict in stages if verdict is not None]
     for stage, verdict in known:
-        if target is None or target.reached(verdict) is not False:
+        result = judge_accuracy(targets, verdict)
+        if result is None or result.passes:
             continue
         figure = max((db for db in (worst_db(verdict), worst_db(stage.before)) if db is not None), default=-math.inf)
-        if target.kind == "metric" and not verdict.bad and figure >= AGREES_DB:
+        metric_alone = all(target.kind == "metric" for target in targets if not target.reached(verdict))
+        if metric_alone and not verdict.bad and figure >= AGREES_DB:
             return f"first diverges: {stage.name}: its outputs agree, the metric does not: look at the postprocessing"
         return f"first diverges: {stage.name}: {stage.cause}"
     lowest = min(known, key=lambda one: _loss(one[0], one[1]), default=None)

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from trt_tui.core.measure.bootstrap import Interval
 from trt_tui.core.measure.comparison import Errors, Verdict
 from trt_tui.core.measure.judge import FLOAT, INTEGER, Judged, class_scores
-from trt_tui.core.measure.judgement import Judgement
 from trt_tui.core.network.layers import Outline
 from trt_tui.errors import InputError
 from trt_tui.words import cosine, decibels, first_few, metric_figure, number, plural, rate, with_unit
@@ -78,12 +77,19 @@ class Target:
             return None
         return base + (abs(base) * self.value / 100 if self.percent else self.value)
 
+    def each(self, verdict: Verdict) -> list[Target]:
+        """A target for each part of a verdict's metric where it bounds each; else itself."""
+        if self.part != EVERY:
+            return [self]
+        return [replace(self, part=name, source="") for name in verdict.metric if name in self.base or not self.relative
+                ] or [self]
+
     def _at(self, verdict: Verdict) -> Target:
         """The target of the one part of a verdict that is worst off, where it bounds each part."""
+        figures = [(one, verdict.metric[one.part or ""] - bound) for one in self.each(verdict)
+                   if one.part in verdict.metric and (bound := one.bound) is not None]
         if self.part != EVERY:
             return self
-        each = [replace(self, part=name) for name in verdict.metric if name in self.base or not self.relative]
-        figures = [(one, verdict.metric[one.part or ""] - bound) for one in each if (bound := one.bound) is not None]
         return min(figures, key=lambda pair: pair[1])[0] if figures else self
 
     @property
@@ -191,10 +197,9 @@ class Target:
         if spread is None or verdict.bad:
             return None
         if self.kind == "metric":
-            one = self._at(verdict)
-            if one.part is not None:
-                metric, gain = spread.parts.get(one.part), spread.part_gains.get(one.part)
-                base = self.base.get(one.part)
+            part = self._at(verdict).part
+            if part is not None and part != next(iter(verdict.metric), None):
+                metric, gain, base = spread.parts.get(part), spread.part_gains.get(part), self.base.get(part)
             else:
                 metric, gain, base = spread.metric, spread.gain, next(iter(self.base.values()), None)
             if not self.relative:
@@ -217,17 +222,13 @@ class Target:
         shown = {"metric": metric_figure, "cosine": cosine, "agreement": rate, "mismatch": rate}.get(self.kind, number)
         return f"{shown(interval.low)} to {shown(interval.high)}"
 
-    def settled(self, verdict: Verdict) -> bool:
-        """Whether other samples would hardly change the answer: the figure's interval lies on one side of the bound.
-
-        True if there is no interval.
-        """
+    def side(self, verdict: Verdict) -> bool | None:
+        """Whether the whole interval of the figure meets the bound; None if it spans the bound or there is none."""
         between, bound = self.interval(verdict), self._at(verdict).bound
         if between is None or bound is None:
-            return True
-        if self.kind in UPPER:
-            return not between.low <= bound < between.high
-        return not between.low < bound <= between.high
+            return None
+        ends = [end <= bound if self.kind in UPPER else end >= bound for end in (between.low, between.high)]
+        return ends[0] if ends[0] is ends[1] else None
 
     def _unmeasured(self, verdict: Verdict) -> bool:
         if self.output is not None:
@@ -287,7 +288,7 @@ class Target:
         if verdict.bad:
             return f"{verdict.bad} NaN or Inf"
         if figure is None:
-            return f"no {self.kind}"
+            return f"no {self.kind if self.part is None else self.title}"
         if self.kind == "sqnr":
             return with_unit(decibels(figure, exact=math.isinf(figure), mark=""))
         if self.kind == "agreement":
@@ -328,24 +329,6 @@ class Target:
             raise InputError(f"{self.text} bounds a figure that is not measured",
                              f"{self.output or 'what is judged'} holds {has}",
                              f"Bound another figure, such as {other}.")
-
-
-def judge(targets: Sequence[Target], verdict: Verdict) -> Judgement:
-    """Judges a verdict by targets that must all be met; the score is the lowest of them, the loss the largest noise.
-
-    Raises:
-        InputError: what a target needs was not measured.
-    """
-    for target in targets:
-        if target.reached(verdict) is None:
-            raise InputError(f"it is not known whether {target.text} is met", f"no {target.kind} was measured",
-                             "Give labels and --metric, judge that output, or bound another figure.")
-    noises = [noise for target in targets if (noise := target.noise(verdict)) is not None]
-    scores = tuple(score for target in targets if (score := target.score(verdict)) is not None)
-    return Judgement(all(target.reached(verdict) for target in targets), min(scores), verdict,
-                     max(noises) if noises else None, ", ".join(
-                         target.measured(verdict) + (f" at {target.output}" if target.output is not None else "")
-                         for target in targets), scores)
 
 
 def parse_target(text: str) -> Target:

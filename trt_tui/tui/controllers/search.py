@@ -106,7 +106,8 @@ class Searches(Controller):
             return
         result = finding.ended.result
         session.log.extend(table(iteration_table(finding.ended.evaluations, finding.ended.built,
-                                                 session.opened.outline, finding.request), flush_left=4))
+                                                 session.opened.outline, finding.request,
+                                                 session.results.reference), flush_left=4))
         if rows := lowered_table(result.rows, session.opened.outline, finding.request):
             session.log.extend(table(rows, flush_left=3))
         if result.config == session.config:

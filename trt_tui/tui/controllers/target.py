@@ -4,12 +4,13 @@ from trt_tui.errors import TrtTuiError
 from trt_tui.session.session import Session
 from trt_tui.tui.controllers.controller import Controller, action
 from trt_tui.tui.screens.dialogs import Prompt
+from trt_tui.tui.state.verdict import result_lines
 
 
 def wrong_target(session: Session, text: str) -> str:
     """What is wrong with a target as it is typed, "" where nothing is."""
     try:
-        session.check_target(text)
+        session.check_targets(text)
     except TrtTuiError as error:
         return f"{error.cause.rstrip('.')}. {error.next_step}"
     return ""
@@ -35,5 +36,6 @@ class Targets(Controller):
         if len(session.results.reference) > 1:
             part = list(session.results.reference)[1]
             note += f", metric[{part}]>=base-1%, metric[*]>=base-2%"
-        text = session.target.text if session.target is not None else "sqnr>=20"
+        note = ". ".join((*result_lines(session), note))
+        text = session.targets_text or "sqnr>=20"
         self.desk.app.push_screen(Prompt("Target", text, note, lambda text: wrong_target(session, text)), typed)

@@ -8,7 +8,7 @@ from trt_tui.core.measure.target import EVERY
 from trt_tui.core.moves.config import PrecisionConfig, compared
 from trt_tui.session.history import Note
 from trt_tui.session.session import Session
-from trt_tui.tui.known import config_met, config_name, headline, verdict_outcome
+from trt_tui.tui.known import config_name, headline, outcome_line
 from trt_tui.tui.spans import Line, Span, clip, decibel, fitted, width_of
 from trt_tui.tui.state import built
 from trt_tui.tui.state.previewed import kernel_lines
@@ -67,14 +67,13 @@ def config_table(session: Session, marks: Mapping[str, PrecisionConfig], width: 
         verdict, engine = results.verdict, results.engine
         worst = verdict.worst if verdict is not None else None
         now = config == session.config
-        reached = config_met(session, config)
         rows.append((config, name, [
             (f"{letters.get(config, '•' if note.pinned else ' ')}{'>' if now else ' '}{name}", "strong" if now else ""),
             (f"{len(config.raised(session.outline))}", "dim"),
             (decibel(worst[1].errors if worst else None)[0], "bad" if verdict and verdict.bad else ""),
             (headline(session, verdict)[0] if title else "", ""),
             *_built_cells(session, engine),
-            (verdict_outcome(session, verdict) if reached is not None else "", "good" if reached else "bad"),
+            _one_span(outcome_line(session.config_results(config))),
             (note.comment, "dim"),
         ]))
     kept = [i for i in range(len(header)) if header[i] or i in (0, 6)]
@@ -90,6 +89,11 @@ def config_table(session: Session, marks: Mapping[str, PrecisionConfig], width: 
 
     lines = [ConfigLine(config, name, line(row)) for config, name, row in rows]
     return line([(text, "dim") for text in header]), lines
+
+
+def _one_span(line: Line) -> Span:
+    """A line as a single span, in the style of its first one."""
+    return "".join(text for text, _ in line), line[0][1] if line else ""
 
 
 def _built_cells(session: Session, engine: EngineResult | None) -> tuple[Span, Span]:

@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from trt_tui.core.measure.comparison import Errors, OutputErrors, Verdict
 from trt_tui.core.network.layers import Group
 from trt_tui.jobs.requests import TryFlips
 from trt_tui.session.session import Session
 from trt_tui.tui.known import config_met, headline, met, verdict_outcome
-from trt_tui.words import decibels, outcome
+from trt_tui.words import decibels
 
 
 @dataclass(frozen=True)
@@ -15,8 +16,8 @@ class Flip:
     """The figure with one row flipped.
 
     Attributes:
-        outcome: FAIL where it misses the target, PASS where it meets one that the config misses; ``on 8`` where it is
-            on so few samples, which settles nothing.
+        outcome: FAIL or FAIL? where it misses the target, PASS or PASS? where it meets one that the config misses;
+            ``on 8`` where it is on so few samples, which settles nothing.
         margin: By how much the figure is better than the target's bound; None where that is not known.
     """
 
@@ -60,9 +61,11 @@ def _by_share(session: Session, group: Group) -> Flip:
     margin = share.kept_db - target.value
     if session.data is not None and share.samples < session.data.whatif:
         return Flip(figure, f"on {share.samples}", "", "dim", margin)
-    if margin < 0:
-        return Flip(figure, outcome(False), "", "dim" if now is False else "bad", margin)
-    return Flip(figure, outcome(True) if now is False else "", "", "good", margin)
+    accuracy = Verdict({"": OutputErrors(Errors(share.kept_db))}, samples=share.samples, total=share.samples)
+    then, told = met(session, accuracy), verdict_outcome(session, accuracy)
+    if then is False:
+        return Flip(figure, told, "", "dim" if now is False else "bad", margin)
+    return Flip(figure, told if now is False else "", "", "good", margin)
 
 
 def flip_title(name: str, width: int) -> str:

@@ -4,7 +4,7 @@ from trt_tui.core.measure.comparison import Measured
 from trt_tui.core.precision import Precision
 from trt_tui.session.session import Session
 from trt_tui.tui.keys import key
-from trt_tui.tui.known import config_met, config_name
+from trt_tui.tui.known import config_met, config_name, met
 from trt_tui.tui.spans import shorten
 from trt_tui.tui.state import built
 from trt_tui.tui.state.figures import Figures, Measure
@@ -69,4 +69,4 @@ def rows_to_target(session: Session, results: Measured) -> int | None:
     """How many rows of the worst-first order have to be raised to reach the target; None where that is not known."""
     if session.target is None:
         return None
-    return next((n for n, verdict in enumerate(results.raised, 1) if session.target.reached(verdict)), None)
+    return next((n for n, verdict in enumerate(results.raised, 1) if met(session, verdict)), None)

@@ -28,7 +28,6 @@ from trt_tui.words import (
     metric_figure,
     milliseconds,
     number,
-    outcome,
     plural,
     rate,
 )
@@ -207,11 +206,13 @@ def _chosen(session: Session, found: Figures, point: Point, at: int, count: int,
     text, _ = headline(session, point.verdict, simulated=not point.built)
     cost = (f"{SIMULATED if point.estimated else ''}{milliseconds(point.cost)}{' estimated' if point.estimated else ''}"
             if by_time else f"{_percent(point.cost)} of the {'MACs' if found.model.all_macs else 'layers'} in FP32")
-    reached = met(session, point.verdict)
+    result = session.target_result(point.verdict)
     now = " (now)" if point.config == session.config else ""
     yield []
     yield clip([(f" {point.name or 'what-if'}{now}", "strong"), (f"  {text}  {cost}  ", ""),
-                (outcome(reached), "good" if reached else "bad"), (f"   {at + 1} of {count}", "dim")], width)
+                ("" if result is None else result.outcome.value,
+                                                         "good" if result is not None and result.passes else "bad"),
+                 (f"   {at + 1} of {count}", "dim")], width)
     titles = found.model.titles
     told = [f"{line.kind.about(titles.get(line.target, line.target))} {line.there}"
             for line in compared(session.config, point.config, found.model.outline)]

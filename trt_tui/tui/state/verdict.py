@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trt_tui.core.lowering.lowered import lowers
 from trt_tui.core.measure.agreement import fp32_fault
-from trt_tui.core.measure.comparison import EngineResult, Verdict
+from trt_tui.core.measure.comparison import Verdict
 from trt_tui.core.measure.stages import SIMULATED as SIMULATED_STAGE
+from trt_tui.core.measure.target_result import TargetResult
 from trt_tui.core.precision import Precision
+from trt_tui.session.config_results import ENGINE_RUN, SIMULATED_RUN
 from trt_tui.session.session import Session
-from trt_tui.tui.known import config_title, engine_met, is_met, met, verdict_outcome
+from trt_tui.tui.known import config_name, config_title, is_met, met, outcome_line
 from trt_tui.tui.spans import Line, Span, clip, decibel, fitted, padded, shorten, width_of
 from trt_tui.tui.state.built import (
     CANNOT_RUN,
@@ -87,7 +90,8 @@ def _target(session: Session) -> str:
         return ""
     base = session.results.reference if target.kind == "metric" else {}
     figure = next(iter(base.values()), None) if target.part is None else base.get(target.part)
-    return f"  target {target.shown}" + (f" (FP32 {metric_figure(figure)})" if figure is not None else "")
+    others = f" and {len(session.further_targets)} more" if session.further_targets else ""
+    return f"  target {target.shown}{others}" + (f" (FP32 {metric_figure(figure)})" if figure is not None else "")
 
 
 def _samples(session: Session, width: int) -> tuple[str, bool]:
@@ -192,12 +196,17 @@ def verdict_lines(session: Session, width: int, height: int = 40) -> list[Line]:
         if verdict is not None and not lowers(session.outline, session.run_configs()[run]):
             line.append((" nothing lowered"[:width - width_of(line)], "dim"))
         else:
-            line += _outcome(session, verdict, fresh, width - width_of(line), calm and run != "config")
+            results = session.config_results(session.run_configs()[run])
+            if fresh is None:  # of a build that is out of date
+                results.pop(ENGINE_RUN, None)
+            line += _outcome(session, verdict, results, width - width_of(line), calm and run != "config")
         lines.append(clip(line, width))
         if (exported := session.measured(run).exported) is not None:
             line = [(f" {run_title(EXPORTED)}".ljust(table.name), ""), *_simulated_cells(exported, table), _BAR,
                     *_engine_cells(None, exported, table)]
             lines.append(clip([*line, *_outcome(session, exported, None, width - width_of(line))], width))
+    if table.wide and height >= _TALL:
+        lines += [clip([(f" {text}", "dim")], width) for text in result_lines(session)]
     return [*lines, *_stage_lines(session, table, width, height)]
 
 
@@ -348,11 +357,12 @@ def _engine_cells(shown: Shown | None, simulated: Verdict | None, table: _Table)
     return [(f"{cells_of[title][0]:>{w}} "[:w + 1], cells_of[title][1]) for title, w in table.built]
 
 
-def _outcome(session: Session, verdict: Verdict | None, engine: EngineResult | None, room: int,
+def _outcome(session: Session, verdict: Verdict | None, results: Mapping[str, TargetResult] | None, room: int,
              calm: bool = False) -> Line:
-    """Whether the target is met: by the engine if there is one, and by the simulation if that differs.
+    """Whether the target is met.
 
     Args:
+        results: Those of the config; None for a verdict that stands alone.
         calm: A target that is missed here is nobody's trouble: the config meets it.
     """
     if verdict is None:
@@ -361,14 +371,16 @@ def _outcome(session: Session, verdict: Verdict | None, engine: EngineResult | N
     if verdict.samples < wanted:
         said = f" on {verdict.samples}/{wanted}"
         return [(said if len(said) <= room else f" on {verdict.samples}", "dim")]
-    simulated = met(session, verdict)
-    built = engine_met(session, engine)
-    reached = simulated if built is None else built
-    if reached is None:
-        return []
-    judged = verdict if built is None or engine is None else engine.verdict
-    line: Line = [(f" {verdict_outcome(session, judged)}", "good" if reached else "dim" if calm else "bad")]
-    other = f" {SIMULATED}{verdict_outcome(session, verdict)}"
-    if simulated is not None and simulated is not reached and width_of(line) + len(other) <= room:
-        line.append((other, "dim"))
-    return line
+    if results is None:
+        result = session.target_result(verdict)
+        results = {SIMULATED_RUN: result} if result is not None else {}
+    line = outcome_line({run: one for run, one in results.items() if run != EXPORTED}, calm)  # it has its own line
+    line = [(f" {line[0][0]}", line[0][1]), *line[1:]] if line else []
+    return line if width_of(line) <= room else line[:1]
+
+
+def result_lines(session: Session) -> list[str]:
+    """Why the outcome of the config has a question mark, or fails for another reason than its value; a line each."""
+    titles = {SIMULATED_RUN: "", ENGINE_RUN: "as built ", EXPORTED: f"{EXPORTED} "}
+    return [f"{config_name(session)} {titles[run]}{result.text}"
+            for run, result in session.config_results(session.config).items() if result.reasons]

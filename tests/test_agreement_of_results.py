@@ -1,0 +1,197 @@
+"""One config has one result: in every table, file, screen and exit code."""
+
+import json
+import re
+from dataclasses import replace
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from tests.schemas import mismatches
+from trt_tui.cli.junit_report import junit_text
+from trt_tui.core.engines.rungs import Rung
+from trt_tui.core.measure.bootstrap import Interval
+from trt_tui.core.measure.comparison import Caveat, EngineResult
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.file import config_text
+from trt_tui.core.network.network import open_network
+from trt_tui.core.precision import Precision
+from trt_tui.tui import known
+from trt_tui.tui.state.configs import config_table
+from trt_tui.tui.state.flips import flip_of
+from trt_tui.tui.state.verdict import verdict_lines
+
+pytestmark = pytest.mark.shares_cache
+
+INT8 = PrecisionConfig.uniform(Precision.INT8)
+OUTCOME = re.compile(r"(PASS|FAIL)\??")
+
+
+def save_config(path, model, tolerance, raised=0):
+    network = open_network(model)
+    config = INT8.with_groups(network.groups[:raised], Precision.FP32)
+    path.write_text(config_text(network, config, tolerance=tolerance))
+    return path
+
+
+def outcomes(text, *names):
+    """The outcome at the end of the first row of each name."""
+    rows = [next(line for line in text.splitlines() if line.startswith(name + "  ")) for name in names]
+    return [row.split()[-1] for row in rows]
+
+
+@pytest.fixture
+def sqnr(run, mlp, tmp_path):
+    """The SQNR of INT8 in dB, and its interval."""
+    assert run("compare", mlp.model, "--data", mlp.data, "--batch", 4, "--layers", "none", "--json",
+               tmp_path / "first.json")[0] == 0
+    record = json.loads((tmp_path / "first.json").read_text())["runs"]["int8"]
+    return record["outputs"]["y"]["sqnr_db"], record["intervals"]["worst"]["sqnr"]
+
+
+CASES = {"PASS": lambda figure, low, high: low - 0.5, "PASS?": lambda figure, low, high: (low + figure) / 2,
+         "FAIL?": lambda figure, low, high: (high + figure) / 2, "FAIL": lambda figure, low, high: high + 0.5}
+
+
+@pytest.mark.parametrize("outcome", CASES)
+@pytest.mark.parametrize("own", [True, False], ids=["own tolerance", "--target"])
+def test_every_report_and_exit_code_agrees(run, mlp, tmp_path, sqnr, outcome, own):
+    figure, (low, high) = sqnr
+    text = f"sqnr>={CASES[outcome](figure, low, high):.6f}"
+    config = save_config(tmp_path / "p.json", mlp.model, text if own else "")
+    other = save_config(tmp_path / "q.json", mlp.model, "sqnr>=-100" if own else "", raised=1)
+    code = 0 if outcome.startswith("PASS") else 1
+    command = ("compare", mlp.model, "--data", mlp.data, "--batch", 4, *([] if own else ["--target", text]))
+
+    got, out, err = run(*command, "--config", config, "--layers", "none", "--json", tmp_path / "o.json", "--markdown",
+                        tmp_path / "o.md", "--junit", tmp_path / "o.xml")
+    assert got == code, err
+    assert outcomes(out, "INT8") == [outcome] and (f"INT8: {outcome}: " in out) is outcome.endswith("?")
+    assert ("Target not met by config: " in err) is (code == 1)
+    record = json.loads((tmp_path / "o.json").read_text())
+    assert mismatches(record, "comparison-v1") == [] and record["target"] == text
+    assert record["runs"]["config"]["result"]["outcome"] == outcome == record["runs"]["int8"]["result"]["outcome"]
+    markdown = (tmp_path / "o.md").read_text()
+    assert f"| {outcome} |" in next(line for line in markdown.splitlines() if line.startswith("| INT8 |"))
+    assert ("spans the target" in markdown) is outcome.endswith("?") is ("spans the target" in out)
+    (suite,) = ElementTree.parse(tmp_path / "o.xml").getroot()
+    failing = {case.get("name") for case in suite.iter("testcase") if case.find("failure") is not None}
+    assert failing == ({"int8", "config"} if code else set())
+
+    got, out, err = run(*command, "--config", config, "--config", other, "--json", tmp_path / "two.json", "--markdown",
+                        tmp_path / "two.md", "--junit", tmp_path / "two.xml")
+    both = outcomes(out, "p.json", "q.json")
+    assert both[0] == outcome, "beside another config it is what it is alone"
+    assert got == (1 if any(one.startswith("FAIL") for one in both) else 0), err
+    assert (f"p.json: {outcome}: " in out) is outcome.endswith("?")
+    first, second = json.loads((tmp_path / "two.json").read_text())["configs"]
+    assert first["met"] is outcome.startswith("PASS") and first["results"]["simulated"]["outcome"] == outcome
+    assert f"| {outcome} |" in (tmp_path / "two.md").read_text()
+    (suite,) = ElementTree.parse(tmp_path / "two.xml").getroot()
+    failing = {case.get("name") for case in suite.iter("testcase") if case.find("failure") is not None}
+    assert failing == {name for name, one in zip(("p.json", "q.json"), both, strict=True) if one.startswith("FAIL")}
+
+    got, out, err = run(*command, "--config", config, "--calib-methods", "minmax")
+    assert got == code, err
+    assert OUTCOME.search(next(line for line in out.splitlines() if line.startswith("minmax")))[0] == outcome
+
+
+def test_the_default_target_is_stated_by_nobody_and_sets_no_exit_code(run, mlp, tmp_path):
+    np.savez(mlp.data, x=1e6 * np.load(mlp.data)["x"])  # FP16 overflows
+    config = save_config(tmp_path / "p.json", mlp.model, "")
+    code, out, _ = run("compare", mlp.model, "--data", mlp.data, "--batch", 4, "--config", config, "--layers", "none",
+                       "--junit", tmp_path / "o.xml")
+    assert code == 0 and "FAIL" in out and "failures=\"0\"" in (tmp_path / "o.xml").read_text()
+    assert "FP16: FAIL: " in out and "NaN or Inf" in out
+
+
+def test_all_tolerances_of_a_config_are_judged(run, mlp, tmp_path):
+    config = save_config(tmp_path / "p.json", mlp.model, "sqnr>=1; cosine>=0.999")
+    code, out, err = run("compare", mlp.model, "--data", mlp.data, "--batch", 4, "--config", config, "--layers", "none")
+    assert code == 1 and "target: SQNR ≥ 1 dB and cosine ≥ 0.999" in out, err
+    assert "Target not met by config: SQNR ≥ 1 dB and cosine" in err
+
+
+def test_nothing_lowered_is_no_result_in_either_form(run, mlp, tmp_path):
+    groups = len(open_network(mlp.model).groups)
+    plain = save_config(tmp_path / "plain.json", mlp.model, "sqnr>=1", raised=groups)
+    config = save_config(tmp_path / "p.json", mlp.model, "sqnr>=1")
+    command = ("compare", mlp.model, "--data", mlp.data, "--batch", 4)
+    code, out, _ = run(*command, "--config", plain, "--layers", "none")
+    assert code == 0 and outcomes(out, "config") == ["lowered"]
+    code, out, _ = run(*command, "--config", plain, "--config", config, "--target", "sqnr>=1")
+    assert code == 0 and outcomes(out, "plain.json")[0] == "lowered" and outcomes(out, "p.json")[0].startswith("PASS")
+    for configs in ([plain], [plain, plain]):
+        code, _, err = run(*command, *(one for path in configs for one in ("--config", path)), "--target", "sqnr>=1")
+        assert code == 2 and "only because nothing is lowered" in err
+
+
+def test_a_stage_from_a_file_that_misses_the_target_is_exit_code_1(run, mlp, tmp_path):
+    outputs = tmp_path / "given.npz"
+    assert run("compare", mlp.model, "--data", mlp.data, "--batch", 4, "--layers", "none", "--target", "sqnr>=1",
+               "--save-outputs", tmp_path / "all.json")[0] == 0
+    y = np.random.default_rng(0).normal(size=(16, open_network(mlp.model).shape("y")[-1])).astype(np.float32)
+    np.savez(outputs, y=y)
+    command = ("compare", mlp.model, "--data", mlp.data, "--batch", 4, "--layers", "none", "--stage",
+               f"given={outputs}", "--junit", tmp_path / "o.xml")
+    code, out, err = run(*command, "--target", "sqnr>=1")
+    assert code == 1 and "Target not met by stage given: " in err and outcomes(out, "given") == ["FAIL"]
+    assert "stage given" in (tmp_path / "o.xml").read_text() and 'failures="1"' in (tmp_path / "o.xml").read_text()
+    assert run(*command)[0] == 0, "nobody has stated the default target"
+
+
+@pytest.mark.parametrize("outcome", CASES)
+def test_the_screen_agrees_with_the_commands(session, mlp, sqnr, outcome):
+    figure, (low, high) = sqnr
+    driven = session(mlp).settled()
+    driven.set_target(f"sqnr>={CASES[outcome](figure, low, high):.6f}")
+    row = "".join(text for text, _ in verdict_lines(driven, 120, 40)[-1 if not outcome.endswith("?") else -2])
+    line = "".join(text for text, _ in config_table(driven, {}, 80)[1][0].line)
+    assert row.split()[-1] == line.split()[-1] == outcome, (row, line)
+    assert known.config_met(driven, driven.config) is known.is_met(driven) is outcome.startswith("PASS")
+    reason = "".join(text for text, _ in verdict_lines(driven, 120, 40)[-1])
+    assert ("spans the target" in reason) is outcome.endswith("?")
+
+
+def test_a_run_that_overflows_fails_everywhere_whatever_its_values_are(session, mlp):
+    driven = session(mlp).settled()
+    driven.set_target("sqnr>=5")
+    verdict = driven.measured("config").verdict
+    assert known.verdict_outcome(driven, verdict) == "PASS"
+    broken = replace(verdict, caveats=(Caveat("overflow", "fc1 overflows", fails=True),))
+    driven.results.at(driven.config).verdict = broken
+    assert known.verdict_outcome(driven, broken) == "FAIL" and not known.is_met(driven)
+    (why,) = driven.missed_by(driven.config).values()
+    assert why.endswith("(FAIL: fc1 overflows)")
+    group = driven.outline.groups[0]
+    changed = driven.config.toggled([group])
+    driven.results.at(changed).verdict = broken
+    assert flip_of(driven, [group]).outcome == "FAIL"
+    assert driven.record()["runs"]["config"]["result"] == {"outcome": "FAIL", "reasons": ["fc1 overflows"]}
+
+
+@pytest.mark.parametrize("missing", [True, False], ids=["the engine misses it", "only the simulation misses it"])
+def test_an_engine_is_judged_by_its_own_values_and_counts_too(session, mlp, missing):
+    """Where simulation and engine differ both are shown, and one that misses is enough for exit code 1."""
+    driven = session(mlp).settled()
+    driven.set_target("sqnr>=5")
+    good = driven.measured("config").verdict
+    bad = replace(good, outputs={name: replace(one, errors=replace(one.errors, sqnr_db=1.0))
+                                 for name, one in good.outputs.items()},
+                  spread=replace(good.spread, worst={"sqnr": Interval(0.5, 1.5)}))
+    measured = driven.results.at(driven.config)
+    measured.verdict, built = (good, bad) if missing else (bad, good)
+    measured.engine = EngineResult(built, "TensorRT")
+    assert driven.record()["runs"]["config-engine"]["result"]["outcome"] == ("FAIL" if missing else "PASS")
+    shown = ["FAIL", "~PASS"] if missing else ["PASS", "~FAIL"]
+    assert "".join(text for text, _ in config_table(driven, {}, 80)[1][0].line).split()[-2:] == shown
+    row = next(line for line in verdict_lines(driven, 140, 24) if line[0][0].startswith(" c0"))
+    assert "".join(text for text, _ in row).split()[-2:] == shown and not known.is_met(driven)
+    assert driven.missed_by(driven.config).keys() == {"engine" if missing else "simulated"}
+    text = junit_text(driven, driven.record(), "config")
+    failing = {case.get("name") for case in ElementTree.fromstring(text).iter("testcase")
+               if case.find("failure") is not None}
+    assert failing == ({"int8-engine", "config-engine"} if missing else {"int8", "config"})
+    measured.engine = replace(measured.engine, rungs=(Rung("named", {driven.outline.groups[0].name: Precision.FP16}),))
+    assert driven.missed_by(driven.config).keys() == (set() if missing else {"simulated"}), "it is of another config"

@@ -1,0 +1,155 @@
+"""Outputs that hardly vary between samples, and targets that a meaningless run meets."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from trt_tui import demo
+from trt_tui.core.data.samples import load_samples
+from trt_tui.core.measure.bootstrap import other_of_each
+from trt_tui.core.measure.judge import INTEGER, Judged
+from trt_tui.core.measure.sample_dependence import measure_dependence
+from trt_tui.core.measure.scoring import SHUFFLED, Scoring
+from trt_tui.core.measure.user_metric import MetricResult
+from trt_tui.core.runner import TensorInfo
+
+RNG = np.random.default_rng(5)
+
+
+def dependence(folder, outputs, batch, judged=None, metric=None):
+    """Of outputs by name, first axis samples, in feeds of a batch; each feed yields its part of them."""
+    count = len(next(iter(outputs.values())))
+    label = np.arange(count)
+    np.savez(folder / "data.npz", x=np.zeros((count, 1), np.float32), label=label)
+    samples = load_samples(str(folder / "data.npz"), [TensorInfo("x", np.dtype(np.float32), ("n", 1))], batch=batch)
+    judged = judged or [Judged(name, name) for name in outputs]
+
+    def reference(feed):
+        part = slice(feed * batch, (feed + 1) * batch)
+        return {name: array[part] if len(array) == count else array for name, array in outputs.items()}
+
+    scoring = Scoring(metric, samples, list(outputs), reference) if metric else None
+    classifier = judged[0] if judged[0].kind != INTEGER and next(iter(outputs.values())).ndim == 2 else None
+    return measure_dependence(samples, range(len(samples)), judged, reference, classifier, scoring)
+
+
+@pytest.mark.parametrize("batch", [1, 4, 12, 5])
+@pytest.mark.parametrize("level", [0, -20, -120, -220])
+def test_the_variation_is_that_of_the_formula_at_any_level(tmp_path, batch, level):
+    constant, varying = RNG.normal(size=(1, 3, 7)), RNG.normal(size=(12, 3, 7))
+    array = constant + 10 ** (level / 20) * varying
+    found = dependence(tmp_path, {"y": array}, batch).variations["y"]
+    deviations = array - array.mean(0)
+    expected = 10 * math.log10((deviations**2).sum() / (array**2).sum() * 12 / 11)
+    assert found == pytest.approx(expected, abs=0.01 if level > -200 else 1)
+
+
+def test_equal_samples_do_not_vary_and_a_single_one_tells_nothing(tmp_path):
+    assert dependence(tmp_path, {"y": np.ones((8, 5), np.float32)}, 2).variations == {"y": -math.inf}
+    assert dependence(tmp_path, {"y": np.zeros((8, 5), np.float32)}, 2).variations == {"y": -math.inf}
+    alone = dependence(tmp_path, {"y": np.ones((1, 5), np.float32)}, 1)
+    assert alone.variations == {} and alone.meaningless[SHUFFLED].outputs == {} and alone.caveats(["y"]) == ()
+
+
+def test_only_what_fp16_could_not_tell_apart_is_steady(tmp_path):
+    """Boxes in pixels on a grid vary by -40 dB here, and are no dead head."""
+    grid = np.linspace(0, 640, 200)[None]
+    outputs = {"boxes": grid + 4 * RNG.normal(size=(16, 200)), "dead": grid + 1e-2 * RNG.normal(size=(16, 200)),
+               "scores": RNG.normal(size=(16, 4))}
+    found = dependence(tmp_path, outputs, 4)
+    assert -45 < found.variations["boxes"] < -35 and abs(found.variations["scores"]) < 2
+    caveat, = found.caveats(list(outputs))
+    assert caveat.kind == "steady output" and caveat.text.startswith("dead hardly varies") and not caveat.fails
+    assert caveat.gap_db is None and found.caveats(["boxes", "scores"]) == ()
+
+
+def test_large_outputs_are_looked_at_in_part(tmp_path):
+    array = 1 + 0.1 * RNG.normal(size=(4, 700, 700)).astype(np.float32)
+    assert dependence(tmp_path, {"y": array}, 2).variations["y"] == pytest.approx(-20, abs=0.2)
+
+
+@pytest.mark.parametrize("batch", [1, 3, 12])
+def test_the_shuffled_run_gives_each_sample_what_another_one_has(tmp_path, batch):
+    class Right:
+        name = "right"
+
+        def __call__(self, outputs, labels):
+            return MetricResult(float((outputs["y"][:, 0] == labels["label"]).mean()), {})
+
+    array = np.concatenate([np.arange(12)[:, None], np.full((12, 4), 20.0)], 1)
+    integers = np.arange(12)
+    judged = [Judged("y", "y"), Judged("class", "class", kind=INTEGER)]
+    shuffled = dependence(tmp_path, {"y": array, "class": integers}, batch, judged, Right()).meaningless[SHUFFLED]
+    assert shuffled.metric == {"right": 0.0} and shuffled.outputs["class"].errors.mismatch == 1.0
+    assert 12 < shuffled.outputs["y"].errors.sqnr_db < 25 and shuffled.agreement == 1.0, "always the class 1"
+    assert (other_of_each(12) != np.arange(12)).all() and sorted(other_of_each(12)) == list(range(12))
+
+
+def test_what_is_not_of_single_samples_is_exchanged_between_feeds_or_not_at_all(tmp_path):
+    found = dependence(tmp_path, {"y": RNG.normal(size=(8, 3)), "shared": RNG.normal(size=(5, 2))}, 8)
+    assert set(found.meaningless[SHUFFLED].outputs) == {"y"} and "shared" not in found.variations
+    found = dependence(tmp_path, {"y": RNG.normal(size=(8, 3)), "shared": RNG.normal(size=(5, 2))}, 2)
+    assert found.meaningless[SHUFFLED].outputs["shared"].errors.exact and found.variations["shared"] == -math.inf
+
+
+def network(path, scale):
+    """A Gemm with weights of a scale before large biases: the smaller the scale, the less the output varies."""
+    weights = {"w1": RNG.normal(size=(16, 32)) * scale, "b1": np.abs(RNG.normal(size=32)) + 1,
+               "w2": RNG.normal(size=(32, 12)) * 0.2, "b2": RNG.normal(size=12)}
+    nodes = [helper.make_node("Gemm", ["x", "w1", "b1"], ["h"]), helper.make_node("Relu", ["h"], ["r"]),
+             helper.make_node("Gemm", ["r", "w2", "b2"], ["y"])]
+    graph = helper.make_graph(
+        nodes, "net", [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 16])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 12])],
+        [numpy_helper.from_array(array.astype(np.float32), name) for name, array in weights.items()])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    np.savez(path.with_suffix(".npz"), x=RNG.normal(size=(64, 16)).astype(np.float32), label=np.arange(64) % 12)
+    return ["compare", path, "--data", path.with_suffix(".npz"), "--batch", 4, "--layers", "none", "--no-preview"]
+
+
+def test_an_output_that_hardly_varies_is_no_certain_pass(run, tmp_path):
+    command = network(tmp_path / "dead.onnx", 1e-6)
+    out = tmp_path / "out.json"
+    code, text, err = run(*command, "--target", "sqnr>=20", "--json", out, "--markdown", tmp_path / "out.md")
+    assert code == 0, err
+    assert "FP16: variation of y between samples: -1" in text and "; SQNR of what varies: ~-" in text
+    assert "FP16: PASS?: y hardly varies between samples (variation: -1" in text and "another sample" in text
+    record = json.loads(out.read_text())["runs"]["fp16"]
+    output = record["outputs"]["y"]
+    assert output["variation_db"] < -100 and output["varying_sqnr_db"] < 0 and record["result"]["outcome"] == "PASS?"
+    assert [one["kind"] for one in record["caveats"]] == ["steady output"]
+    assert "hardly varies" in (tmp_path / "out.md").read_text()
+
+
+def test_an_output_that_varies_is_a_certain_pass(run, tmp_path):
+    code, text, err = run(*network(tmp_path / "live.onnx", 0.5), "--target", "sqnr>=12")
+    assert code == 0, err
+    assert "PASS" in text and "?" not in text and "vari" not in text
+
+
+def test_a_target_on_a_meaningless_metric_is_trivial(run, tmp_path):
+    """The network knows nothing of the labels, so outputs of other samples are right as often."""
+    (tmp_path / "metric.py").write_text(
+        "def right(outputs, labels):\n    return 100.0 * float((outputs['y'].argmax(1) == labels['label']).mean())\n")
+    command = network(tmp_path / "blind.onnx", 0.5)
+    code, text, err = run(*command, "--metric", f"{tmp_path / 'metric.py'}:right", "--target", "metric>=0")
+    assert code == 0, err
+    assert "PASS?: right ≥ .0000 is met even" in text and "outputs of another sample (right" in text, text
+
+
+def test_a_target_from_a_reference_on_wrong_inputs_is_trivial(run, tmp_path):
+    """On inputs times 255 FP32's own f1 is 2: less than what the same values in any order have."""
+    folder = Path(demo.__file__).parent
+    data = dict(np.load(folder / "samples.npz"))
+    data["image"] = data["image"] * np.float32(255)
+    np.savez(tmp_path / "wrong.npz", **{name: array[:24] for name, array in data.items()})
+    code, text, err = run("compare", folder / "scenes.onnx", "--data", tmp_path / "wrong.npz", "--metric",
+                          f"{folder / 'metric.py'}:f1", "--layers", "none", "--no-preview")
+    assert code == 0, err
+    assert "is met even if the values of the reference's outputs are put in any order" in text, text
+    assert not [line for line in text.splitlines() if line.endswith("PASS")]
