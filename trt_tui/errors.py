@@ -59,6 +59,10 @@ class OutOfMemoryError(InputError):
     """An allocation failed; less of the same may still fit."""
 
 
+class RunFailedError(TrtTuiError):
+    """A network that was loaded failed while it was executed; memory was not the cause."""
+
+
 class CancelledError(TrtTuiError):
     """The user stopped the job."""
 

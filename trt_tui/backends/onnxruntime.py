@@ -21,7 +21,14 @@ from trt_tui.backends.onnxruntime_device import BOUND, GRAPH_RUNS, BoundRuns
 from trt_tui.core.network.chance import draws
 from trt_tui.core.network.naming import name_of
 from trt_tui.core.runner import Capabilities, Level, TensorInfo
-from trt_tui.errors import FAILED_ALLOCATION, BackendUnavailableError, InputError, TrtTuiError, memory_error
+from trt_tui.errors import (
+    FAILED_ALLOCATION,
+    BackendUnavailableError,
+    InputError,
+    RunFailedError,
+    TrtTuiError,
+    memory_error,
+)
 from trt_tui.files.reading import regular
 
 _HELD_OUTSIDE_BYTES = 1024
@@ -218,8 +225,8 @@ class OnnxRuntimeRunner:
         except Exception as error:
             if FAILED_ALLOCATION.search(str(error)):
                 raise memory_error(_first_line(error)) from None
-            raise TrtTuiError("ONNX Runtime could not run the network", _first_line(error),
-                              "Check the data's shapes and types against the network's inputs.") from None
+            raise RunFailedError("ONNX Runtime could not run the network", _first_line(error),
+                                 "Check the data's shapes and types against the network's inputs.") from None
 
     def close(self) -> None:
         """Frees the session and the weights."""

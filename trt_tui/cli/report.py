@@ -18,6 +18,7 @@ from trt_tui.core.measure.comparison import EngineResult, Share, Verdict
 from trt_tui.core.measure.metric_parts import part_rows
 from trt_tui.core.measure.target import UPPER
 from trt_tui.core.moves.config import PrecisionConfig, tables
+from trt_tui.core.moves.keeping import default_rules_note
 from trt_tui.core.network.hierarchy import build_tree, titles
 from trt_tui.core.network.layers import Outline
 from trt_tui.core.search import Evaluation, Outcome
@@ -50,6 +51,9 @@ def comparison_table(session: Session) -> str:
         lines.append(f"{name} in {_metric_of(session)}: {words.metric_figure(value)}")
     if session.target is not None:
         lines.append(f"target: {session.target.shown}")
+    if note := next(filter(None, (default_rules_note(outline, config) for config in session.run_configs().values())),
+                    ""):
+        lines.append(note)
     rows = [["run", "output", "SQNR", "cosine", "worst sample", "NaN/Inf", session_metric(session), "ms", "MB", ""]]
     engines = _engines(session)
     if session.results.fp32_engine is not None:

@@ -17,6 +17,7 @@ from trt_tui.core.measure.judge import Judged
 from trt_tui.core.measure.reference import is_network
 from trt_tui.core.measure.target import Target, default_target, parse_target
 from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.keeping import with_default_rules
 from trt_tui.core.network.layers import Outline
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import Level
@@ -213,8 +214,14 @@ class State:
         """The config of every run of `RUNS`."""
         other = self.config.other if self.config.other is not Precision.FILE else self.options.other
         tf32 = self.config.tf32
-        return {"fp16": PrecisionConfig.uniform(Precision.FP16, tf32=tf32),
-                "int8": PrecisionConfig.uniform(Precision.INT8, other, tf32), "config": self.config}
+        return {"fp16": self.with_default_rules(PrecisionConfig.uniform(Precision.FP16, tf32=tf32)),
+                "int8": self.with_default_rules(PrecisionConfig.uniform(Precision.INT8, other, tf32)),
+                "config": self.config}
+
+    def with_default_rules(self, config: PrecisionConfig) -> PrecisionConfig:
+        """Returns a config of uniform precisions with the rules that apply by default, less those turned off."""
+        network = self.outline or self.preview
+        return config if network is None else with_default_rules(network, config, self.options.no_keep)
 
     def measured(self, run: str) -> Measured:
         """What is known of the config of a run."""

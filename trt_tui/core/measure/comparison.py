@@ -67,8 +67,8 @@ class Caveat:
     """A reason why the values of a run may not hold in production.
 
     Attributes:
-        kind: A short name for records: "overflow", "may overflow", "unchecked range", "steady output", "trivial
-            target", "known gap" or "builds differ".
+        kind: A short name for records: "failed run", "overflow", "may overflow", "unchecked range", "steady output",
+            "trivial target", "known gap" or "builds differ".
         text: The reason as one sentence without a full stop, for people.
         gap_db: The caveat counts only if the margin to the target is smaller than this, in dB; None if it always
             counts.
@@ -125,6 +125,11 @@ class Verdict:
     def bad(self) -> int:
         """Count of NaN and Inf over all outputs."""
         return sum(one.errors.bad for one in self.outputs.values())
+
+    @property
+    def failed(self) -> bool:
+        """True if the run misses every target, whatever its values are."""
+        return any(caveat.fails for caveat in self.caveats)
 
     @property
     def headline(self) -> float | None:

@@ -14,6 +14,7 @@ from trt_tui.core.lowering.gated.compared import Compared
 from trt_tui.core.lowering.gated.gated import Gated
 from trt_tui.core.lowering.gated.lower import lower_gated
 from trt_tui.core.lowering.rules import LOW_FLOATS, Offer
+from trt_tui.core.measure.failed_runs import FailedRun, failed_caveat, lowers_nothing
 from trt_tui.core.measure.forms import Forms
 from trt_tui.core.measure.fp16 import LargestOfFeed, Measures
 from trt_tui.core.measure.held import FedAgain, Held
@@ -27,7 +28,7 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import Backend, Level, Runner
-from trt_tui.errors import OutOfMemoryError
+from trt_tui.errors import OutOfMemoryError, RunFailedError
 
 S = TypeVar("S", bound="Simulation")
 
@@ -246,6 +247,10 @@ class Simulation:
                     session = None
                     if not self._forms.lower():
                         raise
+                except RunFailedError as error:
+                    if lowers_nothing(self.network, config):
+                        raise
+                    result = FailedRun(self.own(index), failed_caveat(self.network, config, error)), {}
             yield result
 
     def _run(self, gated: Gated, runner: Runner, index: int, fed: Mapping[str, np.ndarray], compared: bool

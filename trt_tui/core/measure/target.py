@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from trt_tui.core.measure.bootstrap import Interval
 from trt_tui.core.measure.comparison import Errors, Verdict
+from trt_tui.core.measure.failed_runs import failure_of
 from trt_tui.core.measure.judge import FLOAT, INTEGER, Judged, class_scores
 from trt_tui.core.measure.judgement import Judgement
 from trt_tui.core.network.layers import Outline
@@ -173,7 +174,7 @@ class Target:
 
     def reached(self, verdict: Verdict) -> bool | None:
         """Whether a verdict meets the target; None where what it needs was not measured. NaN and Inf never pass."""
-        if verdict.bad:
+        if verdict.bad or verdict.failed:
             return False
         figure, bound = self.figure(verdict), self._at(verdict).bound
         if bound is None:
@@ -243,7 +244,7 @@ class Target:
         figure, bound = self.figure(verdict), self._at(verdict).bound
         if bound is None or self.reached(verdict) is None:
             return None
-        if verdict.bad or figure is None:
+        if verdict.bad or verdict.failed or figure is None:
             return -math.inf
         return bound - figure if self.kind in UPPER else figure - bound
 
@@ -257,7 +258,7 @@ class Target:
         figure, bound = self.figure(verdict), self.bound
         if self.kind in ("metric", "agreement", "mismatch") or bound is None or self.reached(verdict) is None:
             return None
-        if verdict.bad or figure is None:
+        if verdict.bad or verdict.failed or figure is None:
             return math.inf
         if self.kind == "sqnr":
             return 10 ** ((bound - figure) / 10)
@@ -285,7 +286,7 @@ class Target:
         """The figure of a verdict in words."""
         figure = self.figure(verdict)
         if verdict.bad:
-            return f"{verdict.bad} NaN or Inf"
+            return "no outputs, as its run fails" if failure_of(verdict) else f"{verdict.bad} NaN or Inf"
         if figure is None:
             return f"no {self.kind}"
         if self.kind == "sqnr":

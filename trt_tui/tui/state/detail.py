@@ -10,6 +10,7 @@ from trt_tui.core.codes import CODES, FP8, CodeType
 from trt_tui.core.moves.choice import Choice
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.keep import Keep
+from trt_tui.core.moves.keeping import RULE_TEXTS
 from trt_tui.core.moves.offers import made
 from trt_tui.core.network.hierarchy import FoldedRow, GroupRow, LayerRow, Scope
 from trt_tui.core.network.layers import Group
@@ -319,7 +320,8 @@ def _set_by(session: Session, config: PrecisionConfig, group: Group) -> str:
     choice = config.groups.get(group.name)
     default = group.label(config.default_for(group))
     if (kept := config.of(Keep).get(group.name)) is not None:
-        return f"{kept.note}; default {default}"
+        what = f" ({RULE_TEXTS[kept.rule]})" if kept.rule in RULE_TEXTS else ""
+        return f"{kept.note}{what}; default {default}"
     if choice is None:
         return f"default {default}"
     who = {"user": "you", "file": "the file"}.get(choice.reason, choice.reason)

@@ -107,6 +107,7 @@ class Figures:
         preview: What the builder would make of the groups, where no engine tells.
         made_of: Name of the config that the engine was built from where that is another one, "" where it is this one.
         scope_differs: How many groups below a scope run in another precision than asked, by path.
+        run_config: The config of the run, if it is not ``config``.
         parts: Name of the first group at which the engine of the run does something that is not simulated, or "".
         marks: `FOUND` or `TRIED` of groups, by name, while a search runs.
         times: Measured milliseconds by group, and ``scope_times`` by scope; both empty where none were measured.
@@ -139,6 +140,7 @@ class Figures:
     scope_times: Mapping[str, float] = field(default_factory=dict)
     marks: Mapping[str, str] = field(default_factory=dict)
     parts: str = ""
+    run_config: PrecisionConfig | None = None
 
     @cached_property
     def hidden(self) -> frozenset[str]:
@@ -314,8 +316,7 @@ class Figures:
 
     def asked(self, group: Group) -> Precision:
         """What a group is asked to run in, in this run."""
-        return self.config.precision_of(group) if self.run == "config" else config_precision(
-            self.run, group, self.config)
+        return (self.run_config or self.config).precision_of(group)
 
     def _made_style(self, differs: bool) -> str:
         return "stale" if self.made_of else "strong" if differs else "dim"
@@ -328,12 +329,6 @@ class Figures:
             return ""
         share = macs / self.model.all_macs
         return percent(share)
-
-
-def config_precision(run: str, group: Group, config: PrecisionConfig) -> Precision:
-    """What a group runs in in one of the uniform runs."""
-    other = config.other if config.other is not Precision.FILE else Precision.FP16
-    return PrecisionConfig.uniform(Precision(run), other).precision_of(group)
 
 
 def figures_of(session: Session, model: TreeModel, measure: Measure, run: str,
@@ -376,7 +371,7 @@ def figures_of(session: Session, model: TreeModel, measure: Measure, run: str,
         of=config_name(session) if run == "config" else RUN_TITLES[run],
         stale_of=config_name(session, last) if last is not None else "", flip=partial(flip_of, session),
         title=session.target.title if session.target is not None else "SQNR",
-        calm=run == "config" and is_met(session))
+        calm=run == "config" and is_met(session), run_config=session.run_configs()[run])
     result.top = max([0.05, *(value for value in values.values())]) if measure is Measure.OWNS else 0.0
     if session.searching and run == "config":
         result.marks = search_marks(session)
