@@ -12,6 +12,7 @@ from trt_tui.core.lowering.gated.sums import SUMS
 from trt_tui.core.lowering.rules import Offer, surrounding
 from trt_tui.core.measure.analysis import Analysis, Measured, Partial
 from trt_tui.core.measure.comparison import Errors, GroupErrors
+from trt_tui.core.measure.coordinates import coordinate_warnings, sample_shapes, with_coordinates
 from trt_tui.core.measure.forms import Forms
 from trt_tui.core.measure.fp16 import largest_inside, sentence
 from trt_tui.core.measure.masks import common_mask, kept_rows
@@ -54,6 +55,8 @@ def measure_layers(analysis: Analysis, configs: Mapping[str, PrecisionConfig], r
     if fp16:
         for _ in analysis.measure_largest(indices, hands):
             pass  # known already where the caller went step by step
+    coordinates = {run: coordinate_warnings(network, config, analysis.largest, lambda: sample_shapes(analysis))
+                   for run, config in configs.items()}
     errand = _OfFeed(configs, ranges, analysis.padded if common_mask(analysis.judged) else {}, isolated, fp16)
     errors: dict[str, dict[str, GroupErrors]] = {}
     sums: dict[str, dict[str, list[Sums]]] = {}
@@ -74,7 +77,8 @@ def measure_layers(analysis: Analysis, configs: Mapping[str, PrecisionConfig], r
                         for own, row in zip(pooled[kind], table, strict=True):
                             own.merge(dict(zip(SUMS, row, strict=True)))
                     done += 1
-                    errors[run] = _group_errors(network, config, measured, pooled, analysis.largest)
+                    errors[run] = with_coordinates(_group_errors(network, config, measured, pooled, analysis.largest),
+                                                   coordinates[run])
                     yield Partial(dict(errors), done, total)
     finally:
         errand.close()
