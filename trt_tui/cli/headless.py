@@ -211,6 +211,7 @@ def search_session(options: Options, config_path: str | None, force: bool, preci
             start = _with_rules(session, start).with_moves(session.config.ranges)
         if config_path is None:
             _say_rules(session, start)
+        session.history.apply(start)  # what is warned of meanwhile is said of it
         fixed: tuple[str, ...] = ()
         if request.method == "lower" and config_path is not None:
             start, fixed = lowered_beside(session.opened.outline, start, request.higher)

@@ -240,7 +240,8 @@ class State:
         framework = fp32.outputs if fp32 is not None and dumped and fp32.samples >= fp32.total else {}
         return replace(self.facts, framework={output: one.errors for output, one in framework.items()}, run=name,
                        verdict=self.results.of(config).verdict, half=self.measured("fp16").verdict,
-                       floats=config.other.value, codes=config.quantized in CODES, target=self.target,
+                       floats=config.other.value, codes=config.quantized in CODES,
+                       quantized=config.codes_in_use(self.outline).label, target=self.target,
                        in_float=self._in_float(self.outline))
 
     def _in_float(self, outline: Outline) -> InFloat | None:
