@@ -256,7 +256,8 @@ def _checks(session: Session, engines: Mapping[str, EngineResult]) -> list[str]:
 def _worst(session: Session, run: str) -> list[str]:
     """The groups that own most of a run's error; those that lose most by themselves where shares were not measured."""
     record, config, outline = session.measured(run), session.run_configs()[run], session.opened.outline
-    order = sorted(record.shares, key=lambda name: -record.shares[name].owns)[:LAYER_ROWS]
+    shares = record.shares
+    order = sorted(shares, key=lambda name: math.inf if shares[name].unknown else -shares[name].owns)[:LAYER_ROWS]
     title = f"error shares of {run_named(run, session.config.as_in_file)}"
     if not order:
         lossy = {name: one.isolated for name, one in record.groups.items()
@@ -276,6 +277,8 @@ def _worst(session: Session, run: str) -> list[str]:
     for name, errors in record.groups.items():
         if errors.warning:
             notes.append(f"{places.get(name, name)}: {errors.warning}")
+    notes += [f"{places.get(name, name)}: its share is unknown, as {one.unknown}" for name, one in shares.items()
+              if one.unknown]
     if not record.shares:
         rows = [[*row[:3], *row[5:7]] for row in rows]
     elif any(share.samples < session.opened.data.whatif for share in record.shares.values()):
@@ -287,6 +290,8 @@ def _owned(share: Share | None) -> tuple[str, str]:
     """What a group owns, and on how many samples that was taken."""
     if share is None:
         return "", ""
+    if share.unknown:
+        return "unknown", str(share.samples)
     figure = words.near(share.owns, share.margin, SIMULATED)
     return figure if math.isfinite(share.owns) else "brings NaN/Inf in FP32", str(share.samples)
 

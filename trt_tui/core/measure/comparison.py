@@ -170,12 +170,13 @@ class Share:
     """What one group owns of the judged error.
 
     Attributes:
-        owns: (E(c) - E(c, group in FP32)) / E(c); may be slightly negative.
+        owns: (E(c) - E(c, group in FP32)) / E(c); may be slightly negative. NaN if it is unknown.
         kept_db: Worst judged SQNR in dB with this group alone raised to FP32 (impact_kept), None if exact or bad.
         impact_db: Worst judged SQNR in dB with this group alone as in the run, all others FP32; None if unmeasured.
         samples: On how many of the judged samples it stands; the other figures too.
         margin: With 95 % confidence the share on all judged samples is so near; None where it was taken on all of them,
             or on too few to say.
+        unknown: Why ``owns`` says nothing, "" where it does.
     """
 
     owns: float
@@ -183,6 +184,7 @@ class Share:
     impact_db: float | None = None
     samples: int = 0
     margin: float | None = None
+    unknown: str = ""
 
 
 UNFUSED, MARKED = "unfused", "marked"
