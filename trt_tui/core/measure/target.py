@@ -370,6 +370,9 @@ def parse_target(text: str) -> Target:
     elif part is not None and kind != "metric":
         raise InputError(f"{text!r} is no target", f"{kind} has no parts: a metric has",
                          f"Write {kind}>=NUMBER, or OUTPUT:{kind}>=NUMBER for one output.")
+    if relative and match["number"][0] in "+-":
+        raise InputError(f"{text!r} is no target", f"{match['step']} and {match['number']} are two signs",
+                         f"Write {kind}>=base-{abs(number):g}{'%' if percent else ''}.")
     value = -number if match["step"] == "-" else number
     if (match["sign"] == "<=") is not (kind in UPPER):
         raise InputError(f"{text!r} is no target",
@@ -386,6 +389,9 @@ def parse_target(text: str) -> Target:
     if not math.isfinite(value):
         raise InputError(f"{text!r} is no target", "its bound is infinite",
                          f"Write {kind}{'<=' if kind in UPPER else '>='}NUMBER.")
+    if kind in UPPER and value < 0:
+        raise InputError(f"{text!r} is no target", f"{kind} is an error, which is never below 0",
+                         f"Write {kind}<={abs(value):g}.")
     if kind in SHARES and not 0 <= value <= 1:
         raise InputError(f"{text!r} is no target", f"{kind} lies between 0 and 1", f"Write {kind}>=0.99.")
     if output is not None and kind not in PER_OUTPUT:
