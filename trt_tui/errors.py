@@ -95,6 +95,13 @@ def system_error(error: OSError) -> InputError:
                       _REMEDIES.get(error.errno or 0, "Check that file or folder, and its permissions."))
 
 
+def wrong_size_error(tensor: str, declared: str, found: str) -> InputError:
+    """The error for a tensor that a file declares with another shape than a run gives it, both as texts."""
+    return InputError(f"the network declares a wrong shape for {tensor}", f"it declares {declared}, and a run on these "
+                      f"samples makes {found}", "Correct the declared shape, or export the network again with that "
+                      "dimension open.")
+
+
 FAILED_ALLOCATION = re.compile(r"bad_alloc|bad allocation|failed to allocate (?:memory|\d)|cannot allocate memory|"
                                r"out of memory|is smaller than requested bytes|CUDA failure 2\b|"
                                r"cudaErrorMemoryAllocation|_ALLOC(?:ATION)?_FAILED|resource allocation failed|"

@@ -7,6 +7,7 @@ import ctypes
 import functools
 import io
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from trt_tui.errors import (
     RunFailedError,
     TrtTuiError,
     memory_error,
+    wrong_size_error,
 )
 from trt_tui.files.reading import regular
 
@@ -44,6 +46,10 @@ _CAPTURING = {"enable_fallback": 0, "disabled_optimizers": ["MatMulAddFusion"]}
 
 _MOVING = "TransposeOptimizer_CPUExecutionProvider"
 """Moves a Transpose behind a cubic Resize to fewer values, which ONNX Runtime then refuses to run."""
+
+_WRONG_SIZE = re.compile(r"OrtValue provided for output '(?P<name>[^']*)'.*?has shape \{(?P<declared>[^}]*)\} but the "
+                         r"computed output shape for this run is \{(?P<found>[^}]*)\}")
+"""What it says where an output of a branch has another shape than the file declares."""
 
 _LACKING = ("It has no kernel for the types of that node here, BF16 often: export the network in FP32 or FP16, or "
             "judge its engine.")
@@ -225,6 +231,9 @@ class OnnxRuntimeRunner:
         except Exception as error:
             if FAILED_ALLOCATION.search(str(error)):
                 raise memory_error(_first_line(error)) from None
+            if wrong := _WRONG_SIZE.search(str(error)):
+                name = wrong["name"].partition("#")[0]
+                raise wrong_size_error(name, *(wrong[one].replace(",", "×") for one in ("declared", "found"))) from None
             raise RunFailedError("ONNX Runtime could not run the network", _first_line(error),
                                  "Check the data's shapes and types against the network's inputs.") from None
 

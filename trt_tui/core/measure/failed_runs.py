@@ -15,7 +15,7 @@ from trt_tui.core.measure.comparison import Caveat, Verdict
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import Outline
 from trt_tui.core.precision import Precision
-from trt_tui.errors import InputError, RunFailedError
+from trt_tui.errors import InputError, RunFailedError, wrong_size_error
 from trt_tui.words import first_few, plural
 
 _AT = re.compile(r"running (?P<operator>\w+) node\. Name: ?'(?P<name>[^']*)' ?(?:Status Message: )?(?P<said>.*)")
@@ -81,6 +81,22 @@ def rounding_error(cause: str) -> InputError:
     """Returns the error for a run that fails because of what was rounded."""
     return InputError("the network cannot be executed in these precisions", cause,
                       "Keep what computes indices and sizes in FP32: --keep indices, or the layers by name.")
+
+
+def refuse_wrong_outputs(network: Outline, results: Mapping[str, np.ndarray]) -> None:
+    """Refuses outputs of FP32 whose sizes are not those that the file declares: engines are built for these.
+
+    Raises:
+        InputError: a size differs.
+    """
+    for info in network.outputs:
+        declared, array = info.shape, results.get(info.name)
+        if declared is None or array is None:
+            continue
+        if len(declared) != array.ndim or any(isinstance(size, int) and size != own
+                                              for size, own in zip(declared, array.shape, strict=True)):
+            raise wrong_size_error(info.name, *("×".join(str(size or "?") for size in sizes)
+                                                for sizes in (declared, array.shape)))
 
 
 def _failure(network: Outline, error: RunFailedError) -> str:

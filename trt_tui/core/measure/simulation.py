@@ -14,7 +14,7 @@ from trt_tui.core.lowering.gated.compared import Compared
 from trt_tui.core.lowering.gated.gated import Gated
 from trt_tui.core.lowering.gated.lower import lower_gated
 from trt_tui.core.lowering.rules import LOW_FLOATS, Offer
-from trt_tui.core.measure.failed_runs import FailedRun, failed_caveat, lowers_nothing
+from trt_tui.core.measure.failed_runs import FailedRun, failed_caveat, lowers_nothing, refuse_wrong_outputs
 from trt_tui.core.measure.forms import Forms
 from trt_tui.core.measure.fp16 import LargestOfFeed, Measures
 from trt_tui.core.measure.held import FedAgain, Held
@@ -316,9 +316,11 @@ class Simulation:
         return self._reference.get(index)
 
     def own(self, index: int) -> dict[str, np.ndarray]:
-        """The network's own judged tensors in FP32 for one feed, measured once; raises as `reference`."""
+        """The network's own judged tensors in FP32 for one feed, measured once; raises as `reference`, and where the
+        file declares an output of another size."""
         if index not in self._own:
             result, _ = next(self._runs(PrecisionConfig.uniform(Precision.FP32), {}, [index]))
+            refuse_wrong_outputs(self.network, result)
             refuse_nan(self.judged, self.samples, index, result, "the FP32 network")
             self._note_shapes(self._fed.feed(index), result)
             self._own.put(index, result)
