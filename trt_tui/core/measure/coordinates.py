@@ -209,6 +209,7 @@ def _constant(network: Network, tensor: str) -> np.ndarray | None:
     if tensor not in network.constants:
         return None
     try:
-        return np.abs(network.constant(tensor))
+        magnitudes: np.ndarray = np.abs(network.constant(tensor))
     except TrtTuiError:
         return None
+    return magnitudes

@@ -114,10 +114,11 @@ def _failure(network: Outline, error: RunFailedError) -> str:
 
 def _unlike(array: np.ndarray) -> np.ndarray:
     """Returns NaN for floats; for others values that all differ."""
-    if array.dtype.kind == "f":
-        return np.full(array.shape, np.nan, array.dtype)
-    if array.dtype.kind == "b":
-        return ~array
-    if array.dtype.kind in "iu":
-        return np.where(array == 0, array.dtype.type(1), array.dtype.type(0))
-    return np.full(array.shape, "", array.dtype)
+    kind, unlike = array.dtype.kind, np.empty_like(array)
+    if kind == "f":
+        unlike[...] = np.nan
+    elif kind in "biu":
+        unlike[...] = array == 0
+    else:
+        unlike[...] = ""
+    return unlike

@@ -65,8 +65,8 @@ def refuse_wrong_sizes(model: ir.Model, file: str) -> None:
                  for side in ("declared", "inferred")]
         cause = f"{made} is declared with {sizes[0]}, and {node} gives it {sizes[1]}"
     else:
-        sizes = f": {found['first']} and {found['second']}" if found["first"] else ""
-        cause = f"{node} reads tensors whose declared sizes do not fit{sizes}"
+        both = f": {found['first']} and {found['second']}" if found["first"] else ""
+        cause = f"{node} reads tensors whose declared sizes do not fit{both}"
     raise InputError(f"{file} declares a wrong size", cause,
                      "Correct the declared shapes, or export the network again.")
 
