@@ -294,10 +294,11 @@ def test_the_sample_record_is_one_of_the_schema():
             assert set(output) <= errors
 
 
-@pytest.mark.parametrize(("perm", "crashes"), [([1, 0, 2], True), ([1, 2, 0, 3], True), ([2, 0, 1], False),
-                                               ([0, 2, 1], False)])
-def test_a_transpose_in_fp16_that_onnx_runtime_dies_of_is_said(perm, crashes, opened, tmp_path):
-    """As its 1.31 does: a process that loads the file under default options ends by a signal, or does not."""
+@pytest.mark.parametrize(("perm", "warned"), [([1, 0, 2], True), ([1, 2, 0, 3], True), ([2, 0, 1], False),
+                                              ([0, 2, 1], False)])
+def test_a_transpose_in_fp16_before_a_matmul_loads_as_the_note_of_its_export_says(perm, warned, opened, tmp_path):
+    """A process of its own loads the file, since a runtime that fuses the two may crash. Without a note it loads by
+    default; with one it loads by the option that the note names. Whether it loads without that is the release's."""
     b = networks.Builder()
     shape = [32, 6, 32, 32][:len(perm)]
     x = b.node("Reshape", ["x", b.weight("to", np.int64(shape))], "/apart")
@@ -307,10 +308,12 @@ def test_a_transpose_in_fp16_that_onnx_runtime_dies_of_is_said(perm, crashes, op
     network = opened(b.model([networks.floats("x", 3, 64, *shape[2:])], [networks.floats("y", *ends)]))
     path = tmp_path / "typed.onnx"
     _, lines = write_typed(network, PrecisionConfig.uniform(Precision.FP16), {}, path)
-    assert any("ORT_ENABLE_EXTENDED" in line for line in lines) is crashes
-    load = f"import onnxruntime as o; o.InferenceSession({str(path)!r}, providers=['CPUExecutionProvider'])"
+    assert any("ORT_ENABLE_EXTENDED" in line for line in lines) is warned
+    load = ("import onnxruntime as o; s = o.SessionOptions(); "
+            f"{'s.graph_optimization_level = o.GraphOptimizationLevel.ORT_ENABLE_EXTENDED; ' if warned else ''}"
+            f"o.InferenceSession({str(path)!r}, s, providers=['CPUExecutionProvider'])")
     done = subprocess.run([sys.executable, "-c", load], capture_output=True, check=False)
-    assert (done.returncode < 0) == (crashes and ort.__version__.startswith("1.31"))
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(("opset", "other", "stored"), [

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
 
 from tests.networks import Builder, floats
 from tests.networks.decoder import attention as core
@@ -33,8 +34,8 @@ def growing_of(opened, build):
     """A network whose last tensor is its output, with no group yet."""
     b = Builder()
     last = build(b)
-    return Growing(opened(b.model([floats("x", 1, 4, 8, 8), floats("z", 1, 4, 8, 8)],
-                                  [floats(last, None, None, None, None)])).graph)
+    output = helper.make_tensor_value_info(last, TensorProto.FLOAT, None)
+    return Growing(opened(b.model([floats("x", 1, 4, 8, 8), floats("z", 1, 4, 8, 8)], [output])).graph)
 
 
 def behind_first(opened, build):

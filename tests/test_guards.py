@@ -275,3 +275,15 @@ def test_a_share_of_the_work_needs_the_work_of_all():
     blind = replace(outline, layers=tuple(replace(layer, macs=None) if layer.name in able[-1].layers else layer
                                           for layer in outline.layers))
     assert in_float(blind, config, None) is None
+
+
+def test_a_quantized_run_is_called_by_its_own_type(run, mlp, tmp_path):
+    for guard, warned, _ in CASES:
+        floats = warned.in_float and replace(warned.in_float, timed=False)
+        facts = replace(warned, run="FP8", quantized="FP8", in_float=floats)
+        assert not any("INT8" in alarm.line for alarm in said(guard, facts).alarms), guard
+    report = tmp_path / "report.md"
+    code, out, err = run("search", mlp.model, "--data", mlp.data, "--precision", "fp8", "--tolerance", "sqnr>=40",
+                         "-o", tmp_path / "p.json", "--markdown", report)
+    assert code in (0, 1, None) and "FP8 looks better here than it is" in err
+    assert "INT8" not in out + err + report.read_text(), err

@@ -347,3 +347,25 @@ def test_a_comparison_counts_what_would_not_run_as_asked(run, tmp_path, monkeypa
     assert {name: one["preview"]["not_as_asked"] for name, one in record["runs"].items()} == {
         "fp16": [], "int8": others, "config": others}
     assert "2 of 7 groups would not run as asked: /up/ConvTranspose" in out.read_text("utf-8")
+
+
+def test_the_scheme_of_a_partly_quantized_file_lists_the_rest_with_its_share(run, tmp_path):
+    b = networks.Builder()
+
+    def pair(name, tensor, shape):
+        scale, zero = b.weight(f"{name}.scale", np.float32(0.05)), b.weight(f"{name}.zero", np.int8(0))
+        codes = b.node("QuantizeLinear", [tensor, scale, zero], f"/{name}/q")
+        return b.node("DequantizeLinear", [codes, scale, zero], f"/{name}/dq")
+
+    first = b.node("MatMul", [pair("x", "x", 2), pair("w1", b.kernel("w1", (16, 48), 16), 2)], "/first")
+    b.node("MatMul", [b.node("Relu", [first], "/act"), b.kernel("w2", (48, 16), 48)], "/second", output="y")
+    model = tmp_path / "partly.onnx"
+    onnx.save(b.model([networks.floats("x", 4, 16)], [networks.floats("y", 4, 16)]), model)
+    code, text, err = run("inspect", model, "--scheme")
+    assert code == 0, err
+    assert "50% of 0.006144 million MACs in the file in INT8" in text, text
+    assert "not INT8: 1 group (/second/MatMul), 50% of the MACs: FP32 in the file" in text
+    code, _, _ = run("inspect", model, "--scheme", "--json", tmp_path / "s.json", "--markdown", tmp_path / "s.md")
+    scheme = json.loads((tmp_path / "s.json").read_text())["scheme"]
+    assert scheme["macs"] == {"all": 6144, "asked": 3072} and scheme["skipped"][0]["macs"] == 3072
+    assert "50% of the MACs: FP32 in the file" in (tmp_path / "s.md").read_text()

@@ -1,6 +1,7 @@
 """Ranges as a user gives them: typed, on the command line, in the app, and calibration methods beside each other."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,9 +11,14 @@ from tests.screen import answered, opened, press, status
 from trt_tui.core.calibration.given import amax_chosen, amax_given, chosen_from_data
 from trt_tui.core.calibration.statistics import Accumulator
 from trt_tui.core.codes import FP8, INT8
+from trt_tui.core.measure.comparison import Errors, OutputErrors, Verdict
+from trt_tui.core.measure.target import parse_target
+from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.file import read_config
 from trt_tui.core.network.network import open_network
 from trt_tui.errors import InputError
+from trt_tui.jobs import events as ev
+from trt_tui.session.methods import best_method, method_rows, methods_record, ranked_by
 
 
 @pytest.mark.parametrize(("text", "amax"), [("2.5", 2.5), ("0", 0.0), ("1e3", 1e3), ("p99.9", None), ("P50", None),
@@ -82,3 +88,27 @@ async def test_in_the_app(tmp_path):
         assert main.session.config.ranges[tensor].amax == 2.5
         await press(pilot, "z")
         assert tensor not in main.session.config.ranges and "undo" not in status(main).lower()
+
+
+def _row(method, sqnr, agreement=None, metric=None, z=None):
+    outputs = {"y": OutputErrors(Errors(sqnr, 0.9, max_abs=1.0)), **({"z": OutputErrors(Errors(z))} if z else {})}
+    return ev.MethodRow(method, Verdict(outputs, {"m.py:f1": metric} if metric is not None else {}, agreement, 4, 4),
+                        1.0, 4)
+
+
+@pytest.mark.parametrize(("target", "rows", "best", "column"), [
+    (None, [_row("minmax", 10.0), _row("mse", 12.0)], "mse", "SQNR"),
+    (None, [_row("minmax", None), _row("mse", 12.0)], "mse", "SQNR"),
+    ("agreement>=0.99", [_row("minmax", 10.0, 1.0), _row("mse", 12.0, 1.0)], "mse", "top-1"),
+    ("agreement>=0.99", [_row("minmax", 10.0, 1.0), _row("mse", 12.0, 0.5)], "minmax", "top-1"),
+    ("agreement>=0.99", [_row("minmax", 10.0), _row("mse", 12.0)], "mse", "SQNR"),
+    ("metric>=0.5", [_row("minmax", 10.0, metric=0.9), _row("mse", 12.0, metric=0.8)], "minmax", "f1"),
+    ("y:sqnr>=5", [_row("minmax", 20.0, z=4.0), _row("mse", 12.0, z=11.0)], "minmax", "SQNR of y"),
+])
+def test_calibration_methods_are_ranked_by_a_column_of_the_table(target, rows, best, column):
+    session = SimpleNamespace(target=parse_target(target) if target else None,
+                              methods=ev.MethodsCompared(1, PrecisionConfig(), tuple(rows)))
+    header, *cells = method_rows(session)
+    assert best_method(session) == best and ranked_by(session) == column and column in header
+    values = {row[0]: row[header.index(column)] for row in cells}
+    assert all(values.values()) and methods_record(session)["ranked_by"] == column

@@ -2,19 +2,27 @@
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from tests import local
 from tests.local import H200, NO_GPU, QKV
+from tests.schemas import mismatches
 from trt_tui.cli.report import comparison_table
 from trt_tui.core.exporters.markdown import comparison_markdown
 from trt_tui.core.measure.agreement import gap_db
 from trt_tui.core.measure.comparison import Share
+from trt_tui.core.measure.group_sweep import Changed
+from trt_tui.core.measure.shares import impact_of, share_of
+from trt_tui.core.measure.sweep import Figure
 from trt_tui.core.measure.target import parse_target
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import Level
 from trt_tui.jobs import events as ev
+from trt_tui.tui.state.detail import detail_lines
+from trt_tui.tui.state.figures import Measure, figures_of
+from trt_tui.tui.state.tree import TreeModel, VisibleRow
 from trt_tui.tui.state.verdict import header_line
 from trt_tui.words import duration, megabytes, number, percent
 
@@ -142,3 +150,31 @@ def test_a_share_that_is_not_finite_is_said_in_words(built):
     assert percent(-math.inf) == percent(math.nan) == "–"
     report = comparison_markdown(session.record(), VIT, session.config)
     assert "inf %" not in report and "nan" not in report.lower().replace("nan/inf", "").replace("| nan |", "")
+
+
+def test_a_share_whose_interval_is_wider_than_the_error_is_unknown(built):
+    def swept(half):
+        known = Changed(Figure(-6319.74, half, 8, False), 12.0, 8)
+        return SimpleNamespace(samples=64, energy=1.0, of=lambda name: known)
+
+    wide, near = share_of(swept(2137.23), QKV), share_of(swept(0.99), QKV)
+    assert math.isnan(wide.owns) and wide.margin is None and "8 samples is ±213,723 points" in wide.unknown
+    assert near.owns == -6319.74 and near.margin == 0.99 and not near.unknown
+    assert impact_of(swept(2137.23), QKV, wide).unknown == wide.unknown
+    session = built(mixed=False)
+    other = VIT.groups[0].name
+    session.measured("int8").shares = {other: Share(0.5, samples=64), QKV: wide}
+    session.target = parse_target("sqnr>=50")
+    table = comparison_table(session)
+    assert "unknown" in table and "±213,723 points" in table and "631974" not in table
+    record = session.record()
+    group = record["runs"]["int8"]["groups"][QKV]
+    assert group["owns"] is None and "213,723" in group["owns_unknown"]
+    assert not mismatches(record, "comparison-v1")
+    report = comparison_markdown(record, VIT, session.config)
+    assert "| unknown |" in report and "631974" not in report
+    shown = figures_of(session, TreeModel(VIT), Measure.OWNS, "int8")
+    line = VisibleRow("x", 0, shown.model.rows[QKV])
+    assert QKV not in shown.values and shown.cells(line).value == "?"
+    assert "unknown: its interval" in "".join(span[0] for one in detail_lines(session, shown, line, 120, 40)
+                                              for span in one)

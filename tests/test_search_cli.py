@@ -9,6 +9,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests import local
@@ -92,9 +93,12 @@ def test_int8_that_meets_it_has_nothing_to_do(run, files, out):
     assert not read_config(out, open_network(files[0])).config.groups
 
 
-def test_what_fp32_misses_is_said_with_the_figure(run, files, out):
-    code, shown, told = run("search", *files, "--tolerance", "max_abs<=-1", "-o", out)
-    assert code == 1 and "cannot be met" in told and "max_abs ~.000" in told and "2 evaluations" in shown
+def test_what_fp32_misses_is_said_with_the_figure(run, files, out, tmp_path):
+    np.savez(files[2], **np.load(files[2]), labels=np.zeros(12))
+    (tmp_path / "m.py").write_text("def half(outputs, labels):\n    return 0.5\n")
+    code, shown, told = run("search", *files, "--metric", f"{tmp_path / 'm.py'}:half", "--tolerance", "metric>=0.9",
+                            "-o", out)
+    assert code == 1 and "cannot be met" in told and "half ~.5000" in told and "2 evaluations" in shown
     assert out.exists()
 
 

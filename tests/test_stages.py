@@ -92,6 +92,15 @@ def test_what_turns_inputs_into_those_of_production(there, said):
     assert compare_inputs("x", iter([(IMAGES, IMAGES.astype(np.float32))])).same
 
 
+@pytest.mark.parametrize("db", [50.4, 57.0])
+def test_inputs_that_differ_by_noise_alone_are_said_to_be_so_far_apart(db):
+    noise = RNG.standard_normal(IMAGES.shape)
+    there = IMAGES + noise * np.sqrt(np.mean(IMAGES**2) / np.mean(noise**2) / 10**(db / 10))
+    found = compare_inputs("x", iter([(IMAGES, there)]))
+    assert not found.same and explain(IMAGES, there) == ""
+    assert found.said.startswith(f"x is {db:.1f} dB apart") and "this" not in found.said
+
+
 def test_stages_have_names_of_their_own():
     with pytest.raises(InputError, match="two stages are called a"):
         stages_of(["a=q.onnx", "a=o.npz"], None, None)

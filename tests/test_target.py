@@ -38,6 +38,8 @@ def test_targets_are_read(text, bound):
     *((text, "no share") for text in ("sqnr>=20%", "metric>=90%", "max_abs<=1%")),
     ("sqnr<=20", "the higher"), ("f1<=20", "the higher"), ("sqnr[y]>=20", "has no parts"), ("f1>=90%", "no share"),
     ("y:f1>=2", "all outputs"), ("max_abs>=1e-2", "the lower"), ("y:metric>=0.5", "all outputs"),
+    ("metric>=base--1%", "two signs"), ("metric>=base+-1", "two signs"), ("metric>=base-+1%", "two signs"),
+    ("max_abs<=-1", "never below 0"), ("y:mean_abs<=-1e-3", "never below 0"), ("mse<=-2", "never below 0"),
     ("y:agreement>=0.5", "all outputs"), ("max_abs<=base-1", "no base"), (":sqnr>=20", "bounds one figure")])
 def test_what_is_no_target_is_refused_with_examples(text, why):
     with pytest.raises(InputError, match="is no target") as refused:

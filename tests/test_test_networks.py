@@ -75,8 +75,6 @@ def test_bert_ignores_what_its_mask_hides() -> None:
 def test_badly_named_network_runs_once_its_names_are_gone() -> None:
     model = networks.badly_named()
     onnx.checker.check_model(model)
-    with pytest.raises(Exception, match="same node name"):
-        networks.quiet_session(model)
     for node in model.graph.node:
         node.name = ""
     good = networks.small_resnet()

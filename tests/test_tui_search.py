@@ -172,7 +172,7 @@ async def test_a_tolerance_out_of_reach_changes_nothing(tmp_path):
     async with opened(tmp_path, target="max_abs<=0") as (app, main, pilot):
         before = main.session.config
         await press(pilot, "a")
-        app.screen.query_one("#tolerance", Input).value = "max_abs<=-1"
+        app.screen.query_one("#tolerance", Input).value = "metric>=base+1"
         await answered(pilot, "enter")
         assert main.session.config == before and "cannot be met" in status(main)
 

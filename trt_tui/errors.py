@@ -59,6 +59,10 @@ class OutOfMemoryError(InputError):
     """An allocation failed; less of the same may still fit."""
 
 
+class RunFailedError(TrtTuiError):
+    """A network that was loaded failed while it was executed; memory was not the cause."""
+
+
 class CancelledError(TrtTuiError):
     """The user stopped the job."""
 
@@ -89,6 +93,13 @@ def system_error(error: OSError) -> InputError:
     cause = error.strerror or str(error)
     return InputError(f"the system refused: {cause}", what and f"at {what}",
                       _REMEDIES.get(error.errno or 0, "Check that file or folder, and its permissions."))
+
+
+def wrong_size_error(tensor: str, declared: str, found: str) -> InputError:
+    """The error for a tensor that a file declares with another shape than a run gives it, both as texts."""
+    return InputError(f"the network declares a wrong shape for {tensor}", f"it declares {declared}, and a run on these "
+                      f"samples makes {found}", "Correct the declared shape, or export the network again with that "
+                      "dimension open.")
 
 
 FAILED_ALLOCATION = re.compile(r"bad_alloc|bad allocation|failed to allocate (?:memory|\d)|cannot allocate memory|"

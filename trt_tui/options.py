@@ -40,6 +40,7 @@ class Options:
     ort_ops: tuple[str, ...] = ()
     preview: bool = True
     keep: tuple[str, ...] = ()
+    no_keep: tuple[str, ...] = ()
     exact: bool = False
     tensor_ranges: tuple[tuple[str, str], ...] = ()
     gpus: str | None = None

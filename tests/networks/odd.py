@@ -95,7 +95,7 @@ def with_local_function(seed: int = 0) -> onnx.ModelProto:
 def badly_named(seed: int = 0) -> onnx.ModelProto:
     """`small_resnet` in which no Conv has a name and every Relu is named ``relu``.
 
-    ONNX Runtime refuses it until names are unique or absent.
+    ONNX Runtime may refuse it until names are unique or absent.
     """
     model = small_resnet(seed)
     for node in model.graph.node:

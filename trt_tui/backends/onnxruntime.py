@@ -7,6 +7,7 @@ import ctypes
 import functools
 import io
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,15 @@ from trt_tui.backends.onnxruntime_device import BOUND, GRAPH_RUNS, BoundRuns
 from trt_tui.core.network.chance import draws
 from trt_tui.core.network.naming import name_of
 from trt_tui.core.runner import Capabilities, Level, TensorInfo
-from trt_tui.errors import FAILED_ALLOCATION, BackendUnavailableError, InputError, TrtTuiError, memory_error
+from trt_tui.errors import (
+    FAILED_ALLOCATION,
+    BackendUnavailableError,
+    InputError,
+    RunFailedError,
+    TrtTuiError,
+    memory_error,
+    wrong_size_error,
+)
 from trt_tui.files.reading import regular
 
 _HELD_OUTSIDE_BYTES = 1024
@@ -37,6 +46,10 @@ _CAPTURING = {"enable_fallback": 0, "disabled_optimizers": ["MatMulAddFusion"]}
 
 _MOVING = "TransposeOptimizer_CPUExecutionProvider"
 """Moves a Transpose behind a cubic Resize to fewer values, which ONNX Runtime then refuses to run."""
+
+_WRONG_SIZE = re.compile(r"OrtValue provided for output '(?P<name>[^']*)'.*?has shape \{(?P<declared>[^}]*)\} but the "
+                         r"computed output shape for this run is \{(?P<found>[^}]*)\}")
+"""What it says where an output of a branch has another shape than the file declares."""
 
 _LACKING = ("It has no kernel for the types of that node here, BF16 often: export the network in FP32 or FP16, or "
             "judge its engine.")
@@ -218,8 +231,11 @@ class OnnxRuntimeRunner:
         except Exception as error:
             if FAILED_ALLOCATION.search(str(error)):
                 raise memory_error(_first_line(error)) from None
-            raise TrtTuiError("ONNX Runtime could not run the network", _first_line(error),
-                              "Check the data's shapes and types against the network's inputs.") from None
+            if wrong := _WRONG_SIZE.search(str(error)):
+                name = wrong["name"].partition("#")[0]
+                raise wrong_size_error(name, *(wrong[one].replace(",", "×") for one in ("declared", "found"))) from None
+            raise RunFailedError("ONNX Runtime could not run the network", _first_line(error),
+                                 "Check the data's shapes and types against the network's inputs.") from None
 
     def close(self) -> None:
         """Frees the session and the weights."""

@@ -163,7 +163,7 @@ def _compare_methods(options: Options, config_path: str | None, target: str | No
     from trt_tui.cli.headless import methods_session
     from trt_tui.core.calibration.methods import RANGE_METHODS
     from trt_tui.core.exporters.markdown import markdown_table, text_cell
-    from trt_tui.session.methods import best_method, method_rows, methods_miss, methods_record
+    from trt_tui.session.methods import best_method, method_rows, methods_miss, methods_record, ranked_by
     from trt_tui.words import table
 
     methods = RANGE_METHODS if text == "all" else tuple(dict.fromkeys(one.strip() for one in text.split(",")))
@@ -179,7 +179,9 @@ def _compare_methods(options: Options, config_path: str | None, target: str | No
             session)
         if "-" not in (json_path, markdown_path):
             print_table("\n".join(table(rows)))
-            click.echo(f"The best is {best_method(session)}: --calib-method {best_method(session)} takes it.", err=True)
+            best = best_method(session)
+            click.echo(f"The best is {best}, by {visible(ranked_by(session))}: --calib-method {best} takes it.",
+                       err=True)
         if misses := methods_miss(session):
             click.echo(f"Target not met by any method: {visible(misses)}", err=True)
             sys.exit(int(ExitCode.TOLERANCE_NOT_MET))

@@ -18,7 +18,7 @@ from trt_tui.core.engines.inspector import EngineReport
 from trt_tui.core.engines.preview import Preview
 from trt_tui.core.measure.comparison import Verdict
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.keeping import with_kept
+from trt_tui.core.moves.keeping import default_rules_note, with_kept
 from trt_tui.core.precision import Precision
 from trt_tui.core.search import lowered_beside, lowest
 from trt_tui.errors import CancelledError, ExitCode, TrtTuiError
@@ -169,7 +169,8 @@ def bundled(options: Options, config_path: str | None, precision: str | None, fo
     with _opened(options, config_path=config_path, force=force) as (session, drain, _):
         if precision is not None:
             uniform = PrecisionConfig.uniform(Precision(precision), options.other, options.tf32)
-            session.history.apply(with_kept(session.opened.outline, uniform, options.keep))
+            session.history.apply(_with_rules(session, uniform))
+            _say_rules(session, session.config)
         given = None
         if options.data is not None:
             session.compare(layers=False)
@@ -207,8 +208,11 @@ def search_session(options: Options, config_path: str | None, force: bool, preci
         start = session.config
         if precision is not None:
             outline = session.opened.outline
-            start = with_kept(outline, lowest(outline, (precision, *request.rungs), options.other, options.tf32),
-                              options.keep).with_moves(session.config.ranges)
+            start = lowest(outline, (precision, *request.rungs), options.other, options.tf32)
+            start = _with_rules(session, start).with_moves(session.config.ranges)
+        if config_path is None:
+            _say_rules(session, start)
+        session.history.apply(start)  # what is warned of meanwhile is said of it
         fixed: tuple[str, ...] = ()
         if request.method == "lower" and config_path is not None:
             start, fixed = lowered_beside(session.opened.outline, start, request.higher)
@@ -234,6 +238,20 @@ def search_session(options: Options, config_path: str | None, force: bool, preci
             yield session
         if failure is not None:
             raise failure
+
+
+def _with_rules(session: Session, config: PrecisionConfig) -> PrecisionConfig:
+    """Returns a config of uniform precisions with the rules of ``--keep`` and those that apply by default."""
+    outline = session.outline or session.preview
+    assert outline is not None, "a network that was opened was told of"
+    return session.with_default_rules(with_kept(outline, config, session.options.keep))
+
+
+def _say_rules(session: Session, config: PrecisionConfig) -> None:
+    """Prints on stderr which layers the default rules keep in a config, and why."""
+    outline = session.outline or session.preview
+    if outline is not None and (note := default_rules_note(outline, config)):
+        print(visible(note), file=sys.stderr)
 
 
 def _found(session: Session) -> bool:
@@ -306,7 +324,7 @@ def compared_dumps(first: str, second: str, threshold: float, model: str | None,
     with _opened(Options(model or ""), writes, opens=model is not None, config_path=config_path, force=force, lean=True
                  ) as (session, drain, _):
         if config_path is None:
-            session.history.apply(PrecisionConfig.uniform(Precision.FP16))
+            session.history.apply(session.with_default_rules(PrecisionConfig.uniform(Precision.FP16)))
         session.ask(rq.CompareDumps(first, second, threshold))
         drain()
         answer = session.answered
@@ -346,9 +364,10 @@ class Writer:
             if precision is None and config_path is None and outline.has_own_precisions:
                 precision = Precision.FILE.value
             self.config = self._session.config
-            if precision is not None:
-                uniform = PrecisionConfig.uniform(Precision(precision), options.other, options.tf32)
-                self.config = with_kept(outline, uniform, options.keep).with_moves(self._session.config.ranges)
+            if precision is not None or config_path is None:
+                uniform = PrecisionConfig.uniform(Precision(precision or Precision.INT8), options.other, options.tf32)
+                self.config = _with_rules(self._session, uniform).with_moves(self._session.config.ranges)
+                _say_rules(self._session, self.config)
             self._given, self._method = (given.by_codes, given.method) if given is not None else ({}, "")
             self._opened = opened.pop_all()
 

@@ -132,8 +132,10 @@ CONFIG = (
             help="What layers around those in INT8, FP8 or INT4 run in."),
     _config("--keep", multiple=True, metavar="RULE[=fp16]", shell_complete=layers,
             help="Keep what a rule names in FP32, or in the precision behind =, whatever else lowers it: layernorm, "
-            "softmax, embeddings, attention, head, ends (the first and the last that can be INT8), /REGEX/ or a layer; "
-            "several with commas, may be repeated."),
+            "softmax, embeddings, attention, head, ends (the first and the last that can be INT8), indices (kept "
+            "by default), /REGEX/ or a layer; several with commas, may be repeated."),
+    _config("--no-keep", multiple=True, type=click.Choice(["indices"]), help="Turn off a rule that keeps layers by "
+            "default: indices keeps in FP32 what computes values that become integers, indices or sizes."),
     _config("--range", "tensor_ranges", multiple=True, metavar="TENSOR=RANGE", help="Give a tensor this range: an amax "
             "like 2.5, a method (minmax, percentile, entropy, mse), p99.9 or top5-mean; may be repeated."),
     _config("--tf32", is_flag=True, help="Let FP32 layers use TF32, which keeps 10 bits of mantissa; applies to the "

@@ -19,6 +19,7 @@ from trt_tui.core.measure.metric_parts import part_rows
 from trt_tui.core.measure.sample_dependence import LITTLE_DB
 from trt_tui.core.measure.target import UPPER
 from trt_tui.core.moves.config import PrecisionConfig, tables
+from trt_tui.core.moves.keeping import default_rules_note
 from trt_tui.core.network.hierarchy import build_tree, titles
 from trt_tui.core.network.layers import Outline
 from trt_tui.core.search import Evaluation, Outcome
@@ -52,6 +53,9 @@ def comparison_table(session: Session) -> str:
         lines.append(f"{name} in {_metric_of(session)}: {words.metric_figure(value)}")
     if session.target is not None:
         lines.append(f"target: {' and '.join(target.shown for target in session.targets)}")
+    if note := next(filter(None, (default_rules_note(outline, config) for config in session.run_configs().values())),
+                    ""):
+        lines.append(note)
     rows = [["run", "output", "SQNR", "cosine", "worst sample", "NaN/Inf", session_metric(session), "ms", "MB", ""]]
     engines = _engines(session)
     if session.results.fp32_engine is not None:
@@ -267,7 +271,8 @@ def _checks(session: Session, engines: Mapping[str, EngineResult]) -> list[str]:
 def _worst(session: Session, run: str) -> list[str]:
     """The groups that own most of a run's error; those that lose most by themselves where shares were not measured."""
     record, config, outline = session.measured(run), session.run_configs()[run], session.opened.outline
-    order = sorted(record.shares, key=lambda name: -record.shares[name].owns)[:LAYER_ROWS]
+    shares = record.shares
+    order = sorted(shares, key=lambda name: math.inf if shares[name].unknown else -shares[name].owns)[:LAYER_ROWS]
     title = f"error shares of {run_named(run, session.config.as_in_file)}"
     if not order:
         lossy = {name: one.isolated for name, one in record.groups.items()
@@ -287,6 +292,8 @@ def _worst(session: Session, run: str) -> list[str]:
     for name, errors in record.groups.items():
         if errors.warning:
             notes.append(f"{places.get(name, name)}: {errors.warning}")
+    notes += [f"{places.get(name, name)}: its share is unknown, as {one.unknown}" for name, one in shares.items()
+              if one.unknown]
     if not record.shares:
         rows = [[*row[:3], *row[5:7]] for row in rows]
     elif any(share.samples < session.opened.data.whatif for share in record.shares.values()):
@@ -298,6 +305,8 @@ def _owned(share: Share | None) -> tuple[str, str]:
     """What a group owns, and on how many samples that was taken."""
     if share is None:
         return "", ""
+    if share.unknown:
+        return "unknown", str(share.samples)
     figure = words.near(share.owns, share.margin, SIMULATED)
     return figure if math.isfinite(share.owns) else "brings NaN/Inf in FP32", str(share.samples)
 

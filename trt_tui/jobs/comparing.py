@@ -4,7 +4,8 @@ import contextlib
 import time
 from collections.abc import Mapping
 
-from trt_tui.core.measure.comparison import GroupErrors
+from trt_tui.core.measure.comparison import GroupErrors, Verdict
+from trt_tui.core.measure.failed_runs import failure_of
 from trt_tui.core.measure.layers import measure_layers
 from trt_tui.core.measure.masks import common_mask
 from trt_tui.core.moves.config import PrecisionConfig
@@ -70,6 +71,9 @@ def send_layers(workspace: Workspace, store: Store, report: Report, runs: Mappin
     configs: dict[str, PrecisionConfig] = {}
     for name, config in runs.items():
         known = store.known(workspace, "layers", config, dict[str, GroupErrors])
+        verdict = store.known(workspace, "verdict", config, Verdict)
+        if verdict is not None and failure_of(verdict):
+            continue  # nothing comes out of it
         if known is not None:
             report.send(ev.LayersMeasured(report.job, name, config, known, workspace.judged_count, True))
         else:

@@ -11,6 +11,7 @@ from trt_tui.core.exporters.bundle import MOST_FEEDS, MOST_SAMPLE_BYTES, Iterati
 from trt_tui.core.exporters.subgraph import FP32, TYPED, around, check_tensors, piece, write_subgraph
 from trt_tui.core.lowering.ends import with_outputs
 from trt_tui.core.lowering.strong import lower_strong
+from trt_tui.core.measure.failed_runs import rounding_blamed
 from trt_tui.files.folders import new_folder, refuse_folder
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
@@ -54,7 +55,8 @@ def _iterations(workspace: Workspace, typed: ir.Model, start: Sequence[str], sto
             values = {**feed, **fp32.run(feed, named)}
             inputs = {name: values[name] for name in start}
             reference = {name: values[name] for name in stop}
-            one = Iteration(inputs, reference, lowered.run(inputs, list(stop)))
+            with rounding_blamed(network):
+                one = Iteration(inputs, reference, lowered.run(inputs, list(stop)))
             if found and sum(each.size for each in (*found, one)) > MOST_SAMPLE_BYTES:
                 break
             found.append(one)

@@ -17,13 +17,14 @@ from trt_tui.core.lowering.strong import lower_strong
 from trt_tui.core.measure.agreement import made_otherwise
 from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.comparison import EngineResult, Verdict
+from trt_tui.core.measure.failed_runs import FailedRun, failed_caveat
 from trt_tui.core.measure.judge import Judged, tensor_outputs
 from trt_tui.core.measure.tally import comparable
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import BuildSettings, EngineBackend, EngineRunner, Runner
-from trt_tui.errors import InputError, TrtTuiError
+from trt_tui.errors import InputError, RunFailedError, TrtTuiError
 from trt_tui.jobs.engine_building import BuilderLine, BuildProgress, Engine, build_engine
 from trt_tui.jobs.steps import Wait
 from trt_tui.jobs.store import EngineCache
@@ -213,7 +214,11 @@ def judge_as_built(analysis: Analysis, runner: Runner, feeds: Sequence[int],
     judged: list[Judged] = [one for one in analysis.judged if one.tensor in names]
     tally = analysis.tally(feeds, judged, against=analysis.own if own else None)
     for done, index in enumerate(feeds, 1):
-        tally.add(index, as_declared(analysis, runner.run(analysis.samples.feed(index), names)))
+        try:
+            outputs = as_declared(analysis, runner.run(analysis.samples.feed(index), names))
+        except RunFailedError as error:
+            outputs = FailedRun(analysis.own(index), failed_caveat(analysis.network, None, error))
+        tally.add(index, outputs)
         yield BuildProgress(phase, done, len(feeds))
     verdict: Verdict = tally.verdict()
     if not own:

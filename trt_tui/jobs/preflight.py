@@ -54,7 +54,7 @@ def _grown(workspace: Workspace, store: Store, report: Report, config: Precision
         for partial in workspace.analysis.verdict(config, {**ranges, **fixed}, workspace.feeds):
             worst = partial.value.worst
             sqnr = _decibels(worst[1].errors.sqnr_db if worst is not None else None)
-            report.progress(f"INT8 {phase}", partial.done, partial.total, since)
+            report.progress(f"{config.codes_in_use(network).label} {phase}", partial.done, partial.total, since)
             yield Urgency.VERDICT
         found.append(Grown(some.count, sqnr))
     for verdict in verdict_of(workspace, store, report, config):

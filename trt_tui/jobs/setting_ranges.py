@@ -21,7 +21,7 @@ def run(workspace: Workspace, store: Store, report: Report, request: rq.SetRange
     for tensor, text in request.ranges:
         if tensor not in network.activations:
             near = difflib.get_close_matches(tensor, network.activations, 3, 0.5)
-            raise InputError(f"no layer reads codes of {tensor}", "it has no range in INT8",
+            raise InputError(f"no layer reads codes of {tensor}", "so it has no range",
                              f"Did you mean {', '.join(near)}?" if near else "trt-tui inspect --nodes lists tensors.")
         amax_given(text)
     wanted = [tensor for tensor, text in request.ranges

@@ -108,7 +108,7 @@ def _measured(workspace: Workspace, store: Store, report: Report, run: str, conf
 def _raised(workspace: Workspace, store: Store, report: Report, config: PrecisionConfig, shares: Mapping[str, Share]
             ) -> Steps[None]:
     """Sends the error with the worst groups raised together."""
-    worst = sorted(shares, key=lambda name: -shares[name].owns)
+    worst = sorted((name for name in shares if not shares[name].unknown), key=lambda name: -shares[name].owns)
     order = tuple(name for name in worst if shares[name].owns >= LEAST_OWNED)[:RAISED_ROWS]
     if not order:
         return

@@ -5,6 +5,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 
 from trt_tui.core.measure.analysis import Partial
 from trt_tui.core.measure.comparison import Verdict
+from trt_tui.core.measure.failed_runs import failure_of
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.jobs import events as ev
@@ -13,6 +14,7 @@ from trt_tui.jobs.scheduler import Report
 from trt_tui.jobs.spreading import following, hands_of
 from trt_tui.jobs.steps import Steps, Urgency
 from trt_tui.jobs.store import Store
+from trt_tui.words import run_title
 from trt_tui.workspace import Workspace
 
 
@@ -75,11 +77,16 @@ def send_verdicts(workspace: Workspace, store: Store, report: Report, runs: Mapp
     since, done, feeds = time.monotonic(), 0, workspace.feeds
     measuring: Settling = {}
 
+    def tell_of_failure(run: str, accuracy: Verdict) -> None:
+        if why := failure_of(accuracy):
+            report.send(ev.Note(report.job, f"{run_title(run)} fails as it runs: {why}.", "warning"))
+
     def go_on(run: str) -> None:
         nonlocal done
         config, partial = runs[run], next(measuring[run])
         if partial.final:
             store.keep(workspace, "verdict", config, partial.value)
+            tell_of_failure(run, partial.value)
         if partial.final or partial.done == 1 or workspace.metric is None and report.due(f"verdict {run}"):
             report.send(ev.VerdictMeasured(report.job, run, config, partial.value, partial.final))
         done += 1
@@ -90,6 +97,7 @@ def send_verdicts(workspace: Workspace, store: Store, report: Report, runs: Mapp
         known = store.known(workspace, "verdict", config, Verdict)
         if known is not None:
             report.send(ev.VerdictMeasured(report.job, run, config, known, True))
+            tell_of_failure(run, known)
             continue
         measuring[run] = workspace.analysis.verdict(config, workspace.ranges, feeds, settle=True)
         go_on(run)

@@ -9,7 +9,7 @@ from trt_tui.core.data.watched import Source
 from trt_tui.core.guards.facts import Facts
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.file import LoadedConfig
-from trt_tui.core.moves.keeping import with_kept
+from trt_tui.core.moves.keeping import default_rules_note, with_kept
 from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.network.layers import Outline
 from trt_tui.core.precision import Precision
@@ -51,9 +51,14 @@ class Opening:
             return
         if event.outline.has_own_precisions:
             state.history = History(PrecisionConfig.uniform(Precision.FILE))
-        if state.automatic and self._resume:
-            self._resume_saved(event.outline)
-        state.history.apply(self._with_options(state.config))
+        resumed = state.automatic and self._resume and self._resume_saved(event.outline)
+        config = self._with_options(state.config)
+        if not resumed:
+            config = state.with_default_rules(config)
+            if not state.config_path and (note := default_rules_note(event.outline, config)):
+                state.log.append(note)
+                state.notice = note
+        state.history.apply(config)
         state.set_first_target()
         state.names.give(state.config)
         self._untouched = state.history.snapshot()
@@ -68,19 +73,20 @@ class Opening:
         assert network is not None, "a network that was opened was told of"
         return with_kept(network, replace(config, tf32=True) if options.tf32 else config, options.keep)
 
-    def _resume_saved(self, outline: Outline) -> None:
-        """Resumes the saved session of the same network."""
+    def _resume_saved(self, outline: Outline) -> bool:
+        """Resumes the saved session of the same network; returns False if there is none."""
         state = self._state
         saved = state.store.load(outline.structure_sha256, str(outline.path), outline)
         state.warnings.extend(state.store.lost)
         if saved is None:
-            return
+            return False
         if not state.target_text:
             state.target_text = self._saved_target = saved.target
         self._take_up(saved)
         if saved.note:
             state.warnings.append(saved.note)
             self._resumed = saved.note
+        return True
 
     def _take_up(self, saved: Saved) -> None:
         """Goes on with the configs of a session."""

@@ -19,6 +19,7 @@ from trt_tui.core.measure.reference import is_network
 from trt_tui.core.measure.target import Target, default_target, parse_target
 from trt_tui.core.measure.target_result import TargetResult, judge_accuracy
 from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.keeping import with_default_rules
 from trt_tui.core.network.layers import Outline
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import Level
@@ -219,8 +220,14 @@ class State:
         """The config of every run of `RUNS`."""
         other = self.config.other if self.config.other is not Precision.FILE else self.options.other
         tf32 = self.config.tf32
-        return {"fp16": PrecisionConfig.uniform(Precision.FP16, tf32=tf32),
-                "int8": PrecisionConfig.uniform(Precision.INT8, other, tf32), "config": self.config}
+        return {"fp16": self.with_default_rules(PrecisionConfig.uniform(Precision.FP16, tf32=tf32)),
+                "int8": self.with_default_rules(PrecisionConfig.uniform(Precision.INT8, other, tf32)),
+                "config": self.config}
+
+    def with_default_rules(self, config: PrecisionConfig) -> PrecisionConfig:
+        """Returns a config of uniform precisions with the rules that apply by default, less those turned off."""
+        network = self.outline or self.preview
+        return config if network is None else with_default_rules(network, config, self.options.no_keep)
 
     def measured(self, run: str) -> Measured:
         """What is known of the config of a run."""
@@ -239,7 +246,8 @@ class State:
         framework = fp32.outputs if fp32 is not None and dumped and fp32.samples >= fp32.total else {}
         return replace(self.facts, framework={output: one.errors for output, one in framework.items()}, run=name,
                        verdict=self.results.of(config).verdict, half=self.measured("fp16").verdict,
-                       floats=config.other.value, codes=config.quantized in CODES, target=self.target,
+                       floats=config.other.value, codes=config.quantized in CODES,
+                       quantized=config.codes_in_use(self.outline).label, target=self.target,
                        in_float=self._in_float(self.outline))
 
     def _in_float(self, outline: Outline) -> InFloat | None:

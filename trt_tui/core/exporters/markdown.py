@@ -354,8 +354,9 @@ def _worst(run: Mapping[str, Any], network: Outline | None) -> list[str]:
     layers: Mapping[str, Mapping[str, Any]] = run.get("layers", {})
     groups: Mapping[str, Mapping[str, Any]] = run.get("groups", {})
     shares = {name: group["owns"] for name, group in groups.items() if group.get("owns") is not None}
-    if shares:
-        names = sorted(shares, key=lambda name: -shares[name])
+    unknown = [name for name, group in groups.items() if group.get("owns_unknown")]
+    if shares or unknown:
+        names = [*sorted(shares, key=lambda name: -shares[name]), *unknown]
     else:
         names = sorted(layers, key=lambda name: _badness(
             layers[name].get("isolated") or layers[name].get("accumulated") or {}))
@@ -370,17 +371,18 @@ def _worst(run: Mapping[str, Any], network: Outline | None) -> list[str]:
                if count]
         rows.append((
             code_cell(name), _operator(network, name), str(layer.get("precision", "")).upper(),
-            near(shares[name], group.get("owns_margin"), mark) if name in shares else "", str(group.get("samples", "")),
+            near(shares[name], group.get("owns_margin"), mark) if name in shares else "unknown" * (name in unknown),
+            str(group.get("samples", "")),
             *(_decibels(layer[kind], mark) if kind in layer else "" for kind in ("isolated", "accumulated")),
             _decibels(kept, mark) if kept else "", ", ".join(bad)))
     header: tuple[str, ...] = ("layer", "operator", "precision", "share", "on samples", "isolated", "accumulated",
                                "alone in FP32", "NaN/Inf")
-    if not shares:
+    if not shares and not unknown:
         header, rows = (*header[:3], *header[5:]), [(*row[:3], *row[5:]) for row in rows]
     table = markdown_table(header, rows)
     rest = names[WORST_ROWS:]
     if rest:
-        together = percent(sum(max(shares[name], 0) for name in rest), mark) if shares else ""
+        together = percent(sum(max(shares.get(name, 0), 0) for name in rest), mark) if shares else ""
         table += ["", f"{len(rest)} more{f', together {together}' if together else ''}."]
     return table
 

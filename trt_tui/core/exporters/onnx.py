@@ -28,6 +28,9 @@ from trt_tui.files.writing import atomic, cannot_write
 MOST_INLINE_BYTES = (1 << 31) - (1 << 26)
 """Weights of more bytes than this together go into a data file: a protobuf file ends at 2 GiB, and nodes need room."""
 
+CRASHING_RUNTIMES = "1.31 and 1.32"
+"""The releases of ONNX Runtime that were seen to crash where `loading_note` says so; of others it is not known."""
+
 _SMALL_TENSOR_BYTES = 1024
 _ALIGNMENT = 4096
 
@@ -37,7 +40,7 @@ def loading_note(model: ir.Model) -> str:
 
     From `UNSAFE_OPSET` on: a MatMul of INT8 codes and the Add of its bias, which it makes a Reshape and a Gemm of. At
     any opset: a Transpose in FP16 that moves the first axis before a MatMul with a matrix, which it fuses and then dies
-    of (seen with 1.31 at its highest level; FP32 loads).
+    of (at its highest level; FP32 loads).
     """
     opset, notes = model.graph.opset_imports.get("", 0), []
     for node in model.graph:
@@ -47,8 +50,9 @@ def loading_note(model: ir.Model) -> str:
             notes.append(f"At opset {opset} ONNX Runtime may refuse this file under its default options, for a Q that "
                          "it adds itself: load it there with the session's entry session.disable_quant_qdq set to 1.")
         elif node.op_type == "MatMul" and (_batch_moved(*node.inputs) or _batch_moved(*reversed(node.inputs))):
-            notes.append("ONNX Runtime 1.31 may crash on this file at its highest level, where it fuses a Transpose in "
-                         "FP16 with a MatMul: load it there with graph_optimization_level ORT_ENABLE_EXTENDED.")
+            notes.append(f"ONNX Runtime may crash on this file at its highest level (seen: {CRASHING_RUNTIMES}), where "
+                         "it fuses a Transpose in FP16 with a MatMul: load it there with graph_optimization_level "
+                         "ORT_ENABLE_EXTENDED.")
     return " ".join(dict.fromkeys(notes))
 
 

@@ -3,10 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from trt_tui.core.codes import CODES
 from trt_tui.core.engines.made import Made, differs
 from trt_tui.core.engines.preview import ALONE, Preview
 from trt_tui.core.exporters.markdown import markdown_table, text_cell
 from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.keep import Keep
 from trt_tui.core.network.layers import Group, Outline
 from trt_tui.core.precision import Precision
 from trt_tui.words import first_few, percent, plural, table
@@ -22,16 +24,18 @@ HEADER = ("layer", "op", "asked", "made", "kernel", "around it", "")
 
 
 def scheme_record(network: Outline, config: PrecisionConfig, preview: Preview | None = None) -> dict[str, Any]:
-    """Groups by operator and precision, what is left out of the quantized precision and why, its share of the work.
+    """Groups by operator and precision, what is left out of the quantized precision, why, and its share of the work.
 
-    MACs are multiply-accumulates of one run, of the groups of which they are known.
+    MACs are multiply-accumulates of one run, of the groups of which they are known. Of a config as in the file, the
+    quantized precision is the lowest one that the file uses; any quantized type in it counts.
 
     Args:
         preview: Adds the share that the builder computes in it.
     """
     operators: dict[str, dict[str, int]] = {}
     skipped: dict[str, list[str]] = {}
-    low = config.quantized
+    as_in_file = config.quantized is Precision.FILE
+    low = config.lowest_in_use(network) if as_in_file else config.quantized
     work: dict[str, int] = {}
     for group in network.groups:
         asked = config.precision_of(group)
@@ -39,23 +43,34 @@ def scheme_record(network: Outline, config: PrecisionConfig, preview: Preview | 
         counts[group.label(asked)] = counts.get(group.label(asked), 0) + 1
         macs = [one for name in group.layers if (one := network.layer(name).macs) is not None]
         work[group.name] = sum(macs)
-        if asked is low or group.stands_for(asked) is low:
+        if _is_low(group, asked, low, as_in_file):
             continue
         choice = config.groups.get(group.name)
         why = group.refusals.get(low, "") if low in group.refusals else ""
         if choice is not None and not why:
             why = f"set to {group.label(asked)} by {'you' if choice.reason == 'user' else choice.reason}"
+        if not why and (kept := config.of(Keep).get(group.name)) is not None:
+            why = kept.note
+        if not why and group.given is not None and asked is Precision.FILE:
+            why = f"{group.given.label} in the file"
         skipped.setdefault(why or f"{low.label} is not what it was given", []).append(group.name)
     record: dict[str, Any] = {
-        "quantized": low.value, "other": config.other.value, "operators": operators,
-        "skipped": [{"why": why, "groups": names} for why, names in skipped.items()]}
-    everything = sum(work.values())
-    if everything and low is not Precision.FILE:
-        record["macs"] = {"all": everything, "asked": sum(
-            work[group.name] for group in network.groups if config.precision_of(group) is low)}
+        "quantized": low.value, "other": config.other.value, "as_in_file": as_in_file, "operators": operators,
+        "skipped": [{"why": why, "groups": names, "macs": sum(work[name] for name in names)}
+                    for why, names in skipped.items()]}
+    record["skipped"].sort(key=lambda one: -one["macs"])
+    if everything := sum(work.values()):
+        rest = sum(one["macs"] for one in record["skipped"])
+        record["macs"] = {"all": everything, "asked": everything - rest}
         if preview is not None and preview.refused is None:
             record["macs"]["made"] = sum(work[name] for name, made in preview.made.items() if made.precision is low)
     return record
+
+
+def _is_low(group: Group, asked: Precision, low: Precision, as_in_file: bool) -> bool:
+    """Returns True if a group runs in the quantized precision; as in a file in any quantized type, if that is one."""
+    stands_for = group.stands_for(asked)
+    return stands_for is low or as_in_file and low in CODES and stands_for in CODES
 
 
 def scheme_lines(record: Mapping[str, Any]) -> list[str]:
@@ -70,9 +85,12 @@ def scheme_lines(record: Mapping[str, Any]) -> list[str]:
         macs = record["macs"]
         made = f"; the builder computes {percent(macs['made'] / macs['all'])} in it" if "made" in macs else ""
         share = percent(macs["asked"] / macs["all"])
-        lines += [f"{share} of {macs['all'] / 1e6:.4g} million MACs asked in {low}{made}"]
-    lines += [f"not {low}: {plural(len(one['groups']), 'group')} ({first_few(one['groups'], _MOST)}): {one['why']}"
-              for one in record["skipped"]]
+        verb = "in the file" if record["as_in_file"] else "asked"
+        lines += [f"{share} of {macs['all'] / 1e6:.4g} million MACs {verb} in {low}{made}"]
+    for one in record["skipped"]:
+        share = f", {percent(one['macs'] / record['macs']['all'])} of the MACs" if one["macs"] else ""
+        lines += [f"not {low}: {plural(len(one['groups']), 'group')} ({first_few(one['groups'], _MOST)}){share}: "
+                  f"{one['why']}"]
     return lines
 
 

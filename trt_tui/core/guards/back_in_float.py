@@ -21,7 +21,7 @@ class BackInFloat(Guard):
     """See the module's docstring."""
 
     name = "back-in-float"
-    about = "how much of INT8's work is back in floats"
+    about = "how much of the quantized work is back in floats"
 
     def lacks(self, facts: Facts) -> str:
         """Why these facts tell it nothing."""
@@ -36,9 +36,9 @@ class BackInFloat(Guard):
         if found.share >= SHARE:
             of = "the time that they take in the INT8 engine" if found.timed else "their multiply-accumulates"
             half = facts.half if facts.floats == "fp16" else None
-            yield self.alarm(f"{percent(found.share)} of INT8's work is back in floats",
-                             f"{found.groups} of the {found.of} layers that could run in INT8 do not, with "
-                             f"{percent(found.share)} of {of}: little is left of what INT8 saves",
+            yield self.alarm(f"{percent(found.share)} of {facts.quantized}'s work is back in floats",
+                             f"{found.groups} of the {found.of} layers that could run in {facts.quantized} do not, "
+                             f"with {percent(found.share)} of {of}: little is left of what {facts.quantized} saves",
                              "FP16 between them overflows, which no range mends: try --other bf16, which has the range "
                              "of FP32." if half is not None and half.bad else
                              "Consider quantization-aware training, or try other ranges (--calib-method) and what is "

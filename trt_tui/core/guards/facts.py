@@ -147,6 +147,7 @@ class Facts:
         half: Of the run that is wholly in FP16.
         floats: What that run computes in outside of its codes.
         codes: Whether it is in codes by default.
+        quantized: The name of the quantized type of that run: ``INT8``, ``FP8`` or ``INT4``.
         target: What it must reach.
         in_float: Of that run; None where it is not in codes.
     """
@@ -166,6 +167,7 @@ class Facts:
     half: Verdict | None = None
     floats: str = ""
     codes: bool = False
+    quantized: str = "INT8"
     target: Target | None = None
     in_float: InFloat | None = None
 

@@ -38,5 +38,6 @@ class FewSamples(Guard):
             return
         whose = f"the ranges of {visible(ranges.name)} are" if ranges.source == CONFIG else "calibration is"
         yield self.alarm(f"{whose} from {plural(ranges.samples, 'sample')}",
-                         f"below {LEAST} the ranges miss what few inputs have, and INT8 looks better here than it is",
+                         f"below {LEAST} the ranges miss what few inputs have, and {facts.quantized} looks better here "
+                         "than it is",
                          f"Give {LEAST} or more with --calib-data, or more --data: every fourth batch calibrates.")

@@ -1,4 +1,4 @@
-"""FP16's rounding alone gives the error that is to be mended: no layer raised from INT8 to FP16 can help.
+"""FP16's rounding alone gives the error that is to be mended: no layer raised from a quantized type to FP16 can help.
 
 Rule: it warns where the run misses the target, FP16 throughout misses it too, and the worst output's SQNR in FP16 is
 less than 1 dB above the run's.
@@ -49,5 +49,5 @@ class Fp16Floor(Guard):
         if half_db - run_db < LESS_THAN_DB:
             yield self.alarm(f"FP16's rounding alone gives the error of {facts.run}",
                              f"FP16 throughout has {half_db:.1f} dB, {facts.run} {run_db:.1f}, and both miss the "
-                             "target: raising layers from INT8 to FP16 gains nothing",
+                             f"target: raising layers from {facts.quantized} to FP16 gains nothing",
                              "Raise what loses in FP16 to FP32 (the FP16 run's shares say which), or use --other bf16.")

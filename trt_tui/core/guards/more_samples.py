@@ -1,4 +1,4 @@
-"""Whether more calibrating samples would change INT8: its SQNR with a quarter, a half and all of them.
+"""Whether more calibrating samples would change a quantized run: its SQNR with a quarter, a half and all of them.
 
 Rule: it warns where the worst output's SQNR with all of the calibrating samples is 1 dB or more away from that with
 half of them, and went the same way (or stayed, within 0.1 dB) from a quarter to a half; at 3 dB and more in any case.
@@ -22,7 +22,7 @@ class MoreSamples(Guard):
     """See the module's docstring."""
 
     name = "more-samples"
-    about = "INT8 with a quarter, a half and all of the calibrating samples"
+    about = "the quantized run with a quarter, a half and all of the calibrating samples"
 
     def lacks(self, facts: Facts) -> str:
         """Why these facts tell it nothing."""
@@ -37,9 +37,9 @@ class MoreSamples(Guard):
             return
         said = ", ".join(f"{one.sqnr_db:.1f} dB with {one.samples}" for one in facts.grown)
         if gain > 0:
-            yield self.alarm("more calibrating samples would help", f"INT8 gives {said}, and still rises",
+            yield self.alarm("more calibrating samples would help", f"{facts.quantized} gives {said}, and still rises",
                              "Give more with --calib-data.")
         else:
-            yield self.alarm("INT8 falls with more calibrating samples",
+            yield self.alarm(f"{facts.quantized} falls with more calibrating samples",
                              f"it gives {said}: outliers in a few samples widen the ranges of all",
                              "Give more samples, and try --calib-method percentile or entropy, which leave them out.")

@@ -18,6 +18,7 @@ import numpy as np
 
 from trt_tui.core.data.gathered import Place, gathered
 from trt_tui.core.measure.comparison import Caveat, Verdict
+from trt_tui.core.measure.failed_runs import FailedRun, rounding_error
 from trt_tui.core.measure.fp16_range import find_large_values, range_caveats, uses_fp16
 from trt_tui.core.measure.held import FedAgain, Held
 from trt_tui.core.measure.judge import Judged
@@ -150,9 +151,11 @@ class Analysis(Simulation):
         """Yields ``tensors`` of a config, feed by feed: what is judged, what a metric is given, what was asked for.
 
         Raises:
-            InputError: an INT8 layer's input has no range.
+            InputError: an INT8 layer's input has no range, or rounding makes the run fail.
         """
         for result, _ in self._runs(config, ranges, self.indices(feeds)):
+            if isinstance(result, FailedRun):
+                raise rounding_error(result.caveat.text)
             yield result
 
     def reference_metric(self, feeds: Sequence[int] | None = None) -> dict[str, float]:

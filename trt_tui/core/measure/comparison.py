@@ -79,8 +79,8 @@ class Caveat:
     """A reason why the values of a run may not hold in production.
 
     Attributes:
-        kind: A short name for records: "overflow", "may overflow", "unchecked range", "steady output", "trivial
-            target", "known gap" or "builds differ".
+        kind: A short name for records: "failed run", "overflow", "may overflow", "unchecked range", "steady output",
+            "trivial target", "known gap" or "builds differ".
         text: The reason as one sentence without a full stop, for people.
         gap_db: The caveat counts only if the margin to the target is smaller than this, in dB; None if it always
             counts.
@@ -142,6 +142,11 @@ class Verdict:
         return sum(one.errors.bad for one in self.outputs.values())
 
     @property
+    def failed(self) -> bool:
+        """True if the run misses every target, whatever its values are."""
+        return any(caveat.fails for caveat in self.caveats)
+
+    @property
     def headline(self) -> float | None:
         """The metric's first value."""
         return next(iter(self.metric.values()), None)
@@ -182,12 +187,13 @@ class Share:
     """What one group owns of the judged error.
 
     Attributes:
-        owns: (E(c) - E(c, group in FP32)) / E(c); may be slightly negative.
+        owns: (E(c) - E(c, group in FP32)) / E(c); may be slightly negative. NaN if it is unknown.
         kept_db: Worst judged SQNR in dB with this group alone raised to FP32 (impact_kept), None if exact or bad.
         impact_db: Worst judged SQNR in dB with this group alone as in the run, all others FP32; None if unmeasured.
         samples: On how many of the judged samples it stands; the other figures too.
         margin: With 95 % confidence the share on all judged samples is so near; None where it was taken on all of them,
             or on too few to say.
+        unknown: Why ``owns`` says nothing, "" where it does.
     """
 
     owns: float
@@ -195,6 +201,7 @@ class Share:
     impact_db: float | None = None
     samples: int = 0
     margin: float | None = None
+    unknown: str = ""
 
 
 UNFUSED, MARKED = "unfused", "marked"

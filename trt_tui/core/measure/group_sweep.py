@@ -325,7 +325,8 @@ class GroupSweep:
             if not self._lowered:  # in the ratio to the config's, which is known of all samples
                 base = (self._parts(self._base(units)) * weights[:, None]).sum(0)
                 whole = self._parts(np.array(self.swept.noise)).sum(0)
-                outputs = outputs * np.where(base > 0, whole / np.where(base > 0, base, 1.0), 1.0)
+                with np.errstate(invalid="ignore"):  # a config that is not finite: neither is the figure
+                    outputs = outputs * np.where(base > 0, whole / np.where(base > 0, base, 1.0), 1.0)
         return Changed(figure, self._worst_db(outputs.sum(0)), samples)
 
     def _progress(self) -> tuple[float, float]:

@@ -12,6 +12,9 @@ from trt_tui.words import number, with_unit
 SAME_DB = 60.0
 """Inputs this close are the same: casts and codecs of FP32 leave more."""
 
+_IDENTITY = (1.0, 0.0)
+"""The scale and offset of inputs that are the same but for noise."""
+
 _MOST = 1 << 20
 """Elements that an explanation is looked for in."""
 
@@ -50,7 +53,10 @@ def compare_inputs(name: str, pairs: Iterator[tuple[np.ndarray, np.ndarray]]) ->
     found = InputDifference(name, errors, f"{name} is the same ({figure})")
     if found.same:
         return found
-    why = explain(*(np.concatenate(side) for side in zip(*first, strict=True))) if first else ""
+    sides = [np.concatenate(side) for side in zip(*first, strict=True)]
+    if sides and _line(*sides) == _IDENTITY:
+        return InputDifference(name, errors, f"{name} is {figure} apart, as after another resize, decoder or type")
+    why = explain(*sides) if sides else ""
     return InputDifference(name, errors, f"{name} differs ({figure}){f': {why}' if why else ''}")
 
 
@@ -63,21 +69,21 @@ def explain(here: np.ndarray, there: np.ndarray) -> str:
     """
     if here.size == 0 or not (np.isfinite(here).all() and np.isfinite(there).all()):
         return "production has NaN or Inf" if here.size else ""
-    if fit := _line(here, there):
+    if (fit := _line(here, there)) and fit != _IDENTITY:
         return f"there it is {_formula(*fit)}"
     for axis in range(1, here.ndim):
         if 2 <= here.shape[axis] <= 4:
             turned = np.flip(here, axis)
-            if _line(turned, there) == (1.0, 0.0):
+            if _line(turned, there) == _IDENTITY:
                 return f"its channels (axis {axis}) are in reverse order, as RGB and BGR are"
             each = [_line(np.take(here, index, axis), np.take(there, index, axis)) for index in range(here.shape[axis])]
-            if all(each):
+            if all(each) and any(one != _IDENTITY for one in each):
                 lines = "; ".join(f"channel {index} is {_formula(*one)}" for index, one in enumerate(each) if one)
                 return f"normalised otherwise: there {lines}"
-    if here.ndim == 4 and here.shape[2] == here.shape[3] and _line(here.swapaxes(2, 3), there) == (1.0, 0.0):
+    if here.ndim == 4 and here.shape[2] == here.shape[3] and _line(here.swapaxes(2, 3), there) == _IDENTITY:
         return "height and width are swapped"
     for axis in range(1, here.ndim):
-        if here.shape[axis] > 4 and _line(np.flip(here, axis), there) == (1.0, 0.0):
+        if here.shape[axis] > 4 and _line(np.flip(here, axis), there) == _IDENTITY:
             return f"it is mirrored along axis {axis}"
     if len(here) > 1 and (order := _order(here, there)) is not None:
         return f"the samples are in another order: there {', '.join(map(str, order[:5]))}, … of those here"

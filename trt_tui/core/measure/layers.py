@@ -12,6 +12,7 @@ from trt_tui.core.lowering.gated.sums import SUMS
 from trt_tui.core.lowering.rules import Offer, surrounding
 from trt_tui.core.measure.analysis import Analysis, Measured, Partial
 from trt_tui.core.measure.comparison import Errors, GroupErrors
+from trt_tui.core.measure.coordinates import coordinate_warnings, sample_shapes, with_coordinates
 from trt_tui.core.measure.forms import Forms
 from trt_tui.core.measure.fp16_range import LargeValue, RangeState, find_large_values, headroom_text, largest_inside
 from trt_tui.core.measure.magnitudes import Magnitudes
@@ -56,6 +57,8 @@ def measure_layers(analysis: Analysis, configs: Mapping[str, PrecisionConfig], r
         for _ in analysis.measure_magnitudes(indices, hands):
             pass  # known already where the caller went step by step
     magnitudes = analysis.magnitudes(indices) or Magnitudes()
+    coordinates = {run: coordinate_warnings(network, config, magnitudes.tensors, lambda: sample_shapes(analysis))
+                   for run, config in configs.items()}
     errand = _OfFeed(configs, ranges, analysis.padded if common_mask(analysis.judged) else {}, isolated, fp16)
     errors: dict[str, dict[str, GroupErrors]] = {}
     sums: dict[str, dict[str, list[Sums]]] = {}
@@ -76,7 +79,8 @@ def measure_layers(analysis: Analysis, configs: Mapping[str, PrecisionConfig], r
                         for own, row in zip(pooled[kind], table, strict=True):
                             own.merge(dict(zip(SUMS, row, strict=True)))
                     done += 1
-                    errors[run] = _group_errors(network, config, measured, pooled, magnitudes)
+                    errors[run] = with_coordinates(_group_errors(network, config, measured, pooled, magnitudes),
+                                                   coordinates[run])
                     yield Partial(dict(errors), done, total)
     finally:
         errand.close()

@@ -264,6 +264,8 @@ def run_record(network: Outline, run: Measured) -> dict[str, Any]:
         entry = {"owns": _number(share.owns)}
         if share.samples:
             entry["samples"] = share.samples
+        if share.unknown:
+            entry["owns_unknown"] = share.unknown
         if share.margin is not None:
             entry["owns_margin"] = _number(share.margin)
         if share.kept_db is not None:

@@ -12,6 +12,10 @@ from trt_tui.core.measure.comparison import Share, Verdict
 from trt_tui.core.measure.group_sweep import GroupSweep
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
+from trt_tui.words import plural
+
+MAX_MARGIN = 1.0
+"""A share whose interval reaches further to each side, as a part of the error, is unknown."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +36,11 @@ def share_of(sweep: GroupSweep, name: str) -> Share:
     """What a sweep with groups raised knows of one."""
     known = sweep.of(name)
     half = known.figure.half
-    return Share(known.figure.value, known.worst_db, samples=known.samples,
-                 margin=half if math.isfinite(half) and known.samples < sweep.samples else None)
+    margin = half if math.isfinite(half) and known.samples < sweep.samples else None
+    if margin is not None and margin > MAX_MARGIN:
+        return Share(math.nan, known.worst_db, samples=known.samples,
+                     unknown=f"its interval on {plural(known.samples, 'sample')} is ±{100 * margin:,.0f} points")
+    return Share(known.figure.value, known.worst_db, samples=known.samples, margin=margin)
 
 
 def impact_of(sweep: GroupSweep, name: str, share: Share | None = None) -> Impact:
@@ -42,7 +49,7 @@ def impact_of(sweep: GroupSweep, name: str, share: Share | None = None) -> Impac
     scale = energy if 0 < energy < math.inf else 1.0
     alone = math.inf if math.isinf(known.figure.value) else known.figure.value * scale
     share = share or Share(math.nan, samples=known.samples)
-    return Impact(share.owns, share.kept_db, known.worst_db, share.samples, share.margin, alone)
+    return Impact(share.owns, share.kept_db, known.worst_db, share.samples, share.margin, share.unknown, alone)
 
 
 def measure_cumulative(analysis: Analysis, config: PrecisionConfig, ranges: Mapping[str, float],

@@ -14,6 +14,7 @@ from trt_tui.core.lowering.gated.compared import Compared
 from trt_tui.core.lowering.gated.gated import Gated
 from trt_tui.core.lowering.gated.lower import lower_gated
 from trt_tui.core.lowering.rules import LOW_FLOATS, Offer
+from trt_tui.core.measure.failed_runs import FailedRun, failed_caveat, lowers_nothing, refuse_wrong_outputs
 from trt_tui.core.measure.forms import Forms
 from trt_tui.core.measure.held import FedAgain, Held
 from trt_tui.core.measure.judge import FLOAT, Judged, class_scores, kept_tensors, take, tensor_outputs
@@ -28,7 +29,7 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import Backend, Level, Runner
-from trt_tui.errors import OutOfMemoryError
+from trt_tui.errors import OutOfMemoryError, RunFailedError
 
 S = TypeVar("S", bound="Simulation")
 
@@ -253,6 +254,10 @@ class Simulation:
                     session = None
                     if not self._forms.lower():
                         raise
+                except RunFailedError as error:
+                    if lowers_nothing(self.network, config):
+                        raise
+                    result = FailedRun(self.own(index), failed_caveat(self.network, config, error)), {}
             yield result
 
     def _run(self, gated: Gated, runner: Runner, index: int, fed: Mapping[str, np.ndarray], compared: bool
@@ -318,9 +323,11 @@ class Simulation:
         return self._reference.get(index)
 
     def own(self, index: int) -> dict[str, np.ndarray]:
-        """The network's own judged tensors in FP32 for one feed, measured once; raises as `reference`."""
+        """The network's own judged tensors in FP32 for one feed, measured once; raises as `reference`, and where the
+        file declares an output of another size."""
         if index not in self._own:
             result, _ = next(self._runs(PrecisionConfig.uniform(Precision.FP32), {}, [index]))
+            refuse_wrong_outputs(self.network, result)
             refuse_nan(self.judged, self.samples, index, result, "the FP32 network")
             self._note_shapes(self._fed.feed(index), result)
             self._own.put(index, result)

@@ -11,7 +11,8 @@ from trt_tui.core.data.samples import Samples
 from trt_tui.core.lowering.gated.compared import COLUMNS
 from trt_tui.core.measure import metrics
 from trt_tui.core.measure.bootstrap import Drawing, Spread, rows_of
-from trt_tui.core.measure.comparison import Errors, OutputErrors, Verdict
+from trt_tui.core.measure.comparison import Caveat, Errors, OutputErrors, Verdict
+from trt_tui.core.measure.failed_runs import FailedRun
 from trt_tui.core.measure.judge import INTEGER, Judged, take
 from trt_tui.core.measure.masks import kept_elements
 from trt_tui.core.measure.metrics import Sums
@@ -53,6 +54,7 @@ class Tally:
         self._classifier = classifier
         self._scoring = scoring
         self._drawing = Drawing()
+        self._failures: list[Caveat] = []
         self.judged = tuple(judged)
         self.sums = {one.name: Sums() for one in judged if one.kind != INTEGER}
         self.differ = {one.name: [0, 0] for one in judged if one.kind == INTEGER}
@@ -75,6 +77,8 @@ class Tally:
         """
         rows = self._samples.rows(index)
         reference = self._reference(index)
+        if isinstance(test, FailedRun):
+            self._failures.append(test.caveat)
         for one in self.judged:
             expected = take(reference[one.tensor], one)
             if sums and one.name in sums:
@@ -148,11 +152,14 @@ class Tally:
             index, worst = self.worst.get(one.name, (None, math.inf))
             outputs[one.name] = OutputErrors(self.sums[one.name].errors(), index,
                                              worst if math.isfinite(worst) else None)
-        metric = self._metric(self._scoring) if self._scoring is not None and with_metric and self.kept else {}
+        metric = {}
+        if self._scoring is not None and with_metric and self.kept and not self._failures:
+            metric = self._metric(self._scoring)
         agreement = self.agreed / self.samples if self._classifier is not None and self.samples else None
         noise = [sums.noise for sums in self.sums.values()] or [one.errors.mismatch or 0.0 for one in outputs.values()]
         spread = self._drawing.spread() if self.samples == self.total else None
-        return Verdict(outputs, metric, agreement, self.samples, self.total, sum(noise) if noise else None, spread)
+        return Verdict(outputs, metric, agreement, self.samples, self.total, sum(noise) if noise else None, spread,
+                       caveats=tuple(self._failures[:1]))
 
     def noise(self) -> tuple[np.ndarray, np.ndarray]:
         """Noise and signal of each sample at each output that the judged error is made of; see `Drawing.noise`."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from trt_tui.core.measure.bootstrap import Interval
 from trt_tui.core.measure.comparison import Errors, Verdict
+from trt_tui.core.measure.failed_runs import failure_of
 from trt_tui.core.measure.judge import FLOAT, INTEGER, Judged, class_scores
 from trt_tui.core.network.layers import Outline
 from trt_tui.errors import InputError
@@ -179,7 +180,7 @@ class Target:
 
     def reached(self, verdict: Verdict) -> bool | None:
         """Whether a verdict meets the target; None where what it needs was not measured. NaN and Inf never pass."""
-        if verdict.bad:
+        if verdict.bad or verdict.failed:
             return False
         figure, bound = self.figure(verdict), self._at(verdict).bound
         if bound is None:
@@ -244,7 +245,7 @@ class Target:
         figure, bound = self.figure(verdict), self._at(verdict).bound
         if bound is None or self.reached(verdict) is None:
             return None
-        if verdict.bad or figure is None:
+        if verdict.bad or verdict.failed or figure is None:
             return -math.inf
         return bound - figure if self.kind in UPPER else figure - bound
 
@@ -258,7 +259,7 @@ class Target:
         figure, bound = self.figure(verdict), self.bound
         if self.kind in ("metric", "agreement", "mismatch") or bound is None or self.reached(verdict) is None:
             return None
-        if verdict.bad or figure is None:
+        if verdict.bad or verdict.failed or figure is None:
             return math.inf
         if self.kind == "sqnr":
             return 10 ** ((bound - figure) / 10)
@@ -286,7 +287,7 @@ class Target:
         """The figure of a verdict in words."""
         figure = self.figure(verdict)
         if verdict.bad:
-            return f"{verdict.bad} NaN or Inf"
+            return "no outputs, as its run fails" if failure_of(verdict) else f"{verdict.bad} NaN or Inf"
         if figure is None:
             return f"no {self.kind if self.part is None else self.title}"
         if self.kind == "sqnr":
@@ -352,6 +353,9 @@ def parse_target(text: str) -> Target:
     elif part is not None and kind != "metric":
         raise InputError(f"{text!r} is no target", f"{kind} has no parts: a metric has",
                          f"Write {kind}>=NUMBER, or OUTPUT:{kind}>=NUMBER for one output.")
+    if relative and match["number"][0] in "+-":
+        raise InputError(f"{text!r} is no target", f"{match['step']} and {match['number']} are two signs",
+                         f"Write {kind}>=base-{abs(number):g}{'%' if percent else ''}.")
     value = -number if match["step"] == "-" else number
     if (match["sign"] == "<=") is not (kind in UPPER):
         raise InputError(f"{text!r} is no target",
@@ -368,6 +372,9 @@ def parse_target(text: str) -> Target:
     if not math.isfinite(value):
         raise InputError(f"{text!r} is no target", "its bound is infinite",
                          f"Write {kind}{'<=' if kind in UPPER else '>='}NUMBER.")
+    if kind in UPPER and value < 0:
+        raise InputError(f"{text!r} is no target", f"{kind} is an error, which is never below 0",
+                         f"Write {kind}<={abs(value):g}.")
     if kind in SHARES and not 0 <= value <= 1:
         raise InputError(f"{text!r} is no target", f"{kind} lies between 0 and 1", f"Write {kind}>=0.99.")
     if output is not None and kind not in PER_OUTPUT:

@@ -3,12 +3,13 @@
 Sources: TensorRT's builder, which warns of LayerNorm in FP16 (its sums of squares overflow) and asks for FP32 there;
 the practice of quantizing neither the first nor the last layer (Zhou et al., "DoReFa-Net", 2016). The others go by what
 is computed: a look-up multiplies nothing, so that its codes only lose; an error of a head reaches the output as it is;
-one in attention's scores goes through an exponential.
+one in attention's scores goes through an exponential. A float that becomes an index has no small error (see
+`trt_tui.core.network.index_paths`); its rule, `indices`, is applied where nobody turns it off.
 """
 
 import difflib
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import TypeAlias
 
 from trt_tui.core.moves.config import PrecisionConfig
@@ -78,10 +79,11 @@ RULES: dict[str, Callable[[Named], list[str]]] = {
     "attention": _attention,
     "head": _head,
     "ends": _ends,
+    "indices": lambda network: list(network.index_groups),
 }
 """What each rule names: normalisations; softmax; look-ups in a constant table; scores, Softmax and values of each
 attention; the last layers that can be INT8 before each output, with what follows them; the first and the last layer
-that can be INT8."""
+that can be INT8; floats that become integers or positions."""
 
 RULE_TEXTS = {
     "layernorm": "normalisations",
@@ -90,8 +92,13 @@ RULE_TEXTS = {
     "attention": "QK, softmax and PV of each attention",
     "head": "the last products before the outputs",
     "ends": "first and last layer that can be INT8",
+    "indices": "values that become integers, indices or sizes",
 }
 """What each of `RULES` names, in a few words."""
+
+DEFAULT_RULES = ("indices",)
+"""The rules of `RULES` that are applied to a config that begins with uniform precisions, unless they are turned off. A
+config of a file or of a saved session has the rules that it was written with, and no others."""
 
 
 def groups_named(network: Named, names: Iterable[str]) -> tuple[str, ...]:
@@ -208,6 +215,40 @@ def with_kept(network: Named, config: PrecisionConfig, rules: Iterable[str]) -> 
         config = config.without_groups(groups).with_moves({
             group.name: Keep(rule, precision) for group in groups if group.name not in already})
     return config
+
+
+def with_default_rules(network: Named, config: PrecisionConfig, off: Collection[str] = ()) -> PrecisionConfig:
+    """Returns a config of uniform precisions with the groups kept in FP32 that `DEFAULT_RULES` name.
+
+    A group that is kept by another rule or set by the user stays as it is. A config as in the file, or in FP32
+    throughout, is returned unchanged.
+
+    Args:
+        off: Rules that are turned off.
+    """
+    if config.quantized in (Precision.FILE, Precision.FP32) and config.other in (Precision.FILE, Precision.FP32):
+        return config
+    for rule in DEFAULT_RULES:
+        if rule in off or not (names := RULES[rule](network)):
+            continue
+        free = [group for group in map(network.group, names) if len(group.allowed) > 1
+                and group.name not in config.held
+                and (group.name not in config.groups or config.groups[group.name].reason != "user")]
+        config = config.without_groups(free).with_moves({group.name: Keep(rule) for group in free})
+    return config
+
+
+def default_rules_note(network: Named, config: PrecisionConfig) -> str:
+    """Returns which groups the default rules keep in a config, why, and the option that turns them off; "" for none."""
+    kept = {target: move.rule for target, move in config.of(Keep).items() if move.rule in DEFAULT_RULES}
+    rules = dict.fromkeys(kept.values())
+    if not rules:
+        return ""
+    named = titles(build_tree(network.layers, network.groups))
+    rows = [named.get(group.name, group.name) for group in network.groups if group.name in kept]
+    reasons = " and ".join(RULE_TEXTS[rule] for rule in rules)
+    return (f"{plural(len(rows), 'fused layer')} kept in FP32 by rule {', '.join(rules)} ({reasons}): "
+            f"{first_few(rows)}. --no-keep {','.join(rules)} turns it off.")
 
 
 def rules_in(config: PrecisionConfig) -> dict[str, int]:

@@ -1,12 +1,14 @@
 """Shapes and types by onnx's inference."""
 
 import math
+import re
 from collections.abc import Mapping
 
 import onnx
 import onnx_ir as ir
 
 from trt_tui.core.network.conversion import without_weights
+from trt_tui.errors import InputError
 
 _LONGEST = 1 << 16
 """Elements of a tensor whose values onnx's inference may follow one by one: ten million take 9 s and hundreds of MB."""
@@ -30,6 +32,43 @@ def infer_shapes(model: ir.Model) -> str:
             if value.name in found:
                 ir.serde.deserialize_value_info_proto(found[value.name], value)
     return ""
+
+
+_CONTRADICTION = re.compile(
+    r"\(op_type:(?P<operator>[^,)]+)(?:, node name: (?P<name>.*?))?\): \[ShapeInferenceError\] (?:"
+    r"Inferred shape and existing shape differ in (?P<where>dimension \d+|rank): \((?P<inferred>\d+)\) vs "
+    r"\((?P<declared>\d+)\)|(?P<other>Dimension mismatch in unification between (?P<first>\d+) and (?P<second>\d+)|"
+    r"Incompatible dimensions))")
+"""What onnx's strict inference says of sizes that contradict each other."""
+
+
+def refuse_wrong_sizes(model: ir.Model, file: str) -> None:
+    """Refuses a model that declares sizes which its operators contradict: of an output, an input or a tensor between.
+
+    Raises:
+        InputError: with the node, and both sizes.
+    """
+    try:
+        proto = without_weights(model)[0]
+        onnx.shape_inference.infer_shapes(proto, strict_mode=True, data_prop=_longest(proto.graph) <= _LONGEST)
+    except Exception as error:  # onnx also stops at operators and types that it does not know
+        found = _CONTRADICTION.search(str(error))
+    else:
+        return
+    if found is None:
+        return
+    node = f"{found['operator']} {found['name'] or ''}".strip()
+    if found["where"]:
+        made = next((node.outputs[0].name for node in model.graph if node.name == found["name"]), "its result")
+        rank = found["where"] == "rank"
+        sizes = [f"{found[side]} axes" if rank else f"{found['where']} of {found[side]}"
+                 for side in ("declared", "inferred")]
+        cause = f"{made} is declared with {sizes[0]}, and {node} gives it {sizes[1]}"
+    else:
+        both = f": {found['first']} and {found['second']}" if found["first"] else ""
+        cause = f"{node} reads tensors whose declared sizes do not fit{both}"
+    raise InputError(f"{file} declares a wrong size", cause,
+                     "Correct the declared shapes, or export the network again.")
 
 
 def inferred(model: onnx.ModelProto) -> onnx.GraphProto:

@@ -210,6 +210,7 @@ class Outline:
         quantized_ranges: amax of activation tensors that carried Q/DQ pairs, by tensor name.
         free: What can be changed at no cost at run time.
         troubles: What is known to go wrong with groups in codes, by name; see `trt_tui.core.network.troubles`.
+        index_groups: Groups whose floats become integers or positions; see `trt_tui.core.network.index_paths`.
     """
 
     name: str
@@ -226,6 +227,7 @@ class Outline:
     quantized_ranges: Mapping[str, float] = field(default_factory=dict)
     free: Free = field(default_factory=Free)
     troubles: Mapping[str, tuple[Trouble, ...]] = field(default_factory=dict)
+    index_groups: tuple[str, ...] = ()
 
     @property
     def has_own_precisions(self) -> bool:

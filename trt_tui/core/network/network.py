@@ -18,6 +18,7 @@ from trt_tui.core.network.conversion import convert_opset
 from trt_tui.core.network.fusion.groups import find_groups
 from trt_tui.core.network.graph import LayerGraph
 from trt_tui.core.network.growth import refuse_growth
+from trt_tui.core.network.index_paths import find_index_groups
 from trt_tui.core.network.layers import Group, Outline, Shape
 from trt_tui.core.network.norms import find_free
 from trt_tui.core.network.opening import OpenedModel, open_model
@@ -81,7 +82,7 @@ class Network(Outline):
             identity.structure_sha256(graph, {**opened.unused_weights, **self.model.graph.initializers}, hashes),
             graph.opset, {name: digest[:3] for name, digest in hashes.items()}, notes,
             {tensor: amax for tensor, amax in opened.quantized_ranges.items() if graph.has_tensor(tensor)},
-            find_free(graph, groups), troubles_of(graph, graph.by_name, groups))
+            find_free(graph, groups), troubles_of(graph, graph.by_name, groups), find_index_groups(graph, groups))
         self._values = Constants(graph, self.model, backend)
         self._models: dict[int, ir.Model] = {self.opset: self.model}
         self._backend, self._operators = backend, operators

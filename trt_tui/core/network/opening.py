@@ -15,7 +15,7 @@ from trt_tui.core.network import low_floats, quantized
 from trt_tui.core.network.chance import chance_notes
 from trt_tui.core.network.conversion import convert_opset, drop_initializer_inputs, ir_version_for
 from trt_tui.core.network.given import Given
-from trt_tui.core.network.inference import infer_shapes
+from trt_tui.core.network.inference import infer_shapes, refuse_wrong_sizes
 from trt_tui.core.network.inlining import inline_functions
 from trt_tui.core.network.naming import FreshNames, name_nodes
 from trt_tui.core.network.qoperators import read_as_pairs, stored_blocks
@@ -71,7 +71,7 @@ def open_model(path: Path) -> OpenedModel:
 
     Raises:
         InputError: the file is missing, empty, not ONNX, truncated, older than opset 7, or its external data is
-            missing, too short or outside its folder.
+            missing, too short or outside its folder; or it declares sizes that contradict its operators.
     """
     opened = OpenedModel(*read_model(path))
     model = opened.model
@@ -90,6 +90,7 @@ def open_model(path: Path) -> OpenedModel:
     _end_subgraphs_in_results(model)
     inline_functions(model, path.name)
     name_nodes(model.graph)
+    refuse_wrong_sizes(model, path.name)
     if opset < BASE_OPSET:
         opened.model = model = _converted(opened, path, opset, BASE_OPSET)
     opset = model.graph.opset_imports[""]

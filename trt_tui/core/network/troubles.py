@@ -56,7 +56,7 @@ def troubles_of(network: LayerGraph, layers: Mapping[str, Layer], groups: Iterab
         known = list(_of_layers(network, group, layers))
         for place, which in ((0, "first"), (-1, "last")):
             if len(quantizable) > 2 and group is quantizable[place]:
-                known.append(Trouble(f"the {which} layer that can be INT8: often left in a float type", DOREFA))
+                known.append(Trouble(f"the {which} layer that can be quantized: often left in a float type", DOREFA))
         if known:
             found[group.name] = tuple(dict.fromkeys(known))
     return found
@@ -65,11 +65,11 @@ def troubles_of(network: LayerGraph, layers: Mapping[str, Layer], groups: Iterab
 def _of_layers(network: LayerGraph, group: Group, layers: Mapping[str, Layer]) -> Iterable[Trouble]:
     for layer in (layers[name] for name in sorted(group.anchors)):
         for why in narrow(network, [layer]).values():
-            yield Trouble(f"a Conv with {why}: ModelOpt leaves it out, as INT8 saves no time there", MODELOPT)
+            yield Trouble(f"a Conv with {why}: ModelOpt leaves it out, as quantization saves no time there", MODELOPT)
         if layer.op_type == "ConvTranspose":
             yield Trouble("a ConvTranspose: asked INT8 it is made Half or Float, a loss without speed", RTX)
         if layer.op_type in ("MatMul", "Gemm") and (why := _small(network, layer)):
-            yield Trouble(f"{why}: ModelOpt leaves it out, as INT8 saves no time there", MODELOPT)
+            yield Trouble(f"{why}: ModelOpt leaves it out, as quantization saves no time there", MODELOPT)
         if group.role == "PV":
             yield Trouble("it reads a Softmax: most values are near 0, where a scale up to 1 leaves few codes", FQ_VIT)
 

@@ -54,7 +54,7 @@ class Space:
                 f"{self.network.name} has no layer to raise to {self.higher.label}",
                 "it has no float layer" if not self.network.groups else "no layer runs in a lower precision than that"
                 + (" but those kept as they are" if self.start.held | self.fixed else ""),
-                "Start from a config with layers in INT8 (--precision int8), or raise to FP32.")
+                "Start from a config with quantized layers (--precision int8 or fp8), or raise to FP32.")
         object.__setattr__(self, "candidates", names)
 
     @cached_property

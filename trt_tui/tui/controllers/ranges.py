@@ -8,7 +8,7 @@ from trt_tui.core.network.layers import Group
 from trt_tui.core.precision import Precision
 from trt_tui.errors import TrtTuiError
 from trt_tui.jobs import events as ev
-from trt_tui.session.methods import best_method, method_rows
+from trt_tui.session.methods import best_method, method_rows, ranked_by
 from trt_tui.tui.controllers.controller import Controller, action
 from trt_tui.tui.keys import key
 from trt_tui.tui.screens.dialogs import Item, Picker, Prompt
@@ -127,5 +127,6 @@ class Ranges(Controller):
                 self.desk.changed()
                 self.desk.say(f"ranges by {method}: all is measured anew", "")
 
-        self.desk.app.push_screen(Picker(f"Calibration methods, {best_method(session)} is best", items,
+        self.desk.app.push_screen(Picker(f"Calibration methods, {best_method(session)} is best by {ranked_by(session)}",
+                                         items,
                                          session.options.calib_method, header=header), chosen)

@@ -10,6 +10,7 @@ from trt_tui.core.codes import CODES, FP8, CodeType
 from trt_tui.core.moves.choice import Choice
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.keep import Keep
+from trt_tui.core.moves.keeping import RULE_TEXTS
 from trt_tui.core.moves.offers import made
 from trt_tui.core.network.hierarchy import FoldedRow, GroupRow, LayerRow, Scope
 from trt_tui.core.network.layers import Group
@@ -319,7 +320,7 @@ def _set_by(session: Session, config: PrecisionConfig, group: Group) -> str:
     choice = config.groups.get(group.name)
     default = group.label(config.default_for(group))
     if (kept := config.of(Keep).get(group.name)) is not None:
-        return f"{kept.note}; default {default}"
+        return f"{kept.note} ({RULE_TEXTS.get(kept.rule, 'by name')}); default {default}"
     if choice is None:
         return f"default {default}"
     who = {"user": "you", "file": "the file"}.get(choice.reason, choice.reason)
@@ -403,7 +404,8 @@ def _long_detail(session: Session, found: Figures, group: Group, width: int) -> 
         lines.append([(" share    ", "dim"), (f"{found.instead(group)}: it has none", "dim")])
     elif share is not None:
         every = session.data.whatif if session.data is not None else share.samples
-        line: Line = [(" share    ", "dim"), (near(share.owns, share.margin, SIMULATED), "")]
+        line: Line = [(" share    ", "dim"), (share.unknown and f"unknown: {share.unknown}" or
+                                              near(share.owns, share.margin, SIMULATED), "")]
         if share.samples < every:
             line.append((f" on {share.samples} of {every} samples", "dim"))
         if share.impact_db is not None:

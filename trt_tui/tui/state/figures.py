@@ -107,6 +107,8 @@ class Figures:
         preview: What the builder would make of the groups, where no engine tells.
         made_of: Name of the config that the engine was built from where that is another one, "" where it is this one.
         scope_differs: How many groups below a scope run in another precision than asked, by path.
+        unknown: Groups whose share was measured and says nothing.
+        run_config: The config of the run, if it is not ``config``.
         parts: Name of the first group at which the engine of the run does something that is not simulated, or "".
         marks: `FOUND` or `TRIED` of groups, by name, while a search runs.
         times: Measured milliseconds by group, and ``scope_times`` by scope; both empty where none were measured.
@@ -139,6 +141,8 @@ class Figures:
     scope_times: Mapping[str, float] = field(default_factory=dict)
     marks: Mapping[str, str] = field(default_factory=dict)
     parts: str = ""
+    run_config: PrecisionConfig | None = None
+    unknown: frozenset[str] = frozenset()
 
     @cached_property
     def hidden(self) -> frozenset[str]:
@@ -273,7 +277,9 @@ class Figures:
         if value is not None and not bad and self.measure is Measure.OWNS and self.top > 0:
             bar = max(0.0, value / self.top)
         reason = row.refused if Precision.FP16 in group.refusals else ""
-        text = "NaN" if bad and self.measure is not Measure.OWNS else "" if value is None else self.value_text(value)
+        missing = UNKNOWN_GLYPH if group.name in self.unknown else ""
+        nan = bad and self.measure is not Measure.OWNS
+        text = "NaN" if nan else missing if value is None else self.value_text(value)
         name = self.model.titles[group.name] if full else row.label
         barred = self.run == "config" and not self.hidden.isdisjoint(Barrier.subject.of(group))
         mark = self.marks.get(group.name, PARTS if group.name == self.parts else BARRED if barred else " ")
@@ -314,8 +320,7 @@ class Figures:
 
     def asked(self, group: Group) -> Precision:
         """What a group is asked to run in, in this run."""
-        return self.config.precision_of(group) if self.run == "config" else config_precision(
-            self.run, group, self.config)
+        return (self.run_config or self.config).precision_of(group)
 
     def _made_style(self, differs: bool) -> str:
         return "stale" if self.made_of else "strong" if differs else "dim"
@@ -330,12 +335,6 @@ class Figures:
         return percent(share)
 
 
-def config_precision(run: str, group: Group, config: PrecisionConfig) -> Precision:
-    """What a group runs in in one of the uniform runs."""
-    other = config.other if config.other is not Precision.FILE else Precision.FP16
-    return PrecisionConfig.uniform(Precision(run), other).precision_of(group)
-
-
 def figures_of(session: Session, model: TreeModel, measure: Measure, run: str,
             last: PrecisionConfig | None = None) -> Figures:
     """The figures of a view.
@@ -346,6 +345,7 @@ def figures_of(session: Session, model: TreeModel, measure: Measure, run: str,
     errors = session.measured(run).groups
     stale: set[str] = set()
     values: dict[str, float] = {}
+    unknown: set[str] = set()
     bad = set()
     inside = engine_errors(session, run)
     for name, one in errors.items():
@@ -355,6 +355,7 @@ def figures_of(session: Session, model: TreeModel, measure: Measure, run: str,
     if measure is Measure.OWNS:
         measured = session.measured(run).shares
         values = {name: share.owns for name, share in measured.items() if math.isfinite(share.owns)}
+        unknown = {name for name, share in measured.items() if share.unknown}
         if run == "config" and last is not None:
             for name, share in session.results.of(last).shares.items():
                 if name not in measured and math.isfinite(share.owns):
@@ -376,7 +377,8 @@ def figures_of(session: Session, model: TreeModel, measure: Measure, run: str,
         of=config_name(session) if run == "config" else RUN_TITLES[run],
         stale_of=config_name(session, last) if last is not None else "", flip=partial(flip_of, session),
         title=session.target.title if session.target is not None else "SQNR",
-        calm=run == "config" and is_met(session))
+        calm=run == "config" and is_met(session), run_config=session.run_configs()[run],
+        unknown=frozenset(unknown))
     result.top = max([0.05, *(value for value in values.values())]) if measure is Measure.OWNS else 0.0
     if session.searching and run == "config":
         result.marks = search_marks(session)
@@ -459,7 +461,8 @@ def _sum_scopes(result: Figures) -> None:
         for scope in model.ancestors[name]:
             result.scope_raised[scope.path] = result.scope_raised.get(scope.path, 0) + 1
     if result.measure is Measure.OWNS and result.values:
-        result.scope_part = frozenset(scope.path for name in model.rows if name not in result.values
+        known = result.values.keys() | result.unknown
+        result.scope_part = frozenset(scope.path for name in model.rows if name not in known
                                       for scope in model.ancestors[name])
     result.scope_values, result.scope_bad, result.scope_stale = sums, frozenset(bad), frozenset(stale)
 
