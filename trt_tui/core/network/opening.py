@@ -11,7 +11,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from trt_tui.core.network import low_floats, quantized
+from trt_tui.core.network import adapters, low_floats, quantized
 from trt_tui.core.network.chance import chance_notes
 from trt_tui.core.network.conversion import convert_opset, drop_initializer_inputs, ir_version_for
 from trt_tui.core.network.given import Given
@@ -95,6 +95,7 @@ def open_model(path: Path) -> OpenedModel:
     opset = model.graph.opset_imports[""]
     if opset < CODES_OPSET and any(stored_blocks(node) for node in model.graph if node.op_type == "MatMulNBits"):
         opened.model = model = _converted(opened, path, opset, CODES_OPSET)
+    opened.notes += _grid_notes(model)
     model.ir_version = max(model.ir_version, ir_version_for(model.graph.opset_imports[""]))
     model.graph.sort()
     if spread := spread_rotary_caches(model):
@@ -130,6 +131,18 @@ def open_model(path: Path) -> OpenedModel:
     low_floats.drop_idle_casts(model.graph)
     opened.notes += chance_notes(model.graph.all_nodes()) + unread_notes(model.graph.all_nodes())
     return opened
+
+
+def _grid_notes(model: ir.Model) -> list[str]:
+    """Writes GridSamples so that TensorRT's parser reads them as ONNX does; returns what to know of it."""
+    notes = []
+    if found := adapters.leave_out_linear_modes(model):
+        notes.append(f"{first_few(found, most=2)} (GridSample): the parsers of TensorRT up to 11.1 and of TensorRT-RTX "
+                     "up to 1.5 read the mode linear of this file as nearest. Files that are written here leave the "
+                     "mode out, which is read as linear; build from these.")
+    if found := adapters.cubic_grids(model):
+        notes.append(f"{adapters.CUBIC_READ_AS_NEAREST.format(first_few(found, most=2))}. {adapters.OLDER_CUBIC}")
+    return notes
 
 
 def _said_of(given: Given) -> list[str]:
@@ -207,6 +220,7 @@ def _converted(opened: OpenedModel, path: Path, opset: int, target: int) -> ir.M
     try:
         # The converter wants a model that its own checker's IR rules accept.
         opened.model.ir_version = max(opened.model.ir_version, 4)
+        opened.notes += adapters.reading_notes(opened.model, target)
         model = convert_opset(opened.model, target)
     except Exception as error:
         if opset >= 13:
