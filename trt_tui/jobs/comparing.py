@@ -4,6 +4,8 @@ import contextlib
 import time
 from collections.abc import Mapping
 
+from trt_tui.core.lowering import rules
+from trt_tui.core.lowering.folds import Folds
 from trt_tui.core.measure.comparison import GroupErrors
 from trt_tui.core.measure.layers import measure_layers
 from trt_tui.core.measure.masks import common_mask
@@ -28,6 +30,7 @@ FP32_RUN = "fp32"
 def run(workspace: Workspace, store: Store, report: Report, request: rq.Compare) -> Steps[None]:
     """Measures the runs; sends their engines too, if they are known."""
     measured = yield from send_verdicts(workspace, store, report, request.runs)
+    _tell_of_raised_scales(workspace, report, request.runs)
     yield from reference_metric(workspace, store, report)
     for config in request.runs.values():
         known = store.engine(workspace, config)
@@ -61,6 +64,17 @@ def run(workspace: Workspace, store: Store, report: Report, request: rq.Compare)
         yield from sharing
     for name in order[1:]:
         yield from at(Urgency.BACKGROUND, send_shares(workspace, store, report, name, runs[name]))
+
+
+def _tell_of_raised_scales(workspace: Workspace, report: Report, runs: Mapping[str, PrecisionConfig]) -> None:
+    """Says which weight scales of the runs were raised for a bias, and what it costs."""
+    network, texts = workspace.network, dict[str, None]()
+    for config in runs.values():
+        folds = Folds(network, config)
+        rulings = rules.rule(network, config, workspace.ranges, constants=folds)
+        texts.update((one.text, None) for one in rules.raised_scales(network, rulings, folds))
+    for text in texts:
+        report.send(ev.Note(report.job, text, "warning"))
 
 
 def send_layers(workspace: Workspace, store: Store, report: Report, runs: Mapping[str, PrecisionConfig],

@@ -12,6 +12,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from trt_tui.core.network import adapters, low_floats, quantized
+from trt_tui.core.network.bias_quantization import overflowing_biases
 from trt_tui.core.network.chance import chance_notes
 from trt_tui.core.network.conversion import convert_opset, drop_initializer_inputs, ir_version_for
 from trt_tui.core.network.given import Given
@@ -155,6 +156,11 @@ def _said_of(given: Given) -> list[str]:
     if given.infinite:
         notes.append(f"The scale of {first_few(given.infinite, most=2)} is infinite: what it quantizes becomes NaN. "
                      "Quantizers write that for masks of -inf; quantize the network again without those layers.")
+    if found := overflowing_biases(given):
+        notes.append(f"ONNX Runtime cannot quantize the bias of {first_few(found, most=2)}, as it does under its "
+                     "default options: bias / (input scale x weight scale) overflows. Its results are wrong there, "
+                     "those of TensorRT are not. Load the file with the session's entry session.disable_quant_qdq "
+                     "set to 1.")
     if given.codes_alone:
         notes.append(codes_alone_note(given))
     return notes
