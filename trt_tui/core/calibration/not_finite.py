@@ -74,7 +74,7 @@ def find_first_not_finite(model: ir.Model, samples: Samples, feed: int, backend:
     for node in model.graph:
         said = f"{node.name} ({node.op_type})"
         for value in node.inputs:
-            if constant is None and (held := _held(value)):
+            if constant is None and value is not None and (held := _held(value)):
                 constant = name_of(value), held, said
         for value in node.outputs:
             amax = finite.get(value.name or "", 0.0)
@@ -121,7 +121,7 @@ def _amax(model: ir.Model, samples: Samples, feed: int, backend: Backend) -> Map
     return found
 
 
-def _held(value: ir.Value | None) -> str:
+def _held(value: ir.Value) -> str:
     """Returns what a constant holds that is not finite; "" for any other value."""
     stored = constant_tensor(value)
     if stored is None or not stored.dtype.is_floating_point():
@@ -141,7 +141,7 @@ def _zero_epsilon(node: ir.Node) -> str:
             continue
         for read in above.inputs:
             stored = constant_tensor(read)
-            if stored is not None and stored.dtype.is_floating_point() and not stored.numpy().any():
+            if read is not None and stored is not None and stored.dtype.is_floating_point() and not stored.numpy().any():
                 return f"constant {name_of(read)}, which {above.name} ({above.op_type}) adds,"
     return ""
 
