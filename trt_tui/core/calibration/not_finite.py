@@ -141,7 +141,9 @@ def _zero_epsilon(node: ir.Node) -> str:
             continue
         for read in above.inputs:
             stored = constant_tensor(read)
-            if read is not None and stored is not None and stored.dtype.is_floating_point() and not stored.numpy().any():
+            if read is None or stored is None or not stored.dtype.is_floating_point():
+                continue
+            if not stored.numpy().any():
                 return f"constant {name_of(read)}, which {above.name} ({above.op_type}) adds,"
     return ""
 
