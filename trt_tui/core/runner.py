@@ -58,6 +58,8 @@ class Capabilities:
     """It takes precisions from the types of the graph; else Q/DQ alone, and float precisions layer by layer."""
     weak: bool = False
     """It takes precisions layer by layer and ranges tensor by tensor (implicit quantization)."""
+    cubic_grids: bool = False
+    """Its parser reads the mode cubic of a GridSample of opset 20 or later as such; others read it as nearest."""
     reports_progress: bool = False
     """It tells the steps of a build, and heeds a stop between two of them."""
     hands_out: bool = False

@@ -4,6 +4,9 @@ import contextlib
 import time
 from collections.abc import Mapping
 
+from trt_tui.core.calibration.sweep import NotFiniteError
+from trt_tui.core.lowering import rules
+from trt_tui.core.lowering.folds import Folds
 from trt_tui.core.measure.comparison import GroupErrors, Verdict
 from trt_tui.core.measure.failed_runs import failure_of
 from trt_tui.core.measure.layers import measure_layers
@@ -13,6 +16,7 @@ from trt_tui.core.precision import Precision
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.amended import send_amended
+from trt_tui.jobs.calibrating import ensure_ranges
 from trt_tui.jobs.scheduler import Report
 from trt_tui.jobs.shares import send_shares
 from trt_tui.jobs.spreading import following, hands_of
@@ -28,9 +32,11 @@ FP32_RUN = "fp32"
 
 def run(workspace: Workspace, store: Store, report: Report, request: rq.Compare) -> Steps[None]:
     """Measures the runs; sends their engines too, if they are known."""
-    measured = yield from send_verdicts(workspace, store, report, request.runs)
+    runs = _measurable(workspace, store, report, request.runs)
+    measured = yield from send_verdicts(workspace, store, report, runs)
+    _tell_of_raised_scales(workspace, report, runs)
     yield from reference_metric(workspace, store, report)
-    for config in request.runs.values():
+    for config in runs.values():
         known = store.engine(workspace, config)
         if known is not None:
             report.send(ev.Built(report.job, config, known))
@@ -38,9 +44,13 @@ def run(workspace: Workspace, store: Store, report: Report, request: rq.Compare)
         known = store.engine(workspace, PrecisionConfig.uniform(Precision.FP32))
         if known is not None:
             report.send(ev.Fp32EngineJudged(report.job, known))
-    yield from send_amended(workspace, store, report, request.runs)
-    yield from settle(workspace, store, report, request.runs, measured)
-    runs = {name: config for name, config in request.runs.items() if name != FP32_RUN}
+    yield from send_amended(workspace, store, report, runs)
+    yield from settle(workspace, store, report, runs, measured)
+    runs = {name: config for name, config in runs.items() if name != FP32_RUN}
+    if why := workspace.analysis.no_shares_reason(workspace.feeds):
+        report.send(ev.Note(report.job, "Shares and errors at the layers are not measured, since FP32 is not finite "
+                                        f"either. {why}.", "warning"))
+        return
     order = sorted(runs, key=lambda name: name != request.shares_of) if request.shares_of is not None else []
     if not order:
         if request.layers:
@@ -62,6 +72,39 @@ def run(workspace: Workspace, store: Store, report: Report, request: rq.Compare)
         yield from sharing
     for name in order[1:]:
         yield from at(Urgency.BACKGROUND, send_shares(workspace, store, report, name, runs[name]))
+
+
+def _measurable(workspace: Workspace, store: Store, report: Report, runs: Mapping[str, PrecisionConfig]
+                ) -> Mapping[str, PrecisionConfig]:
+    """Returns the runs that have ranges; says which have none since the network in FP32 is not finite.
+
+    Only against something else than FP32 of the network are the others measured without them.
+
+    Raises:
+        InputError: see `ensure_ranges`.
+    """
+    if workspace.against is None:
+        return runs
+    found = {}
+    for name, config in runs.items():
+        try:
+            ensure_ranges(workspace, store, report, [config])
+        except NotFiniteError as error:
+            report.send(ev.Note(report.job, f"{name} is not measured: {error.title}. {error.cause}", "warning"))
+        else:
+            found[name] = config
+    return found
+
+
+def _tell_of_raised_scales(workspace: Workspace, report: Report, runs: Mapping[str, PrecisionConfig]) -> None:
+    """Says which weight scales of the runs were raised for a bias, and what it costs."""
+    network, texts = workspace.network, dict[str, None]()
+    for config in runs.values():
+        folds = Folds(network, config)
+        rulings = rules.rule(network, config, workspace.ranges, constants=folds)
+        texts.update((one.text, None) for one in rules.raised_scales(network, rulings, folds))
+    for text in texts:
+        report.send(ev.Note(report.job, text, "warning"))
 
 
 def send_layers(workspace: Workspace, store: Store, report: Report, runs: Mapping[str, PrecisionConfig],

@@ -16,7 +16,7 @@ from trt_tui.core.engines.failures import BuildFailed, ParseFailed
 from trt_tui.core.engines.rungs import EASED, FREE, PREFER, Ladder, Rung, one_line
 from trt_tui.core.exporters.onnx import export_typed
 from trt_tui.core.lowering.ends import with_outputs
-from trt_tui.core.lowering.releases import refuse_codes
+from trt_tui.core.lowering.releases import refuse_codes, refuse_cubic_grids
 from trt_tui.core.lowering.strong import lower_strong
 from trt_tui.core.lowering.told import lower_told
 from trt_tui.core.lowering.weak import lower_weak
@@ -101,6 +101,8 @@ def lower_for(network: Network, config: PrecisionConfig, ranges: Mapping[str, fl
         raise InputError("this config asks for BF16", f"{backend} has no BF16", "Use FP16 or FP32 for those layers.")
     takes = {*capabilities.codes, *((Precision.FP16_SUMS_FP32,) if capabilities.strong and not weak else ())}
     refuse_codes(network, config, takes, backend, gpu or capabilities.gpu)
+    if not capabilities.cubic_grids:
+        refuse_cubic_grids(network, backend)
     if weak:
         if not capabilities.weak:
             raise InputError("--weak cannot be honoured", f"{backend} is strongly typed only: it takes no precision "

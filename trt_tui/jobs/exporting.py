@@ -8,6 +8,7 @@ from trt_tui.core.data.places import refuse_over
 from trt_tui.core.exporters import production
 from trt_tui.core.exporters.onnx import export_typed, loading_note
 from trt_tui.core.lowering.applied import hidden_note
+from trt_tui.core.lowering.releases import refuse_cubic_grids
 from trt_tui.core.lowering.strong import lower_strong
 from trt_tui.core.moves.barrier import Barrier
 from trt_tui.core.moves.config import PrecisionConfig
@@ -36,6 +37,7 @@ def run(workspace: Workspace, store: Store, report: Report, request: rq.Export) 
     ranges, needless = ranges_to_write(workspace, store, report, config, request.given,
                                        every=request.kind == "calibration-cache")
     workspace.require_unchanged()
+    refuse_cubic_grids(network, "TensorRT")
     if request.kind == "onnx":
         written, lines = write_typed(network, config, ranges, path)
     else:

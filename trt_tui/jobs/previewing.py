@@ -20,6 +20,7 @@ from trt_tui.core.calibration.ranges import stamp
 from trt_tui.core.engines.preview import Barred, Preview, Refusal, broken, gained, same_engine, suspects, taken_apart
 from trt_tui.core.lowering.lowered import quantizes
 from trt_tui.core.lowering.rules import ARITHMETIC
+from trt_tui.core.measure.reference import is_network
 from trt_tui.core.moves.barrier import Barrier
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import Group
@@ -88,7 +89,8 @@ def hold(held: bool) -> None:
 def _subject(workspace: Workspace, sha256: str) -> Subject:
     """The network of a workspace, by its hash."""
     options = workspace.options
-    return Subject(str(workspace.network.path), sha256, options.reference, tuple(options.ort_ops),
+    reference = options.reference if options.reference is not None and is_network(options.reference) else None
+    return Subject(str(workspace.network.path), sha256, reference, tuple(options.ort_ops),
                    tuple((path, digest(path)) for path in options.production.plugins))
 
 

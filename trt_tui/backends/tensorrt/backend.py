@@ -8,6 +8,7 @@ from trt_tui.backends.tensorrt.build import build
 from trt_tui.backends.tensorrt.failures import COMPARE, FREE, MEMORY, load_error, start_error
 from trt_tui.backends.tensorrt.log import Message
 from trt_tui.backends.tensorrt.package import (
+    CUBIC_GRIDS,
     Package,
     buildable,
     dotted,
@@ -15,6 +16,7 @@ from trt_tui.backends.tensorrt.package import (
     load_polygraphy,
     module_for,
     not_starting,
+    release_of,
 )
 from trt_tui.backends.tensorrt.plugins import load_plugins
 from trt_tui.backends.tensorrt.run import TensorRTRunner
@@ -62,6 +64,7 @@ class TensorRTBackend:
             runs=runs, builds=True, real_fp16=True, bf16=hasattr(trt.DataType, "BF16"),
             codes=WEAK | codes, gpu=self._device.compute_capability if self._device is not None else None,
             strong=strong, weak=hasattr(trt.BuilderFlag, "INT8"),
+            cubic_grids=name == "tensorrt-rtx" and release_of(version) >= CUBIC_GRIDS,
             reports_progress=hasattr(trt, "IProgressMonitor"),
             hands_out=hasattr(trt.INetworkDefinition, "mark_unfused_tensors_as_debug_tensors"),
             compute_capabilities=targets)

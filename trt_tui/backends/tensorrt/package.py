@@ -19,6 +19,9 @@ EXTRAS = {"tensorrt": "tensorrt", "tensorrt-rtx": "rtx"}
 KNOWN = {"tensorrt": ((8, 6), (11,)), "tensorrt-rtx": ((1, 0), (1,))}
 """The oldest supported release and the newest known major version, by backend name."""
 
+CUBIC_GRIDS = (1, 7)
+"""The TensorRT-RTX release whose parser was seen to read the mode cubic of a GridSample; 1.4 reads it as nearest."""
+
 
 @dataclass(frozen=True)
 class Package:
@@ -59,12 +62,17 @@ def module_for(name: str) -> Any:
         raise BackendUnavailableError(title, "" if missing else str(error),
                                       f"pip install 'trt-tui[{EXTRAS[name]}]'") from None
     oldest, newest = KNOWN[name]
-    numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+    numbers = release_of(version)
     if numbers < oldest or numbers[0] > newest[0]:
         raise BackendUnavailableError(
             f"trt-tui does not support {name} {version}",
             f"it supports {'.'.join(map(str, oldest))} to {newest[0]}.x", f"pip install 'trt-tui[{EXTRAS[name]}]'")
     return module
+
+
+def release_of(version: str) -> tuple[int, ...]:
+    """Returns the first two numbers of a version."""
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:2])
 
 
 def not_starting(trt: Any) -> str:

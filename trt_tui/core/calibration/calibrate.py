@@ -13,15 +13,16 @@ import onnx_ir as ir
 
 from trt_tui.core.calibration.histogram import Histogram
 from trt_tui.core.calibration.methods import OTHER_CODES, RANGE_METHODS, chosen
+from trt_tui.core.calibration.not_finite import explained
 from trt_tui.core.calibration.ranges import Ranges
 from trt_tui.core.calibration.sweep import (
     MEMORY_LIMIT,
     Calibrating,
     Given,
+    NotFiniteError,
     OnRun,
     Probe,
     in_order,
-    not_finite,
     scalar,
     sweep,
 )
@@ -89,12 +90,13 @@ def calibrate(
     if method not in RANGE_METHODS:
         raise InputError(f"Unknown calibration method: {method}",
                          next_step=f"Choose one of {', '.join(RANGE_METHODS)}.")
-    if method == "minmax":
-        here = Here(Given(network_model, samples, backend))
-        ranges = _minmax(tensors, len(samples), hands if hands is not None else here, progress)
-        return Calibration(method, samples.count, samples.sha256(), ranges)
     histograms = {tensor: Histogram() for tensor in tensors}
-    sweep(network_model, histograms, samples, backend, progress, memory_limit, hands)
+    with explained(network_model, samples, backend):
+        if method == "minmax":
+            here = Here(Given(network_model, samples, backend))
+            ranges = _minmax(tensors, len(samples), hands if hands is not None else here, progress)
+            return Calibration(method, samples.count, samples.sha256(), ranges)
+        sweep(network_model, histograms, samples, backend, progress, memory_limit, hands)
     ranges = {tensor: chosen(histogram, method) for tensor, histogram in histograms.items()}
     others = {code.precision.value: {tensor: chosen(one, method, code) for tensor, one in histograms.items()}
               for code in OTHER_CODES if method != "percentile"}
@@ -155,7 +157,7 @@ def _minmax(tensors: Sequence[str], feeds: int, hands: Hands[Calibrating], progr
         for feed, amaxes in in_order(hands, errand, range(feeds), lambda one: 1, progress):
             for tensor, amax in amaxes.items():
                 if not math.isfinite(amax):
-                    raise not_finite(tensor, "NaN" if math.isnan(amax) else "an infinity", feed)
+                    raise NotFiniteError(tensor, "NaN" if math.isnan(amax) else "an infinity", feed)
                 ranges[tensor] = max(ranges[tensor], amax)
     finally:
         errand.close()

@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from trt_tui.core.calibration.histogram import Histogram, magnitudes
 from trt_tui.core.calibration.methods import chosen, methods_of
+from trt_tui.core.calibration.not_finite import explained
 from trt_tui.core.calibration.sweep import MEMORY_LIMIT, Calibrating, OnRun, sweep
 from trt_tui.core.codes import FP8, INT8
 from trt_tui.core.data.samples import Samples
@@ -231,5 +232,6 @@ def collect_stats(
     """
     axes = channel_axes or {}
     accumulators = {tensor: Accumulator(axes.get(tensor)) for tensor in tensors}
-    sweep(network_model, accumulators, samples, backend, progress, MEMORY_LIMIT, hands)
+    with explained(network_model, samples, backend):
+        sweep(network_model, accumulators, samples, backend, progress, MEMORY_LIMIT, hands)
     return {tensor: accumulator.result() for tensor, accumulator in accumulators.items()}

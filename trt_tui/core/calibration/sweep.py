@@ -167,6 +167,20 @@ class Slice:
     stop: int
 
 
+class NotFiniteError(InputError):
+    """A tensor that holds NaN or an infinity (``what``) in FP32, in a feed of the samples that calibrate.
+
+    `trt_tui.core.calibration.not_finite.explained` names the value that it comes from.
+    """
+
+    def __init__(self, tensor: str, what: str, feed: int, title: str = "", cause: str = "", next_step: str = ""
+                 ) -> None:
+        super().__init__(title or f"Tensor '{tensor}' holds {what} in FP32",
+                         cause or f"Seen while calibrating, in feed {feed}.",
+                         next_step or "Correct the network or the data: a range cannot be taken from it.")
+        self.tensor, self.what, self.feed = tensor, what, feed
+
+
 @dataclass(frozen=True)
 class _NotFinite:
     tensor: str
@@ -241,7 +255,7 @@ def sweep(
         for _, found in in_order(hands if hands is not None else Here(Given(model, samples, backend)), errand, slices,
                                  lambda one: one.stop - one.start, progress):
             if isinstance(found, _NotFinite):
-                raise not_finite(found.tensor, found.what, found.feed)
+                raise NotFiniteError(found.tensor, found.what, found.feed)
             for tensor, collector in found.items():
                 collectors[tensor].merge(collector)
     finally:
@@ -300,10 +314,3 @@ def _chunks(sizes: Mapping[str, int], limit: int) -> Iterator[list[str]]:
     yield chunk
 
 
-def not_finite(tensor: str, what: str, feed: int) -> InputError:
-    """The error of a tensor that holds NaN or an infinity (``what``) in a feed."""
-    return InputError(
-        f"Tensor '{tensor}' holds {what} in FP32",
-        f"Seen while calibrating, in feed {feed}.",
-        "Correct the network or the data: a range cannot be taken from it.",
-    )

@@ -27,6 +27,7 @@ from trt_tui.core.exporters.polygraphy import polygraphy_command, write_polygrap
 from trt_tui.core.exporters.trtexec import Files, command_lines, quoted_lines
 from trt_tui.core.lowering.applied import hidden_note
 from trt_tui.core.lowering.lowered import told_as
+from trt_tui.core.lowering.releases import refuse_cubic_grids
 from trt_tui.core.lowering.scales import activation_ranges
 from trt_tui.core.lowering.strong import lower_strong
 from trt_tui.core.lowering.told import lower_told
@@ -200,6 +201,8 @@ def _lowered(bundle: Bundle) -> tuple[Typed, Weak | None]:
         InputError: the release cannot take the config.
     """
     network, config, ranges = bundle.network, bundle.config, bundle.ranges
+    if bundle.release != "rtx":
+        refuse_cubic_grids(network, RELEASES[bundle.release])
     if bundle.release != "8.6":
         return lower_strong(network, config, ranges), None
     if Precision.BF16 in {*config.assignment(network).values()}:

@@ -4,10 +4,12 @@ from collections.abc import Collection
 
 from trt_tui.core.codes import CODES
 from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.adapters import CUBIC_READ_AS_NEAREST, OLDER_CUBIC, cubic_grids
 from trt_tui.core.network.layers import Outline
+from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
-from trt_tui.words import plural
+from trt_tui.words import first_few, plural
 
 WEAK = frozenset((Precision.INT8,))
 """Those of `asked_codes` that a TensorRT takes which is told precisions layer by layer."""
@@ -31,6 +33,20 @@ def asked_codes(network: Outline, config: PrecisionConfig) -> dict[Precision, li
         if precision in CODES or precision is Precision.FP16_SUMS_FP32:
             found.setdefault(precision, []).append(group.name)
     return found
+
+
+def refuse_cubic_grids(network: Network, who: str) -> None:
+    """Checks that no parser reads a GridSample of a network with another meaning than ONNX gives it.
+
+    Args:
+        who: The release, for messages.
+
+    Raises:
+        InputError: a GridSample of opset 20 or later has mode cubic.
+    """
+    if found := cubic_grids(network.model):
+        raise InputError(f"{who} may read {found[0]} with another meaning",
+                         CUBIC_READ_AS_NEAREST.format(first_few(found, most=2)), OLDER_CUBIC)
 
 
 def refuse_codes(network: Outline, config: PrecisionConfig, takes: Collection[Precision], who: str,

@@ -21,7 +21,8 @@ import onnx_ir as ir
 
 from trt_tui.core.calibration.ranges import for_codes
 from trt_tui.core.codes import CODES, CodeType
-from trt_tui.core.lowering import scales
+from trt_tui.core.lowering import bias_scales, scales
+from trt_tui.core.lowering.bias_scales import RaisedScale, weight_db
 from trt_tui.core.lowering.folds import Folds, folds_anything, rewritten
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import Group, Kind, Layer, Site
@@ -174,6 +175,8 @@ class Scale:
         axis: The axis along which they differ, None for one scale.
         block: How many values along the axis share one; None where each index of it has its own.
         read: The float type that the layer reads dequantized values in; None where it multiplies codes.
+        before: The values before they were raised for a bias, see `trt_tui.core.lowering.bias_scales`; None if they
+            were not.
     """
 
     values: np.ndarray
@@ -182,11 +185,13 @@ class Scale:
     axis: int | None = None
     block: int | None = None
     read: Precision | None = None
+    before: np.ndarray | None = None
 
     @property
     def key(self) -> tuple[object, ...]:
         """What decides, beside a tensor's values, what becomes of a weight."""
-        return self.held, self.code.precision, self.axis, self.block, self.read
+        return (self.held, self.code.precision, self.axis, self.block, self.read,
+                self.values.tobytes() if self.before is not None else None)
 
     def spread(self, shape: Sequence[int]) -> np.ndarray:
         """The values in a shape that those of the tensor divide by."""
@@ -273,10 +278,12 @@ def _scales(network: Network, group: Group, code: CodeType, amax: Mapping[str, f
             constants: Folds | None, known: Scaled | None = None) -> Mapping[Site, Scale]:
     """The scales of a group's sites; those of one layer's operands have one type."""
     sites = group.coded(code.precision)
+    biases = {site: bias_scales.bias_port(network, group, site) for site in sites if site.role == "weight"} \
+        if code.precision is Precision.INT8 else {}
     if known is not None:
         what = (group.name, code.precision, around, *(
             amax.get(site.tensor) if site.role != "weight" else constants and constants.key((site.layer, site.index))
-            for site in sites))
+            for site in sites), *(constants.key(port) for port in biases.values() if constants and port is not None))
         if what not in known:
             known[what] = _scales(network, group, code, amax, around, constants)
         return known[what]
@@ -289,6 +296,44 @@ def _scales(network: Network, group: Group, code: CodeType, amax: Mapping[str, f
         axis, block = scales.laid_out(network, site, code) if site.role == "weight" else (None, None)
         found[site] = Scale(round_to(scale, held[site.layer]), held[site.layer], code, axis, block,
                             None if code.activations else around)
+    for site, port in biases.items():
+        if port is not None and held[site.layer] is around:  # with Casts between nothing quantizes the bias
+            found[site] = _for_bias(network, found, site, port, constants)
+    return found
+
+
+def _for_bias(network: Network, found: Mapping[Site, Scale], site: Site, port: tuple[str, int],
+              constants: Folds | None) -> Scale:
+    """Returns the scale of a weight, raised where ONNX Runtime could not quantize the bias of the layer otherwise."""
+    scale = found[site]
+    read = [one for other, one in found.items() if other.layer == site.layer and other.role == "input"]
+    bias = bias_scales.bias_of(network, port, constants)
+    if len(read) != 1 or bias is None:
+        return scale
+    values = bias_scales.raised(scale.values, float(read[0].values), round_to(bias, scale.held), scale.held)
+    return scale if values is scale.values else replace(scale, values=values, before=scale.values)
+
+
+def raised_scales(network: Network, rulings: Mapping[str, Ruling], constants: Folds | None = None) -> list[RaisedScale]:
+    """Returns the weight scales that were raised for a bias, in network order, with what it costs.
+
+    Args:
+        constants: The weights as the config changes them, where the network has them unchanged.
+    """
+    found = []
+    for ruling in rulings.values():
+        for site, scale in ruling.scales.items():
+            if scale.before is None:
+                continue
+            port = site.layer, site.index
+            weight = network.constant(site.tensor) if constants is None else constants.constant(port)
+            assert weight is not None
+            costs = [weight_db(weight, quantized_weight(weight, one))
+                     for one in (replace(scale, values=scale.before), scale)]
+            changed = np.flatnonzero(scale.values != scale.before)
+            found.append(RaisedScale(site.layer, tuple(map(int, changed)) if scale.axis is not None else (),
+                                     scale.before.ravel()[changed], scale.values.ravel()[changed],
+                                     (costs[0], costs[1])))
     return found
 
 

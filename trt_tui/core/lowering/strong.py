@@ -286,8 +286,8 @@ def _at(network: Network, given: Given, opset: int) -> ir.Model:
         return convert_opset(given.model, opset)
     except Exception as error:
         raise InputError(f"{network.name} cannot be converted to opset {opset}", str(error),
-                         f"Give no layer a precision that needs it, or quantize the network at opset {opset}."
-                         ) from None
+                         getattr(error, "next_step", "") or "Give no layer a precision that needs it, or quantize the "
+                         f"network at opset {opset}.") from None
 
 
 def name_of_node(node: ir.Node) -> str:

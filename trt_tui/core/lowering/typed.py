@@ -140,6 +140,7 @@ class TypedLowering(Added):
             self.notes.append(f"Attention in FP32 ({first_few(whole, most=2)}): TensorRT has kernels for it in 16 bits "
                               "alone. Engines built here compute it in several layers; another builder does so where "
                               "the node has TRT_decomposable=1, an attribute that ONNX Runtime does not take.")
+        self.notes += [one.text for one in rules.raised_scales(self.network, self.rulings)]
         left = {name: reason for group in self.network.groups if (reason := rules.why_not(group, self.config))
                 for name in group.layers}
         return Typed(self.model, self.became, left, tuple(self.notes))

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from trt_tui.core.calibration.not_finite import explained
 from trt_tui.core.calibration.sweep import MEMORY_LIMIT, Calibrating, OnRun, sweep
 from trt_tui.core.data.samples import Samples
 from trt_tui.core.hands import Hands
@@ -72,7 +73,8 @@ def smoothings(network: Network, norms: Iterable[str], samples: Samples, backend
     tensors = dict.fromkeys(tensor for norm in wanted.values()
                             for tensor in (norm.result, *(read.activation for read in norm.reads)))
     collectors = {tensor: Largest() for tensor in tensors if tensor not in known}
-    sweep(network.model, collectors, samples, backend, progress, MEMORY_LIMIT, hands)
+    with explained(network.model, samples, backend):
+        sweep(network.model, collectors, samples, backend, progress, MEMORY_LIMIT, hands)
     known.update((tensor, one.found) for tensor, one in collectors.items() if one.found is not None)
     made = {}
     for name, norm in wanted.items():
@@ -169,7 +171,8 @@ def corrections(network: Network, config: PrecisionConfig, ranges: Mapping[str, 
     by_tensor: dict[str, _Several] = {}
     for name, collector in collectors.items():
         by_tensor.setdefault(wanted[name][0].tensor, _Several([])).collectors.append(collector)
-    sweep(network.model, by_tensor, samples, backend, progress, MEMORY_LIMIT, hands)
+    with explained(network.model, samples, backend):
+        sweep(network.model, by_tensor, samples, backend, progress, MEMORY_LIMIT, hands)
     for name, (_, site) in wanted.items():
         means = collectors[name]
         weight = folds.constant((site.layer, site.index))

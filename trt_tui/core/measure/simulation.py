@@ -7,6 +7,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from trt_tui.core.calibration.not_finite import MEND, find_first_not_finite
 from trt_tui.core.data.gathered import Place
 from trt_tui.core.data.samples import Samples
 from trt_tui.core.hands import Alone, Hands, Here
@@ -29,7 +30,7 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import Backend, Level, Runner
-from trt_tui.errors import OutOfMemoryError, RunFailedError
+from trt_tui.errors import InputError, OutOfMemoryError, RunFailedError
 
 S = TypeVar("S", bound="Simulation")
 
@@ -328,10 +329,37 @@ class Simulation:
         if index not in self._own:
             result, _ = next(self._runs(PrecisionConfig.uniform(Precision.FP32), {}, [index]))
             refuse_wrong_outputs(self.network, result)
-            refuse_nan(self.judged, self.samples, index, result, "the FP32 network")
+            if self.against is None:
+                self._refuse_nan(index, result)
             self._note_shapes(self._fed.feed(index), result)
             self._own.put(index, result)
         return self._own.get(index)
+
+    def _refuse_nan(self, index: int, result: Mapping[str, np.ndarray]) -> None:
+        """Refuses NaN in the network's own FP32 run; names the value that it comes from.
+
+        Raises:
+            InputError: NaN stands where it counts.
+        """
+        try:
+            refuse_nan(self.judged, self.samples, index, result, "the FP32 network")
+        except InputError as error:
+            found = find_first_not_finite(self.network.model, self.samples, index, self.backend)
+            if found is None:
+                raise
+            raise InputError(error.title, f"{error.cause}: {found.text}", MEND) from None
+
+    def no_shares_reason(self, feeds: Sequence[int] | None = None) -> str:
+        """Returns why raising groups to FP32 shows nothing, as a sentence; "" if it does.
+
+        Only against something else than FP32 of the network: without it such a network is refused.
+        """
+        for index in self.indices(feeds) if self.against is not None else ():
+            try:
+                self._refuse_nan(index, self.own(index))
+            except InputError as error:
+                return f"{error.title[:1].upper()}{error.title[1:]}: {error.cause}"
+        return ""
 
     def _reference_part(self, index: int, name: str) -> np.ndarray:
         """A judged output of the reference for one feed, the same array again."""

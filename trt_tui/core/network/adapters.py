@@ -1,7 +1,7 @@
 """What onnx's version converter leaves as it was though its meaning changed, put right behind it.
 
 Each adapter stands with the opset that changed the operator. What has no form in newer opsets is refused with the
-node's name.
+node's name. `trt_tui.core.network.opset_changes` lists all changes, with their sources.
 """
 
 from collections.abc import Callable
@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from trt_tui.core.network.constants import constant_tensor
 from trt_tui.core.network.naming import FreshNames, name_of
+from trt_tui.words import first_few
 
 
 def prepare(model: ir.Model, before: int, after: int) -> None:
@@ -30,6 +31,25 @@ def prepare(model: ir.Model, before: int, after: int) -> None:
             node.resize_outputs(_BATCH_NORM_OUTPUTS)
 
 
+class OpsetError(ValueError):
+    """A node whose meaning an opset cannot express for the runtimes that read it.
+
+    Args:
+        next_step: The way out, as a sentence; "" for a newer export.
+    """
+
+    def __init__(self, message: str, next_step: str = "") -> None:
+        super().__init__(message)
+        self.next_step = next_step
+
+
+CUBIC_READ_AS_NEAREST = ("{} (GridSample) has mode cubic: from opset 20 on the parsers of TensorRT up to 11.1 and of "
+                         "TensorRT-RTX up to 1.5 read it as nearest")
+"""Source: `trt_tui.core.network.opset_changes`."""
+
+OLDER_CUBIC = "Export the network with an opset from 16 to 19, which names the mode bicubic."
+
+
 def adapt(model: ir.Model, before: int) -> None:
     """Puts operators right that a conversion from an opset left with another meaning; the model is changed.
 
@@ -42,6 +62,61 @@ def adapt(model: ir.Model, before: int) -> None:
         change = _CHANGED.get(node.op_type) if node.domain == "" else None
         if change is not None and before < change.opset <= after:
             change.adapter(node, names)
+
+
+def reading_notes(model: ir.Model, after: int) -> list[str]:
+    """Returns what TensorRT's parser reads otherwise than ONNX Runtime, whose reading a conversion keeps."""
+    if model.graph.opset_imports.get("", 0) >= _CHANGED["Resize"].opset or after < _CHANGED["Resize"].opset:
+        return []
+    found = [node.name or "" for node in model.graph.all_nodes() if node.op_type == "Resize" and not node.domain
+             and node.attributes.get_string("mode", "nearest") == "nearest" and _least_scale(node) < 1]
+    return [f"{first_few(found, most=2)} (Resize of opset 10) shrinks by nearest values: ONNX Runtime takes the value "
+            "behind a place between two, TensorRT's parser the one before. Files that are written here say what ONNX "
+            "Runtime does, for both."] if found else []
+
+
+def _least_scale(node: ir.Node) -> float:
+    """Returns the least scale of a Resize of opset 10; 1.0 if it is computed."""
+    scales = constant_tensor(node.inputs[1]) if len(node.inputs) > 1 and node.inputs[1] is not None else None
+    return 1.0 if scales is None else float(scales.numpy().min(initial=1))
+
+
+def leave_out_linear_modes(model: ir.Model) -> list[str]:
+    """Leaves the mode out of GridSamples of opset 20 or later where it is the default, linear; returns their names.
+
+    TensorRT's parser reads "linear" as nearest, and an absent mode as linear; ONNX means linear by both.
+    """
+    if model.graph.opset_imports.get("", 0) < _GRID_MODES:
+        return []
+    found = [node for node in model.graph.all_nodes() if node.op_type == "GridSample" and not node.domain
+             and node.attributes.get_string("mode", "") == "linear"]
+    for node in found:
+        del node.attributes["mode"]
+    return [node.name or "" for node in found]
+
+
+def cubic_grids(model: ir.Model) -> list[str]:
+    """Returns the names of the GridSamples whose mode TensorRT's parser may read as nearest."""
+    if model.graph.opset_imports.get("", 0) < _GRID_MODES:
+        return []
+    return [node.name or "" for node in model.graph.all_nodes() if node.op_type == "GridSample" and not node.domain
+            and node.attributes.get_string("mode", "") == "cubic"]
+
+
+def _grid_mode(node: ir.Node, names: FreshNames) -> None:
+    """GridSample spells its modes otherwise since opset 20, and TensorRT's parser knows the older words alone."""
+    mode = node.attributes.get_string("mode", "")
+    if mode in ("cubic", "bicubic"):
+        raise OpsetError(CUBIC_READ_AS_NEAREST.format(node.name),
+                         "Give no layer FP8, INT4 or BF16, and write no normalisation as RMSNormalization: all else is "
+                         "written at opset 19 or lower, which names the mode bicubic.")
+    if mode in ("linear", "bilinear"):
+        del node.attributes["mode"]
+
+
+def _padding_alone(node: ir.Node, names: FreshNames) -> None:
+    """The value of a Pad is an input since opset 11; the converter leaves the attribute where the mode needs none."""
+    node.attributes.pop("value", None)
 
 
 def _in_training(node: ir.Node, names: FreshNames) -> None:
@@ -134,6 +209,7 @@ def _graph(node: ir.Node) -> ir.Graph:
 
 
 _BATCH_NORM_OUTPUTS = 3
+_GRID_MODES = 20
 
 
 @dataclass(frozen=True)
@@ -143,5 +219,9 @@ class _Change:
 
 
 _CHANGED = {"BatchNormalization": _Change(14, _in_training), "Resize": _Change(11, _old_resize),
-            "Hardmax": _Change(13, _coerced), "GroupNormalization": _Change(21, _per_channel)}
+            "Hardmax": _Change(13, _coerced), "GroupNormalization": _Change(21, _per_channel),
+            "GridSample": _Change(20, _grid_mode), "Pad": _Change(11, _padding_alone)}
 """By operator as the converter writes it: the opset that changed it, and what puts it right."""
+
+ADAPTED = frozenset(_CHANGED)
+"""The operators that have an adapter."""

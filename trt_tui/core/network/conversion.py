@@ -5,6 +5,7 @@ import onnx_ir as ir
 
 from trt_tui.core.network import adapters, plugins
 from trt_tui.core.network.naming import name_nodes
+from trt_tui.core.network.opset_changes import NEWEST_WRITTEN_OPSET
 from trt_tui.core.network.reading import SMALL_TENSOR_BYTES
 
 
@@ -62,8 +63,10 @@ def convert_opset(model: ir.Model, opset: int) -> ir.Model:
 
     Raises:
         Exception: whatever the converter raises for an operator that it cannot convert; a ValueError for one whose
-            meaning the new opset cannot express.
+            meaning the new opset cannot express, and for an opset whose changes nobody has looked at.
     """
+    if opset > NEWEST_WRITTEN_OPSET:
+        raise ValueError(f"no network is raised above opset {NEWEST_WRITTEN_OPSET}")
     before_opset = model.graph.opset_imports[""]
     adapters.prepare(model, before_opset, opset)
     with plugins.out_of_the_way(model):

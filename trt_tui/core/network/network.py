@@ -152,7 +152,8 @@ class Network(Outline):
                 self._models[opset] = convert_opset(self.model, opset)
             except Exception as error:
                 raise InputError(f"{self.name} cannot be converted from opset {self.opset} to {opset}", str(error),
-                                 f"Export the network again with opset {opset}.") from None
+                                 getattr(error, "next_step", "") or f"Export the network again with opset {opset}."
+                                 ) from None
         return self._models[opset]
 
     def sha256(self) -> str:

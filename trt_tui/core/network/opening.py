@@ -11,7 +11,8 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from trt_tui.core.network import low_floats, quantized
+from trt_tui.core.network import adapters, low_floats, quantized
+from trt_tui.core.network.bias_quantization import overflowing_biases
 from trt_tui.core.network.chance import chance_notes
 from trt_tui.core.network.conversion import convert_opset, drop_initializer_inputs, ir_version_for
 from trt_tui.core.network.given import Given
@@ -96,6 +97,7 @@ def open_model(path: Path) -> OpenedModel:
     opset = model.graph.opset_imports[""]
     if opset < CODES_OPSET and any(stored_blocks(node) for node in model.graph if node.op_type == "MatMulNBits"):
         opened.model = model = _converted(opened, path, opset, CODES_OPSET)
+    opened.notes += _grid_notes(model)
     model.ir_version = max(model.ir_version, ir_version_for(model.graph.opset_imports[""]))
     model.graph.sort()
     if spread := spread_rotary_caches(model):
@@ -133,6 +135,18 @@ def open_model(path: Path) -> OpenedModel:
     return opened
 
 
+def _grid_notes(model: ir.Model) -> list[str]:
+    """Writes GridSamples so that TensorRT's parser reads them as ONNX does; returns what to know of it."""
+    notes = []
+    if found := adapters.leave_out_linear_modes(model):
+        notes.append(f"{first_few(found, most=2)} (GridSample): the parsers of TensorRT up to 11.1 and of TensorRT-RTX "
+                     "up to 1.5 read the mode linear of this file as nearest. Files that are written here leave the "
+                     "mode out, which is read as linear; build from these.")
+    if found := adapters.cubic_grids(model):
+        notes.append(f"{adapters.CUBIC_READ_AS_NEAREST.format(first_few(found, most=2))}. {adapters.OLDER_CUBIC}")
+    return notes
+
+
 def _said_of(given: Given) -> list[str]:
     """What to know of a file's own precisions, one sentence each."""
     notes = [*summary(given.refused), _NOTE.format(", ".join(sorted(given.words | given.float_words)))]
@@ -143,6 +157,11 @@ def _said_of(given: Given) -> list[str]:
     if given.infinite:
         notes.append(f"The scale of {first_few(given.infinite, most=2)} is infinite: what it quantizes becomes NaN. "
                      "Quantizers write that for masks of -inf; quantize the network again without those layers.")
+    if found := overflowing_biases(given):
+        notes.append(f"ONNX Runtime cannot quantize the bias of {first_few(found, most=2)}, as it does under its "
+                     "default options: bias / (input scale x weight scale) overflows. Its results are wrong there, "
+                     "those of TensorRT are not. Load the file with the session's entry session.disable_quant_qdq "
+                     "set to 1.")
     if given.codes_alone:
         notes.append(codes_alone_note(given))
     return notes
@@ -208,6 +227,7 @@ def _converted(opened: OpenedModel, path: Path, opset: int, target: int) -> ir.M
     try:
         # The converter wants a model that its own checker's IR rules accept.
         opened.model.ir_version = max(opened.model.ir_version, 4)
+        opened.notes += adapters.reading_notes(opened.model, target)
         model = convert_opset(opened.model, target)
     except Exception as error:
         if opset >= 13:

@@ -18,6 +18,7 @@ from trt_tui.core.network.graph import LayerGraph
 from trt_tui.core.network.naming import name_of
 from trt_tui.core.network.opening import OpenedModel, codes_alone_note
 from trt_tui.core.network.operators import ANCHORS
+from trt_tui.core.network.steps import LOW_FLOATS
 from trt_tui.core.network.true_activations import take_true_activations
 from trt_tui.core.runner import Backend
 from trt_tui.errors import InputError
@@ -76,6 +77,7 @@ def take_true_weights(opened: OpenedModel, name: str, reference: OpenedModel, pa
             f"{path.name} is no reference of {name}",
             f"it has no weights like those of {first_few(missed) or 'its layers'}",
             f"Name the FP32 network that {name} was made from.")
+    taken += _take_lost_constants(opened.model.graph, partners, exact, frozenset(taken))
     given.replaced = frozenset(taken)
     changed = take_true_activations(opened.model.graph, given, partners, exact.graph, exact.values)
     opened.external_files += [path, *reference.external_files]
@@ -87,6 +89,57 @@ def take_true_weights(opened: OpenedModel, name: str, reference: OpenedModel, pa
                             "suggest.")
     if not missed:
         opened.notes = [note for note in opened.notes if note != codes_alone_note(given)]
+
+
+def _take_lost_constants(graph: ir.Graph, partners: dict[str, str], reference: _Reference,
+                         taken: frozenset[str]) -> list[str]:
+    """Replaces constants that 16 bits could not hold: masks that became infinite, epsilons that became 0.
+
+    Returns their names. A constant is taken only if it rounds to the file's own.
+    """
+    ports: dict[ir.Value, list[_Port]] = defaultdict(list)
+    for node in graph:
+        for index, value in enumerate(node.inputs):
+            stored = constant_tensor(value)
+            if value is not None and stored is not None and stored.dtype is ir.DataType.FLOAT \
+                    and name_of(value) not in taken:
+                ports[value].append((node, index))
+    found = []
+    for value, read in ports.items():
+        stored = constant_tensor(value)
+        assert stored is not None  # as above
+        own = stored.numpy()
+        array = _counterpart(read, partners, reference) if not np.isfinite(own).all() or not own.any() else None
+        if array is None or np.array_equal(array, own) or not _rounds_to(array, own):
+            continue
+        tensor, maker = ir.tensor(array, name=value.name), value.producer()
+        if maker is None:
+            value.const_value = tensor
+        else:
+            maker.attributes.clear()
+            maker.attributes["value"] = ir.AttrTensor("value", tensor)
+        found.append(name_of(value))
+    return found
+
+
+def _rounds_to(array: np.ndarray, own: np.ndarray) -> bool:
+    """Returns True if an array is a file's own in FP16 or BF16."""
+    with np.errstate(over="ignore"):
+        return array.shape == own.shape and any(np.array_equal(array.astype(dtype.numpy()).astype(np.float32), own)
+                                                for dtype in LOW_FLOATS)
+
+
+def _counterpart(ports: list[_Port], partners: dict[str, str], reference: _Reference) -> np.ndarray | None:
+    """Returns the reference's constant at some inputs, float32; None if there is not exactly one."""
+    names = set()
+    for node, index in ports:
+        layer = partners.get(node.name or "")
+        inputs = reference.graph.by_name[layer].inputs if layer is not None else ()
+        names.add(inputs[index] if index < len(inputs) else "")
+    tensor = names.pop()
+    if names or tensor not in reference.graph.constants or not reference.graph.is_float(tensor):
+        return None
+    return np.asarray(reference.values.value(tensor), np.float32)
 
 
 def _weights(graph: ir.Graph) -> list[tuple[ir.Value, list[_Port]]]:
@@ -103,19 +156,13 @@ def _weights(graph: ir.Graph) -> list[tuple[ir.Value, list[_Port]]]:
 def _true_weight(value: ir.Value, ports: list[_Port], partners: dict[str, str], reference: _Reference
                  ) -> np.ndarray | None:
     """The reference's weight in place of one; None where there is not exactly one, or it is unlike."""
-    names = set()
-    for node, index in ports:
-        layer = partners.get(node.name or "")
-        inputs = reference.graph.by_name[layer].inputs if layer is not None else ()
-        names.add(inputs[index] if index < len(inputs) else "")
-    tensor = names.pop()
-    if names or tensor not in reference.graph.constants or not reference.graph.is_float(tensor):
-        return None
-    array = np.asarray(reference.values.value(tensor), np.float32)
+    array = _counterpart(ports, partners, reference)
     assert value.const_value is not None  # as `_weights` found it
     own = np.asarray(value.const_value.numpy(), np.float64)
-    if array.shape != own.shape:
+    if array is None or array.shape != own.shape:
         return None
+    if _rounds_to(array, own):  # also where the file's own is infinite
+        return array
     energy = float(np.sum(np.square(array, dtype=np.float64)))
     return array if float(np.sum(np.square(own - array))) <= MOST_NOISE * energy else None
 

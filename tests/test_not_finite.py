@@ -1,0 +1,110 @@
+"""Networks that are not finite in FP32: which value they come from, and what judges them all the same."""
+
+import json
+
+import numpy as np
+import onnx
+import pytest
+
+from tests.networks import halves, quiet_session
+from tests.refusals import refused
+from trt_tui.core.calibration.calibrate import calibrate
+from trt_tui.core.calibration.not_finite import find_first_not_finite
+from trt_tui.core.calibration.statistics import collect_stats
+from trt_tui.core.data.samples import load_samples
+from trt_tui.core.network.network import open_network
+
+MASK = "constant mask_value is -Inf, and /mask/Mul (Mul) reads it"
+EPSILON = "constant epsilon, which /norm/Add (Add) adds, is 0"
+WEIGHT = "constant head.weight is Inf, and /head/MatMul (MatMul) reads it"
+NETWORKS = {"mask": (halves.masked_half, MASK), "epsilon": (halves.divided_half, EPSILON),
+            "weight": (halves.infinite_weight_half, WEIGHT)}
+FP32 = {"mask": {"mask": -3.4e38}, "epsilon": {}, "weight": {"weight": 1e5}}
+
+
+@pytest.fixture(params=NETWORKS)
+def broken(request, tmp_path, monkeypatch):
+    """A half-precision file that lost a value, the FP32 network that it was made from, its data, and what is lost."""
+    build, said = NETWORKS[request.param]
+    onnx.save(build(), path := tmp_path / "half.onnx")
+    with monkeypatch.context() as patched:
+        patched.setattr(halves, "as_half", lambda model: model)
+        onnx.save(build(**FP32[request.param]), exact := tmp_path / "exact.onnx")
+    rng = np.random.default_rng(0)
+    if request.param == "mask":
+        kept = np.ones((16, 6), np.float16)
+        kept[:, 4:] = 0
+        data = {"x": rng.standard_normal((16, 6, 8)).astype(np.float16), "kept": kept}
+    else:
+        data = {"x": rng.standard_normal((16, 8)).astype(np.float16)}
+        data["x"][::4] = 0
+    np.savez(tmp_path / "data.npz", **data)
+    outputs = quiet_session(onnx.load(exact)).run(None, {name: one.astype(np.float32) for name, one in data.items()})
+    np.savez(tmp_path / "outputs.npz", y=outputs[0])
+    return path, exact, tmp_path / "data.npz", tmp_path / "outputs.npz", said
+
+
+def test_the_value_that_nan_comes_from_is_named(broken, backend):
+    path, _, data, _, said = broken
+    network = open_network(path, lambda: backend)
+    samples = load_samples(str(data), network.inputs)
+    found = find_first_not_finite(network.model, samples, 0, backend)
+    assert said in found.text and found.what == "NaN" and found.maker.split(" ")[0] in {"/mask/Mul", "/norm/Div",
+                                                                                        "/head/MatMul"}
+
+
+@pytest.mark.parametrize("method", ["minmax", "entropy"])
+def test_ranges_are_refused_with_it(method, tmp_path, backend):
+    onnx.save(halves.divided_half(), path := tmp_path / "half.onnx")
+    np.savez(tmp_path / "data.npz", x=np.zeros((4, 8), np.float16))
+    network = open_network(path, lambda: backend)
+    samples = load_samples(str(tmp_path / "data.npz"), network.inputs)
+    with refused(title="/norm/Div_output_0' holds NaN", cause=EPSILON, next_step="--reference"):
+        calibrate(network.model, network.activations, samples, backend, method=method)
+    with refused(title="/norm/Div_output_0' holds NaN", cause=EPSILON):
+        collect_stats(network.model, network.activations, samples, backend)
+
+
+def test_a_network_that_is_finite_has_no_such_value(tmp_path, backend):
+    onnx.save(halves.divided_half(epsilon=1e-3), path := tmp_path / "half.onnx")
+    np.savez(tmp_path / "data.npz", x=np.zeros((4, 8), np.float16))
+    network = open_network(path, lambda: backend)
+    assert find_first_not_finite(network.model, load_samples(str(tmp_path / "data.npz"), network.inputs), 0,
+                                 backend) is None
+
+
+@pytest.mark.parametrize("command", [("compare", "--layers", "none"), ("search", "--tolerance", "sqnr>=30", "-o")])
+def test_commands_name_it(command, broken, run, tmp_path):
+    path, _, data, _, said = broken
+    more = [tmp_path / "p.json"] if command[-1] == "-o" else []
+    code, _, told = run(command[0], path, "--data", data, *command[1:], *more)
+    assert code == 2 and said in told and "name the FP32 network" in told
+
+
+def test_fp32_of_a_reference_network_becomes_the_reference(broken, run, tmp_path):
+    path, exact, data, _, said = broken
+    code, out, told = run("compare", path, "--data", data, "--reference", exact, "--json", tmp_path / "r.json")
+    record = json.loads((tmp_path / "r.json").read_text())
+    assert said not in told and "not measured" not in told and record["runs"]["config"]["outputs"]["y"]["nan"] > 0
+    if "weight" in said:  # its FP32 result is beyond the FP16 output of the file
+        return
+    assert record["runs"]["fp16"]["outputs"]["y"]["sqnr_db"] > 40
+
+
+def test_outputs_are_the_reference_and_shares_are_not_measured(broken, run):
+    path, _, data, outputs, said = broken
+    code, out, told = run("compare", path, "--data", data, "--reference", outputs)
+    assert code in (0, 1) and "Shares and errors at the layers are not measured" in told and said in told
+    assert "FP16" in out and "NaN" in out and "error shares" not in out and "complete ONNX file" not in out
+
+
+def test_a_search_raises_what_lost_its_epsilon(tmp_path, run, monkeypatch):
+    onnx.save(halves.divided_half(), path := tmp_path / "half.onnx")
+    monkeypatch.setattr(halves, "as_half", lambda model: model)
+    onnx.save(halves.divided_half(), exact := tmp_path / "exact.onnx")
+    x = np.random.default_rng(0).standard_normal((16, 8)).astype(np.float16)
+    x[::4] = 0
+    np.savez(tmp_path / "data.npz", x=x)
+    code, out, _ = run("search", path, "--data", tmp_path / "data.npz", "--reference", exact, "--tolerance", "sqnr>=30",
+                       "-o", tmp_path / "p.json")
+    assert code == 0 and "1 of 3 groups in FP32 meet the tolerance" in out
