@@ -14,7 +14,7 @@ from trt_tui.core.exporters.markdown import moves_markdown, search_markdown, tex
 from trt_tui.core.guards.guard import alarm_record
 from trt_tui.core.lowering.lowered import lowers, quantizes
 from trt_tui.core.measure.agreement import fp32_fault, gap_db
-from trt_tui.core.measure.comparison import EngineResult, Share, Verdict
+from trt_tui.core.measure.comparison import EngineResult, ExportedRun, Share, Verdict
 from trt_tui.core.measure.metric_parts import part_rows
 from trt_tui.core.measure.target import UPPER
 from trt_tui.core.moves.config import PrecisionConfig, tables
@@ -27,7 +27,18 @@ from trt_tui.jobs.events import SearchEnded
 from trt_tui.session.finding import Finding, held_out_words, iteration_table, lowered_table
 from trt_tui.session.parts import parts_table
 from trt_tui.session.session import Session
-from trt_tui.words import COMPUTED_IN, EXPORTED, NOTHING, SIMULATED, engine_title, plural, run_named, run_title, table
+from trt_tui.words import (
+    COMPUTED_IN,
+    EXPORTED,
+    NOTHING,
+    SIMULATED,
+    engine_title,
+    executed_key,
+    plural,
+    run_named,
+    run_title,
+    table,
+)
 
 LAYER_ROWS = 20
 PART_ROWS = 20
@@ -61,6 +72,8 @@ def comparison_table(session: Session) -> str:
             rows.extend(_verdict_rows(session, _title(session, run), verdict, run=run))
         if (exported := session.measured(run).exported) is not None:
             rows.extend(_verdict_rows(session, run_title(EXPORTED), exported, run=run))
+        if (executed := session.measured(run).executed) is not None:
+            rows.extend(_executed_rows(session, executed, run))
         if run in engines:
             rows.extend(_engine_rows(session, _engine(session, run), engines[run], run))
     kept = [i for i in range(len(rows[0])) if i == len(rows[0]) - 1 or any(row[i] for row in rows[1:])]
@@ -208,7 +221,16 @@ def _engine_rows(session: Session, title: str, result: EngineResult, run: str = 
     return simulated + rows
 
 
+def _executed_rows(session: Session, executed: ExportedRun, run: str) -> list[list[str]]:
+    """Returns the rows of an exported file that ONNX Runtime executed; they have no latency and no size."""
+    title = f"{run_title(executed_key(run), session.config.as_in_file)} ({executed.executor})"
+    if executed.accuracy is None:
+        return [[title, f"not executed: {executed.missing}", *[""] * 8]]
+    return _verdict_rows(session, title, executed.accuracy, "", run)
+
+
 def _titled(title: str, result: EngineResult) -> str:
+    title = f"{title} ({result.builder})"
     return title if result.as_asked else f"{title}, otherwise"
 
 

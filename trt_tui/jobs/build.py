@@ -25,7 +25,7 @@ from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.calibrating import ensure_ranges, ranges_to_write
 from trt_tui.jobs.engine_building import BuilderLine, BuildProgress, Engine, build_engine
-from trt_tui.jobs.judging import run_typed
+from trt_tui.jobs.exported_run import execute
 from trt_tui.jobs.rebuilding import Made, Several, build_one, build_several, failed_words
 from trt_tui.jobs.scheduler import Report
 from trt_tui.jobs.spreading import following, hands_of
@@ -39,12 +39,12 @@ Making = Generator[BuildProgress | BuilderLine | Wait | EngineResult, None, None
 
 
 def run(workspace: Workspace, store: Store, report: Report, request: rq.Build) -> Steps[None]:
-    """Builds a config and judges what came out, after the FP32 engine; without a builder its typed network is run."""
+    """Builds a config and judges what came out, after the FP32 engine; without a builder its export is executed."""
     config, builder = request.config, workspace.builder
     ensure_ranges(workspace, store, report, [config])
     if builder is None:
-        making = run_typed(workspace.analysis, config, workspace.ranges, workspace.feeds)
-        yield from _made(workspace, store, report, config, making, request.quick)
+        executed = yield from execute(workspace, store, report, config, Urgency.BUILD)
+        report.send(ev.ExportedExecuted(report.job, config, executed))
         return
     if runs_here(builder, workspace.plan.settings):
         fp32 = PrecisionConfig.uniform(Precision.FP32)

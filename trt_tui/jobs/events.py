@@ -14,7 +14,7 @@ from trt_tui.core.engines.inspector import EngineReport
 from trt_tui.core.engines.preview import Preview
 from trt_tui.core.engines.rungs import Rung
 from trt_tui.core.guards.facts import Facts
-from trt_tui.core.measure.comparison import EngineErrors, EngineResult, GroupErrors, Share, Verdict
+from trt_tui.core.measure.comparison import EngineErrors, EngineResult, ExportedRun, GroupErrors, Share, Verdict
 from trt_tui.core.measure.dumped import TensorErrors
 from trt_tui.core.measure.judge import Judged
 from trt_tui.core.measure.judgement import Judgement
@@ -265,12 +265,21 @@ class Built(Event):
 
 
 @dataclass(frozen=True)
+class ExportedExecuted(Event):
+    """The execution of a config's exported file, or why there is none."""
+
+    config: PrecisionConfig
+    result: ExportedRun
+
+
+@dataclass(frozen=True)
 class Recalled(Event):
-    """What an earlier program measured of a config: how it does simulated, and its engine, each if it is known."""
+    """Results of an earlier program for a config: simulated, of its engine, and of its exported file, if known."""
 
     config: PrecisionConfig
     verdict: Verdict | None
     engine: EngineResult | None
+    executed: ExportedRun | None = None
 
 
 @dataclass(frozen=True)

@@ -144,6 +144,12 @@ class Events:
         state.save()
 
     @take.register
+    def _executed(self, event: ev.ExportedExecuted) -> None:
+        self._state.results.take(event)
+        self._state.names.give(event.config)
+        self._state.save()
+
+    @take.register
     def _exported(self, event: ev.Exported) -> None:
         first, *others = event.paths
         where = "in" if others and others[0].startswith(f"{first}/") else "beside"

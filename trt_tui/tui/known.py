@@ -3,7 +3,7 @@
 from collections import Counter
 
 from trt_tui.core.lowering.lowered import lowers
-from trt_tui.core.measure.comparison import EngineResult, Verdict
+from trt_tui.core.measure.comparison import EngineResult, ExportedRun, Verdict
 from trt_tui.core.measure.target import PER_OUTPUT
 from trt_tui.core.moves.choice import Choice
 from trt_tui.core.moves.config import PrecisionConfig
@@ -73,8 +73,14 @@ def config_met(session: Session, config: PrecisionConfig) -> bool | None:
 
 def is_met(session: Session) -> bool:
     """Whether the config meets the target, in simulation and as built where it was built."""
-    engine = session.measured("config").engine
-    return config_met(session, session.config) is True and engine_met(session, engine) is not False
+    known = session.measured("config")
+    return (config_met(session, session.config) is True and engine_met(session, known.engine) is not False
+            and executed_met(session, known.executed) is not False)
+
+
+def executed_met(session: Session, executed: ExportedRun | None) -> bool | None:
+    """Returns False if an exported network misses the target; it never confirms more than was simulated."""
+    return met(session, executed.accuracy) if executed is not None else None
 
 
 def engine_met(session: Session, engine: EngineResult | None) -> bool | None:

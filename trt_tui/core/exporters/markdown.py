@@ -13,12 +13,14 @@ from trt_tui.core.search import Result
 from trt_tui.words import (
     COMPUTED_IN,
     SIMULATED,
+    built_by,
     byte_size,
     cosine,
     decibels,
     differing,
     duration,
     engine_title,
+    executed_key,
     first_few,
     megabytes,
     metric_figure,
@@ -60,7 +62,8 @@ def comparison_markdown(comparison: Mapping[str, Any], network: Outline | None =
         against = f"{text_cell(reference['source'])}; errors at layers against {against}"
     lines = [f"# Precision of {text_cell(model.get('name', 'the network'))}", "",
              f"{plural(samples, 'sample')}, against {against}. "
-             "`~` marks a simulated figure; engine figures are of the engine as built.", ""]
+             "`~` marks a simulated figure; engine figures are of the engine as built. "
+             "An exported network is the exported file, executed by ONNX Runtime with default options.", ""]
     if (simulation := comparison.get("simulation", {})).get("reason"):
         lines += [f"Simulated: {text_cell(simulation['level'])}; {text_cell(simulation['reason'])}.", ""]
     if "metric" in reference:
@@ -83,6 +86,11 @@ def comparison_markdown(comparison: Mapping[str, Any], network: Outline | None =
     engines = {name: run for name, run in runs.items() if run.get("source") == "engine"}
     if engines:
         lines += ["## Engines", "", *_engines(runs, engines), ""]
+    refused = {name: run["failed"] for name, run in runs.items()
+               if run.get("source", "").startswith("onnxruntime") and run.get("failed")}
+    if refused:
+        lines += ["## Exported networks that were not executed", "",
+                  *(f"- {_run_name(runs, name)}: {text_cell(why)}" for name, why in refused.items()), ""]
     for name, run in engines.items():
         if run.get("profiles"):
             lines += [f"## Profiles of the {_run_name(runs, name)}", "", *_profiles(run["profiles"]), ""]
@@ -157,7 +165,7 @@ def _stage_figures(outputs: Mapping[str, Mapping[str, Any]], mark: str) -> tuple
 def _run_name(runs: Mapping[str, Mapping[str, Any]], name: str,
               words: Callable[[str, bool], str] = run_title) -> str:
     base = name.removesuffix(_ENGINE)
-    in_file = bool(runs.get(base, {}).get("as_in_file"))
+    in_file = bool(runs.get(base.removesuffix(executed_key("")), {}).get("as_in_file"))
     return engine_title(base, in_file) if base != name else text_cell(words(name, in_file))
 
 
@@ -211,6 +219,8 @@ def _builds(run: Mapping[str, Any]) -> list[str]:
 
 def _as_asked(run: Mapping[str, Any]) -> str:
     """Whether an engine is one of the config asked for, where that is to be said."""
+    if run.get("source", "").startswith("onnxruntime"):
+        return "not executed" if run.get("failed") else ""
     return "not built" if run.get("failed") else "otherwise" if run.get("as_asked") is False else ""
 
 
@@ -246,7 +256,7 @@ def _verdict(runs: Mapping[str, Mapping[str, Any]]) -> list[str]:
         mismatches = {o: e["mismatch"] for o, e in outputs.items() if e.get("mismatch") is not None}
         latency, agreement = run.get("latency_ms", {}), run.get("agreement")
         rows.append((
-            ", ".join(filter(None, (_run_name(runs, name), _as_asked(run)))), run.get("source", ""),
+            ", ".join(filter(None, (_run_name(runs, name), _as_asked(run)))), _source(run),
             _decibels(errors, mark) if errors else "", code_cell(worst),
             _sample(min((e["worst_sample"] for e in outputs.values() if "worst_sample" in e),
                         key=_sample_order, default=None), mark),
@@ -259,6 +269,12 @@ def _verdict(runs: Mapping[str, Mapping[str, Any]]) -> list[str]:
     header = ("run", "source", "SQNR", "output", "worst sample", "integers that differ", "NaN/Inf", "metric",
               "same class", "ms", "MB")
     return markdown_table(header, rows)
+
+
+def _source(run: Mapping[str, Any]) -> str:
+    """The source of a run's values; of an engine with its builder and GPU, of an exported network with its executor."""
+    executor = built_by(run.get("backend", ""), run.get("gpu", ""))
+    return text_cell(f"{run.get('source', '')} ({executor})" if executor else run.get("source", ""))
 
 
 def _parts(reference: Mapping[str, float], runs: Mapping[str, Mapping[str, Any]]) -> list[str]:

@@ -13,7 +13,7 @@ from trt_tui.core.precision import Precision
 from trt_tui.jobs.summaries import BuilderSummary
 from trt_tui.session.session import Session
 from trt_tui.tui.keys import key
-from trt_tui.tui.known import config_name, met
+from trt_tui.tui.known import config_name, executed_met, met
 from trt_tui.tui.spans import Span, shorten
 from trt_tui.words import (
     COMPUTED_IN,
@@ -77,6 +77,15 @@ def builder_texts(builder: BuilderSummary) -> list[str]:
         return [f"{title}, builds only"]
     gpu = builder.device.removeprefix("NVIDIA ").removeprefix("GeForce ")
     return [f"{gpu} {title}", title] if gpu else [title]
+
+
+def built_title(session: Session) -> str:
+    """Returns the title of the column of built values: the builder, or the exported network where nothing builds."""
+    builder = session.builder
+    if builder is None:
+        return "exported"
+    major = ".".join(builder.version.split(".")[:2])
+    return f"{'RTX' if builder.name == 'tensorrt-rtx' else 'TRT'} {major}"
 
 
 def has_layers(session: Session) -> bool:
@@ -264,7 +273,11 @@ def alert(session: Session) -> str:
 
 def engine_step(session: Session) -> str:
     """What an engine of the current config leads to, "" where there is none or nothing to say of it."""
-    result = session.measured("config").engine
+    result, executed = session.measured("config").engine, session.measured("config").executed
+    if result is None and executed is not None:
+        if executed_met(session, executed) is False:
+            return "next: the exported network misses the target: raise one more row"
+        return f"next: {key('export')} exports precision.json" if met(session, session.measured("config").verdict) else ""
     if result is None:
         return ""
     if wrong := alert(session):

@@ -6,17 +6,18 @@ from dataclasses import dataclass
 
 from trt_tui.core.lowering.lowered import lowers
 from trt_tui.core.measure.agreement import fp32_fault
-from trt_tui.core.measure.comparison import EngineResult, Verdict
+from trt_tui.core.measure.comparison import EngineResult, ExportedRun, Verdict
 from trt_tui.core.measure.stages import SIMULATED as SIMULATED_STAGE
 from trt_tui.core.precision import Precision
 from trt_tui.session.session import Session
-from trt_tui.tui.known import config_title, engine_met, is_met, met, verdict_outcome
+from trt_tui.tui.known import config_title, engine_met, executed_met, is_met, met, verdict_outcome
 from trt_tui.tui.spans import Line, Span, clip, decibel, fitted, padded, shorten, width_of
 from trt_tui.tui.state.built import (
     CANNOT_RUN,
     DIFFERS,
     Shown,
     builder_texts,
+    built_title,
     codes_time,
     fitting,
     fp32_engine_texts,
@@ -146,8 +147,10 @@ class _Table:
         layers, codes = wide and has_layers(session), session.config.codes_in_use(session.opened.outline)
         simulated = [("SQNR", 7 if wide else 6), ("worst sample", 13) if wide else ("worst", 6), *extra,
                      ("NaN/Inf", 7) if wide else ("bad", 4)]
-        built = [("built SQNR", 10), *([("gap", 5)] if layers else []), *extra,
-                 ("ms", 6 if wide else 5), ("MB", 6 if wide else 5), *([(f"{codes.label} time", 9)] if layers else [])]
+        built = [(built_title(session), 10), *([("gap", 5)] if layers else []), *extra]
+        if session.builder is not None:  # an exported network has neither a latency nor a size
+            built += [("ms", 6 if wide else 5), ("MB", 6 if wide else 5),
+                      *([(f"{codes.label} time", 9)] if layers else [])]
         for title in ("MB", "ms", figure):  # the outcome stands at every width
             if 13 + _cells(simulated) + len(" │ ") + _cells(built) + len(" PASS?") > width:
                 built = [one for one in built if one[0] != title]
@@ -188,11 +191,15 @@ def verdict_lines(session: Session, width: int, height: int = 40) -> list[Line]:
         line: Line = [(f" {name}".ljust(table.name), "strong" if run == "config" else "")]
         line += [*_simulated_cells(verdict, table), _BAR]
         fresh = shown.result if shown is not None and not shown.stale else None
-        line += _engine_cells(shown, verdict, table)
+        executed = session.measured(run).executed
+        built = shown is not None or executed is None
+        line += _engine_cells(shown, verdict, table) if built else _executed_cells(executed, table)
         if verdict is not None and not lowers(session.outline, session.run_configs()[run]):
             line.append((" nothing lowered"[:width - width_of(line)], "dim"))
         else:
-            line += _outcome(session, verdict, fresh, width - width_of(line), calm and run != "config")
+            refuted = executed_met(session, executed) is False and executed is not None
+            line += _outcome(session, verdict, fresh, width - width_of(line), calm and run != "config",
+                             executed.accuracy if refuted and executed is not None else None)
         lines.append(clip(line, width))
         if (exported := session.measured(run).exported) is not None:
             line = [(f" {run_title(EXPORTED)}".ljust(table.name), ""), *_simulated_cells(exported, table), _BAR,
@@ -348,12 +355,25 @@ def _engine_cells(shown: Shown | None, simulated: Verdict | None, table: _Table)
     return [(f"{cells_of[title][0]:>{w}} "[:w + 1], cells_of[title][1]) for title, w in table.built]
 
 
+def _executed_cells(executed: ExportedRun | None, table: _Table) -> Line:
+    """The cells of an exported network that ONNX Runtime executed, padded to their columns."""
+    verdict = executed.accuracy if executed is not None else None
+    found: dict[str, Span] = {title: (NOTHING, "dim") for title, _ in table.built}
+    if verdict is None:
+        return padded([(" not executed", "dim")], _cells(table.built))
+    found[table.built[0][0]] = decibel(verdict.worst[1].errors if verdict.worst else None, simulated=False)
+    if table.figure:
+        found[table.figure] = _figure(verdict, "")
+    return [(f"{found[title][0]:>{w}} "[:w + 1], found[title][1]) for title, w in table.built]
+
+
 def _outcome(session: Session, verdict: Verdict | None, engine: EngineResult | None, room: int,
-             calm: bool = False) -> Line:
+             calm: bool = False, refuting: Verdict | None = None) -> Line:
     """Whether the target is met: by the engine if there is one, and by the simulation if that differs.
 
     Args:
         calm: A target that is missed here is nobody's trouble: the config meets it.
+        refuting: The exported network's accuracy where it misses the target, which no simulation or engine outweighs.
     """
     if verdict is None:
         return [(" …" if session.busy else "", "dim")]
@@ -362,11 +382,11 @@ def _outcome(session: Session, verdict: Verdict | None, engine: EngineResult | N
         said = f" on {verdict.samples}/{wanted}"
         return [(said if len(said) <= room else f" on {verdict.samples}", "dim")]
     simulated = met(session, verdict)
-    built = engine_met(session, engine)
+    built = engine_met(session, engine) if refuting is None else False
     reached = simulated if built is None else built
     if reached is None:
         return []
-    judged = verdict if built is None or engine is None else engine.verdict
+    judged = refuting or (verdict if built is None or engine is None else engine.verdict)
     line: Line = [(f" {verdict_outcome(session, judged)}", "good" if reached else "dim" if calm else "bad")]
     other = f" {SIMULATED}{verdict_outcome(session, verdict)}"
     if simulated is not None and simulated is not reached and width_of(line) + len(other) <= room:
