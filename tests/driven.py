@@ -121,10 +121,19 @@ class DrivenWorker(Worker):
     def step(self) -> bool:
         return self.scheduler.step()
 
+    def waited(self) -> bool:
+        """Waits for another process that a task waits for; False where none does."""
+        arrived = self.scheduler.arrived
+        if not self.scheduler.tasks:
+            return False
+        arrived.wait(LIMIT_S)
+        arrived.clear()
+        return True
+
     def finish(self) -> list[ev.Event]:
         """Works until there is nothing left to do; returns the events of it."""
         before = len(self.wire.events)
-        while self.step():
+        while self.step() or self.waited():
             pass
         return self.wire.events[before:]
 

@@ -383,7 +383,11 @@ def search_source(session: Session) -> list[str]:
     simulated only."""
     held_out = _ended(session).held_out
     against = [f"against {session.reference}"] if session.opened.reference is not None else []
-    return [*against, *([held_out_words(held_out)] if held_out is not None else []), *_confirmation(session)]
+    told, exported = _ended(session).told, _ended(session).exported
+    outcome = [": ".join(filter(None, (told.outcome.value, "; ".join(told.reasons))))] if told is not None else []
+    executed = [exported.text] if exported is not None and (told is None or exported.text not in told.reasons) else []
+    return [*against, *outcome, *executed, *([held_out_words(held_out)] if held_out is not None else []),
+            *_confirmation(session)]
 
 
 def _confirmation(session: Session) -> list[str]:

@@ -97,13 +97,14 @@ class Building:
     """An errand: a build of a config, judged, or why there is none.
 
     Args:
+        feeds: It is judged on these.
         cache: Holds engines; in another process that of its user.
         wake: Called when there is something to go on with; in another process nobody waits for it.
     """
 
-    def __init__(self, ranges: Mapping[str, float], cache: EngineCache | None = None,
+    def __init__(self, ranges: Mapping[str, float], feeds: Sequence[int], cache: EngineCache | None = None,
                  wake: Callable[[], None] | None = None) -> None:
-        self._ranges, self._cache, self._wake = ranges, cache, wake or _nobody
+        self._ranges, self._feeds, self._cache, self._wake = ranges, tuple(feeds), cache, wake or _nobody
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_cache": None, "_wake": _nobody}
@@ -121,7 +122,7 @@ class Building:
             subject.builder = get_builder(options.backend, plugins=options.production.plugins)
         try:
             cache = self._cache or EngineCache()
-            with contextlib.closing(build_one(subject.analysis, _builder(subject), config, self._ranges, subject.feeds,
+            with contextlib.closing(build_one(subject.analysis, _builder(subject), config, self._ranges, self._feeds,
                                               _plan(subject, config), number, quick=False, cache=cache,
                                               wake=self._wake)) as steps:
                 for made in steps:
@@ -153,7 +154,7 @@ def ahead(workspace: Workspace, store: Store, report: Report, configs: Sequence[
         return 0
     hands, since, kept = hands_of(workspace, report, engines=True), time.monotonic(), 0
     found: dict[Build, Made | TrtTuiError] = {}
-    for made in hands.work(Building(workspace.ranges, store.engines, report.wake), items):
+    for made in hands.work(Building(workspace.ranges, workspace.feeds, store.engines, report.wake), items):
         if made is not None:
             (config, _), builds = made[0], wanted[made[0][0]]
             found[made[0]] = made[1]

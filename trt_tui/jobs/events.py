@@ -21,6 +21,7 @@ from trt_tui.core.measure.judgement import Judgement
 from trt_tui.core.measure.reference import Named
 from trt_tui.core.measure.single import OneSample, SampleErrors
 from trt_tui.core.measure.stages import Stage
+from trt_tui.core.measure.target_result import TargetResult
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.file import LoadedConfig
 from trt_tui.core.moves.range_choice import RangeChoice
@@ -321,6 +322,32 @@ class HeldOut:
 
 
 @dataclass(frozen=True)
+class ExportedFound:
+    """The exported file of the config that was found, as ONNX Runtime executes it on the samples of the search.
+
+    Attributes:
+        executor: The program that executed it.
+        met: Whether it meets the tolerances; None if it was not executed or cannot be judged.
+        figure: What it yields, in words; the reason if it was not executed.
+        simulated: What was simulated, in words.
+    """
+
+    executor: str
+    met: bool | None
+    figure: str
+    simulated: str = ""
+
+    @property
+    def text(self) -> str:
+        """In words, without a full stop."""
+        if self.met is None:
+            return f"the exported network was not executed: {self.figure}"
+        if self.met:
+            return f"the exported network yields {self.figure} in {self.executor}"
+        return f"not met as exported: {self.figure} in {self.executor} where ~{self.simulated} was simulated"
+
+
+@dataclass(frozen=True)
 class SearchEnded(Event):
     """What a search found. It may have been stopped; the outcome of the result is then that it is still searching.
 
@@ -337,6 +364,9 @@ class SearchEnded(Event):
         front: The configs of the evaluations that no other beats in cost and score, by place, the cheapest first. The
             cost is the latency where it is estimated, else what the raised groups cost; see
             `trt_tui.jobs.searching.Bench.costs`.
+        exported: The exported file of the result; None if it meets no tolerance as simulated.
+        told: The outcome of the result as simulated, with the exported file taken into account.
+        other_samples: Its values are on other samples than those of the session.
     """
 
     result: Result
@@ -350,6 +380,9 @@ class SearchEnded(Event):
     held_out: HeldOut | None = None
     built: Mapping[int, str] = field(default_factory=dict)
     front: Mapping[int, PrecisionConfig] = field(default_factory=dict)
+    exported: ExportedFound | None = None
+    told: TargetResult | None = None
+    other_samples: bool = False
 
 
 @dataclass(frozen=True)

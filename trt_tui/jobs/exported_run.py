@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from multiprocessing import Pipe
@@ -46,16 +46,19 @@ class _NotExecutedError(Exception):
     """The reason why a file was not executed."""
 
 
-def execute(workspace: Workspace, store: Store, report: Report, config: PrecisionConfig, urgency: Urgency
-            ) -> Steps[ExportedRun]:
+def execute(workspace: Workspace, store: Store, report: Report, config: PrecisionConfig, urgency: Urgency,
+            feeds: Sequence[int] | None = None) -> Steps[ExportedRun]:
     """Returns the execution of a config's exported file on the judged samples; from the store if it is known.
 
     A file that cannot be written or executed is no error: the result has the reason.
 
+    Args:
+        feeds: Execute it on these feeds alone, which is not stored; on all that values are taken on if None.
+
     Raises:
         CancelledError: The job was stopped.
     """
-    known = store.known(workspace, _KIND, config, ExportedRun)
+    known = store.known(workspace, _KIND, config, ExportedRun) if feeds is None else None
     if known is not None:
         return known
     backend = workspace.backend
@@ -67,7 +70,7 @@ def execute(workspace: Workspace, store: Store, report: Report, config: Precisio
             path = folder / "exported.onnx"
             _write(workspace, config, path)
             yield urgency
-            verdict = yield from _judged(workspace, report, config, path, urgency)
+            verdict = yield from _judged(workspace, report, config, path, urgency, feeds or workspace.feeds)
     except CancelledError:
         raise
     except _NotExecutedError as error:
@@ -76,7 +79,8 @@ def execute(workspace: Workspace, store: Store, report: Report, config: Precisio
         return replace(found, missing=": ".join(filter(None, (error.title, error.cause))))
     caveat = Caveat("no engine", f"{found.executor} executed it, and production may run another engine")
     found = replace(found, accuracy=replace(verdict, caveats=(*verdict.caveats, caveat)))
-    store.keep(workspace, _KIND, config, found)
+    if feeds is None:
+        store.keep(workspace, _KIND, config, found)
     return found
 
 
@@ -95,10 +99,10 @@ def _write(workspace: Workspace, config: PrecisionConfig, path: Path) -> None:
     write("onnx", path, network, config, workspace.ranges)
 
 
-def _judged(workspace: Workspace, report: Report, config: PrecisionConfig, path: Path, urgency: Urgency
-            ) -> Steps[Verdict]:
+def _judged(workspace: Workspace, report: Report, config: PrecisionConfig, path: Path, urgency: Urgency,
+            feeds: Sequence[int]) -> Steps[Verdict]:
     """Executes a file in a process of its own; returns the accuracy at the network's outputs."""
-    analysis, feeds, options = workspace.analysis, workspace.feeds, workspace.options
+    analysis, options = workspace.analysis, workspace.options
     names = tuple(name for name in tensor_outputs(workspace.network) if name in
                   {info.name for info in workspace.network.outputs})
     judged = [one for one in analysis.judged if one.tensor in names]
@@ -107,13 +111,13 @@ def _judged(workspace: Workspace, report: Report, config: PrecisionConfig, path:
     tally = analysis.tally(feeds, judged, scored=set(analysis.scored) <= set(names))
     process = _Process(Execution(str(path), names, workspace.backend.provider, config.tf32, options.threads,
                                  tuple(map(os.path.abspath, options.ort_ops))), report.wake)
-    since = time.monotonic()
+    since, waits = time.monotonic(), Wait(process.answered, frozenset(one for one in Urgency if one > urgency))
     try:
-        yield Wait(process.answered)
+        yield waits
         process.answer()
         for done, index in enumerate(feeds, 1):
             process.send(analysis.samples.feed(index))
-            yield Wait(process.answered)
+            yield waits
             tally.add(index, as_declared(analysis, process.answer() or {}))
             report.progress("executing the exported network", done, len(feeds), since)
             yield urgency

@@ -244,7 +244,8 @@ class Session(Changing):
                    if finding.config.groups.get(group.name) != before.get(group.name)]
         finding.taken = finding.config
         self.why |= finding.why
-        self.results.at(finding.config).verdict = finding.best.judgement.verdict
+        if finding.ended is not None and not finding.ended.other_samples:
+            self.results.at(finding.config).verdict = finding.best.judgement.verdict
         self._change(finding.config, changed)
         return True
 

@@ -414,7 +414,7 @@ def search_markdown(network: Outline, result: Result, evaluations: Sequence[Sequ
         plot: Lines that draw these.
         guards: See `guards_markdown`.
     """
-    lines = [f"# The smallest fix of {text_cell(network.name)}", "", f"{text_cell(headline)}.", ""]
+    lines = [f"# The fix found for {text_cell(network.name)}", "", f"{text_cell(headline)}.", ""]
     lines += [*(f"- {text_cell(note)}" for note in notes), "", "## Config", "", *_config(result.config, network), ""]
     lines += guards_markdown(guards)
     if result.why:

@@ -277,7 +277,8 @@ def engine_step(session: Session) -> str:
     if result is None and executed is not None:
         if executed_met(session, executed) is False:
             return "next: the exported network misses the target: raise one more row"
-        return f"next: {key('export')} exports precision.json" if met(session, session.measured("config").verdict) else ""
+        reached = met(session, session.measured("config").verdict)
+        return f"next: {key('export')} exports precision.json" if reached else ""
     if result is None:
         return ""
     if wrong := alert(session):
