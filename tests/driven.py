@@ -122,11 +122,11 @@ class DrivenWorker(Worker):
         return self.scheduler.step()
 
     def waited(self) -> bool:
-        """Waits for another process that a task waits for; False where none does."""
+        """Waits for the process that executes an exported file; False where no task waits for one."""
         arrived = self.scheduler.arrived
-        if not self.scheduler.tasks:
+        if not any(isinstance(task.request, rq.Build | rq.FindConfig) for task in self.scheduler.tasks):
             return False
-        arrived.wait(LIMIT_S)
+        assert arrived.wait(LIMIT_S), "nothing comes of what a task waits for"
         arrived.clear()
         return True
 

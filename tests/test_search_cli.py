@@ -256,7 +256,7 @@ def test_engines_are_in_the_table_and_the_report(tmp_path, measured_before):
     result = session.rest().results[session.config].engine
     assert session.config == session.finding.config
     for text in (search_table(session), search_report(session)):
-        assert "its engine meets it too" in text and "went on with a margin of" in text
+        assert "its engine (TensorRT 11.4.0.21, H200) meets it too" in text and "went on with a margin of" in text
         assert "└───" in text and f"{number(result.latency_ms[0])} ms" in text and "engine" in text
     record = json.loads(session.precision_json())["evidence"]
     assert record["engine"]["latency_ms"]["median"] == result.latency_ms[0]

@@ -32,6 +32,8 @@ from trt_tui.words import (
     EXPORTED,
     NOTHING,
     SIMULATED,
+    builder_title,
+    built_by,
     engine_title,
     executed_key,
     plural,
@@ -397,7 +399,9 @@ def _confirmation(session: Session) -> list[str]:
         met = "meets the tolerance too; --check has judged the simulation only" if checked else "meets it too"
         if not _ended(session).result.met:
             met = "meets it all the same"
-        return [f"its engine {met if confirmed else 'does NOT meet it'}"]
+        builder = session.builder
+        by = built_by(builder_title(builder.name, builder.version), builder.device) if builder is not None else ""
+        return [f"its engine{f' ({by})' if by else ''} {met if confirmed else 'does NOT meet it'}"]
     if session.builder is None or not session.builder.runs:
         return ["simulated only: no TensorRT runs here to confirm it"]
     return ["simulated only: no engine that was built as asked was judged"]

@@ -136,7 +136,9 @@ def _stages(stages: Sequence[Mapping[str, Any]]) -> list[str]:
     rows = []
     for stage in stages:
         mark = SIMULATED if stage["kind"] == "simulated" else ""
-        for name, one, metric in ((text_cell(stage["name"]), stage, stage.get("metric")),
+        engine = stage.get("engine", {})
+        builder = f" ({built_by(engine['backend'], engine.get('gpu', ''))})" if engine else ""
+        for name, one, metric in ((text_cell(stage["name"] + builder), stage, stage.get("metric")),
                                   *((f"against {text_cell(name)}", one, None)
                                     for name, one in stage.get("beside", {}).items())):
             rows.append((name, *_stage_figures(one.get("outputs", {}), mark),
