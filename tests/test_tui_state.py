@@ -357,7 +357,8 @@ def test_the_next_step_leads_to_the_export(session):
     assert "e exports" in next_step(session, found(session))
     name, one = executed.accuracy.worst
     lower = replace(one, errors=replace(one.errors, sqnr_db=low - 3))
-    session.results[session.config].executed = replace(executed, accuracy=replace(executed.accuracy, outputs={name: lower}))
+    missed = replace(executed.accuracy, outputs={name: lower})
+    session.results[session.config].executed = replace(executed, accuracy=missed)
     assert "the exported network misses the target" in next_step(session, found(session))
 
 

@@ -27,20 +27,7 @@ from trt_tui.jobs.events import SearchEnded
 from trt_tui.session.finding import Finding, held_out_words, iteration_table, lowered_table
 from trt_tui.session.parts import parts_table
 from trt_tui.session.session import Session
-from trt_tui.words import (
-    COMPUTED_IN,
-    EXPORTED,
-    NOTHING,
-    SIMULATED,
-    builder_title,
-    built_by,
-    engine_title,
-    executed_key,
-    plural,
-    run_named,
-    run_title,
-    table,
-)
+from trt_tui.words import COMPUTED_IN, EXPORTED, NOTHING, SIMULATED, engine_title, plural, run_named, run_title, table
 
 LAYER_ROWS = 20
 PART_ROWS = 20
@@ -225,7 +212,7 @@ def _engine_rows(session: Session, title: str, result: EngineResult, run: str = 
 
 def _executed_rows(session: Session, executed: ExportedRun, run: str) -> list[list[str]]:
     """Returns the rows of an exported file that ONNX Runtime executed; they have no latency and no size."""
-    title = f"{run_title(executed_key(run), session.config.as_in_file)} ({executed.executor})"
+    title = f"{run_title(words.executed_key(run), session.config.as_in_file)} ({executed.executor})"
     if executed.accuracy is None:
         return [[title, f"not executed: {executed.missing}", *[""] * 8]]
     return _verdict_rows(session, title, executed.accuracy, "", run)
@@ -400,7 +387,8 @@ def _confirmation(session: Session) -> list[str]:
         if not _ended(session).result.met:
             met = "meets it all the same"
         builder = session.builder
-        by = built_by(builder_title(builder.name, builder.version), builder.device) if builder is not None else ""
+        title = words.builder_title(builder.name, builder.version) if builder is not None else ""
+        by = words.built_by(title, builder.device) if builder is not None else ""
         return [f"its engine{f' ({by})' if by else ''} {met if confirmed else 'does NOT meet it'}"]
     if session.builder is None or not session.builder.runs:
         return ["simulated only: no TensorRT runs here to confirm it"]

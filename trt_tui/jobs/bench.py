@@ -15,6 +15,7 @@ from trt_tui.core.measure.comparison import EngineErrors, EngineResult, Exported
 from trt_tui.core.measure.group_sweep import GroupSweep, Swept
 from trt_tui.core.measure.shares import Impact, impact_of
 from trt_tui.core.measure.target import judge, parse_target
+from trt_tui.core.measure.target_result import HeldOut
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.offers import out_of_the_file
 from trt_tui.core.network.layers import Group
@@ -104,7 +105,7 @@ def _of_other_samples(report: Report) -> Report:
     return quiet
 
 
-def _held_out(workspace: Workspace, report: Report, work: SearchJob, chosen_on: int | None) -> Steps[ev.HeldOut | None]:
+def _held_out(workspace: Workspace, report: Report, work: SearchJob, chosen_on: int | None) -> Steps[HeldOut | None]:
     """Returns what the config found yields on the samples that the search has not seen, where there are enough."""
     feeds, analysis, result, targets = workspace.held_out, workspace.analysis, work.search.result, work.targets
     if chosen_on is not None:
@@ -123,7 +124,7 @@ def _held_out(workspace: Workspace, report: Report, work: SearchJob, chosen_on: 
         report.progress("held-out samples", partial.done, partial.total, since)
         yield Urgency.SEARCH
     chosen = workspace.judged_count if chosen_on is None else workspace.data.judged.rows(chosen_on)
-    return ev.HeldOut(judge(targets, verdict), verdict.samples, chosen)
+    return HeldOut(judge(targets, verdict), verdict.samples, chosen)
 
 
 def feed_of(workspace: Workspace, sample: int) -> int:

@@ -14,14 +14,21 @@ from trt_tui.core.engines.inspector import EngineReport
 from trt_tui.core.engines.preview import Preview
 from trt_tui.core.engines.rungs import Rung
 from trt_tui.core.guards.facts import Facts
-from trt_tui.core.measure.comparison import EngineErrors, EngineResult, ExportedRun, GroupErrors, Share, Verdict
+from trt_tui.core.measure.comparison import (
+    EngineErrors,
+    EngineResult,
+    ExportedFound,
+    ExportedRun,
+    GroupErrors,
+    Share,
+    Verdict,
+)
 from trt_tui.core.measure.dumped import TensorErrors
 from trt_tui.core.measure.judge import Judged
-from trt_tui.core.measure.judgement import Judgement
 from trt_tui.core.measure.reference import Named
 from trt_tui.core.measure.single import OneSample, SampleErrors
 from trt_tui.core.measure.stages import Stage
-from trt_tui.core.measure.target_result import TargetResult
+from trt_tui.core.measure.target_result import HeldOut, TargetResult
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.file import LoadedConfig
 from trt_tui.core.moves.range_choice import RangeChoice
@@ -304,47 +311,6 @@ class SearchProgress(Event):
     best: Evaluation | None
     config: PrecisionConfig
     met: bool
-
-
-@dataclass(frozen=True)
-class HeldOut:
-    """The simulation of the config that was found, on samples that the search has not used.
-
-    Attributes:
-        judgement: By the tolerances; a metric is compared with FP32's on these samples.
-        samples: How many samples these are.
-        chosen_on: On how many samples the config was chosen.
-    """
-
-    judgement: Judgement
-    samples: int
-    chosen_on: int
-
-
-@dataclass(frozen=True)
-class ExportedFound:
-    """The exported file of the config that was found, as ONNX Runtime executes it on the samples of the search.
-
-    Attributes:
-        executor: The program that executed it.
-        met: Whether it meets the tolerances; None if it was not executed or cannot be judged.
-        figure: What it yields, in words; the reason if it was not executed.
-        simulated: What was simulated, in words.
-    """
-
-    executor: str
-    met: bool | None
-    figure: str
-    simulated: str = ""
-
-    @property
-    def text(self) -> str:
-        """In words, without a full stop."""
-        if self.met is None:
-            return f"the exported network was not executed: {self.figure}"
-        if self.met:
-            return f"the exported network yields {self.figure} in {self.executor}"
-        return f"not met as exported: {self.figure} in {self.executor} where ~{self.simulated} was simulated"
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,11 @@ from functools import partial
 from typing import Protocol
 
 from trt_tui.core.engines.preview import Preview
-from trt_tui.core.measure.comparison import Caveat, ExportedRun, Verdict
+from trt_tui.core.measure.comparison import Caveat, ExportedFound, ExportedRun, Verdict
 from trt_tui.core.measure.judgement import Judgement
 from trt_tui.core.measure.shares import Impact
 from trt_tui.core.measure.target import Target, judge
-from trt_tui.core.measure.target_result import TargetResult, judge_accuracy
+from trt_tui.core.measure.target_result import HeldOut, TargetResult, judge_accuracy
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.smooth import Smooth
 from trt_tui.core.network.layers import Group
@@ -115,7 +115,7 @@ class SearchJob:
         self._triages = True
         self._with: tuple[Space, Search] | None = None
         self.confirmed: bool | None = None
-        self.exported: ev.ExportedFound | None = None
+        self.exported: ExportedFound | None = None
         self._rounds = 0
         self.remarks: list[str] = []
         # An impossible search is refused before anything is measured for it.
@@ -220,12 +220,12 @@ class SearchJob:
         told = judge_accuracy(self.targets, accuracy) if accuracy is not None else None
         if accuracy is None or told is None:
             why = run.missing or "it has no value for this target, which is inside the network"
-            self.exported = ev.ExportedFound(run.executor, None, why)
+            self.exported = ExportedFound(run.executor, None, why)
             return False
         missed = [target for target in self.targets if not target.reached(accuracy)]
         figures = ", ".join(target.measured(accuracy) for target in missed or self.targets)
         expected = ", ".join(target.measured(simulated) for target in missed or self.targets)
-        self.exported = ev.ExportedFound(run.executor, told.outcome.passes, figures, expected)
+        self.exported = ExportedFound(run.executor, told.outcome.passes, figures, expected)
         if told.outcome.passes or self._rounds >= MAX_ROUNDS:
             return False
         margins = list(self.search.margins or [-math.inf] * len(self.targets))
@@ -400,7 +400,7 @@ class SearchJob:
             search.evaluations[-1] if search.evaluations else None, best, config,
             best is not None and best.judged(search.margins).passed and search.fits(best))
 
-    def ended(self, job: int, stopped: bool = False, held_out: ev.HeldOut | None = None) -> ev.SearchEnded:
+    def ended(self, job: int, stopped: bool = False, held_out: HeldOut | None = None) -> ev.SearchEnded:
         """The event that reports what was found so far."""
         tried = [self.search.config_of(one) for one in self.search.evaluations]
         result = self.search.result

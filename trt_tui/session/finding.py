@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trt_tui.core.measure.target import parse_target
+from trt_tui.core.measure.target_result import HeldOut
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.hierarchy import build_tree, titles
 from trt_tui.core.network.layers import Outline
@@ -174,7 +175,7 @@ def _changes(one: Evaluation, request: rq.FindConfig, places: Mapping[str, str])
     return ", ".join(said) or "the start"
 
 
-def held_out_words(held_out: ev.HeldOut) -> str:
+def held_out_words(held_out: HeldOut) -> str:
     """The result of a search on samples that it has not used, in words.
 
     For example "chosen on 64 samples; on 32 held out ~19.8 dB: FAIL".

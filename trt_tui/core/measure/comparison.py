@@ -358,6 +358,32 @@ class ExportedRun:
         return f"onnxruntime-{self.provider}"
 
 
+@dataclass(frozen=True)
+class ExportedFound:
+    """The exported file of the config that was found, as ONNX Runtime executes it on the samples of the search.
+
+    Attributes:
+        executor: The program that executed it.
+        met: Whether it meets the tolerances; None if it was not executed or cannot be judged.
+        figure: What it yields, in words; the reason if it was not executed.
+        simulated: What was simulated, in words.
+    """
+
+    executor: str
+    met: bool | None
+    figure: str
+    simulated: str = ""
+
+    @property
+    def text(self) -> str:
+        """In words, without a full stop."""
+        if self.met is None:
+            return f"the exported network was not executed: {self.figure}"
+        if self.met:
+            return f"the exported network yields {self.figure} in {self.executor}"
+        return f"not met as exported: {self.figure} in {self.executor} where {SIMULATED}{self.simulated} was simulated"
+
+
 def unbuilt(builder: str, error: TrtTuiError) -> EngineResult:
     """The result of a build that failed: the reason in place of an engine.
 

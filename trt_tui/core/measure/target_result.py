@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from trt_tui.core.measure.comparison import Caveat, Verdict
+from trt_tui.core.measure.judgement import Judgement
 from trt_tui.core.measure.target import Target
 
 
@@ -34,6 +35,21 @@ class TargetResult:
 
     outcome: Outcome
     reasons: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """The simulation of the config that was found, on samples that the search has not used.
+
+    Attributes:
+        judgement: By the tolerances; a metric is compared with FP32's on these samples.
+        samples: How many samples these are.
+        chosen_on: On how many samples the config was chosen.
+    """
+
+    judgement: Judgement
+    samples: int
+    chosen_on: int
 
 
 def judge_accuracy(targets: Sequence[Target], accuracy: Verdict) -> TargetResult | None:
