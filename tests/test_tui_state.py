@@ -387,7 +387,7 @@ def test_configs_newest_first_and_what_differs(session):
     assert [line.name for line in lines] == ["c2", "c1", "c0"]
     narrow, _ = config_table(session, {"A": first}, 30)
     assert "raised" in text(header) and "raised" not in text(narrow) and "exported" in text(narrow)
-    assert text(header).index("exported") + 8 == text(lines[0].line).rindex(spans.NOTHING) + 1
+    assert text(header).index("exported network") + 16 == text(lines[0].line).rindex(spans.NOTHING) + 1
     assert " ms" not in text(header), "an exported network has no latency"
     assert text(lines[0].line).startswith(" >c2") and text(lines[2].line).startswith("A c0")
     session.names[first] = "最初の構成"

@@ -17,6 +17,7 @@ from trt_tui.tui.known import config_name, executed_met, met
 from trt_tui.tui.spans import Span, shorten
 from trt_tui.words import (
     COMPUTED_IN,
+    EXPORTED_NETWORK,
     builder_title,
     byte_size,
     cells,
@@ -79,11 +80,11 @@ def builder_texts(builder: BuilderSummary) -> list[str]:
     return [f"{gpu} {title}", title] if gpu else [title]
 
 
-def built_title(session: Session) -> str:
+def built_title(session: Session, short: bool = False) -> str:
     """Returns the title of the column of built values: the builder, or the exported network where nothing builds."""
     builder = session.builder
     if builder is None:
-        return "exported"
+        return "exported" if short else EXPORTED_NETWORK
     major = ".".join(builder.version.split(".")[:2])
     return f"{'RTX' if builder.name == 'tensorrt-rtx' else 'TRT'} {major}"
 

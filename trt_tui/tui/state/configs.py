@@ -60,8 +60,8 @@ def config_table(session: Session, marks: Mapping[str, PrecisionConfig], width: 
     title = {"metric": metric, "sqnr": ""}.get(kind, kind[:8])
     notes = session.names.notes
     comment = "comment" if any(note.comment for note in notes.values()) else ""
-    header = ["", "raised", "SQNR", title, built.built_title(session), "ms" if session.builder is not None else "", "",
-              comment]
+    ms = "ms" if session.builder is not None else ""  # an exported network has none
+    header = ["", "raised", "SQNR", title, built.built_title(session, width < 60), ms, "", comment]
     rows: list[tuple[PrecisionConfig, str, list[Span]]] = []
     for config, name in session.names.newest_first():
         results, note = session.results.of(config), notes.get(config, Note())
@@ -78,7 +78,7 @@ def config_table(session: Session, marks: Mapping[str, PrecisionConfig], width: 
             (verdict_outcome(session, verdict) if reached is not None else "", "good" if reached else "bad"),
             (note.comment, "dim"),
         ]))
-    kept = [i for i in range(len(header)) if header[i] or i in (0, 6)]  # no ms where nothing builds
+    kept = [i for i in range(len(header)) if header[i] or i in (0, 6)]
     widths = {i: max(cells(header[i]), *(cells(row[i][0]) for _, _, row in rows)) for i in kept}
     # Dropped first if there is no room: how many are raised, then the decibels if the target is another figure.
     for column in (7, 1, 2):

@@ -147,7 +147,8 @@ class _Table:
         layers, codes = wide and has_layers(session), session.config.codes_in_use(session.opened.outline)
         simulated = [("SQNR", 7 if wide else 6), ("worst sample", 13) if wide else ("worst", 6), *extra,
                      ("NaN/Inf", 7) if wide else ("bad", 4)]
-        built = [(built_title(session), 10), *([("gap", 5)] if layers else []), *extra]
+        title = built_title(session, width < 72)
+        built = [(title, max(10, cells(title))), *([("gap", 5)] if layers else []), *extra]
         if session.builder is not None:  # an exported network has neither a latency nor a size
             built += [("ms", 6 if wide else 5), ("MB", 6 if wide else 5),
                       *([(f"{codes.label} time", 9)] if layers else [])]
