@@ -387,6 +387,15 @@ def test_at_most_so_many_engines_are_built(with_builder):
     assert not worker.built
 
 
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_engines_that_are_known_count_as_built(with_builder, most):
+    worker = with_builder(3.0)
+    first = found(worker.answer(replace(GOAL, max_builds=most)))
+    built = len(worker.built)
+    again = found(worker.answer(replace(GOAL, max_builds=most)))
+    assert replace(again, job=first.job) == first and len(worker.built) == built
+
+
 def test_what_was_found_stands_where_its_engine_cannot_be_built(with_builder, monkeypatch):
     worker = with_builder(0.0)
 
