@@ -121,10 +121,19 @@ class DrivenWorker(Worker):
     def step(self) -> bool:
         return self.scheduler.step()
 
+    def waited(self) -> bool:
+        """Waits for the process that executes an exported file; False where no task waits for one."""
+        arrived = self.scheduler.arrived
+        if not any(isinstance(task.request, rq.Build | rq.FindConfig) for task in self.scheduler.tasks):
+            return False
+        assert arrived.wait(LIMIT_S), "nothing comes of what a task waits for"
+        arrived.clear()
+        return True
+
     def finish(self) -> list[ev.Event]:
         """Works until there is nothing left to do; returns the events of it."""
         before = len(self.wire.events)
-        while self.step():
+        while self.step() or self.waited():
             pass
         return self.wire.events[before:]
 

@@ -19,7 +19,7 @@ from onnx import numpy_helper
 
 from tests import networks
 from tests.driven import LocalClient
-from tests.standins.null import NullBackend, NullBuilder, NullRunner
+from tests.standins.null import NullBackend, NullBuilder, NullRunner, execute
 from trt_tui.core.measure.comparison import EngineResult
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import Outline
@@ -158,7 +158,8 @@ class NullClient(LocalClient):
         self.searched: int | None = None
         self._to, self._evaluations = deliver, 0
         self._waiting: list[tuple[int, rq.Request]] = []
-        self._stand_ins = {"get_backend": lambda *_, **__: NullBackend(), "get_builder": lambda *_, **__: builder}
+        self._stand_ins = {"get_backend": lambda *_, **__: NullBackend(), "get_builder": lambda *_, **__: builder,
+                           "execute": execute}
 
     def _deliver(self, event: ev.Event) -> None:
         self._evaluations = event.done if isinstance(event, ev.SearchProgress) else self._evaluations

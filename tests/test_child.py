@@ -192,7 +192,7 @@ def test_a_stop_leaves_a_child_that_heeds_it_alive(session, tmp_path):
     driven.until_type(ev.Cancelled)
     assert not driven.busy and driven.child_pid == pid
     driven.build()
-    driven.until_type(ev.Built)
+    driven.until_type(ev.ExportedExecuted)
 
 
 STUCK = "ctypes.PyDLL(None).sleep(3600)"

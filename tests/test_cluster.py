@@ -202,7 +202,7 @@ def test_engines_are_built_and_previewed_at_once(workspace, running, tmp_path):
     other.serving(2)
     fp32, fp16 = map(PrecisionConfig.uniform, (Precision.FP32, Precision.FP16))
     items = [(fp32, 0), (fp16, 0), (fp16, 1)]
-    made = dict(one for one in other.steps(hands, hands.work(Building({}), items)) if one is not None)
+    made = dict(one for one in other.steps(hands, hands.work(Building({}, workspace.feeds), items)) if one is not None)
     assert all(isinstance(made[item], Made) and made[item].result.bytes > 0 for item in items) and len(made) == 3
     again = made[items[2]]  # the engine of a further build comes along, with its timings
     assert [len(data) for data in again.engines.values()] == [again.result.bytes] and not made[items[1]].engines

@@ -178,9 +178,9 @@ def test_compare_looks_into_a_marked_engine(command, mlp, tmp_path) -> None:
 def test_compare_shows_a_table_of_engines(command, mlp) -> None:
     done = command("8.6.1", "compare", mlp.model, "--data", mlp.data, "--batch", 4, "--engines", "--layers", "none")
     assert done.returncode == 0, done.stderr
-    rows = [line.split("  ")[0] for line in done.stdout.splitlines()]
+    rows, by = [line.split("  ")[0] for line in done.stdout.splitlines()], " (TensorRT 8.6.1, Stand-in GPU)"
     assert [row for row in rows if row.startswith(("FP32", "FP16", "INT8"))][:5] == [
-        "FP32 engine", "FP16", "FP16 engine", "INT8", "INT8 engine"]
+        f"FP32 engine{by}", "FP16", f"FP16 engine{by}", "INT8", f"INT8 engine{by}"]
     assert "engine layers, share of the time" in rows
 
 
@@ -279,8 +279,9 @@ def test_an_int8_layer_that_the_message_names_is_raised_and_figures_are_of_what_
     assert "## How the INT8 engine was built" in text and "| /fc2/MatMul raised to FP16 | built |" in text
     assert "INT8 engine, otherwise" in text and "| `/fc2/MatMul` | FP16 |" in text
     titles = [line.split("  ")[0] for line in done.stdout.splitlines()]
-    assert "INT8 engine" not in titles, "no figure of what was made stands as one of what was asked"
-    assert {"INT8 engine, otherwise", "INT8 engine, otherwise, simulated", "FP16 engine"} <= set(titles)
+    by = f" (TensorRT {release}, Stand-in GPU)"
+    assert f"INT8 engine{by}" not in titles, "no figure of what was made stands as one of what was asked"
+    assert {f"INT8 engine{by}, otherwise", f"INT8 engine{by}, otherwise, simulated", f"FP16 engine{by}"} <= set(titles)
     assert "INT8 engine: NOT of the config asked for; what was tried:" in done.stdout
     assert "  built in another precision than asked: /fc2/MatMul in FP16" in done.stdout
 

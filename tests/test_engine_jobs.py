@@ -281,7 +281,9 @@ def test_auto_falls_back_to_onnx_runtime_and_says_why(standin, session, release,
     standin(release, STANDIN_FAULT=fault)
     driven = session()
     assert driven.builder is None and [line for line in driven.log if said in line]
-    assert built(driven, FP16).result.backend.startswith("ONNX Runtime")
+    driven.build(config=FP16)
+    executed = driven.until_type(ev.ExportedExecuted).result
+    assert executed.source == "onnxruntime-cpu" and executed.accuracy is not None and not of(driven.seen, ev.Built)
 
 
 def test_a_backend_that_was_named_and_does_not_work_is_an_error(standin, session) -> None:

@@ -283,8 +283,8 @@ PHASES = {
     "activation statistics": rq.Stats,
     "other ranges": rq.TryWaysOut,
     "trying": rq.TryWaysOut,
-    "judging the build": rq.Build,
-    "timing": rq.Build,
+    "exporting the network": rq.Build,
+    "executing the exported network": rq.Build,
 }
 
 
@@ -415,7 +415,7 @@ def test_what_was_measured_once_is_known_the_next_time(opened, runs):
     worker = opened()
     first = figures(worker.answer(EVERYTHING))
     built = worker.answer(rq.Build(INT8))
-    assert of(built, ev.Built)
+    assert of(built, ev.ExportedExecuted)
     before = dict(runs)
     again = opened()
     events = again.answer(EVERYTHING)
@@ -425,7 +425,7 @@ def test_what_was_measured_once_is_known_the_next_time(opened, runs):
     assert [f for f in second if f[0] is ev.LayersMeasured] == [f for f in first if f[0] is ev.LayersMeasured]
     assert {run: sum(len(e.shares) for e in of(events, ev.SharesMeasured) if e.run == run) for run in RUNS} == {
         run: len(again.network.groups) for run in RUNS}
-    assert of(events, ev.Built)[0].result == of(built, ev.Built)[0].result
+    assert of(events, ev.ExportedExecuted)[0].result == of(built, ev.ExportedExecuted)[0].result
 
 
 @pytest.mark.parametrize(("model", "data", "changed"), [

@@ -98,8 +98,8 @@ def test_what_plugins_make_is_judged_before_them_by_everything_that_runs(tmp_pat
     assert layers.keys() == {"conv1", "conv_boxes", "conv_scores"}
     (stats,) = [one.tensors for one in worker.answer(rq.Stats("nms")) if isinstance(one, ev.StatsMeasured)]
     assert stats.keys() == {"boxes", "scores"}
-    (built,) = [one.result for one in worker.answer(rq.Build(INT8)) if isinstance(one, ev.Built)]
-    assert built.verdict.outputs.keys() == {"boxes", "scores"} and "ends before the plugins" in built.note
+    (run,) = [one.result for one in worker.answer(rq.Build(INT8)) if isinstance(one, ev.ExportedExecuted)]
+    assert run.accuracy is None and "plugins" in run.missing
 
     out = tmp_path / "typed.onnx"
     worker.answer(rq.Export("onnx", str(out), INT8, None))

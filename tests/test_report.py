@@ -43,12 +43,16 @@ def built(tmp_path, measured_before):
     return make
 
 
+BUILT_BY = " (TensorRT 11.4.0.21, H200)"
+"""Behind the name of each engine."""
+
+
 def rows_of(table: str) -> dict[str, str]:
     """The lines of the table of runs by the run's name, blanks taken together; its titles come first."""
     lines = table.splitlines()
     top = next(index for index, line in enumerate(lines) if line.startswith("run "))
     shown = lines[top:lines.index("", top)]
-    return {line.split("  ")[0]: " ".join(line.split()) for line in shown}
+    return {line.split("  ")[0].removesuffix(BUILT_BY): " ".join(line.split()) for line in shown}
 
 
 def decibels(verdict) -> str:
@@ -61,13 +65,13 @@ def test_engines_stand_beside_their_runs_and_in_the_markdown_report(built):
     assert list(rows) == ["run", "FP32 engine", "FP16", "INT8", "INT8 engine", "config", "config engine"]
     as_int8, result = session.measured("int8").engine, session.results[session.config].engine
     assert rows["run"].endswith(" ms MB") and rows["INT8"].endswith("FAIL?")
-    assert rows["INT8 engine"].startswith(f"INT8 engine logits {decibels(as_int8.verdict)} ")
+    assert rows["INT8 engine"].startswith(f"INT8 engine{BUILT_BY} logits {decibels(as_int8.verdict)} ")
     assert "~" not in rows["INT8 engine"]
     assert rows["config engine"].endswith(f"{number(result.latency_ms[0])} {megabytes(result.bytes)} PASS")
     assert rows["FP32 engine"].endswith(f"{number(check.latency_ms[0])} {megabytes(check.bytes)}")
     count, time = result.report.shares()["INT8"]
-    shares = next(line for line in table.splitlines() if line.startswith("config engine  ") and "%" in line)
-    assert shares.split()[2:4] == [f"{count},", percent(time)]
+    shares = next(line for line in table.splitlines() if line.startswith(f"config engine{BUILT_BY}  ") and "%" in line)
+    assert shares.split()[5:7] == [f"{count},", percent(time)]
     assert session.to_check() == {} and "no precision problem" not in table
 
     record = session.record()
@@ -75,6 +79,7 @@ def test_engines_stand_beside_their_runs_and_in_the_markdown_report(built):
     verdict = report[report.index("## Verdict"):report.index("## Judged outputs")]
     row = next(line for line in verdict.splitlines() if line.startswith("| INT8 engine |"))
     assert f"| {decibels(as_int8.verdict)} |" in row and "~" not in row and f"| {megabytes(as_int8.bytes)} |" in row
+    assert "| engine (TensorRT 11.4.0.21, H200) |" in row
     section = report[report.index("## Engines"):]
     memory = megabytes(check.device_memory)
     assert (f"| FP32 engine | TensorRT 11.4.0.21 | NVIDIA H200 | {duration(check.build_s)} | cold | {memory} MB |"
@@ -136,9 +141,10 @@ def test_quick_builds_and_engines_that_cannot_run_are_called_so(built):
     assert f"{time} (quick)" in comparison_markdown(session.record(), VIT, session.config)
     session = built(NO_GPU, mixed=False)
     size = megabytes(session.measured("int8").engine.bytes)
-    assert rows_of(comparison_table(session))["INT8 engine"] == f"INT8 engine built, cannot run here {size}"
+    shown = rows_of(comparison_table(session))["INT8 engine"]
+    assert shown == f"INT8 engine{BUILT_BY} built, cannot run here {size}"
     report = comparison_markdown(session.record(), VIT, session.config)
-    assert "it cannot run on this machine" in report and "| INT8 engine | engine |" in report
+    assert "it cannot run on this machine" in report and "| INT8 engine | engine (TensorRT 11.4.0.21, H200) |" in report
 
 
 def test_a_share_that_is_not_finite_is_said_in_words(built):

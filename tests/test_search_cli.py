@@ -17,7 +17,7 @@ from tests.driven import LIMIT_S, save_resnet
 from tests.measuring import verdict
 from tests.schemas import mismatches
 from trt_tui import demo
-from trt_tui.cli.report import Point, front, front_rows, plot, search_report, search_table
+from trt_tui.cli.search_report import Point, front, front_rows, plot, search_report, search_table
 from trt_tui.core.measure.comparison import EngineResult
 from trt_tui.core.measure.target import parse_target
 from trt_tui.core.moves.file import read_config
@@ -251,12 +251,16 @@ def test_the_front_keeps_what_nothing_beats(files):
 
 
 def test_engines_are_in_the_table_and_the_report(tmp_path, measured_before):
-    session = local.measured(tmp_path, "small_resnet", "sqnr>=40", builder=replace(local.H200, worse=0.009))
+    options = replace(local.options(tmp_path, "small_resnet"), whatif_samples=0)
+    session = local.NullSession(options, folder=tmp_path, resume=False, target="sqnr>=40",
+                                builder=replace(local.H200, worse=0.0083))
+    session.start()
+    session.rest()
     session.search(rq.FindConfig(session.config, ("sqnr>=40",)))
     result = session.rest().results[session.config].engine
     assert session.config == session.finding.config
     for text in (search_table(session), search_report(session)):
-        assert "its engine meets it too" in text and "went on with a margin of" in text
+        assert "its engine (TensorRT 11.4.0.21, H200) meets it too" in text and "went on with a margin of" in text
         assert "└───" in text and f"{number(result.latency_ms[0])} ms" in text and "engine" in text
     record = json.loads(session.precision_json())["evidence"]
     assert record["engine"]["latency_ms"]["median"] == result.latency_ms[0]

@@ -42,10 +42,9 @@ from trt_tui.core.search import LoweredLayer, Outcome, Space
 from trt_tui.jobs import bench, build, scheduler
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.jobs.searched_engines import latency_between, timed_as
+from trt_tui.jobs.searched_engines import latency_between
 from trt_tui.jobs.steps import Wait
 from trt_tui.session.finding import Finding, iteration_table
-from trt_tui.words import percent
 
 INT8 = PrecisionConfig.uniform(Precision.INT8)
 FP32 = PrecisionConfig.uniform(Precision.FP32)
@@ -91,22 +90,14 @@ def found(events) -> ev.SearchEnded:
     return of(events, ev.SearchEnded)[-1]
 
 
-def test_a_search_streams_shares_then_evaluations_then_what_it_found(opened):
+def test_a_search_streams_evaluations_then_what_it_found(opened):
     worker = opened()
-    events = worker.answer(replace(GOAL, shares=True))
+    events = worker.answer(GOAL)
     ended = found(events)
     assert ended.result.outcome is Outcome.MET and 1 <= len(ended.result.best.raised) < ended.candidates
-    shares = {}
-    for event in of(events, ev.SharesMeasured):
-        assert event.config == INT8
-        shares.update(event.shares)
-    assert set(shares) == {group.name for group in worker.network.groups}
-    assert max(share.owns for share in shares.values()) > 0.1
     progress = of(events, ev.SearchProgress)
     assert [one.done for one in progress] == sorted(one.done for one in progress)
     assert progress[0].best is None and progress[-1].met and progress[-1].config.groups
-    first_share, last_try = events.index(of(events, ev.SharesMeasured)[0]), events.index(progress[-1])
-    assert events.index(progress[1]) < first_share < last_try, "start and all raised need no ranking"
     assert ended.confirmed is None and ended.ranked
     keys = [one.key for one in ended.evaluations]
     assert len(set(keys)) == len(keys)
@@ -281,16 +272,6 @@ def test_the_table_of_scoped_and_the_front_are_those_of_a_run_by_hand(opened):
                for place, config in ended.front.items())
 
 
-def test_shares_that_are_known_are_not_measured_again(opened, runs):
-    worker = opened()
-    known = of(worker.answer(rq.WhatIf(INT8, shares=True)), ev.SharesMeasured)
-    shares = {name: share for event in known for name, share in event.shares.items()}
-    events = worker.answer(replace(GOAL, shares=True))
-    assert not of(events, ev.SharesMeasured), "an impact without a share must not replace one"
-    for name, why in found(events).result.why.items():
-        assert f"its share is {percent(shares[name].owns)} of" in why
-
-
 @pytest.fixture
 def script(tmp_path):
     """A check that passes where the file's Gemm has no Q/DQ before it; it notes what it was given."""
@@ -408,6 +389,15 @@ def test_at_most_so_many_engines_are_built(with_builder):
     worker = with_builder(0.0)
     assert found(worker.answer(replace(GOAL, tolerances=("sqnr>=38",), max_builds=0))).confirmed is None
     assert not worker.built
+
+
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_engines_that_are_known_count_as_built(with_builder, most):
+    worker = with_builder(3.0)
+    first = found(worker.answer(replace(GOAL, max_builds=most)))
+    built = len(worker.built)
+    again = found(worker.answer(replace(GOAL, max_builds=most)))
+    assert replace(again, job=first.job) == first and len(worker.built) == built
 
 
 def test_what_was_found_stands_where_its_engine_cannot_be_built(with_builder, monkeypatch):
@@ -590,27 +580,6 @@ def test_an_engine_slower_than_estimated_sends_the_search_on(with_builder, opene
     assert ended.confirmed and ended.result.met and not ended.remarks
 
 
-@pytest.mark.parametrize(("most", "points"), [(9, 5), (4, 4), (2, 2)])
-def test_points_near_a_latency_budget_are_built_at_once_where_workers_are(with_builder, monkeypatch, most, points):
-    worker = with_builder(0.0, latency=lambda config: 1.0 + len(config.groups) / 100)
-    together = []
-
-    def ahead(workspace, store, report, configs):
-        together.append(configs)
-        for config in configs:
-            yield from build.build(workspace, store, report, config)
-        return len(configs)
-
-    monkeypatch.setattr(bench.WorkspaceBench, "at_once", 3)
-    monkeypatch.setattr(build, "ahead", ahead)
-    ended = found(worker.answer(replace(GOAL, max_latency=1.5, max_builds=most)))
-    assert len(set(map(timed_as, worker.built)) - {PrecisionConfig.uniform(Precision.FP32)}) == points
-    ends, *beside = together
-    assert len(ends) == 2 and [len(one) for one in beside] == [points - 2] * (points > 2)
-    if beside:
-        assert beside[0][0] == ended.result.config and set(beside[0][1:]) <= set(ended.front.values())
-
-
 def test_latency_goes_from_one_end_to_the_other(options):
     network = open_network(options.model)
     space = Space(network, INT8)
@@ -637,7 +606,7 @@ def test_latency_goes_from_one_end_to_the_other(options):
 def test_a_session_takes_what_was_found_as_one_change(options, session):
     session = session(options, target="sqnr>=40", resume=False).settled()
     before = session.config
-    session.search(replace(GOAL, config=before, shares=True))
+    session.search(replace(GOAL, config=before))
     session.until_type(ev.SearchEnded)
     assert session.config != before and session.config == session.finding.config and session.finding.finished
     raised = session.config.raised(session.outline)

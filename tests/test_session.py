@@ -216,9 +216,9 @@ def test_what_was_measured_is_shown_again_on_resuming(session):
     second.start()
     second.until(lambda e: isinstance(e, ev.Done) and not second.busy)
     again = second.measured("config")
-    assert again is not known and (again.verdict, again.shares, again.engine) == (
-        known.verdict, known.shares, known.engine)
-    assert known.engine is not None and second.built == built
+    assert again is not known and (again.verdict, again.shares, again.executed) == (
+        known.verdict, known.shares, known.executed)
+    assert known.executed is not None and known.engine is None and second.built == built
 
 
 def test_other_samples_do_not_keep_the_config_from_being_resumed(session, tmp_path):

@@ -359,18 +359,20 @@ async def test_panes_and_the_histogram_where_there_is_room(tmp_path, size):
 async def test_leads_from_the_verdict_to_the_export(tmp_path):
     async with opened(tmp_path, target="sqnr>=18.5") as (app, main, pilot):
         await press(pilot, "f6")
-        assert "ONNX Runtime builds in a moment" in status(main) and not asked(app, rq.Build)
+        assert "ONNX Runtime builds no engine" in status(main) and not asked(app, rq.Build)
         for _ in range(3):
             await answered(pilot, *(["n"] if app.session.config.groups else []), "space")
-        assert "PASS" in verdict(main)[3] and "b builds c3 and confirms" in status(main)
+        assert "PASS" in verdict(main)[3] and "b executes the export of c3" in status(main)
         assert main.desk.listing.figures.calm
         await answered(pilot, "b")
-        result = app.session.results[app.session.config].engine
-        assert number(result.latency_ms[0]) in verdict(main)[3] and "computed in FP32" in status(main)
+        result = app.session.results[app.session.config].executed
+        figure = f"{result.accuracy.worst[1].errors.sqnr_db:.1f}"
+        assert figure in verdict(main)[3].partition("│")[2] and "ms" not in verdict(main)[0]
+        assert f"exported network: {figure} dB by ONNX Runtime" in status(main)
         await press(pilot, "escape")
         assert "e exports precision.json" in status(main)
         await answered(pilot, "space")
-        assert "│  c3" in verdict(main)[3] and verdict(main)[3].startswith(" c2 · 2 FP32")
+        assert figure not in verdict(main)[3] and verdict(main)[3].startswith(" c2 · 2 FP32")
 
 
 async def test_builds_an_engine_and_tells_what_it_made(tmp_path):

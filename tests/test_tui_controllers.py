@@ -113,12 +113,12 @@ async def test_the_users_keys_are_bound_shown_and_named_in_words(tmp_path):
         await answered(pilot, "f4")
         assert app.session.config.groups
         await answered(pilot, "space", "b")
-        assert app.session.config.groups and app.session.built is None
+        assert app.session.config.groups and app.session.measured("config").executed is None
         await press(pilot, "f1", *"undo the")
         assert "z" in app.screen.text.splitlines()[1] and 'keys.json: "undo"' in str(
             app.screen.query_one(".hint").render())
         await answered(pilot, "enter", "f7")
-        assert not app.session.config.groups and app.session.built is not None
+        assert not app.session.config.groups and app.session.measured("config").executed is not None
         await answered(pilot, "c", "2", "f11", "m")
         assert list(main.desk.marks.configs.values()) == [app.screen.query_one(ConfigList).values[1]]
         assert "f11 marks A" in str(app.screen.query_one(".hint").render())

@@ -14,7 +14,7 @@ from trt_tui.core.precision import Precision
 from trt_tui.core.search import SEARCH_METHODS, Outcome
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.session.finding import found_so_far
+from trt_tui.session.finding import MAX_BUILDS, found_so_far
 from trt_tui.tui.screens.dialogs import ErrorDialog, Question
 from trt_tui.tui.screens.find import STRATEGIES, FindDialog, Setting, parse_budget
 from trt_tui.tui.state.figures import FOUND
@@ -100,7 +100,7 @@ async def test_the_dialog_is_what_is_searched(tmp_path):
         request = next(one for one in main.session.child.sent if isinstance(one, rq.FindConfig))
         assert (request.tolerances, request.method, (request.higher, request.rungs), request.ranges) == (
             ("sqnr>=45",), "greedy", EVERY_RUNG, False)
-        assert request.max_builds == 0 and main.session.target.text == "sqnr>=45"
+        assert request.max_builds == MAX_BUILDS and main.session.target.text == "sqnr>=45"
         assert request.max_raised is request.max_latency is None
         assert main.session.finding.ended is not None
 
@@ -187,7 +187,7 @@ async def test_a_config_edited_meanwhile_is_not_replaced(tmp_path):
 
 
 async def test_engines_confirm_what_was_found(tmp_path):
-    async with opened(tmp_path, builder=replace(H200, worse=0.009)) as (app, main, pilot):
+    async with opened(tmp_path, builder=replace(H200, worse=0.0083)) as (app, main, pilot):
         await press(pilot, "a")
         assert app.screen.query_one("#builds", Setting).value == 3
         await answered(pilot, "enter")

@@ -10,7 +10,7 @@ from textual.widgets import Input
 from tests.local import H200, NO_GPU, QKV, Clock
 from tests.screen import LARGE, SMALL, answered, make_app, settle, taken_in
 from trt_tui.core.precision import Precision
-from trt_tui.jobs import engine_building, judging, methods
+from trt_tui.jobs import engine_building, methods
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.session import events, job
@@ -83,7 +83,6 @@ PICTURES = {
 def steady(monkeypatch):
     """Builds and runs take the same time on every machine."""
     monkeypatch.setattr(engine_building, "time", Clock(13.0))
-    monkeypatch.setattr(judging, "time", Clock(0.004))
     monkeypatch.setattr(methods, "time", Clock(0.004))
     monkeypatch.setattr(job, "time", Clock(0.0))
     noon = SimpleNamespace(localtime=lambda seconds: None, strftime=lambda form, when: "12:00:00")

@@ -263,7 +263,8 @@ def test_rows_fit_any_width(session, width):
     assert spans.width_of(tree_header(columns, figures)) <= width
 
 
-def test_simulated_figures_are_marked_and_built_ones_are_not(session):
+def test_simulated_figures_are_marked_and_built_ones_are_not(tmp_path, measured_before):
+    session = local.measured(tmp_path, builder=local.H200)
     session.build()
     session.rest()
     for width in (80, 140):
@@ -348,7 +349,22 @@ def test_the_next_step_leads_to_the_export(session):
     assert worst[:len(measured.raised_order)] == measured.raised_order
     assert gain in next_step(session, found(session), worst[0])
     session.toggle(VIT.group_by_name[name] for name in worst[:rows])
-    assert "b builds c1 and confirms" in next_step(session.rest(), found(session))
+    assert "b executes the export of c1" in next_step(session.rest(), found(session))
+    session.build()
+    executed = session.rest().results[session.config].executed
+    low = executed.accuracy.worst[1].errors.sqnr_db
+    session.set_target(f"sqnr>={low - 1}")
+    assert "e exports" in next_step(session, found(session))
+    name, one = executed.accuracy.worst
+    lower = replace(one, errors=replace(one.errors, sqnr_db=low - 3))
+    missed = replace(executed.accuracy, outputs={name: lower})
+    session.results[session.config].executed = replace(executed, accuracy=missed)
+    assert "the exported network misses the target" in next_step(session, found(session))
+
+
+def test_the_next_step_after_a_build(tmp_path, measured_before):
+    session = local.measured(tmp_path, target="sqnr>=1", builder=local.H200)
+    assert "b builds c0 and confirms" in next_step(session, found(session))
     session.build()
     engine = session.rest().results[session.config].engine
     session.set_target(f"sqnr>={engine.verdict.worst[1].errors.sqnr_db - 1}")
@@ -370,8 +386,9 @@ def test_configs_newest_first_and_what_differs(session):
     header, lines = config_table(session, {"A": first}, 60)
     assert [line.name for line in lines] == ["c2", "c1", "c0"]
     narrow, _ = config_table(session, {"A": first}, 30)
-    assert "raised" in text(header) and "raised" not in text(narrow) and "ms" in text(narrow)
-    assert text(header).index("ms") + 2 == text(lines[0].line).rindex(spans.NOTHING) + 1
+    assert "raised" in text(header) and "raised" not in text(narrow) and "exported" in text(narrow)
+    assert text(header).index("exported network") + 16 == text(lines[0].line).rindex(spans.NOTHING) + 1
+    assert " ms" not in text(header), "an exported network has no latency"
     assert text(lines[0].line).startswith(" >c2") and text(lines[2].line).startswith("A c0")
     session.names[first] = "最初の構成"
     header, lines = config_table(session, {}, 60)

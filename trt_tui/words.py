@@ -115,10 +115,24 @@ EXPORTED = "exported"
 """The key of the run of a file's own network as it is exported, where that cannot be as the file is."""
 
 
+EXPORTED_NETWORK = "exported network"
+"""The title of a run that executes the exported file of a config."""
+
+_EXECUTED = "-exported-network"
+"""Behind the key of a run: the execution of its exported file."""
+
+
+def executed_key(run: str) -> str:
+    """Returns the key of the execution of a run's exported file: ``config-exported-network``."""
+    return f"{run}{_EXECUTED}"
+
+
 def run_title(run: str, as_in_file: bool = False) -> str:
     """What a run is called in a table: ``INT8``, and for a config that is a file's own ``as in the file``."""
     if run == EXPORTED:
         return "as exported"
+    if run.endswith(_EXECUTED):
+        return f"{run_named(run.removesuffix(_EXECUTED), as_in_file)}, {EXPORTED_NETWORK}"
     return "as in the file" if run == "config" and as_in_file else RUN_TITLES.get(run, run)
 
 
@@ -137,6 +151,16 @@ def engine_title(run: str, as_in_file: bool = False) -> str:
 def builder_title(name: str, version: str) -> str:
     """What a backend that builds is called: ``TensorRT 8.6.1``."""
     return f"{_BACKENDS.get(name, name)} {version}"
+
+
+def built_by(builder: str, device: str) -> str:
+    """Returns the builder of an engine with its GPU: ``TensorRT 8.6.1, H200``.
+
+    Args:
+        builder: As `builder_title` writes it.
+        device: The GPU's name, "" if there is none.
+    """
+    return ", ".join(filter(None, (builder, device.removeprefix("NVIDIA ").removeprefix("GeForce "))))
 
 
 # -- figures ----------------------------------------------------------------------------------------------------------

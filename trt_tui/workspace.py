@@ -5,13 +5,14 @@ It is opened in the child process and nowhere else: data and metrics may be scri
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import onnx_ir as ir
@@ -129,6 +130,8 @@ class Workspace:
         corrections: Shifts of biases by config, calibration method and group, as far as they are measured.
         refused: The FP32 engine, where the builder has refused it.
         codes: Exit codes of the user's check command, by all that they depend on.
+        together: Values of several tensors that were measured in one pass, by all that was taken out in it: runtimes
+            fuse what is not taken out, so values differ in the last bits between passes.
 
     Raises:
         InputError: the network cannot be read. Each part says so where its option cannot be honoured.
@@ -158,6 +161,8 @@ class Workspace:
         self.corrections: dict[tuple[PrecisionConfig, str], dict[str, BiasCorrection]] = {}
         self.refused: EngineResult | None = None
         self.codes: dict[str, int] = {}
+        self.together: dict[object, Any] = {}
+        self._whole: Workspace | None = None
         self._replaced: tuple[str, ...] = ()
         self._looked = 0.0
 
@@ -256,7 +261,36 @@ class Workspace:
     def feeds(self) -> list[int]:
         """Feeds that every figure is taken on: the first ones that hold ``--whatif-samples``; all for 0, less every
         third where some are to be held out and there are enough."""
-        judged, wanted = self.data.judged, self.options.whatif_samples
+        return self._chosen(self.options.whatif_samples, self.options.hold_out)
+
+    def for_search(self, hold_out: bool) -> Workspace:
+        """Returns the same workspace with all values taken on the samples of a search; itself if they are the same.
+
+        A search takes all judged samples, however many other values are taken on, so that its result depends on the
+        data alone. What is open is shared.
+
+        Args:
+            hold_out: Leave every third batch for the result, if there are enough.
+        """
+        feeds = self._chosen(0, hold_out)
+        if feeds == self.feeds:
+            return self
+        _ = self.analysis, self.plan  # opened once
+        other = copy.copy(self)
+        other._whole = self
+        other.__dict__["feeds"] = feeds
+        other.__dict__.pop("held_out", None)
+        if self.source is not None:
+            other.source = replace(self.source, data_sha256=other._data_sha256())
+        return other
+
+    @property
+    def whole(self) -> Workspace:
+        """The workspace of which this is the view of a search; itself if it is no view."""
+        return self._whole if self._whole is not None else self
+
+    def _chosen(self, wanted: int, hold_out: bool) -> list[int]:
+        judged = self.data.judged
         chosen: list[int] = []
         rows = 0
         for index in range(len(judged)):
@@ -264,7 +298,7 @@ class Workspace:
                 break
             chosen.append(index)
             rows += judged.rows(index)
-        if self.options.hold_out and len(chosen) == len(judged):
+        if hold_out and len(chosen) == len(judged):
             two_thirds = [index for index in chosen if index % 3 != 2]
             choosing = sum(judged.rows(index) for index in two_thirds)
             if choosing >= LEAST_CHOOSING and rows - choosing >= LEAST_HELD_OUT:

@@ -21,10 +21,19 @@ import onnx_ir as ir
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
+from trt_tui.core.data.fitted import fitted
 from trt_tui.core.engines.failures import BuildFailed
+from trt_tui.core.lowering.strong import lower_strong
+from trt_tui.core.measure.comparison import ExportedRun
+from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import BuildSettings, BuildStep, Capabilities, Handed, Level, TensorInfo, Told
 from trt_tui.errors import CancelledError
+from trt_tui.jobs.judging import judge_as_built
+from trt_tui.jobs.scheduler import Report
+from trt_tui.jobs.steps import Steps, Urgency
+from trt_tui.jobs.store import Store
+from trt_tui.workspace import Workspace
 
 Values = dict[str, np.ndarray | None]
 _LOW = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
@@ -361,3 +370,18 @@ def _engine_layers(model: onnx.ModelProto, otherwise: Mapping[str, Precision]) -
     if first := next((node for node in graph.node if node.op_type == "QuantizeLinear"), None):
         layer("Quantize", [first])
     return layers
+
+
+def execute(workspace: Workspace, store: Store, report: Report, config: PrecisionConfig, urgency: Urgency,
+            feeds: Sequence[int] | None = None) -> Steps[ExportedRun]:
+    """In place of `trt_tui.jobs.exported_run.execute`: the null backend executes what is exported, in this process."""
+    analysis = workspace.analysis
+    typed = lower_strong(workspace.network, config, workspace.ranges).model
+    with fitted(analysis.backend, typed, analysis.samples, "the exported network") as runner:
+        steps = judge_as_built(analysis, runner, feeds or workspace.feeds)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as stop:
+                return ExportedRun("ONNX Runtime 1.0 CPU", "cpu", stop.value)
+            yield urgency

@@ -1,4 +1,4 @@
-"""ONNX Runtime: the reference, the simulation, and the fallback engine of machines without TensorRT."""
+"""ONNX Runtime: the reference and the simulation."""
 
 from __future__ import annotations
 

@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
 @click.command(cls=Command, context_settings=CONTEXT)
 @takes(*(one for one in EVERYTHING if one is not CONFIG[0]), *PREVIEW, *STAGES)
-@option("TensorRT", "--engines", is_flag=True, help="Also build each run's engine, and judge it as built.")
+@option("TensorRT", "--engines", is_flag=True, help="Also build each run's engine, and judge it as built. "
+        "Where no TensorRT works, each run's exported network is executed by ONNX Runtime.")
 @option("TensorRT", "--marked", is_flag=True, help="With --engines: errors inside each engine, layer by layer, "
         "of a second one with every group's result as an output, which is not the engine as built. TensorRT 10.16 and "
         "later tell them of the engine as built, and need no option.")
@@ -132,8 +133,8 @@ def compare(model: str, against: str | None, config_paths: tuple[str, ...], forc
             click.echo("Stopped; shows what was measured so far. The same command goes on from here.", err=True)
             sys.exit(int(ExitCode.CANCELLED))
         missing = session.unbuilt()
-        for name, engine in missing.items():
-            click.echo(f"Engine of {name} not built: {visible(engine.failed)}", err=True)
+        for line in missing:
+            click.echo(visible(line), err=True)
         config = session.run_configs()[run]
         if target is not None:
             check_lowered(session, run, target)
@@ -152,8 +153,9 @@ def compare(model: str, against: str | None, config_paths: tuple[str, ...], forc
         if failed or session.production is not None and not session.production[0]:
             sys.exit(int(ExitCode.TOLERANCE_NOT_MET))
         if missing:
-            engines_had = [session.measured(run).engine for run in session.run_configs()]
-            had = any(engine is not None and not engine.failed for engine in engines_had)
+            runs = [session.measured(run) for run in session.run_configs()]
+            had = any(one.engine is not None and not one.engine.failed
+                      or one.executed is not None and not one.executed.missing for one in runs)
             sys.exit(int(ExitCode.TOLERANCE_NOT_MET if had else ExitCode.BAD_INPUT))
 
 

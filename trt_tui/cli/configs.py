@@ -16,7 +16,7 @@ from trt_tui.core.exporters.markdown import markdown_table, text_cell
 from trt_tui.core.lowering.lowered import cannot_lower, lowers
 from trt_tui.core.measure.comparison import Measured
 from trt_tui.core.measure.kernels import KernelChange, kernel_change
-from trt_tui.core.measure.record import result_record
+from trt_tui.core.measure.record import executed_record, result_record
 from trt_tui.core.measure.target_result import TargetResult
 from trt_tui.core.moves.config import PrecisionConfig, compared
 from trt_tui.core.network.hierarchy import build_tree, titles
@@ -25,7 +25,17 @@ from trt_tui.errors import ExitCode, InputError
 from trt_tui.options import Options
 from trt_tui.session.config_results import SIMULATED_RUN, SUFFIXES, outcome_words
 from trt_tui.session.session import Session
-from trt_tui.words import NOTHING, SIMULATED, decibels, megabytes, metric_figure, number, table, visible
+from trt_tui.words import (
+    EXPORTED_NETWORK,
+    NOTHING,
+    SIMULATED,
+    decibels,
+    megabytes,
+    metric_figure,
+    number,
+    table,
+    visible,
+)
 
 _MOST = 12
 """Kernels that are listed of each kind."""
@@ -130,11 +140,13 @@ def _rows(found: Sequence[Compared]) -> list[list[str]]:
     """A row for each config: simulated SQNR of the worst output, its worst sample, the metric, the engine's figures."""
     metrics = list(dict.fromkeys(name for one in found if one.measured.verdict is not None
                                  for name in list(one.measured.verdict.metric)[:1]))
-    built = any(one.measured.engine is not None for one in found)
+    builders = dict.fromkeys(one.measured.engine.builder for one in found if one.measured.engine is not None)
+    executed = any(one.measured.executed is not None for one in found)
     counts: dict[str, str] = {}
     for name, change in _kernels(found):
         counts |= {found[0].name: str(change.before), name: str(change.after)}
-    rows = [["config", "raised", "SQNR", *metrics, *(["built", "ms", "MB"] if built else []),
+    built = [f"built by {' and '.join(builders)}", "ms", "MB"] if builders else []
+    rows = [["config", "raised", "SQNR", *metrics, *built, *([EXPORTED_NETWORK] if executed else []),
              *(["kernels"] if counts else []), "target"]]
     for one in found:
         verdict, engine = one.measured.verdict, one.measured.engine
@@ -142,11 +154,14 @@ def _rows(found: Sequence[Compared]) -> list[list[str]]:
         row = [one.name, str(sum(move.runs_in is not None for move in one.config.moves.values())), _decibels(worst),
                *(metric_figure(verdict.metric.get(name) if verdict is not None else None, SIMULATED)
                  for name in metrics)]
-        if built:
-            judged = engine.verdict.worst if engine is not None and engine.verdict is not None else None
-            row += [_decibels(judged, ""), NOTHING if engine is None or not engine.latency_ms else
+        if builders:
+            worst = engine.verdict.worst if engine is not None and engine.verdict is not None else None
+            row += [_decibels(worst, ""), NOTHING if engine is None or not engine.latency_ms else
                     number(engine.latency_ms[0]),
                     NOTHING if engine is None or engine.bytes is None else megabytes(engine.bytes)]
+        if executed:
+            judged = one.measured.executed.accuracy if one.measured.executed is not None else None
+            row.append("not executed" if judged is None else _decibels(judged.worst, ""))
         row += [counts.get(one.name, NOTHING)] if counts else []
         rows.append([*row, one.outcome])
     return rows
@@ -196,7 +211,10 @@ def _record(outline: Outline, found: Sequence[Compared]) -> str:
                         "metric": dict(verdict.metric) if verdict is not None else {}, "met": one.met,
                         "results": results,
                         "latency_ms": engine.latency_ms[0] if engine is not None and engine.latency_ms else None,
-                        "engine_bytes": engine.bytes if engine is not None else None})
+                        "engine_bytes": engine.bytes if engine is not None else None,
+                        "builder": engine.builder if engine is not None else None,
+                        "exported_network": executed_record(one.measured.executed)
+                        if one.measured.executed is not None else None})
     header, *rows = _layers(outline, found)
     record = {"configs": configs, "differ": [dict(zip(header, row, strict=True)) for row in rows],
               "kernels": {name: change.record() for name, change in _kernels(found)}}

@@ -1,33 +1,23 @@
 """Comparisons and configs as text for a terminal or a file."""
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
 
 from trt_tui import words
 from trt_tui.cli.inside import inside_lines, remark_lines
 from trt_tui.cli.made import preview_lines
 from trt_tui.core.engines.rungs import rung_lines
-from trt_tui.core.exporters.markdown import moves_markdown, search_markdown, text_cell
-from trt_tui.core.guards.guard import alarm_record
+from trt_tui.core.exporters.markdown import moves_markdown, text_cell
 from trt_tui.core.lowering.lowered import lowers, quantizes
 from trt_tui.core.measure.agreement import fp32_fault, gap_db
-from trt_tui.core.measure.comparison import EngineResult, Share, Verdict
-from trt_tui.core.measure.metric_parts import part_rows
+from trt_tui.core.measure.comparison import EngineResult, ExportedRun, Share, Verdict
 from trt_tui.core.measure.sample_dependence import LITTLE_DB
-from trt_tui.core.measure.target import UPPER
-from trt_tui.core.moves.config import PrecisionConfig, tables
+from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.keeping import default_rules_note
 from trt_tui.core.network.hierarchy import build_tree, titles
 from trt_tui.core.network.layers import Outline
-from trt_tui.core.search import Evaluation, Outcome
-from trt_tui.core.search.front import front as search_front
-from trt_tui.errors import InputError
-from trt_tui.jobs.events import SearchEnded
-from trt_tui.session.config_results import ENGINE_RUN, SIMULATED_RUN
-from trt_tui.session.finding import Finding, held_out_words, iteration_table, lowered_table
+from trt_tui.session.config_results import ENGINE_RUN, EXECUTED_RUN, SIMULATED_RUN
 from trt_tui.session.parts import parts_table
 from trt_tui.session.session import Session
 from trt_tui.words import COMPUTED_IN, EXPORTED, NOTHING, SIMULATED, engine_title, plural, run_named, run_title, table
@@ -67,6 +57,8 @@ def comparison_table(session: Session) -> str:
             rows.extend(_verdict_rows(session, _title(session, run), verdict, run=run))
         if (exported := session.measured(run).exported) is not None:
             rows.extend(_verdict_rows(session, run_title(EXPORTED), exported, run=run))
+        if (executed := session.measured(run).executed) is not None:
+            rows.extend(_executed_rows(session, executed, run))
         if run in engines:
             rows.extend(_engine_rows(session, _engine(session, run), engines[run], run))
     kept = [i for i in range(len(rows[0])) if i == len(rows[0]) - 1 or any(row[i] for row in rows[1:])]
@@ -95,6 +87,14 @@ def _title(session: Session, run: str) -> str:
 
 def _engine(session: Session, run: str) -> str:
     return engine_title(run, session.config.as_in_file)
+
+
+def _exported(session: Session, run: str) -> str:
+    return run_title(EXPORTED)
+
+
+def _executed(session: Session, run: str) -> str:
+    return f"{_title(session, run)}, {words.EXPORTED_NETWORK}"
 
 
 def _against(session: Session) -> str:
@@ -160,7 +160,8 @@ def _mark(session: Session, run: str, verdict: Verdict) -> str:
 
 def _reasons(session: Session) -> list[str]:
     """Why a result has a question mark, or fails for another reason than its value alone; a line for each row."""
-    titles = {SIMULATED_RUN: _title, EXPORTED: lambda *_: run_title(EXPORTED), ENGINE_RUN: _engine}
+    titles = {SIMULATED_RUN: _title, EXPORTED: _exported, ENGINE_RUN: _engine,
+              EXECUTED_RUN: _executed}
     lines = [f"{titles[kind](session, run)}: {result.text}" for run in _shown(session)
              for kind, result in session.config_results(session.run_configs()[run]).items() if result.reasons]
     return lines and ["", *lines]
@@ -227,7 +228,16 @@ def _engine_rows(session: Session, title: str, result: EngineResult, run: str = 
     return simulated + rows
 
 
+def _executed_rows(session: Session, executed: ExportedRun, run: str) -> list[list[str]]:
+    """Returns the rows of an exported file that ONNX Runtime executed; they have no latency and no size."""
+    title = f"{run_title(words.executed_key(run), session.config.as_in_file)} ({executed.executor})"
+    if executed.accuracy is None:
+        return [[title, f"not executed: {executed.missing}", *[""] * 8]]
+    return _verdict_rows(session, title, executed.accuracy, "", run)
+
+
 def _titled(title: str, result: EngineResult) -> str:
+    title = f"{title} ({result.builder})"
     return title if result.as_asked else f"{title}, otherwise"
 
 
@@ -309,195 +319,6 @@ def _owned(share: Share | None) -> tuple[str, str]:
         return "unknown", str(share.samples)
     figure = words.near(share.owns, share.margin, SIMULATED)
     return figure if math.isfinite(share.owns) else "brings NaN/Inf in FP32", str(share.samples)
-
-
-# -- a search ---------------------------------------------------------------------------------------------------------
-
-PLOT_WIDTH, PLOT_HEIGHT = 48, 8
-
-
-def search_table(session: Session) -> str:
-    """What a search found: the layers with the reason, ranges, the metric's parts, and the engines that were built."""
-    ended, outline = _ended(session), session.opened.outline
-    result = ended.result
-    how = f"{ended.how}; " if ended.ranked else ""
-    lines = [search_headline(session), f"  {how}{words.plural(result.evaluations, 'evaluation')}"]
-    lines += [f"  {line}" for line in (*search_source(session), *ended.remarks)]
-    lowered = lowered_rows(session)
-    lines += ["", *table(lowered or iteration_rows(session), flush_left=3 if lowered else 4)]
-    places = titles(build_tree(outline.layers, outline.groups))
-    for header, rows in tables(result.config, outline):
-        lines += ["", *table([(*header, "why"), *((places.get(row[0], row[0]), *row[1:], result.why.get(row[0], ""))
-                                                 for row in rows)],
-                             flush_left=len(header) + 1)]
-    if len(parts := metric_parts(session)) > 1:
-        lines += ["", *table(parts)]
-    if points := front(session):
-        lines += ["", *table(front_rows(points)), *([""] + plot(points) if len(points) > 1 else [])]
-    return "\n".join(map(partial(words.visible, lines=True), lines))
-
-
-def lowered_rows(session: Session) -> list[list[str]]:
-    """What a strategy that goes downwards has tried, layer by layer, with a header; [] for any other."""
-    finding, outline = _finding(session), session.opened.outline
-    return lowered_table(_ended(session).result.rows, outline, finding.request)
-
-
-def iteration_rows(session: Session) -> list[list[str]]:
-    """Every config that a search has tried; see `trt_tui.session.finding.iteration_table`."""
-    ended = _ended(session)
-    return iteration_table(ended.evaluations, ended.built, session.opened.outline, _finding(session).request,
-                           session.results.reference)
-
-
-def _finding(session: Session) -> Finding:
-    if session.finding is None:
-        raise InputError("nothing was searched", "", "")
-    return session.finding
-
-
-def _ended(session: Session) -> SearchEnded:
-    if (ended := _finding(session).ended) is None:
-        raise InputError("the search has not ended", "", "")
-    return ended
-
-
-def _best(session: Session) -> Evaluation:
-    if (best := _ended(session).result.best) is None:
-        raise InputError("the search has evaluated nothing", "", "")
-    return best
-
-
-def search_headline(session: Session) -> str:
-    """The outcome in one line."""
-    request, result = _finding(session).request, _ended(session).result
-    said = result.said
-    if result.outcome is Outcome.NOTHING_TO_DO:
-        start = result.config
-        name = "the file" if start.as_in_file else "the config" if start.moves else start.quantized.label
-        said = f"{name} meets it already: nothing to do ({words.simulated(_best(session).judgement.figure)})"
-    tolerances = " and ".join((*request.tolerances,
-                               *([f"check {request.check!r}"] if request.check is not None else [])))
-    return f"{tolerances}: {said}"
-
-
-def search_source(session: Session) -> list[str]:
-    """Where the figures come from: the reference if one is named, the outcome as simulated and on held-out samples,
-    confirmed by an engine or simulated only."""
-    held_out, result = _ended(session).held_out, _ended(session).target_result
-    told = [f"simulated: {result.text}"] if result is not None else []
-    against = [f"against {session.reference}"] if session.opened.reference is not None else []
-    return [*against, *told, *([held_out_words(held_out)] if held_out is not None else []), *_confirmation(session)]
-
-
-def _confirmation(session: Session) -> list[str]:
-    confirmed = _ended(session).confirmed
-    if confirmed is not None:
-        checked = _finding(session).request.check is not None
-        met = "meets the tolerance too; --check has judged the simulation only" if checked else "meets it too"
-        if not _ended(session).result.met:
-            met = "meets it all the same"
-        result = session.config_results(_ended(session).result.config).get(ENGINE_RUN)
-        return [f"its engine {met if confirmed else 'does NOT meet it'}"
-                + (f": {result.text}" if result is not None and result.reasons else "")]
-    if session.builder is None or not session.builder.runs:
-        return ["simulated only: no TensorRT runs here to confirm it"]
-    return ["simulated only: no engine that was built as asked was judged"]
-
-
-def metric_parts(session: Session) -> list[list[str]]:
-    """The metric's parts in FP32, at the start of the search and as found, that with the worst drop first."""
-    ended = _ended(session)
-    found, start = (verdict.metric if (verdict := one.judgement.verdict) is not None else {}
-                    for one in (_best(session), ended.evaluations[0]))
-    rows = part_rows(session.results.reference, [found])
-    return [["metric", "FP32", "start", "found"],
-            *([row.name, *(words.metric_figure(one) for one in (row.reference, start.get(row.name), *row.figures))]
-              for row in rows)]
-
-
-@dataclass(frozen=True)
-class Point:
-    """A config that was built: its figure simulated and as built (in the target's unit), and its latency in ms.
-
-    Attributes:
-        best: No other one is as fast and as accurate.
-    """
-
-    name: str
-    raised: int
-    simulated: str
-    built: str
-    figure: float
-    ms: float
-    bytes: int | None
-    best: bool = False
-
-
-def front(session: Session) -> list[Point]:
-    """The configs that were built and timed, the fastest first, those on the accuracy-against-latency front marked.
-
-    The front is Pareto's: no other config is faster at the same figure or better at the same latency.
-    """
-    target, points = session.target, []
-    for config, known in session.results.items():
-        engine = known.engine
-        if engine is None or not engine.as_asked or engine.verdict is None or engine.latency_ms is None or not target:
-            continue
-        figure = target.figure(engine.verdict)
-        if figure is None or engine.quick:
-            continue
-        raised = len(config.raised(session.opened.outline))
-        name = session.names.get(config, "")
-        simulated = f"{SIMULATED}{target.measured(known.verdict)}" if known.verdict is not None else NOTHING
-        points.append(Point(name, raised, simulated,
-                            target.measured(engine.verdict), -figure if target.kind in UPPER else figure,
-                            engine.latency_ms[0], engine.bytes))
-    points.sort(key=lambda point: (point.ms, -point.figure))
-    best = search_front([(point.ms, point.figure) for point in points])
-    return [replace(point, best=place in best) for place, point in enumerate(points)]
-
-
-def front_rows(points: Sequence[Point]) -> list[list[str]]:
-    """The points with a letter each, and a header."""
-    rows = [["built", "raised", "simulated", "engine", "ms", "MB", ""]]
-    return rows + [[f"{letter} {point.name}", str(point.raised), point.simulated, point.built, words.number(point.ms),
-                    NOTHING if point.bytes is None else words.megabytes(point.bytes), "front" if point.best else ""]
-                   for letter, point in zip(_letters(points), points, strict=True)]
-
-
-def plot(points: Sequence[Point]) -> list[str]:
-    """The points by their letters: latency to the right, accuracy upwards."""
-    finite = [point.figure for point in points if math.isfinite(point.figure)]
-    low, high = (min(finite), max(finite)) if finite else (0.0, 0.0)
-    left, right = min(point.ms for point in points), max(point.ms for point in points)
-
-    def place(value: float, least: float, most: float, cells: int) -> int:
-        share = (min(max(value, least), most) - least) / (most - least) if most > least else 0.5
-        return round(share * (cells - 1))
-
-    grid = [[" "] * PLOT_WIDTH for _ in range(PLOT_HEIGHT)]
-    for letter, point in zip(_letters(points), points, strict=True):
-        row = PLOT_HEIGHT - 1 - place(point.figure, low, high, PLOT_HEIGHT)
-        grid[row][place(point.ms, left, right, PLOT_WIDTH)] = letter
-    lines = [f"  │{''.join(row).rstrip()}" for row in grid]
-    fastest, slowest = words.milliseconds(left), words.milliseconds(right)
-    return ["  better", *lines, f"  └{'─' * PLOT_WIDTH}", f"   {fastest}{slowest:>{PLOT_WIDTH - len(fastest)}}"]
-
-
-def _letters(points: Sequence[Point]) -> list[str]:
-    return [chr(ord("A") + index % 26) for index in range(len(points))]
-
-
-def search_report(session: Session) -> str:
-    """What a search found, with the evidence, in Markdown."""
-    points = front(session)
-    ended = _ended(session)
-    lines = [*([ended.how] if ended.ranked else []), *search_source(session), *ended.remarks]
-    return search_markdown(session.opened.outline, ended.result, iteration_rows(session), lowered_rows(session),
-                           search_headline(session), lines,
-                           metric_parts(session), front_rows(points), plot(points) if len(points) > 1 else [],
-                           [alarm_record(alarm) for alarm in session.alarms])
 
 
 def config_markdown(network: Outline, config: PrecisionConfig, path: str) -> str:

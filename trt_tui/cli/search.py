@@ -105,13 +105,11 @@ def search(model: str, config_path: str | None, force: bool, target: str | None,
     Exit code 0: it is met. 1: it is not, and the best config that was found is written.
     """
     from trt_tui.cli.headless import search_session
-    from trt_tui.cli.report import search_report, search_table
+    from trt_tui.cli.search_report import search_report, search_table
     from trt_tui.core.measure.target import parse_target
     from trt_tui.core.moves.config import PrecisionConfig
     from trt_tui.core.precision import Precision
-    from trt_tui.core.search import DOWNWARDS
-    from trt_tui.jobs.requests import FindConfig
-    from trt_tui.session.finding import found_so_far, held_out_words
+    from trt_tui.session.finding import found_so_far, held_out_words, search_request
     from trt_tui.session.session import Session
 
     tolerances = (*tolerances, *([target] if target is not None else []))
@@ -125,18 +123,17 @@ def search(model: str, config_path: str | None, force: bool, target: str | None,
     method, higher = ("lower" if lower else method), higher_from or higher
     if sample is not None and sample != "worst" and not sample.isdecimal():
         raise InputError(f"--sample {sample} is no sample", "it takes a number from 0, or worst", "Name one of them.")
-    down = method in DOWNWARDS
     first, between, highest = _rungs(rungs, config_path is not None)
     output, markdown_path = stdout_for(output) or output, stdout_for(markdown_path)
     one_on_stdout({"-o": output, "--markdown": markdown_path})
     for text in tolerances:
         parse_target(text)
     places = check_places(model, arguments, config_path, output, markdown_path, config_to=output)
-    request = FindConfig(PrecisionConfig(), tolerances, method, highest or Precision(higher),
-                         not down if ranges is None else ranges, max_raised, max_latency, max_builds, check,
-                         rungs=between, free=not down if free is None else free, sample=sample or "")
+    request = search_request(PrecisionConfig(), tolerances, method=method, higher=highest or Precision(higher),
+                             rungs=between, ranges=ranges, free=free, max_raised=max_raised, max_latency=max_latency,
+                             max_builds=max_builds, check=check, sample=sample or "", hold_out=not no_hold_out)
     arguments["keep"] = (*arguments["keep"], *presets, *sticky)
-    options = replace(options_of(model, 0, arguments), hold_out=not no_hold_out and sample is None)
+    options = replace(options_of(model, 0, arguments), hold_out=request.hold_out)
     with search_session(options, config_path, force,
                         Precision(precision) if precision else first, request, places) as session:
         finding = session.finding
@@ -154,8 +151,11 @@ def search(model: str, config_path: str | None, force: bool, target: str | None,
         if not finding.met:
             held_out, said = finding.ended.held_out, finding.ended.result.said
             what = "Tolerance not met"
+            exported = finding.ended.exported
             if finding.ended.confirmed is False:
                 what += " by the engine"
+            elif exported is not None and exported.met is False:
+                what, said = "Tolerance", exported.text
             elif finding.ended.result.met and held_out is not None:
                 what += " on samples held out"
                 said = held_out_words(held_out)

@@ -66,7 +66,8 @@ def _row(session: Session, stage: Stage, verdict: Verdict | None) -> list[str]:
     said = [result.outcome.value if result is not None else ""]
     if engine is not None and not engine.as_asked:
         said.append("otherwise")
-    return [stage.name, *_errors(verdict, mark), metric, _bad(verdict),
+    name = f"{stage.name} ({engine.builder})" if engine is not None else stage.name
+    return [name, *_errors(verdict, mark), metric, _bad(verdict),
             *(_errors(stage.before, mark) if stage.before is not None else [""] * 4), ms, ", ".join(filter(None, said))]
 
 

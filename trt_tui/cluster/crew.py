@@ -49,6 +49,7 @@ class Hired:
 
     def share(self, workspace: Workspace) -> None:
         """See `trt_tui.workspace.Others`."""
+        workspace = workspace.whole
         if self._open is workspace:
             return
         if not self._parcels:

@@ -1,7 +1,9 @@
 """How a search measures here: verdicts and impacts of the simulation, engines, the user's command."""
 
+import copy
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -9,9 +11,9 @@ from trt_tui.core.calibration.ranges import for_codes
 from trt_tui.core.codes import CODES
 from trt_tui.core.engines.preview import Preview
 from trt_tui.core.lowering.lowered import cannot_lower, lowers
-from trt_tui.core.measure.comparison import EngineErrors, EngineResult, GroupErrors, Verdict
+from trt_tui.core.measure.comparison import EngineErrors, EngineResult, ExportedRun, GroupErrors, Verdict
 from trt_tui.core.measure.group_sweep import GroupSweep, Swept
-from trt_tui.core.measure.judgement import judge
+from trt_tui.core.measure.judgement import HeldOut, judge
 from trt_tui.core.measure.shares import Impact, impact_of
 from trt_tui.core.measure.target import parse_target
 from trt_tui.core.moves.config import PrecisionConfig
@@ -26,12 +28,12 @@ from trt_tui.jobs import requests as rq
 from trt_tui.jobs.calibrating import ensure_ranges
 from trt_tui.jobs.checking import check_words, run_check
 from trt_tui.jobs.comparing import send_layers
+from trt_tui.jobs.exported_run import execute
 from trt_tui.jobs.free import proposals
 from trt_tui.jobs.previewing import Asking, is_installed
 from trt_tui.jobs.scheduler import Report
 from trt_tui.jobs.searched_engines import macs_of
 from trt_tui.jobs.searching import SearchJob
-from trt_tui.jobs.shares import known_shares, send_shares, suspects
 from trt_tui.jobs.spreading import following, hands_of
 from trt_tui.jobs.statistics import ranges_by_method
 from trt_tui.jobs.steps import Steps, Urgency, at
@@ -44,7 +46,11 @@ WORTH_S = 0.1
 
 
 def run(workspace: Workspace, store: Store, report: Report, request: rq.FindConfig) -> Steps[None]:
-    """Finds the smallest fix. What was measured before, also by an interrupted search, is not measured again."""
+    """Finds layers to raise. What was measured before, also by an interrupted search, is not measured again.
+
+    The result depends on the network, the data, the targets and the seed. It does not depend on what was measured
+    before, on how many workers there are, or on how long anything takes; engines are timed, and so are the exception.
+    """
     network, metric = workspace.network, workspace.metric
     targets = [parse_target(text) for text in request.tolerances]
     for target in targets:
@@ -54,11 +60,15 @@ def run(workspace: Workspace, store: Store, report: Report, request: rq.FindConf
                          "Begin with a config that lowers layers, such as --precision int8.")
     if request.check is not None:
         check_words(request.check)
+    ensure_ranges(workspace, store, report, [request.config])
+    shown, everything = workspace, report
+    workspace = workspace.for_search(request.hold_out and not request.sample)
+    if workspace is not shown:
+        report = _of_other_samples(report)
     bench = WorkspaceBench(workspace, store, report, request)
     if request.sample not in ("", "worst"):
         bench.feed = feed_of(workspace, int(request.sample))
     work = SearchJob(network, request, targets, bench)
-    ensure_ranges(workspace, store, report, [request.config])
     if any(target.kind == "metric" for target in targets):
         score = yield from reference_metric(workspace, store, report)
         work.targets = tuple(target.with_base(score) for target in targets)
@@ -67,9 +77,16 @@ def run(workspace: Workspace, store: Store, report: Report, request: rq.FindConf
         settled = yield from _settled(workspace, store, report, work)
         held_out = yield from _held_out(workspace, report, work, bench.feed)
     except (GeneratorExit, CancelledError):
-        report.send(work.ended(report.job, stopped=True))
+        report.send(replace(work.ended(report.job, stopped=True), other_samples=workspace is not shown))
         raise
-    report.send(work.ended(report.job, held_out=held_out, settled=settled))
+    if workspace is not shown and work.search.result.met:  # what was built and executed, on the samples of the screen
+        config = work.search.result.config
+        if work.engines.has(config):
+            yield from build.build(shown, store, everything, config)
+        everything.send(ev.ExportedExecuted(report.job, config, (
+            yield from execute(shown, store, everything, config, Urgency.SEARCH))))
+    ended = work.ended(report.job, held_out=held_out, settled=settled)
+    report.send(replace(ended, other_samples=workspace is not shown))
 
 
 def _settled(workspace: Workspace, store: Store, report: Report, work: SearchJob) -> Steps[Verdict | None]:
@@ -81,7 +98,24 @@ def _settled(workspace: Workspace, store: Store, report: Report, work: SearchJob
     return store.known(workspace, "verdict", config, Verdict)
 
 
-def _held_out(workspace: Workspace, report: Report, work: SearchJob, chosen_on: int | None) -> Steps[ev.HeldOut | None]:
+_OTHER_SAMPLES = (ev.VerdictMeasured, ev.Built, ev.Fp32EngineJudged, ev.LayersMeasured, ev.ReferenceMeasured,
+                  ev.EngineErrorsMeasured, ev.ExportedExecuted)
+"""Events with values that are of the samples they were taken on."""
+
+
+def _of_other_samples(report: Report) -> Report:
+    """Returns a report that keeps back values on other samples than those of the screen."""
+    quiet = copy.copy(report)
+
+    def send(event: ev.Event) -> None:
+        if not isinstance(event, _OTHER_SAMPLES):
+            report.send(event)
+
+    quiet.send = send
+    return quiet
+
+
+def _held_out(workspace: Workspace, report: Report, work: SearchJob, chosen_on: int | None) -> Steps[HeldOut | None]:
     """Returns what the config found yields on the samples that the search has not seen, where there are enough."""
     feeds, analysis, result, targets = workspace.held_out, workspace.analysis, work.search.result, work.targets
     if chosen_on is not None:
@@ -100,7 +134,7 @@ def _held_out(workspace: Workspace, report: Report, work: SearchJob, chosen_on: 
         report.progress("held-out samples", partial.done, partial.total, since)
         yield Urgency.SEARCH
     chosen = workspace.judged_count if chosen_on is None else workspace.data.judged.rows(chosen_on)
-    return ev.HeldOut(judge(targets, verdict), verdict.samples, chosen)
+    return HeldOut(judge(targets, verdict), verdict.samples, chosen)
 
 
 def feed_of(workspace: Workspace, sample: int) -> int:
@@ -199,12 +233,12 @@ class WorkspaceBench:
                 self._report.send(ev.Note(self._report.job, "What costs nothing at run time is tried on no layer that "
                                                             f"is as in the file: {error.title}.", "warning"))
         found = proposals(workspace, self._report, workspace.network.groups, config,
-                          reason=f"search:{self._request.method}", kinds=kinds, leaves_file=leaves_file)
+                          reason=f"search:{self._request.method}", kinds=kinds, leaves_file=leaves_file, together=True)
         return {one.label: one.config for one in found}
 
     def ranges(self, groups: Sequence[Group], config: PrecisionConfig) -> dict[str, dict[str, float]]:
         """Returns the ranges (amax) that other methods choose, by tensor and method, without those in use."""
-        known = ranges_by_method(self._workspace, self._report, groups, config)
+        known = ranges_by_method(self._workspace, self._report, groups, config, together=True)
         found: dict[str, dict[str, float]] = {}
         for group in groups:
             precision = config.precision_of(group)
@@ -213,19 +247,9 @@ class WorkspaceBench:
                 found[tensor] = {method: amax for method, amax in known[tensor].items() if amax != current.get(tensor)}
         return found
 
-    @property
-    def at_once(self) -> int:
-        """See `trt_tui.jobs.searched_engines.Workshop`."""
-        others = self._workspace.others
-        return max(1, others.able(engines=True)) if others is not None and not others.lost else 1
-
     def ahead(self, configs: Sequence[PrecisionConfig]) -> Steps[int]:
         """See `trt_tui.jobs.searching.Bench`."""
         return (yield from build.ahead(self._workspace, self._store, self._report, configs))
-
-    def built(self, config: PrecisionConfig) -> bool:
-        """Whether the config's engine is in the store."""
-        return self._store.engine(self._workspace, config) is not None
 
     def build(self, config: PrecisionConfig) -> Steps[EngineResult]:
         """Returns the config's engine; sends the simulated verdict too."""
@@ -236,6 +260,14 @@ class WorkspaceBench:
             return (yield from build.build(self._workspace, self._store, self._report, config))
         self._report.send(ev.Built(self._report.job, config, known))
         return known
+
+    def executed(self, config: PrecisionConfig) -> Steps[ExportedRun]:
+        """Implements `trt_tui.jobs.searching.Bench.executed`."""
+        feeds = None if self.feed is None else [self.feed]
+        found = yield from execute(self._workspace, self._store, self._report, config, Urgency.SEARCH, feeds)
+        if feeds is None:
+            self._report.send(ev.ExportedExecuted(self._report.job, config, found))
+        return found
 
     def inside(self, config: PrecisionConfig) -> Steps[EngineErrors | None]:
         """See `trt_tui.jobs.triage.Looks`."""
@@ -261,17 +293,15 @@ class WorkspaceBench:
         return preview if preview.no_effect is not None else (yield from asking.with_effects(config, preview))
 
     def impacts(self, config: PrecisionConfig, names: Sequence[str]) -> Steps[Mapping[str, Impact]]:
-        """All on few samples, those that may matter on more. Shares that are asked for are measured and sent first."""
+        """Implements `trt_tui.jobs.searching.Bench.impacts`: all on few samples, those that may matter on more.
+
+        Groups go in network order, whatever is known of their errors.
+        """
         workspace, store, report = self._workspace, self._store, self._report
-        shares = known_shares(workspace, store, config)
-        if self._request.shares and not shares.keys() >= set(names):
-            shares = yield from at(Urgency.SEARCH, send_shares(workspace, store, report, "config", config, order=names,
-                                                               raised=False))
         exact = workspace.options.exact
         kind = "alone, exact" if exact else "alone"
-        order = [name for name in suspects(workspace, store, config) if name in names]
         hands = hands_of(workspace, report)
-        sweep = GroupSweep(workspace.analysis, config, workspace.ranges, order=order, feeds=workspace.feeds,
+        sweep = GroupSweep(workspace.analysis, config, workspace.ranges, order=names, feeds=workspace.feeds,
                            exact=exact, lowered=True, known=store.known(workspace, kind, config, Swept), hands=hands)
         since = time.monotonic()
         try:
@@ -283,7 +313,7 @@ class WorkspaceBench:
                 yield following(hands, Urgency.SEARCH)
         finally:
             store.keep(workspace, kind, config, sweep.swept)
-        return {name: impact_of(sweep, name, shares.get(name)) for name in order}
+        return {name: impact_of(sweep, name) for name in names}
 
     def check(self, config: PrecisionConfig) -> Steps[int]:
         """It is asked once for as long as the network is open, and not kept: what else it reads may have changed."""

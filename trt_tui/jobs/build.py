@@ -25,7 +25,7 @@ from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.calibrating import ensure_ranges, ranges_to_write
 from trt_tui.jobs.engine_building import BuilderLine, BuildProgress, Engine, build_engine
-from trt_tui.jobs.judging import run_typed
+from trt_tui.jobs.exported_run import execute
 from trt_tui.jobs.rebuilding import Made, Several, build_one, build_several, failed_words
 from trt_tui.jobs.scheduler import Report
 from trt_tui.jobs.spreading import following, hands_of
@@ -39,12 +39,12 @@ Making = Generator[BuildProgress | BuilderLine | Wait | EngineResult, None, None
 
 
 def run(workspace: Workspace, store: Store, report: Report, request: rq.Build) -> Steps[None]:
-    """Builds a config and judges what came out, after the FP32 engine; without a builder its typed network is run."""
+    """Builds a config and judges what came out, after the FP32 engine; without a builder its export is executed."""
     config, builder = request.config, workspace.builder
     ensure_ranges(workspace, store, report, [config])
     if builder is None:
-        making = run_typed(workspace.analysis, config, workspace.ranges, workspace.feeds)
-        yield from _made(workspace, store, report, config, making, request.quick)
+        executed = yield from execute(workspace, store, report, config, Urgency.BUILD)
+        report.send(ev.ExportedExecuted(report.job, config, executed))
         return
     if runs_here(builder, workspace.plan.settings):
         fp32 = PrecisionConfig.uniform(Precision.FP32)
@@ -97,13 +97,14 @@ class Building:
     """An errand: a build of a config, judged, or why there is none.
 
     Args:
+        feeds: It is judged on these.
         cache: Holds engines; in another process that of its user.
         wake: Called when there is something to go on with; in another process nobody waits for it.
     """
 
-    def __init__(self, ranges: Mapping[str, float], cache: EngineCache | None = None,
+    def __init__(self, ranges: Mapping[str, float], feeds: Sequence[int], cache: EngineCache | None = None,
                  wake: Callable[[], None] | None = None) -> None:
-        self._ranges, self._cache, self._wake = ranges, cache, wake or _nobody
+        self._ranges, self._feeds, self._cache, self._wake = ranges, tuple(feeds), cache, wake or _nobody
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_cache": None, "_wake": _nobody}
@@ -121,7 +122,7 @@ class Building:
             subject.builder = get_builder(options.backend, plugins=options.production.plugins)
         try:
             cache = self._cache or EngineCache()
-            with contextlib.closing(build_one(subject.analysis, _builder(subject), config, self._ranges, subject.feeds,
+            with contextlib.closing(build_one(subject.analysis, _builder(subject), config, self._ranges, self._feeds,
                                               _plan(subject, config), number, quick=False, cache=cache,
                                               wake=self._wake)) as steps:
                 for made in steps:
@@ -153,7 +154,7 @@ def ahead(workspace: Workspace, store: Store, report: Report, configs: Sequence[
         return 0
     hands, since, kept = hands_of(workspace, report, engines=True), time.monotonic(), 0
     found: dict[Build, Made | TrtTuiError] = {}
-    for made in hands.work(Building(workspace.ranges, store.engines, report.wake), items):
+    for made in hands.work(Building(workspace.ranges, workspace.feeds, store.engines, report.wake), items):
         if made is not None:
             (config, _), builds = made[0], wanted[made[0][0]]
             found[made[0]] = made[1]

@@ -17,6 +17,7 @@ from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.amended import send_amended
 from trt_tui.jobs.calibrating import ensure_ranges
+from trt_tui.jobs.exported_run import known_run
 from trt_tui.jobs.scheduler import Report
 from trt_tui.jobs.shares import send_shares
 from trt_tui.jobs.spreading import following, hands_of
@@ -40,6 +41,8 @@ def run(workspace: Workspace, store: Store, report: Report, request: rq.Compare)
         known = store.engine(workspace, config)
         if known is not None:
             report.send(ev.Built(report.job, config, known))
+        if (executed := known_run(workspace, store, config)) is not None:
+            report.send(ev.ExportedExecuted(report.job, config, executed))
     if workspace.builder is not None:
         known = store.engine(workspace, PrecisionConfig.uniform(Precision.FP32))
         if known is not None:

@@ -14,10 +14,18 @@ from trt_tui.core.engines.inspector import EngineReport
 from trt_tui.core.engines.preview import Preview
 from trt_tui.core.engines.rungs import Rung
 from trt_tui.core.guards.facts import Facts
-from trt_tui.core.measure.comparison import EngineErrors, EngineResult, GroupErrors, Share, Verdict
+from trt_tui.core.measure.comparison import (
+    EngineErrors,
+    EngineResult,
+    ExportedFound,
+    ExportedRun,
+    GroupErrors,
+    Share,
+    Verdict,
+)
 from trt_tui.core.measure.dumped import TensorErrors
 from trt_tui.core.measure.judge import Judged
-from trt_tui.core.measure.judgement import Judgement
+from trt_tui.core.measure.judgement import HeldOut
 from trt_tui.core.measure.reference import Named
 from trt_tui.core.measure.single import OneSample, SampleErrors
 from trt_tui.core.measure.stages import Stage
@@ -266,12 +274,21 @@ class Built(Event):
 
 
 @dataclass(frozen=True)
+class ExportedExecuted(Event):
+    """The execution of a config's exported file, or why there is none."""
+
+    config: PrecisionConfig
+    result: ExportedRun
+
+
+@dataclass(frozen=True)
 class Recalled(Event):
-    """What an earlier program measured of a config: how it does simulated, and its engine, each if it is known."""
+    """Results of an earlier program for a config: simulated, of its engine, and of its exported file, if known."""
 
     config: PrecisionConfig
     verdict: Verdict | None
     engine: EngineResult | None
+    executed: ExportedRun | None = None
 
 
 @dataclass(frozen=True)
@@ -298,21 +315,6 @@ class SearchProgress(Event):
 
 
 @dataclass(frozen=True)
-class HeldOut:
-    """The simulation of the config that was found, on samples that the search has not used.
-
-    Attributes:
-        judgement: By the tolerances; a metric is compared with FP32's on these samples.
-        samples: How many samples these are.
-        chosen_on: On how many samples the config was chosen.
-    """
-
-    judgement: Judgement
-    samples: int
-    chosen_on: int
-
-
-@dataclass(frozen=True)
 class SearchEnded(Event):
     """What a search found. It may have been stopped; the outcome of the result is then that it is still searching.
 
@@ -329,7 +331,10 @@ class SearchEnded(Event):
         front: The configs of the evaluations that no other beats in cost and score, by place, the cheapest first. The
             cost is the latency where it is estimated, else what the raised groups cost; see
             `trt_tui.jobs.searching.Bench.costs`.
-        target_result: Of the result as simulated, by all tolerances and the user's command; None without a result.
+        target_result: Of the result, by all tolerances and the user's command, with the exported file taken into
+            account; None without a result.
+        exported: The exported file of the result; None if it meets no tolerance as simulated.
+        other_samples: Its values are on other samples than those of the session.
     """
 
     result: Result
@@ -344,6 +349,8 @@ class SearchEnded(Event):
     built: Mapping[int, str] = field(default_factory=dict)
     front: Mapping[int, PrecisionConfig] = field(default_factory=dict)
     target_result: TargetResult | None = None
+    exported: ExportedFound | None = None
+    other_samples: bool = False
 
 
 @dataclass(frozen=True)

@@ -33,11 +33,13 @@ class Proposal:
 
 
 def proposals(workspace: Workspace, report: Report, groups: Sequence[Group], config: PrecisionConfig, *,
-              reason: str = "user", kinds: str = "", leaves_file: bool = False) -> list[Proposal]:
+              reason: str = "user", kinds: str = "", leaves_file: bool = False, together: bool = False
+              ) -> list[Proposal]:
     """What can be done about some groups, and is not done yet: one proposal for all of them for each kind.
 
     Args:
         leaves_file: Groups as in the file may be changed too, which take the precision nearest to it then.
+        together: Values are measured for these groups in one pass, whatever is known; see `Workspace.together`.
         kinds: "form" for operators and scaled channels alone, "bias" for corrected biases alone.
 
     Raises:
@@ -64,9 +66,10 @@ def proposals(workspace: Workspace, report: Report, groups: Sequence[Group], con
         changed, suffix = leaving(group for group in low if group.name in written)
         found.append(Proposal(f"{' and '.join(words)} operator{suffix}", changed.with_moves(written)))
     norms = _norms(workspace, groups, config, leaves_file) if kinds != "bias" else []
+    channels = workspace.together.setdefault(("channels", *norms), {}) if together else workspace.channel_amax
     for strength in STRENGTHS if norms else ():
         made = free.smoothings(network, norms, workspace.calibrating, workspace.backend, strength=strength,
-                               reason=reason, known=workspace.channel_amax,
+                               reason=reason, known=channels,
                                progress=report.sweeping("largest values of channels", gives_way=True),
                                hands=hands_of(workspace, report))
         changed, suffix = leaving(_around(network, norms))
@@ -76,17 +79,19 @@ def proposals(workspace: Workspace, report: Report, groups: Sequence[Group], con
     if able:
         changed, suffix = leaving(able)
         shifts = {name: replace(move, reason=reason)
-                  for name, move in _shifts(workspace, report, able, changed).items()}
+                  for name, move in _shifts(workspace, report, able, changed, together).items()}
         if shifts:
             found.append(Proposal(f"bias correction{suffix}", changed.with_moves(shifts)))
     return found
 
 
-def _shifts(workspace: Workspace, report: Report, groups: Sequence[Group], config: PrecisionConfig
+def _shifts(workspace: Workspace, report: Report, groups: Sequence[Group], config: PrecisionConfig, together: bool
             ) -> dict[str, BiasCorrection]:
     """The corrections of some groups in a config, measured where they are not known."""
     method = workspace.calibration.method if workspace.calibration is not None else ""
     known = workspace.corrections.setdefault((config, method), {})
+    if together:
+        known = workspace.together.setdefault(("biases", config, method, *(group.name for group in groups)), {})
     missing = [group for group in groups if group.name not in known]
     if missing:
         known |= free.corrections(workspace.network, config, workspace.ranges, missing, workspace.calibrating,

@@ -1,6 +1,5 @@
 """Building a config with a backend, and judging what came out by its own outputs."""
 
-import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
 
@@ -11,9 +10,7 @@ from trt_tui.core.data.fitted import fitted
 from trt_tui.core.engines.inspector import EngineReport, read_inspector
 from trt_tui.core.engines.made import made_of
 from trt_tui.core.engines.rungs import EASED, REASON
-from trt_tui.core.lowering import rules
 from trt_tui.core.lowering.ends import ending_in
-from trt_tui.core.lowering.strong import lower_strong
 from trt_tui.core.measure.agreement import made_otherwise
 from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.comparison import EngineResult, Verdict
@@ -28,12 +25,9 @@ from trt_tui.errors import InputError, RunFailedError, TrtTuiError
 from trt_tui.jobs.engine_building import BuilderLine, BuildProgress, Engine, build_engine
 from trt_tui.jobs.steps import Wait
 from trt_tui.jobs.store import EngineCache
-from trt_tui.jobs.timing import measured_latency, timed
+from trt_tui.jobs.timing import timed
 from trt_tui.words import builder_title, first_few
 from trt_tui.workspace import Plan, profile_of, runs_here
-
-TIMED_SECONDS = 10.0
-"""A typed network is timed no longer than this."""
 
 PROFILED_RUNS = 10
 
@@ -42,42 +36,6 @@ TYPED = "runs of the typed network"
 
 _SAME_IN_FP32 = 1e-4
 """Rows of one batch that FP32 makes of the same sample are closer than this."""
-
-
-def run_typed(analysis: Analysis, config: PrecisionConfig, ranges: Mapping[str, float],
-              feeds: Sequence[int]) -> Generator[BuildProgress | EngineResult, None, None]:
-    """Runs a config's typed network with the backend that simulates; yields the `EngineResult` last.
-
-    It is judged at the network's outputs; judged tensors inside the network exist in the simulation only.
-
-    Raises:
-        InputError: the typed network is refused.
-    """
-    network, backend, samples = analysis.network, analysis.backend, analysis.samples
-    used = {one for group in network.groups for one in (
-        config.precision_of(group), rules.surrounding(group, config.precision_of(group), config.other))}
-    if Precision.BF16 in used | {config.other} and not backend.capabilities.real_fp16:
-        raise InputError("this config asks for BF16", "ONNX Runtime's CPU provider has no BF16 Conv or MatMul",
-                         "Export the typed network and build it with TensorRT; the what-if simulates BF16 meanwhile.")
-    yield BuildProgress("lowering")
-    since = time.perf_counter()
-    typed = lower_strong(network, config, ranges)
-    size = typed_bytes(typed.model)
-    model = typed.model
-    if network.behind or analysis.kept:
-        model = ending_in(model, [*tensor_outputs(network), *analysis.kept])
-    yield BuildProgress("building with ONNX Runtime")
-    with fitted(backend, model, samples, TYPED, host=False,
-                optimize=Precision.FILE not in used) as runner:  # as written, so as given
-        build_s = time.perf_counter() - since
-        verdict = yield from judge_as_built(analysis, runner, feeds)
-        times = yield from measured_latency(lambda: _run_ms(runner, samples.feed(feeds[0])), TIMED_SECONDS)
-    note = f"typed ONNX run by ONNX Runtime, batch {samples.portions.of(TYPED).rows or samples.rows(feeds[0])}"
-    if not backend.capabilities.real_fp16 and (Precision.FP16 in used | {config.other}):
-        note += "; FP16 is computed in FP32 here, so its loss is the simulation's"
-    if network.behind:
-        note += "; it ends before the plugins"
-    yield EngineResult(verdict, f"ONNX Runtime {backend.version}", times, size, build_s, note)
 
 
 def build_and_judge(
@@ -262,12 +220,6 @@ def as_declared(analysis: Analysis, outputs: Mapping[str, np.ndarray]) -> dict[s
             for name, array in ((name, comparable(value)) for name, value in outputs.items())}
 
 
-def _run_ms(runner: Runner, feed: Mapping[str, np.ndarray]) -> float:
-    before = time.perf_counter()
-    runner.run(feed)
-    return (time.perf_counter() - before) * 1e3
-
-
 def layers_report(runner: EngineRunner, network: Network, feed: Mapping[str, np.ndarray]
                   ) -> tuple[EngineReport | None, str]:
     """The engine's layers with their times, and what of that is missing and why; the verdict is kept in any case."""
@@ -279,9 +231,3 @@ def layers_report(runner: EngineRunner, network: Network, feed: Mapping[str, np.
         return report.timed(runner.layer_times_ms(feed, PROFILED_RUNS)), ""
     except TrtTuiError as error:
         return report, f"its layers could not be timed: {error.title}"
-
-
-def typed_bytes(model: ir.Model) -> int:
-    """Size in bytes of the typed network's weights and graph, as a file would hold it."""
-    weights = sum(v.const_value.nbytes for v in model.graph.initializers.values() if v.const_value is not None)
-    return weights + 64 * len(model.graph)

@@ -344,7 +344,9 @@ class WriteText:
 
 @dataclass(frozen=True)
 class FindConfig:
-    """Find the smallest set of groups to raise; answered by `SharesMeasured`, `SearchProgress` and `SearchEnded`.
+    """Find a small set of groups to raise; answered by `SearchProgress` and `SearchEnded`.
+
+    The app and the commands make it with `trt_tui.session.finding.search_request`.
 
     Attributes:
         config: What it starts from; groups that are raised there stay raised.
@@ -357,11 +359,11 @@ class FindConfig:
         max_latency: At most so many milliseconds, as estimated from engines.
         max_builds: At most so many engines are built in all, if engines can run; a latency budget takes two of them.
         check: A command whose exit code 0 passes a config; see `trt_tui.jobs.checking.run_check`.
-        shares: Measure what each group owns, too.
         rungs: Precisions below ``higher`` that raised groups may have where that does, lowest first.
         fixed: Groups that stay as they are in ``config``.
         preview: Ask what the builder would make of what is found, and take raises back that change nothing in it.
         sample: Judge on the batch of one sample alone: its number, "worst" for the worst one of ``config``, "" for all.
+        hold_out: Judge the result on every third batch, and choose on the others, if there are enough samples.
     """
 
     config: PrecisionConfig
@@ -373,12 +375,12 @@ class FindConfig:
     max_latency: float | None = None
     max_builds: int = 3
     check: str | None = None
-    shares: bool = False
     rungs: tuple[Precision, ...] = ()
     free: bool = True
     fixed: tuple[str, ...] = ()
     sample: str = ""
     preview: bool = False
+    hold_out: bool = True
 
 
 Request = (Open | Calibrate | UseRanges | Preflight | Compare | WhatIf | MeasureSamples | JudgeSample | TryWaysOut

@@ -25,16 +25,9 @@ class Workshop(Protocol):
     def build(self, config: PrecisionConfig) -> Steps[EngineResult]:
         """Returns a config's engine, judged as built, from the store where it is known."""
 
-    @property
-    def at_once(self) -> int:
-        """How many engines are built at once."""
-
     def ahead(self, configs: Sequence[PrecisionConfig]) -> Steps[int]:
         """Has other processes, where there are any, build configs at once whose engines are asked for next; returns how
         many that made."""
-
-    def built(self, config: PrecisionConfig) -> bool:
-        """Whether that engine is known already."""
 
 
 class Engines:
@@ -45,7 +38,6 @@ class Engines:
         beforehand: Called before each build, which may end the child process.
 
     Attributes:
-        builds: How many were built for this search.
         times: Latencies of those that are as asked, in ms, by `timed_as`.
     """
 
@@ -53,33 +45,28 @@ class Engines:
                  ) -> None:
         self._workshop, self._targets, self._beforehand = workshop, targets, beforehand
         self._results: dict[PrecisionConfig, EngineResult] = {}
+        self._asked: set[PrecisionConfig] = set()
         self.times: dict[PrecisionConfig, float] = {}
-        self.builds = 0
+
+    @property
+    def builds(self) -> int:
+        """How many engines this search has asked for. One that was built before counts too, so that a search takes the
+        same course whatever is known."""
+        return len(self._asked)
+
+    def has(self, config: PrecisionConfig) -> bool:
+        """Returns True if this search has asked for the engine of a config."""
+        return config in self._asked
 
     def of(self, config: PrecisionConfig) -> Steps[EngineResult]:
         """Returns a config's engine."""
-        if not self._workshop.built(config):
-            self.builds += 1
+        self._asked.add(config)
         self._beforehand()
         engine = yield from self._workshop.build(config)
         self._results[config] = engine
         if engine.latency_ms is not None and engine.as_asked:
             self.times[timed_as(config)] = engine.latency_ms[0]
         return engine
-
-    def beside(self, config: PrecisionConfig, others: Sequence[PrecisionConfig], most: int) -> Steps[None]:
-        """Builds the first of some others at the same time as a config, as many as are built at once.
-
-        Args:
-            most: How many may be built for this search.
-        """
-        room = min(self._workshop.at_once, most - self.builds) - 1
-        unlike = {timed_as(one): one for one in others if not self._workshop.built(one)}
-        points = [one for timed, one in unlike.items() if timed != timed_as(config)][:max(0, room)]
-        if points and not self._workshop.built(config):
-            self.builds += yield from self._workshop.ahead((config, *points))
-            for point in filter(self._workshop.built, points):
-                yield from self.of(point)
 
     def estimate(self, space: Space, remarks: list[str]) -> Steps[Callable[[PrecisionConfig], float]]:
         """Builds both ends of a space; returns `latency_between` them.
@@ -91,7 +78,7 @@ class Engines:
             InputError: an engine was not timed.
         """
         every = space.config(space.candidates)
-        self.builds += yield from self._workshop.ahead((space.start, every))
+        yield from self._workshop.ahead((space.start, every))
         low = yield from self.of(space.start)
         high = yield from self.of(every)
         for name, end in (("the start", low), ("all raised", high)):

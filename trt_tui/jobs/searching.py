@@ -9,8 +9,8 @@ from functools import partial
 from typing import Protocol
 
 from trt_tui.core.engines.preview import Preview
-from trt_tui.core.measure.comparison import Verdict
-from trt_tui.core.measure.judgement import Judgement, judge
+from trt_tui.core.measure.comparison import Caveat, ExportedFound, ExportedRun, Verdict
+from trt_tui.core.measure.judgement import HeldOut, Judgement, judge
 from trt_tui.core.measure.shares import Impact
 from trt_tui.core.measure.target import Target
 from trt_tui.core.measure.target_result import Outcome, TargetResult, judge_accuracy
@@ -29,6 +29,9 @@ from trt_tui.jobs.searched_engines import Engines, Workshop, timed_as
 from trt_tui.jobs.steps import Steps
 from trt_tui.jobs.triage import Looks, Triage, gap_said, unexplained
 from trt_tui.words import first_few, milliseconds
+
+MAX_ROUNDS = 4
+"""How often a search goes on because an exported file misses the target."""
 
 NEED_NO_RANKING = ("start", "all raised")
 """The steps of a search that show whether there is anything to find."""
@@ -76,6 +79,9 @@ class Bench(Looks, Workshop, Protocol):
         """Other ranges (amax) for the codes that some groups read in a config than the calibrated ones, by tensor and
         method."""
 
+    def executed(self, config: PrecisionConfig) -> Steps[ExportedRun]:
+        """Returns the execution of a config's exported file on the samples of the search."""
+
     def preview(self, config: PrecisionConfig) -> Steps[Preview | None]:
         """Returns what the builder would make of a config and what its choices do; None if that is not known here."""
 
@@ -102,13 +108,15 @@ class SearchJob:
         self.network, self.request, self.targets, self.bench = network, request, tuple(targets), bench
         self.space = Space(network, request.config, request.higher, request.rungs, fixed=frozenset(request.fixed))
         self.impacts: Mapping[str, Impact] = {}
-        self.costs = bench.times(self.space) or bench.macs(self.space)
+        self.costs = bench.macs(self.space)
         self.engines = Engines(bench, lambda: self.targets, lambda: bench.report(self, heard=True))
         self.latency: Callable[[PrecisionConfig], float] | None = None
         self._previews = request.preview
         self._triages = True
         self._with: tuple[Space, Search] | None = None
         self.confirmed: bool | None = None
+        self.exported: ExportedFound | None = None
+        self._rounds = 0
         self.remarks: list[str] = []
         # An impossible search is refused before anything is measured for it.
         timed = request.max_latency is not None and bench.builds
@@ -139,13 +147,14 @@ class SearchJob:
                 if self.search.asked is not None:
                     yield from self._rank()
             yield from self._evaluate()
-            going_on = (yield from self._withdrawn()) or (yield from self._refuted())
+            going_on = (yield from self._withdrawn()) or (yield from self._missed_as_exported()) or (
+                yield from self._refuted())
 
     @property
     def _needs_ranking(self) -> bool:
         """Whether what each group does to the outputs is of use to this search."""
         request = self.request
-        return request.method not in DOWNWARDS or request.free or request.ranges or request.shares
+        return request.method not in DOWNWARDS or request.free or request.ranges
 
     def _evaluate(self, only: Sequence[str] = ()) -> Steps[None]:
         """Evaluates what the search asks for, as long as one of some steps asks; all of them where none is named."""
@@ -182,8 +191,7 @@ class SearchJob:
     def _rank(self) -> Steps[None]:
         """Measures what each group does to the judged outputs, then other ranges for those that matter most."""
         start = self.space.config((), free=self.search.board.free)
-        ranked = self.space.start if self.request.shares else start  # shares are told of what the user sees
-        self.impacts = yield from self.bench.impacts(ranked, self.space.candidates)
+        self.impacts = yield from self.bench.impacts(start, self.space.candidates)
         known, margins = self.search.evaluations, self.search.margins
         self.search = self._make(known, self.latency, None, margins)
         if not self.request.ranges:
@@ -197,6 +205,43 @@ class SearchJob:
         if groups:
             self.search = self._make(known, self.latency, self.bench.ranges(groups, start), margins)
 
+    # -- the exported file ----------------------------------------------------------------------------------------
+
+    def _missed_as_exported(self) -> Steps[bool]:
+        """Executes the exported file of what was found; True if it misses the target, so that the search goes on with
+        a margin by which the simulation was better. After `MAX_ROUNDS` the result is not met as exported."""
+        found, best = self.search.result, self.search.best
+        simulated = best.judgement.verdict if best is not None else None
+        self.exported = None
+        if not self.targets or not found.met or best is None or simulated is None:
+            return False
+        run = yield from self.bench.executed(found.config)
+        accuracy = run.accuracy
+        told = judge_accuracy(self.targets, accuracy) if accuracy is not None else None
+        if accuracy is None or told is None:
+            why = run.missing or "it has no value for this target, which is inside the network"
+            self.exported = ExportedFound(run.executor, None, why)
+            return False
+        missed = [target for target in self.targets if not target.reached(accuracy)]
+        figures = ", ".join(target.measured(accuracy) for target in missed or self.targets)
+        expected = ", ".join(target.measured(simulated) for target in missed or self.targets)
+        self.exported = ExportedFound(run.executor, told.outcome.passes, figures, expected)
+        if told.outcome.passes or self._rounds >= MAX_ROUNDS:
+            return False
+        margins = list(self.search.margins or [-math.inf] * len(self.targets))
+        for place, target in enumerate(self.targets):
+            gap = _gap(target, simulated, accuracy)
+            if target in missed and not math.isfinite(gap):
+                return False
+            if target in missed:
+                margins[place] = max(gap, margins[place])
+        self._rounds += 1
+        said = " and ".join(f"{margin:.2g}" for margin in margins if math.isfinite(margin))
+        self.remarks.append(f"the exported network with {len(best.raised)} raised yields {figures} in {run.executor} "
+                            f"where {expected} was simulated; went on with a margin of {said}")
+        self.search.tighten(margins)
+        return True
+
     # -- engines ------------------------------------------------------------------------------------------------
 
     def _estimate_latency(self) -> Steps[None]:
@@ -206,10 +251,12 @@ class SearchJob:
     def _order(self) -> Steps[None]:
         """What saves most time is lowered first: by the layers' times in the engine of all raised, where one can be
         built and one is left to confirm the result."""
-        times = self.bench.times(self.space)
-        if not times and self.bench.builds and self.engines.builds + 2 <= self.request.max_builds:
+        times: Mapping[str, float] = {}
+        every = self.space.config(self.space.candidates)
+        known = self.engines.has(every)  # for a latency budget
+        if self.bench.builds and (known or self.engines.builds + 2 <= self.request.max_builds):
             try:
-                yield from self.engines.of(self.space.config(self.space.candidates))
+                yield from self.engines.of(every)
                 times = self.bench.times(self.space)
             except CancelledError:
                 raise
@@ -265,13 +312,11 @@ class SearchJob:
         if not self.bench.builds or not (self.targets and found.met or timed):
             return False
         known = timed and timed_as(found.config) in self.engines.times
-        if not self.bench.built(found.config) and self.engines.builds >= self.request.max_builds:
+        if not self.engines.has(found.config) and self.engines.builds >= self.request.max_builds:
             if self.request.max_builds:
                 self.remarks.append(f"not confirmed by an engine: {self.engines.builds} builds are used up "
                                     "(--max-builds)")
             return False
-        if timed and budget is not None:
-            yield from self.engines.beside(found.config, self._around(budget), self.request.max_builds)
         try:
             engine = yield from self.engines.of(found.config)
         except CancelledError:
@@ -298,10 +343,11 @@ class SearchJob:
         if engine.verdict is None or any(target.reached(engine.verdict) is None for target in self.targets):
             self.remarks.append("its engine was built but cannot be judged by this tolerance")
             return False
-        told = judge(self.targets, engine.verdict)
-        self.confirmed = told.passed
+        told = judge_accuracy(self.targets, engine.verdict)
+        assert told is not None, "all that the targets need was measured"
+        self.confirmed = told.outcome.passes
         simulated = best.judgement.verdict
-        if told.passed or not found.met or simulated is None:
+        if self.confirmed or not found.met or simulated is None:
             return False
         if unexplained(simulated, engine.verdict):
             return (yield from self._triaged(found.config, simulated, engine.verdict))
@@ -317,7 +363,7 @@ class SearchJob:
                 gaps.append(f"{target.measured(engine.verdict)} where {target.measured(simulated)} was simulated; went "
                             f"on with a margin of {gap:.2g}")
         if not gaps:  # it fails whatever its values are, and no margin helps
-            self.remarks.append(f"its engine: {told.target_result.text}")
+            self.remarks.append(f"its engine: {told.text}")
             return False
         self.remarks.append(f"the engine with {raised} raised: {'; '.join(gaps)}")
         self.confirmed = None
@@ -357,21 +403,36 @@ class SearchJob:
             search.evaluations[-1] if search.evaluations else None, best, config,
             best is not None and best.judged(search.margins).passed and search.fits(best))
 
-    def ended(self, job: int, stopped: bool = False, held_out: ev.HeldOut | None = None,
+    def ended(self, job: int, stopped: bool = False, held_out: HeldOut | None = None,
               settled: Verdict | None = None) -> ev.SearchEnded:
         """The event that reports what was found so far.
 
         Args:
             settled: The verdict of the result with the interval of the metric; None without a metric.
         """
-        best = self.search.result.best
-        result = best.judgement.target_result if best is not None else None
-        if best is not None and settled is not None and best.passed:
-            result = judge_accuracy(self.targets, settled)
         tried = [self.search.config_of(one) for one in self.search.evaluations]
-        return ev.SearchEnded(job, self.search.result, self.search.how, tuple(self.search.evaluations),
+        result = self.search.result
+        told: TargetResult | None = None
+        best = result.best
+        if best is not None and best.judgement.verdict is not None:
+            # A command that says no, or a missed target, is not changed by the interval of the metric.
+            exact = settled if settled is not None and best.passed else best.judgement.verdict
+            verdict = self._with_caveats(exact)
+            result = replace(result, best=replace(best, judgement=replace(best.judgement, verdict=verdict)))
+            told = best.judgement.target_result if exact is verdict and exact is not settled else judge_accuracy(
+                self.targets, verdict)
+        return ev.SearchEnded(job, result, self.search.how, tuple(self.search.evaluations),
                               len(self.space.candidates), bool(self.impacts), self.confirmed, tuple(self.remarks),
-                              stopped, held_out, self.engines.yielded(tried), self._front(), result)
+                              stopped, held_out, self.engines.yielded(tried), self._front(), told, self.exported)
+
+    def _with_caveats(self, verdict: Verdict) -> Verdict:
+        """Returns an accuracy with the reason why the exported file was not executed, or why it misses the target."""
+        exported = self.exported
+        if exported is None or exported.met:
+            return verdict
+        kind = "not executed" if exported.met is None else "not met as exported"
+        caveat = Caveat(kind, exported.text, fails=exported.met is False)
+        return replace(verdict, caveats=(*verdict.caveats, caveat))
 
     def _front(self) -> dict[int, PrecisionConfig]:
         """The configs of the evaluations that no other beats, by place; without those that are not finite."""
@@ -380,11 +441,6 @@ class SearchJob:
                  for _, one in finite]
         return {finite[place][0]: self.search.config_of(finite[place][1])
                 for place in front([(cost, one.score) for cost, (_, one) in zip(costs, finite, strict=True)])}
-
-    def _around(self, budget: float) -> list[PrecisionConfig]:
-        """The points of the front, those first whose latency is thought to be nearest to a budget."""
-        points, known = self._front(), self.search.evaluations
-        return [points[place] for place in sorted(points, key=lambda one: abs((known[one].latency or 0.0) - budget))]
 
 
 def _checked(judgement: Judgement, code: int, bounded: bool) -> Judgement:

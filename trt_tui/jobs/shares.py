@@ -39,25 +39,21 @@ def suspects(workspace: Workspace, store: Store, config: PrecisionConfig) -> lis
     return sorted((group.name for group in workspace.network.groups), key=badness)
 
 
-def send_shares(workspace: Workspace, store: Store, report: Report, run: str, config: PrecisionConfig, *,
-                order: Sequence[str] | None = None, raised: bool = True) -> Steps[dict[str, Share]]:
-    """Sends what each group owns, and returns it; what was measured before an interruption is not measured again.
+def send_shares(workspace: Workspace, store: Store, report: Report, run: str, config: PrecisionConfig
+                ) -> Steps[dict[str, Share]]:
+    """Sends what each group owns, and returns it; what was measured before an interruption is not measured again. Then
+    sends the error with the worst groups raised together.
 
     Every group is measured on a few samples first, and until then the steps are urgent.
-
-    Args:
-        order: Groups to measure; all by default.
-        raised: Send the error with the worst groups raised together, too.
     """
-    names = [name for name in suspects(workspace, store, config) if order is None or name in set(order)]
+    names = suspects(workspace, store, config)
     shares = known_shares(workspace, store, config)
     if shares.keys() >= set(names):
         shares = {name: shares[name] for name in names}
         report.send(ev.SharesMeasured(report.job, run, config, shares, len(names), len(names)))
     else:
         shares = yield from _measured(workspace, store, report, run, config, names)
-    if raised:
-        yield from _raised(workspace, store, report, config, shares)
+    yield from _raised(workspace, store, report, config, shares)
     return shares
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from trt_tui.core.calibration.statistics import TopChannels, collect_stats
+from trt_tui.core.calibration.statistics import TensorStats, TopChannels, collect_stats
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import Group
 from trt_tui.jobs import events as ev
@@ -36,15 +36,22 @@ def run(workspace: Workspace, store: Store, report: Report, request: rq.Stats) -
     yield Urgency.STATS
 
 
-def ranges_by_method(workspace: Workspace, report: Report, groups: Iterable[Group], config: PrecisionConfig
-                     ) -> dict[str, dict[str, float]]:
+def ranges_by_method(workspace: Workspace, report: Report, groups: Iterable[Group], config: PrecisionConfig, *,
+                     together: bool = False) -> dict[str, dict[str, float]]:
     """The ranges (amax) of the activations of some groups, by tensor and method, for the codes that a config has them
-    read, the last group's where they differ; measured where they are not known."""
+    read, the last group's where they differ; measured where they are not known.
+
+    Args:
+        together: Measured in one pass over these tensors alone, whatever is known of them; see `Workspace.together`.
+    """
     tensors = {site.tensor: config.precision_of(group) for group in groups for site in group.activations()}
-    missing = [tensor for tensor in tensors if tensor not in workspace.statistics]
+    known: dict[str, TensorStats] = workspace.statistics
+    if together:
+        known = workspace.together.setdefault(("statistics", *tensors), {})
+    missing = [tensor for tensor in tensors if tensor not in known]
     if missing:
         hands = hands_of(workspace, report)
         stats = collect_stats(workspace.network.model, missing, workspace.calibrating, workspace.backend,
                               progress=report.sweeping("other ranges", gives_way=True, hands=hands), hands=hands)
-        workspace.statistics.update(stats)
-    return {tensor: workspace.statistics[tensor].ranges_for(precision) for tensor, precision in tensors.items()}
+        known.update(stats)
+    return {tensor: known[tensor].ranges_for(precision) for tensor, precision in tensors.items()}

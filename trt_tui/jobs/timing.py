@@ -1,7 +1,6 @@
 """How fast an engine is: runs that are enqueued, runs that are one CUDA graph, and both in each of several profiles."""
 
 import statistics
-import time
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 
@@ -14,7 +13,7 @@ from trt_tui.jobs.engine_building import BuildProgress
 
 WARM_UPS = 3
 TIMED_RUNS = 50
-"""Timing ends after so many runs or, where seconds are given, after those, with at least 5 runs."""
+"""Timing ends after so many runs."""
 
 Times = tuple[float, float, float]
 """Median, minimum and maximum in milliseconds."""
@@ -71,15 +70,12 @@ def _both(runner: EngineRunner, feed: Mapping[str, np.ndarray]
     return latency, graph, ()
 
 
-def measured_latency(run_ms: Callable[[], float], seconds: float | None = None
-                     ) -> Generator[BuildProgress, None, Times]:
+def measured_latency(run_ms: Callable[[], float]) -> Generator[BuildProgress, None, Times]:
     """Yields steps; returns what some runs take."""
     for _ in range(WARM_UPS):
         run_ms()
     times: list[float] = []
-    start = time.perf_counter()
-    while len(times) < TIMED_RUNS and (
-            seconds is None or len(times) < 5 or time.perf_counter() - start < seconds):
+    while len(times) < TIMED_RUNS:
         times.append(run_ms())
         yield BuildProgress("timing", len(times), TIMED_RUNS)
     return (statistics.median(times), min(times), max(times))

@@ -144,6 +144,12 @@ class Events:
         state.save()
 
     @take.register
+    def _executed(self, event: ev.ExportedExecuted) -> None:
+        self._state.results.take(event)
+        self._state.names.give(event.config)
+        self._state.save()
+
+    @take.register
     def _exported(self, event: ev.Exported) -> None:
         first, *others = event.paths
         where = "in" if others and others[0].startswith(f"{first}/") else "beside"
@@ -183,9 +189,10 @@ class Events:
         state.log.extend((result.said, *event.remarks))
         if result.best is None:
             return
-        state.results.at(result.config).verdict = result.best.judgement.verdict
         state.names.give(result.config)
-        if not finding.request.sample:
+        if not event.other_samples:
+            state.results.at(result.config).verdict = result.best.judgement.verdict
+        if not finding.request.sample and not event.other_samples:
             for place, config in event.front.items():
                 if (verdict := event.evaluations[place].judgement.verdict) is not None:
                     state.results.tried(config, verdict)

@@ -5,11 +5,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from trt_tui.core.measure.judgement import HeldOut
 from trt_tui.core.measure.target import parse_target
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.hierarchy import build_tree, titles
 from trt_tui.core.network.layers import Outline
-from trt_tui.core.search import Evaluation, LoweredLayer, Outcome
+from trt_tui.core.precision import Precision
+from trt_tui.core.search import DOWNWARDS, Evaluation, LoweredLayer, Outcome
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.words import plural, simulated
@@ -19,6 +21,27 @@ FEW = 2
 
 SEARCHING = "the search"
 """The phase of a search that evaluates configs."""
+
+
+MAX_BUILDS = 3
+"""Engines that a search builds by default, where engines can run."""
+
+
+def search_request(config: PrecisionConfig, tolerances: Sequence[str], *, method: str = "auto",
+                   higher: Precision = Precision.FP32, rungs: Sequence[Precision] = (), ranges: bool | None = None,
+                   free: bool | None = None, max_raised: int | None = None, max_latency: float | None = None,
+                   max_builds: int = MAX_BUILDS, check: str | None = None, sample: str = "", hold_out: bool = True
+                   ) -> rq.FindConfig:
+    """Returns the request of a search, for the app and the commands alike; see `trt_tui.jobs.requests.FindConfig`.
+
+    Args:
+        ranges: Try other ranges; by default in searches that raise layers, not in those that lower them.
+        free: Try what costs nothing at run time; the same default.
+    """
+    raises = method not in DOWNWARDS
+    return rq.FindConfig(config, tuple(tolerances), method, higher, raises if ranges is None else ranges, max_raised,
+                         max_latency, max_builds, check, tuple(rungs), raises if free is None else free, sample=sample,
+                         hold_out=hold_out and not sample)
 
 
 @dataclass
@@ -50,11 +73,14 @@ class Finding:
     def met(self) -> bool:
         """Whether the best config meets the tolerance.
 
-        It must do so as built if its engine was judged, and on the held-out samples if there are any.
+        It must do so as built if its engine was judged, as exported if that was executed, and on the held-out samples
+        if there are any.
         """
         if self.ended is not None:
             confirmed, held_out = self.ended.confirmed, self.ended.held_out
             met = self.ended.result.met if confirmed is None else confirmed
+            exported = self.ended.exported
+            met = met and (exported is None or exported.met is not False)
             return met and (held_out is None or held_out.judgement.passed)
         return self.progress is not None and self.progress.met
 
@@ -91,6 +117,8 @@ class Finding:
         if (held_out := self.ended.held_out) is not None:
             record["held_out"] = {"samples": held_out.samples, "chosen_on": held_out.chosen_on,
                                   "met": held_out.judgement.passed, "figure": held_out.judgement.figure}
+        if (exported := self.ended.exported) is not None:
+            record["exported_network"] = {"executor": exported.executor, "met": exported.met, "said": exported.text}
         if self.request.check is not None:
             record["check"] = self.request.check
         return record
@@ -150,7 +178,7 @@ def _changes(one: Evaluation, request: rq.FindConfig, places: Mapping[str, str])
     return ", ".join(said) or "the start"
 
 
-def held_out_words(held_out: ev.HeldOut) -> str:
+def held_out_words(held_out: HeldOut) -> str:
     """The result of a search on samples that it has not used, in words.
 
     For example "chosen on 64 samples; on 32 held out ~19.8 dB: FAIL?: the 95 % interval 19.2 to 20.6 dB spans the

@@ -73,11 +73,12 @@ class Job:
         return time.monotonic() - (self.since if self.begun is not None else self.sent)
 
 
-def job_words(request: rq.Request, names: ConfigNames) -> str:
+def job_words(request: rq.Request, names: ConfigNames, builds: bool = True) -> str:
     """What the job of a request is called.
 
     Args:
         names: What configs are called.
+        builds: Whether anything builds engines here.
     """
     match request:
         case rq.Open():
@@ -86,6 +87,8 @@ def job_words(request: rq.Request, names: ConfigNames) -> str:
             return "comparison"
         case rq.WhatIf():
             return f"what-if {names.get(request.config, 'of a config')}"
+        case rq.Build() if not builds:
+            return f"execution of the export of {names.get(request.config, 'a config')}"
         case rq.Build():
             return f"{'quick build' if request.quick else 'build'} of {names.get(request.config, 'a config')}"
         case rq.FindConfig():

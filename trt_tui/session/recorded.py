@@ -6,11 +6,12 @@ from typing import Any
 from trt_tui import __version__
 from trt_tui.core.guards.guard import alarm_record
 from trt_tui.core.measure.agreement import Parting, parting, what_to_check
-from trt_tui.core.measure.comparison import EngineResult, Measured, Verdict
+from trt_tui.core.measure.comparison import Measured, Verdict
 from trt_tui.core.measure.record import (
     comparison_record,
     engine_record,
     errors_record,
+    executed_record,
     preview_record,
     result_record,
     stage_record,
@@ -23,7 +24,7 @@ from trt_tui.errors import InputError
 from trt_tui.jobs import requests as rq
 from trt_tui.session.config_results import ENGINE_RUN, SIMULATED_RUN
 from trt_tui.session.state import RUNS, TOLERANCES, State
-from trt_tui.words import EXPORTED
+from trt_tui.words import EXPORTED, EXPORTED_NETWORK
 
 
 class Recorded(State):
@@ -100,6 +101,8 @@ class Recorded(State):
             evidence["simulated"] = verdict_record(known.verdict)
         if known.engine is not None:
             evidence["engine"] = engine_record(known.engine)
+        if known.executed is not None:
+            evidence["exported_network"] = executed_record(known.executed)
         return evidence
 
     def made_with(self) -> Mapping[str, str]:
@@ -113,10 +116,13 @@ class Recorded(State):
                 made["gpu"] = self.builder.device
         return made
 
-    def unbuilt(self) -> dict[str, EngineResult]:
-        """The engines of a comparison that could not be built, by run; the FP32 engine is "fp32"."""
-        engines = {"fp32": self.results.fp32_engine, **{run: self.measured(run).engine for run in RUNS}}
-        return {run: engine for run, engine in engines.items() if engine is not None and engine.failed}
+    def unbuilt(self) -> list[str]:
+        """Returns a sentence for each engine of a comparison that was not built, and each export not executed."""
+        known = {run: self.measured(run) for run in RUNS}
+        engines = {"fp32": self.results.fp32_engine, **{run: one.engine for run, one in known.items()}}
+        return [*(f"Engine of {run} not built: {one.failed}" for run, one in engines.items() if one and one.failed),
+                *(f"{EXPORTED_NETWORK.capitalize()} of {run} not executed: {one.executed.missing}"
+                  for run, one in known.items() if one.executed and one.executed.missing)]
 
     def parting(self, run: str) -> Parting | None:
         """Where the engine of a run first does something that is not simulated; see `agreement.parting`."""

@@ -112,6 +112,12 @@ class Results(Mapping[PrecisionConfig, Measured]):
             self.tried(event.config, event.verdict)
         if event.engine is not None and self.of(event.config).engine is None:
             self.built(event.config, event.engine)
+        if event.executed is not None and self.of(event.config).executed is None:
+            self.at(event.config).executed = event.executed
+
+    @take.register
+    def _executed(self, event: ev.ExportedExecuted) -> None:
+        self.at(event.config).executed = event.result
 
     @take.register
     def _stage(self, event: ev.StageMeasured) -> None:

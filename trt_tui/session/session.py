@@ -13,7 +13,7 @@ from typing import ClassVar
 from trt_tui.core.data.places import files_read, refuse_over
 from trt_tui.core.exporters import production
 from trt_tui.core.exporters.markdown import comparison_markdown
-from trt_tui.core.measure.comparison import unbuilt
+from trt_tui.core.measure.comparison import ExportedRun, unbuilt
 from trt_tui.core.measure.stages import stages_of
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import Group
@@ -99,7 +99,7 @@ class Session(Changing):
 
     def ask(self, request: rq.Request) -> None:
         """Sends a request to the child process."""
-        self.asked.add(self._client.send(request), request, job_words(request, self.names))
+        self.asked.add(self._client.send(request), request, job_words(request, self.names, self.builder is not None))
 
     def apply(self, event: ev.Event) -> None:
         """Takes an event in. Events of jobs that were stopped are dropped."""
@@ -210,10 +210,15 @@ class Session(Changing):
         self.ask(rq.Build(config if config is not None else self.config, quick, marked, tuple(ahead)))
 
     def without_engine(self, config: PrecisionConfig, error: TrtTuiError) -> None:
-        """Keeps the reason in place of an engine that could not be built, for a comparison that goes on without it."""
+        """Keeps the reason in place of an engine or an executed export, for a comparison that goes on without it."""
         self.error = None
-        builder = self.builder if self.builder is not None else self.opened.backend
-        self.results.built(config, unbuilt(builder_title(builder.name, builder.version), error))
+        if self.builder is not None:
+            self.results.built(config, unbuilt(builder_title(self.builder.name, self.builder.version), error))
+            return
+        backend = self.opened.backend
+        reason = ": ".join(filter(None, (error.title, error.cause)))
+        self.results.at(config).executed = ExportedRun(f"{backend.name} {backend.version} {backend.device}",
+                                                       backend.device.lower(), missing=reason)
 
     # -- searching ------------------------------------------------------------------------------------------------
 
@@ -239,7 +244,8 @@ class Session(Changing):
                    if finding.config.groups.get(group.name) != before.get(group.name)]
         finding.taken = finding.config
         self.why |= finding.why
-        self.results.at(finding.config).verdict = finding.best.judgement.verdict
+        if finding.ended is not None and not finding.ended.other_samples:
+            self.results.at(finding.config).verdict = finding.best.judgement.verdict
         self._change(finding.config, changed)
         return True
 

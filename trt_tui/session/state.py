@@ -29,7 +29,7 @@ from trt_tui.jobs import requests as rq
 from trt_tui.jobs.summaries import BackendSummary, BuilderSummary, DataSummary
 from trt_tui.options import Options
 from trt_tui.session.asked import Asked
-from trt_tui.session.config_results import ENGINE_RUN, SIMULATED_RUN
+from trt_tui.session.config_results import ENGINE_RUN, EXECUTED_RUN, SIMULATED_RUN
 from trt_tui.session.finding import Finding
 from trt_tui.session.history import ConfigNames, History
 from trt_tui.session.results import Results
@@ -367,6 +367,7 @@ class State:
         """
         known, missed = self.results.of(config), {}
         accuracies = {SIMULATED_RUN: known.verdict, EXPORTED: known.exported,
+                      EXECUTED_RUN: known.executed.accuracy if known.executed is not None else None,
                       ENGINE_RUN: known.engine.verdict if known.engine is not None else None}
         for kind, result in self.config_results(config).items() if self.states_target else ():
             if not result.passes and (accuracy := accuracies[kind]) is not None:
@@ -389,7 +390,8 @@ class State:
             return {}
         known = self.results.of(config)
         built = known.engine.verdict if known.engine is not None and known.engine.as_asked else None
-        accuracies = {SIMULATED_RUN: known.verdict, EXPORTED: known.exported, ENGINE_RUN: built}
+        executed = known.executed.accuracy if known.executed is not None else None
+        accuracies = {SIMULATED_RUN: known.verdict, EXPORTED: known.exported, EXECUTED_RUN: executed, ENGINE_RUN: built}
         return {name: result for name, one in accuracies.items() if (result := self.target_result(one)) is not None}
 
     # -- saving -------------------------------------------------------------------------------------------------

@@ -3,14 +3,14 @@
 from collections import Counter
 from collections.abc import Mapping
 
-from trt_tui.core.measure.comparison import Verdict
+from trt_tui.core.measure.comparison import ExportedRun, Verdict
 from trt_tui.core.measure.target import PER_OUTPUT
 from trt_tui.core.measure.target_result import TargetResult
 from trt_tui.core.moves.choice import Choice
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.keep import Keep
 from trt_tui.core.precision import Precision
-from trt_tui.session.config_results import ENGINE_RUN, SIMULATED_RUN, outcome_words
+from trt_tui.session.config_results import SIMULATED_RUN, outcome_words, shown_result
 from trt_tui.session.session import Session
 from trt_tui.tui.spans import Line, Span, decibel, shorten
 from trt_tui.words import (
@@ -76,13 +76,18 @@ def is_met(session: Session) -> bool:
     return SIMULATED_RUN in results and all(result.passes for result in results.values())
 
 
+def executed_met(session: Session, executed: ExportedRun | None) -> bool | None:
+    """Returns False if an exported network misses the target; it never confirms more than was simulated."""
+    return met(session, executed.accuracy) if executed is not None else None
+
+
 def outcome_line(results: Mapping[str, TargetResult], calm: bool = False) -> Line:
     """The outcome of a config and what says otherwise; see `trt_tui.session.config_results.outcome_words`.
 
     Args:
         calm: A target that is missed here is nobody's trouble.
     """
-    words, shown = outcome_words(results), results.get(ENGINE_RUN) or results.get(SIMULATED_RUN)
+    words, shown = outcome_words(results), shown_result(results)
     if shown is None:
         return []
     return [(words[0], "good" if shown.passes else "dim" if calm else "bad"),

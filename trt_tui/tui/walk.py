@@ -64,7 +64,8 @@ class Walk:
         name, pressed = config_name(session), key(STEPS[self.step])
         said = {"view": f"{pressed} puts the worst layers first",
                 "toggle": raising or f"{pressed} raises a row to FP32",
-                "build": f"{pressed} builds {name} and judges what was built",
+                "build": f"{pressed} builds {name} and judges what was built" if session.builder is not None else
+                f"{pressed} executes the export of {name} in ONNX Runtime",
                 "export": f"{pressed} hands {name} over to production"}[STEPS[self.step]]
         return f"{self.step + 1} of {len(STEPS)}: {said}"
 

@@ -14,12 +14,14 @@ from trt_tui.core.search import Result
 from trt_tui.words import (
     COMPUTED_IN,
     SIMULATED,
+    built_by,
     byte_size,
     cosine,
     decibels,
     differing,
     duration,
     engine_title,
+    executed_key,
     first_few,
     megabytes,
     metric_figure,
@@ -62,7 +64,8 @@ def comparison_markdown(comparison: Mapping[str, Any], network: Outline | None =
         against = f"{text_cell(reference['source'])}; errors at layers against {against}"
     lines = [f"# Precision of {text_cell(model.get('name', 'the network'))}", "",
              f"{plural(samples, 'sample')}, against {against}. "
-             "`~` marks a simulated figure; engine figures are of the engine as built.", ""]
+             "`~` marks a simulated figure; engine figures are of the engine as built. "
+             "An exported network is the exported file, executed by ONNX Runtime with default options.", ""]
     if (simulation := comparison.get("simulation", {})).get("reason"):
         lines += [f"Simulated: {text_cell(simulation['level'])}; {text_cell(simulation['reason'])}.", ""]
     if "metric" in reference:
@@ -89,6 +92,11 @@ def comparison_markdown(comparison: Mapping[str, Any], network: Outline | None =
     engines = {name: run for name, run in runs.items() if run.get("source") == "engine"}
     if engines:
         lines += ["## Engines", "", *_engines(runs, engines), ""]
+    refused = {name: run["failed"] for name, run in runs.items()
+               if run.get("source", "").startswith("onnxruntime") and run.get("failed")}
+    if refused:
+        lines += ["## Exported networks that were not executed", "",
+                  *(f"- {_run_name(runs, name)}: {text_cell(why)}" for name, why in refused.items()), ""]
     for name, run in engines.items():
         if run.get("profiles"):
             lines += [f"## Profiles of the {_run_name(runs, name)}", "", *_profiles(run["profiles"]), ""]
@@ -134,7 +142,9 @@ def _stages(stages: Sequence[Mapping[str, Any]]) -> list[str]:
     rows = []
     for stage in stages:
         mark = SIMULATED if stage["kind"] == "simulated" else ""
-        for name, one, metric in ((text_cell(stage["name"]), stage, stage.get("metric")),
+        engine = stage.get("engine", {})
+        builder = f" ({built_by(engine['backend'], engine.get('gpu', ''))})" if engine else ""
+        for name, one, metric in ((text_cell(stage["name"] + builder), stage, stage.get("metric")),
                                   *((f"against {text_cell(name)}", one, None)
                                     for name, one in stage.get("beside", {}).items())):
             rows.append((name, *_stage_figures(one.get("outputs", {}), mark),
@@ -164,7 +174,7 @@ def _stage_figures(outputs: Mapping[str, Mapping[str, Any]], mark: str) -> tuple
 def _run_name(runs: Mapping[str, Mapping[str, Any]], name: str,
               words: Callable[[str, bool], str] = run_title) -> str:
     base = name.removesuffix(_ENGINE)
-    in_file = bool(runs.get(base, {}).get("as_in_file"))
+    in_file = bool(runs.get(base.removesuffix(executed_key("")), {}).get("as_in_file"))
     return engine_title(base, in_file) if base != name else text_cell(words(name, in_file))
 
 
@@ -218,6 +228,8 @@ def _builds(run: Mapping[str, Any]) -> list[str]:
 
 def _as_asked(run: Mapping[str, Any]) -> str:
     """Whether an engine is one of the config asked for, where that is to be said."""
+    if run.get("source", "").startswith("onnxruntime"):
+        return "not executed" if run.get("failed") else ""
     return "not built" if run.get("failed") else "otherwise" if run.get("as_asked") is False else ""
 
 
@@ -253,7 +265,7 @@ def _verdict(runs: Mapping[str, Mapping[str, Any]]) -> list[str]:
         mismatches = {o: e["mismatch"] for o, e in outputs.items() if e.get("mismatch") is not None}
         latency, agreement = run.get("latency_ms", {}), run.get("agreement")
         rows.append((
-            ", ".join(filter(None, (_run_name(runs, name), _as_asked(run)))), run.get("source", ""),
+            ", ".join(filter(None, (_run_name(runs, name), _as_asked(run)))), _source(run),
             _decibels(errors, mark) if errors else "", code_cell(worst),
             _sample(min((e["worst_sample"] for e in outputs.values() if "worst_sample" in e),
                         key=_sample_order, default=None), mark),
@@ -273,6 +285,12 @@ def _reasons(runs: Mapping[str, Mapping[str, Any]]) -> list[str]:
     results = [(name, run["result"]) for name, run in runs.items() if run.get("result", {}).get("reasons")]
     return [f"- {_run_name(runs, name)}: {one['outcome']}: {text_cell('; '.join(one['reasons']))}"
             for name, one in results]
+
+
+def _source(run: Mapping[str, Any]) -> str:
+    """The source of a run's values; of an engine with its builder and GPU, of an exported network with its executor."""
+    executor = built_by(run.get("backend", ""), run.get("gpu", ""))
+    return text_cell(f"{run.get('source', '')} ({executor})" if executor else run.get("source", ""))
 
 
 def _parts(reference: Mapping[str, float], runs: Mapping[str, Mapping[str, Any]]) -> list[str]:
@@ -424,7 +442,7 @@ def search_markdown(network: Outline, result: Result, evaluations: Sequence[Sequ
         plot: Lines that draw these.
         guards: See `guards_markdown`.
     """
-    lines = [f"# The smallest fix of {text_cell(network.name)}", "", f"{text_cell(headline)}.", ""]
+    lines = [f"# The fix found for {text_cell(network.name)}", "", f"{text_cell(headline)}.", ""]
     lines += [*(f"- {text_cell(note)}" for note in notes), "", "## Config", "", *_config(result.config, network), ""]
     lines += guards_markdown(guards)
     if result.why:

@@ -112,6 +112,8 @@ class _Subtraction(TypedLowering):
         around = ir.DataType.FLOAT if opaque else TYPES[ruling.around]
         sites = {site.index: (site, scale) for site, scale in ruling.scales.items() if site.layer == layer.name}
         follows, own = rules.typed_ports(base, self.opset) if not opaque else ((), ())
+        if len(node.inputs) < len(layer.inputs):  # a correction gives a bias to a node that has none in the file
+            node.resize_inputs(len(layer.inputs))
         for index, tensor in enumerate(layer.inputs):
             if not tensor:
                 continue

@@ -14,7 +14,7 @@ from trt_tui.core.engines.rungs import Rung, one_line
 from trt_tui.core.measure.bootstrap import Spread
 from trt_tui.core.precision import Precision
 from trt_tui.errors import TrtTuiError
-from trt_tui.words import SIMULATED, decibels, milliseconds, visible
+from trt_tui.words import SIMULATED, built_by, decibels, milliseconds, visible
 
 
 @dataclass(frozen=True)
@@ -79,8 +79,8 @@ class Caveat:
     """A reason why the values of a run may not hold in production.
 
     Attributes:
-        kind: A short name for records: "failed run", "overflow", "may overflow", "unchecked range", "steady output",
-            "trivial target", "known gap" or "builds differ".
+        kind: A short name for records: "failed run", "overflow", "may overflow", "steady output", "trivial target",
+            "known gap", "builds differ", "not executed", "not met as exported" or "no engine".
         text: The reason as one sentence without a full stop, for people.
         gap_db: The caveat counts only if the margin to the target is smaller than this, in dB; None if it always
             counts.
@@ -286,15 +286,15 @@ class OneBuild:
 
 @dataclass(frozen=True)
 class EngineResult:
-    """What a built network computes, judged by its own outputs.
+    """What an engine that TensorRT built computes, judged by its own outputs.
 
     Attributes:
         verdict: None if it was built but cannot run here.
         latency_ms: Median, minimum and maximum of the timed runs, in milliseconds.
-        bytes: Size of the engine or of the typed network.
+        bytes: Size of the engine.
         build_s: How long the build took, in seconds; 0 where the engine came from the cache.
         note: What to know about these figures.
-        device: The GPU, "" for a CPU.
+        device: The GPU, "" if there is none.
         device_memory: Bytes that a run needs beside weights and tensors.
         report: Its layers, if the backend lists them.
         made: What became of each group, by group name.
@@ -344,6 +344,11 @@ class EngineResult:
         return tuple(f"profile {place}: {one.said}" for place, one in enumerate(self.profiles))
 
     @property
+    def builder(self) -> str:
+        """The builder and the GPU: ``TensorRT 8.6.1, H200``."""
+        return built_by(self.backend, self.device)
+
+    @property
     def as_asked(self) -> bool:
         """Whether it is an engine of the config that was asked for, so that its figures are figures of that config."""
         return not self.failed and (not self.rungs or self.rungs[-1].as_asked)
@@ -351,6 +356,56 @@ class EngineResult:
     def beside(self, asked: Verdict | None) -> Verdict | None:
         """The simulation to compare it with: of what was built instead if it was not built as asked, else ``asked``."""
         return asked if self.as_asked else self.simulated
+
+
+@dataclass(frozen=True)
+class ExportedRun:
+    """The execution of a config's exported file by ONNX Runtime, which builds nothing: it is neither fast nor slow.
+
+    It is of the config, but of no engine. It can refute a simulated result and never confirms one.
+
+    Attributes:
+        executor: The program that executed it: ``ONNX Runtime 1.27.0 CPU``.
+        provider: The execution provider, "cpu" or "cuda".
+        accuracy: At the network's own outputs; None if the file was not executed.
+        missing: The reason why it was not executed, "" if it was.
+    """
+
+    executor: str
+    provider: str
+    accuracy: Verdict | None = None
+    missing: str = ""
+
+    @property
+    def source(self) -> str:
+        """The source of its values in records: ``onnxruntime-cpu``."""
+        return f"onnxruntime-{self.provider}"
+
+
+@dataclass(frozen=True)
+class ExportedFound:
+    """The exported file of the config that was found, as ONNX Runtime executes it on the samples of the search.
+
+    Attributes:
+        executor: The program that executed it.
+        met: Whether it meets the tolerances; None if it was not executed or cannot be judged.
+        figure: What it yields, in words; the reason if it was not executed.
+        simulated: What was simulated, in words.
+    """
+
+    executor: str
+    met: bool | None
+    figure: str
+    simulated: str = ""
+
+    @property
+    def text(self) -> str:
+        """In words, without a full stop."""
+        if self.met is None:
+            return f"the exported network was not executed: {self.figure}"
+        if self.met:
+            return f"the exported network yields {self.figure} in {self.executor}"
+        return f"not met as exported: {self.figure} in {self.executor} where {SIMULATED}{self.simulated} was simulated"
 
 
 def unbuilt(builder: str, error: TrtTuiError) -> EngineResult:
@@ -374,6 +429,7 @@ class Measured:
         groups: Errors by group name; ``complete`` once they are on all samples.
         shares: By group name; of those measured so far.
         engine: The result of building the config.
+        executed: The execution of its exported file; None if that was not asked for.
         raised: Verdicts with the first 1, 2, ... groups of ``raised_order``, the worst first, raised to FP32.
         preview: What the builder would make of the config; None while it was not asked.
     """
@@ -382,6 +438,7 @@ class Measured:
     groups: Mapping[str, GroupErrors] = field(default_factory=dict)
     shares: dict[str, Share] = field(default_factory=dict)
     engine: EngineResult | None = None
+    executed: ExportedRun | None = None
     complete: bool = False
     raised_order: tuple[str, ...] = ()
     raised: tuple[Verdict, ...] = ()

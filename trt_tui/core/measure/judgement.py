@@ -49,6 +49,21 @@ class Judgement:
         return math.inf if math.isnan(loss) else loss
 
 
+@dataclass(frozen=True)
+class HeldOut:
+    """The simulation of the config that was found, on samples that the search has not used.
+
+    Attributes:
+        judgement: By the tolerances; a metric is compared with FP32's on these samples.
+        samples: How many samples these are.
+        chosen_on: On how many samples the config was chosen.
+    """
+
+    judgement: Judgement
+    samples: int
+    chosen_on: int
+
+
 def judge(targets: Sequence[Target], verdict: Verdict) -> Judgement:
     """Judges a verdict by targets that must all be met; the score is the lowest of them, the loss the largest noise.
 

@@ -12,6 +12,7 @@ from trt_tui.core.measure.comparison import (
     EngineErrors,
     EngineResult,
     Errors,
+    ExportedRun,
     Measured,
     OneBuild,
     OutputErrors,
@@ -24,7 +25,7 @@ from trt_tui.core.measure.target_result import TargetResult
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import Outline
 from trt_tui.core.precision import FP16_MAX
-from trt_tui.words import EXPORTED
+from trt_tui.words import EXPORTED, executed_key
 
 FORMAT = "trt-tui/comparison"
 VERSION = 1
@@ -162,6 +163,16 @@ def engine_record(engine: EngineResult) -> dict[str, Any]:
     return record
 
 
+def executed_record(executed: ExportedRun) -> dict[str, Any]:
+    """Returns the execution of an exported file; if there is none, the reason. It has no latency and no size."""
+    record: dict[str, Any] = {"source": executed.source, "backend": executed.executor}
+    if executed.accuracy is not None:
+        record.update(verdict_record(executed.accuracy))
+    if executed.missing:
+        record["failed"] = executed.missing
+    return record
+
+
 def _profile_record(profile: ProfileTimes) -> dict[str, Any]:
     """One optimization profile: its shapes and how fast the engine is at the usual one."""
     ends = ("median", "min", "max")
@@ -291,6 +302,8 @@ def comparison_record(network: Outline, sha256: str, data: _Data, backend: _Back
     engines = {f"{name}-engine": engine_record(run.engine) for name, run in runs.items() if run.engine is not None}
     if fp32_engine is not None:
         engines = {"fp32-engine": engine_record(fp32_engine), **engines}
+    executed = {executed_key(name): executed_record(run.executed) for name, run in runs.items()
+                if run.executed is not None}
     as_exported = {name: run.exported for name, run in runs.items() if run.exported is not None}
     exported = {f"{name}-{EXPORTED}" if number else EXPORTED: {"source": "simulated", **verdict_record(verdict)}
                 for number, (name, verdict) in enumerate(as_exported.items())}
@@ -303,7 +316,7 @@ def comparison_record(network: Outline, sha256: str, data: _Data, backend: _Back
         "reference": {"backend": backend.name, "version": backend.version, "provider": backend.device.lower(),
                       "precision": "fp32"},
         "runs": {name: run_record(network, run) for name, run in runs.items() if run.verdict is not None}
-                | exported | engines,
+                | exported | executed | engines,
     }
     if metric:
         record["reference"] |= {"metric": next(iter(metric.values())), "metric_parts": dict(metric)}

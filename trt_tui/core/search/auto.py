@@ -34,7 +34,7 @@ def auto(board: Board) -> Course:
 def choice(board: Board) -> str:
     """What `auto` does and why, as a sentence."""
     if board.ranking.shares:
-        return f"greedy with swaps, by {board.ranking.why}: it finds the smallest sets"
+        return f"greedy with swaps, by {board.ranking.why}"
     if board.ranking.why:
         return f"halving, by {board.ranking.why}: no impact on the outputs is known"
     return "halving from both ends of the network: nothing is known about its groups"

@@ -112,16 +112,25 @@ class Searches(Controller):
             session.log.extend(table(rows, flush_left=3))
         if result.config == session.config:
             if result.config == finding.request.config:
-                self.desk.say(f"nothing to do: {result.said}", "")
+                self.desk.say(f"nothing to do: {result.said}{_not_executed(finding)}", "")
             else:
                 if self.listing.following and result.why:
                     self.desk.go_to(next(iter(result.why)))
-                self.desk.say(f"{known.config_name(session)}, {key('undo')} takes it back: {result.said}", "")
+                self.desk.say(f"{known.config_name(session)}, {key('undo')} takes it back: {result.said}"
+                              f"{_not_executed(finding)}", "")
         elif result.outcome is Outcome.SHORT and result.best is not None and result.best.raised:
             self._ask_to_take(finding, f"Take the best within the budget? {result.said}.")
         else:
+            exported = finding.ended.exported
             why = "; its engine misses it" if finding.ended.confirmed is False else ""
+            why += f"; {exported.text}" if exported is not None and exported.met is not True else ""
             if finding.ended.held_out is not None:
                 why += f"; {held_out_words(finding.ended.held_out)}"
             name = known.config_name(session, result.config)
             self.desk.say(f"{key('configs')} lists it as {name}: {result.said}{why}")
+
+
+def _not_executed(finding: Finding) -> str:
+    """The reason why the exported network was not executed, behind what a search found; "" if it was."""
+    exported = finding.ended.exported if finding.ended is not None else None
+    return f"; PASS?: {exported.text}" if exported is not None and exported.met is None else ""

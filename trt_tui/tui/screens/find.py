@@ -13,7 +13,7 @@ from trt_tui.core.lowering.lowered import quantizes
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision, rank
 from trt_tui.core.search import DOWNWARDS
-from trt_tui.jobs import requests as rq
+from trt_tui.session.finding import MAX_BUILDS, search_request
 from trt_tui.session.session import Session
 from trt_tui.tui.keys import worded
 from trt_tui.tui.screens.dialogs import CLOSE, Dialog, Setting
@@ -32,9 +32,6 @@ STRATEGIES = {
     "lower": "lowers what saves most time first",
 }
 """What each method of `trt_tui.core.search.SEARCH_METHODS` does, in a few words."""
-
-BUILDS = 3
-"""Engines that a search may build."""
 
 class FindDialog(Dialog):
     """Dismisses with a tolerance and the request of a search for it.
@@ -65,7 +62,7 @@ class FindDialog(Dialog):
             self.ranges = Setting("ranges", [(True, "other ones are tried first"), (False, "stay as they are")],
                                   "ranges")
         if self.confirms:
-            self.builds = Setting("engines", [(BUILDS, f"at most {BUILDS} are built to confirm it"),
+            self.builds = Setting("engines", [(MAX_BUILDS, f"at most {MAX_BUILDS} are built to confirm it"),
                                               (0, "none: simulated only")], "builds")
 
     def compose(self) -> ComposeResult:
@@ -111,7 +108,7 @@ class FindDialog(Dialog):
         """Starts the search, or says what is wrong."""
         tolerance, text = (self.query_one(name, Input).value.strip() for name in ("#tolerance", "#budget"))
         raised, latency = parse_budget(text)
-        builds = self.builds.value if self.builds is not None else 0
+        builds = self.builds.value if self.builds is not None else MAX_BUILDS
         wrong = self.wrong_with(tolerance)
         if not wrong and text and raised is latency is None:
             wrong = f"a budget is like {self.budgets}"
@@ -125,10 +122,10 @@ class FindDialog(Dialog):
             note.add_class("bad")
             return
         higher, between = self.higher.value
-        self.dismiss((tolerance, rq.FindConfig(
-            self.config, (tolerance,), self.method.value, higher,
-            ranges=self.ranges is not None and self.ranges.value, max_raised=raised, max_latency=latency,
-            max_builds=builds, shares=True, rungs=between, free=self.method.value not in DOWNWARDS)))
+        self.dismiss((tolerance, search_request(
+            self.config, (tolerance,), method=self.method.value, higher=higher, rungs=between,
+            ranges=self.ranges.value if self.ranges is not None else None, max_raised=raised, max_latency=latency,
+            max_builds=builds)))
 
 
 def parse_budget(text: str) -> tuple[int | None, float | None]:

@@ -13,10 +13,11 @@ from trt_tui.core.precision import Precision
 from trt_tui.jobs.summaries import BuilderSummary
 from trt_tui.session.session import Session
 from trt_tui.tui.keys import key
-from trt_tui.tui.known import config_name, met
+from trt_tui.tui.known import config_name, executed_met, met
 from trt_tui.tui.spans import Span, shorten
 from trt_tui.words import (
     COMPUTED_IN,
+    EXPORTED_NETWORK,
     builder_title,
     byte_size,
     cells,
@@ -77,6 +78,15 @@ def builder_texts(builder: BuilderSummary) -> list[str]:
         return [f"{title}, builds only"]
     gpu = builder.device.removeprefix("NVIDIA ").removeprefix("GeForce ")
     return [f"{gpu} {title}", title] if gpu else [title]
+
+
+def built_title(session: Session, short: bool = False) -> str:
+    """Returns the title of the column of built values: the builder, or the exported network where nothing builds."""
+    builder = session.builder
+    if builder is None:
+        return "exported" if short else EXPORTED_NETWORK
+    major = ".".join(builder.version.split(".")[:2])
+    return f"{'RTX' if builder.name == 'tensorrt-rtx' else 'TRT'} {major}"
 
 
 def has_layers(session: Session) -> bool:
@@ -264,7 +274,12 @@ def alert(session: Session) -> str:
 
 def engine_step(session: Session) -> str:
     """What an engine of the current config leads to, "" where there is none or nothing to say of it."""
-    result = session.measured("config").engine
+    result, executed = session.measured("config").engine, session.measured("config").executed
+    if result is None and executed is not None:
+        if executed_met(session, executed) is False:
+            return "next: the exported network misses the target: raise one more row"
+        reached = met(session, session.measured("config").verdict)
+        return f"next: {key('export')} exports precision.json" if reached else ""
     if result is None:
         return ""
     if wrong := alert(session):

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from trt_tui.core.measure.comparison import EngineResult, Verdict
+from trt_tui.core.measure.comparison import EngineResult, ExportedRun, Verdict
 from trt_tui.core.measure.target import EVERY
 from trt_tui.core.moves.config import PrecisionConfig, compared
 from trt_tui.session.history import Note
@@ -60,7 +60,8 @@ def config_table(session: Session, marks: Mapping[str, PrecisionConfig], width: 
     title = {"metric": metric, "sqnr": ""}.get(kind, kind[:8])
     notes = session.names.notes
     comment = "comment" if any(note.comment for note in notes.values()) else ""
-    header = ["", "raised", "SQNR", title, "built", "ms", "", comment]
+    ms = "ms" if session.builder is not None else ""  # an exported network has none
+    header = ["", "raised", "SQNR", title, built.built_title(session, width < 60), ms, "", comment]
     rows: list[tuple[PrecisionConfig, str, list[Span]]] = []
     for config, name in session.names.newest_first():
         results, note = session.results.of(config), notes.get(config, Note())
@@ -72,7 +73,7 @@ def config_table(session: Session, marks: Mapping[str, PrecisionConfig], width: 
             (f"{len(config.raised(session.outline))}", "dim"),
             (decibel(worst[1].errors if worst else None)[0], "bad" if verdict and verdict.bad else ""),
             (headline(session, verdict)[0] if title else "", ""),
-            *_built_cells(session, engine),
+            *(_built_cells(session, engine) if engine is not None else _executed_cells(session, results.executed)),
             _one_span(outcome_line(session.config_results(config))),
             (note.comment, "dim"),
         ]))
@@ -96,10 +97,17 @@ def _one_span(line: Line) -> Span:
     return "".join(text for text, _ in line), line[0][1] if line else ""
 
 
-def _built_cells(session: Session, engine: EngineResult | None) -> tuple[Span, Span]:
-    """The figure of a config's engine and its milliseconds; the size alone where it cannot run here."""
-    if engine is None:
+def _executed_cells(session: Session, executed: ExportedRun | None) -> tuple[Span, Span]:
+    """The value of a config's exported network, and no milliseconds; a dash where engines stand in the column."""
+    if executed is None or session.builder is not None:
         return (NOTHING, "dim"), (NOTHING, "dim")
+    if executed.accuracy is None:
+        return ("not executed", "dim"), (NOTHING, "dim")
+    return (headline(session, executed.accuracy, False)[0].removesuffix(" dB"), ""), (NOTHING, "dim")
+
+
+def _built_cells(session: Session, engine: EngineResult) -> tuple[Span, Span]:
+    """The figure of a config's engine and its milliseconds; the size alone where it cannot run here."""
     if engine.verdict is None:
         return (byte_size(engine.bytes) if engine.bytes is not None else "built", "dim"), (NOTHING, "dim")
     latency = number(engine.latency_ms[0]) if engine.latency_ms else NOTHING

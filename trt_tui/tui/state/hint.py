@@ -36,7 +36,8 @@ def next_step(session: Session, found: Figures | None, cursor: str = "", short: 
     reached = config_met(session, session.config)
     if reached is None and session.target is not None:
         return ""
-    return f"next: {key('build')} builds {config_name(session)} and confirms it" if reached else (
+    does = "builds {} and confirms it" if session.builder is not None else "executes the export of {}"
+    return f"next: {key('build')} {does.format(config_name(session))}" if reached else (
         next_raise(session, found, cursor, short, room))
 
 

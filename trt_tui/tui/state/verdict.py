@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from trt_tui.core.lowering.lowered import lowers
 from trt_tui.core.measure.agreement import fp32_fault
-from trt_tui.core.measure.comparison import Verdict
+from trt_tui.core.measure.comparison import ExportedRun, Verdict
 from trt_tui.core.measure.stages import SIMULATED as SIMULATED_STAGE
 from trt_tui.core.measure.target_result import TargetResult
 from trt_tui.core.precision import Precision
-from trt_tui.session.config_results import ENGINE_RUN, SIMULATED_RUN
+from trt_tui.session.config_results import ENGINE_RUN, EXECUTED_RUN, SIMULATED_RUN
 from trt_tui.session.session import Session
 from trt_tui.tui.known import config_name, config_title, is_met, met, outcome_line
 from trt_tui.tui.spans import Line, Span, clip, decibel, fitted, padded, shorten, width_of
@@ -20,6 +20,7 @@ from trt_tui.tui.state.built import (
     DIFFERS,
     Shown,
     builder_texts,
+    built_title,
     codes_time,
     fitting,
     fp32_engine_texts,
@@ -29,6 +30,7 @@ from trt_tui.tui.state.built import (
 )
 from trt_tui.words import (
     EXPORTED,
+    EXPORTED_NETWORK,
     FP32_TITLE,
     NOTHING,
     RUN_TITLES,
@@ -150,8 +152,11 @@ class _Table:
         layers, codes = wide and has_layers(session), session.config.codes_in_use(session.opened.outline)
         simulated = [("SQNR", 7 if wide else 6), ("worst sample", 13) if wide else ("worst", 6), *extra,
                      ("NaN/Inf", 7) if wide else ("bad", 4)]
-        built = [("built SQNR", 10), *([("gap", 5)] if layers else []), *extra,
-                 ("ms", 6 if wide else 5), ("MB", 6 if wide else 5), *([(f"{codes.label} time", 9)] if layers else [])]
+        title = built_title(session, width < 72)
+        built = [(title, max(10, cells(title))), *([("gap", 5)] if layers else []), *extra]
+        if session.builder is not None:  # an exported network has neither a latency nor a size
+            built += [("ms", 6 if wide else 5), ("MB", 6 if wide else 5),
+                      *([(f"{codes.label} time", 9)] if layers else [])]
         for title in ("MB", "ms", figure):  # the outcome stands at every width
             if 13 + _cells(simulated) + len(" │ ") + _cells(built) + len(" PASS?") > width:
                 built = [one for one in built if one[0] != title]
@@ -192,7 +197,9 @@ def verdict_lines(session: Session, width: int, height: int = 40) -> list[Line]:
         line: Line = [(f" {name}".ljust(table.name), "strong" if run == "config" else "")]
         line += [*_simulated_cells(verdict, table), _BAR]
         fresh = shown.result if shown is not None and not shown.stale else None
-        line += _engine_cells(shown, verdict, table)
+        executed = session.measured(run).executed
+        built = shown is not None or executed is None
+        line += _engine_cells(shown, verdict, table) if built else _executed_cells(executed, table)
         if verdict is not None and not lowers(session.outline, session.run_configs()[run]):
             line.append((" nothing lowered"[:width - width_of(line)], "dim"))
         else:
@@ -357,6 +364,18 @@ def _engine_cells(shown: Shown | None, simulated: Verdict | None, table: _Table)
     return [(f"{cells_of[title][0]:>{w}} "[:w + 1], cells_of[title][1]) for title, w in table.built]
 
 
+def _executed_cells(executed: ExportedRun | None, table: _Table) -> Line:
+    """The cells of an exported network that ONNX Runtime executed, padded to their columns."""
+    verdict = executed.accuracy if executed is not None else None
+    found: dict[str, Span] = {title: (NOTHING, "dim") for title, _ in table.built}
+    if verdict is None:
+        return padded([(" not executed", "dim")], _cells(table.built))
+    found[table.built[0][0]] = decibel(verdict.worst[1].errors if verdict.worst else None, simulated=False)
+    if table.figure:
+        found[table.figure] = _figure(verdict, "")
+    return [(f"{found[title][0]:>{w}} "[:w + 1], found[title][1]) for title, w in table.built]
+
+
 def _outcome(session: Session, verdict: Verdict | None, results: Mapping[str, TargetResult] | None, room: int,
              calm: bool = False) -> Line:
     """Whether the target is met.
@@ -381,6 +400,7 @@ def _outcome(session: Session, verdict: Verdict | None, results: Mapping[str, Ta
 
 def result_lines(session: Session) -> list[str]:
     """Why the outcome of the config has a question mark, or fails for another reason than its value; a line each."""
-    titles = {SIMULATED_RUN: "", ENGINE_RUN: "as built ", EXPORTED: f"{EXPORTED} "}
+    titles = {SIMULATED_RUN: "", ENGINE_RUN: "as built ", EXPORTED: f"{EXPORTED} ",
+              EXECUTED_RUN: f"{EXPORTED_NETWORK} "}
     return [f"{config_name(session)} {titles[run]}{result.text}"
             for run, result in session.config_results(session.config).items() if result.reasons]
