@@ -12,9 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests import lowered, range_oracles
+from tests.driven import DrivenWorker
 from tests.networks import Builder, floats
 from trt_tui.core.data.samples import load_samples
 from trt_tui.core.measure.analysis import Analysis
+from trt_tui.core.measure.comparison import Errors, OutputErrors, Verdict
 from trt_tui.core.measure.fp16_range import RangeState, find_large_values
 from trt_tui.core.measure.judge import judged_outputs
 from trt_tui.core.measure.layers import measure_layers
@@ -22,6 +24,10 @@ from trt_tui.core.measure.target import parse_target
 from trt_tui.core.measure.target_result import Outcome, judge_accuracy
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
+from trt_tui.jobs import events as ev
+from trt_tui.jobs import requests as rq
+from trt_tui.jobs import store as store_module
+from trt_tui.options import Options
 
 FP32, FP16, INT8 = Precision.FP32, Precision.FP16, Precision.INT8
 ALL_FP16 = PrecisionConfig.uniform(FP16)
@@ -165,11 +171,30 @@ def test_the_normaliser_of_a_long_softmax_may_overflow(analysed):
         assert states_of(analysis, ALL_FP16) == {}
 
 
-def test_a_stored_verdict_of_an_earlier_version_is_not_served(tmp_path, backend):
-    """The version in the cache keys is beyond that of values in which an overflow was hidden."""
-    from trt_tui.core.lowering.rules import ARITHMETIC
+EARLIER_ARITHMETIC = 13
+"""The version in the cache keys of the last release that hid an overflow."""
 
-    assert ARITHMETIC > 13
+
+def test_values_that_an_earlier_version_stored_are_measured_again(tmp_path, monkeypatch):
+    onnx.save(product(("Mul", 1e-3)), tmp_path / "scaled.onnx")
+    np.savez(tmp_path / "x.npz", x=positive(16))
+    options = Options(str(tmp_path / "scaled.onnx"), str(tmp_path / "x.npz"), batch=8, whatif_samples=0)
+    stale = Verdict({"y": OutputErrors(Errors(sqnr_db=99.0))}, samples=16, total=16)
+
+    def measure(version: int | None) -> Verdict:
+        """Asks a worker that stores and reads under a version for a config whose stale verdict an earlier one left."""
+        worker = DrivenWorker(tmp_path)
+        worker.answer(rq.Open(options))
+        with monkeypatch.context() as patched:
+            patched.setattr(store_module, "ARITHMETIC", EARLIER_ARITHMETIC)
+            worker.store.keep(worker.workspace, "verdict", ALL_FP16, stale)
+            if version is None:
+                patched.undo()
+            events = worker.answer(rq.WhatIf(ALL_FP16))
+        return [event for event in events if isinstance(event, ev.VerdictMeasured)][-1].verdict
+
+    assert measure(EARLIER_ARITHMETIC) == stale  # so the test plants what that version would serve
+    assert measure(None).bad
 
 
 # -- random networks against oracles ---------------------------------------------------------------------------------
