@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from trt_tui.core.calibration.sweep import NotFiniteError
 from trt_tui.core.lowering import rules
+from trt_tui.core.lowering.bias_scales import MIN_WARNED_BITS, RaisedScale
 from trt_tui.core.lowering.folds import Folds
 from trt_tui.core.measure.comparison import GroupErrors, Verdict
 from trt_tui.core.measure.failed_runs import failure_of
@@ -101,13 +102,13 @@ def _measurable(workspace: Workspace, store: Store, report: Report, runs: Mappin
 
 def _tell_of_raised_scales(workspace: Workspace, report: Report, runs: Mapping[str, PrecisionConfig]) -> None:
     """Says which weight scales of the runs were raised for a bias, and what it costs."""
-    network, texts = workspace.network, dict[str, None]()
+    network, scales = workspace.network, dict[str, RaisedScale]()
     for config in runs.values():
         folds = Folds(network, config)
         rulings = rules.rule(network, config, workspace.ranges, constants=folds)
-        texts.update((one.text, None) for one in rules.raised_scales(network, rulings, folds))
-    for text in texts:
-        report.send(ev.Note(report.job, text, "warning"))
+        scales.update((scale.text, scale) for scale in rules.raised_scales(network, rulings, folds))
+    for text, scale in scales.items():
+        report.send(ev.Note(report.job, text, "warning" if scale.bits >= MIN_WARNED_BITS else "info"))
 
 
 def send_layers(workspace: Workspace, store: Store, report: Report, runs: Mapping[str, PrecisionConfig],

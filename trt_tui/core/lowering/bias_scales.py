@@ -25,6 +25,9 @@ from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
 from trt_tui.words import first_few, number, plural
 
+MIN_WARNED_BITS = 1.0
+"""A channel that loses fewer bits is told in the log and in exports alone."""
+
 
 def bias_port(network: Network, group: Group, site: Site) -> tuple[str, int] | None:
     """Returns the layer input that holds the constant bias of a product, or that could hold one; None otherwise."""
