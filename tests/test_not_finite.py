@@ -105,7 +105,6 @@ def test_a_search_raises_what_lost_its_epsilon(tmp_path, run, monkeypatch):
     x = np.random.default_rng(0).standard_normal((16, 8)).astype(np.float16)
     x[::4] = 0
     np.savez(tmp_path / "data.npz", x=x)
-    code, out, err = run("search", path, "--data", tmp_path / "data.npz", "--reference", exact, "--tolerance", "sqnr>=30",
+    code, out, _ = run("search", path, "--data", tmp_path / "data.npz", "--reference", exact, "--tolerance", "sqnr>=30",
                        "-o", tmp_path / "p.json")
-    print(out, err)
     assert code == 0 and "1 of 3 groups in FP32 meet the tolerance" in out
