@@ -17,7 +17,7 @@ from trt_tui.cli.report import comparison_table
 from trt_tui.core.exporters.markdown import comparison_markdown
 from trt_tui.core.exporters.production import write
 from trt_tui.core.measure.comparison import Errors, ExportedRun, OutputErrors, Verdict
-from trt_tui.core.measure.record import executed_record
+from trt_tui.core.measure.record import executed_record, result_record
 from trt_tui.core.measure.target import parse_target
 from trt_tui.core.measure.target_result import Outcome, judge_accuracy
 from trt_tui.core.moves.config import PrecisionConfig
@@ -25,6 +25,7 @@ from trt_tui.core.precision import Precision
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import exported_run
 from trt_tui.jobs import requests as rq
+from trt_tui.session.config_results import EXECUTED_RUN
 from trt_tui.tui.state.verdict import verdict_lines
 
 INT8 = PrecisionConfig.uniform(Precision.INT8)
@@ -105,6 +106,7 @@ def test_records_name_it_and_hold_no_latency(session, tmp_path):
     record = driven.record()
     run = record["runs"]["config-exported-network"]
     assert run["source"] == "onnxruntime-cpu" and run["backend"].startswith("ONNX Runtime")
+    assert run["result"] == result_record(driven.config_results(driven.config)[EXECUTED_RUN])["result"]
     assert not {"latency_ms", "engine_bytes", "build_s"} & run.keys() and "config-engine" not in record["runs"]
     assert schemas.mismatches(json.loads(json.dumps(record)), "comparison-v1") == []
     assert json.loads(driven.precision_json())["evidence"]["exported_network"]["source"] == "onnxruntime-cpu"
@@ -123,8 +125,10 @@ def test_a_miss_of_the_exported_network_outweighs_the_simulation(session, tmp_pa
     missed = Verdict({name: OutputErrors(Errors(one.errors.sqnr_db - 3.0)) for name, one in verdict.outputs.items()},
                      samples=verdict.samples, total=verdict.total)
     driven.apply(ev.ExportedExecuted(1, driven.config, ExportedRun("ONNX Runtime 1 CPU", "cpu", missed)))
-    last = "".join(text for text, _ in verdict_lines(driven, 120)[-1])
-    assert "FAIL" in last and "~PASS" in last
+    lines = ["".join(text for text, _ in line) for line in verdict_lines(driven, 120)]
+    assert any(line.startswith(" c0 ") and line.endswith(" FAIL? ~PASS?") for line in lines)
+    assert lines[-1].startswith(" c0 exported network FAIL?: ")
+    assert list(driven.missed_by(driven.config)) == [EXECUTED_RUN]
 
 
 # -- what is not executed ---------------------------------------------------------------------------------------------

@@ -195,6 +195,7 @@ COMPARISON = {
     "format": "trt-tui/comparison", "version": 1,
     "model": {"name": "mlp.onnx", "structure_sha256": "s", "sha256": "h", "nodes": 7}, "samples": 64,
     "reference": {"backend": "onnxruntime", "provider": "CPUExecutionProvider", "precision": "fp32", "metric": 81.4},
+    "target": "sqnr>=40",
     "simulation": {"level": "4 samples at a time", "reason": "memory does not suffice for 8 samples at a time"},
     "runs": {
         "fp16": {"source": "simulated", "outputs": {

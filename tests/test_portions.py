@@ -93,12 +93,13 @@ def figures(backend, network, samples):
     ranges = {method: calibrate(network.model, network.activations, samples, backend, method=method).ranges
               for method in ("minmax", "entropy")}
     with Analysis(network, backend, samples, judged_outputs(network, ["turned", "y"])) as analysis:
-        for _ in analysis.measure_largest():
+        for _ in analysis.measure_magnitudes():
             pass
+        magnitudes = analysis.magnitudes()
         *_, verdict = analysis.verdict(INT8, ranges["minmax"])
         shares = measure_shares(analysis, INT8, ranges["minmax"], exact=True)
         *_, layers = measure_layers(analysis, {"int8": INT8}, ranges["minmax"])
-        return [*ranges.values(), analysis.largest, {name: share.owns for name, share in shares.items()},
+        return [*ranges.values(), magnitudes.tensors, magnitudes.inner, {name: share.owns for name, share in shares.items()},
                 {name: one.errors.sqnr_db for name, one in verdict.value.outputs.items()},
                 {name: (one.accumulated.sqnr_db, one.ref_max) for name, one in layers.value["int8"].items()},
                 {name: one.isolated.sqnr_db for name, one in layers.value["int8"].items() if one.isolated}

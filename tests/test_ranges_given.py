@@ -1,6 +1,7 @@
 """Ranges as a user gives them: typed, on the command line, in the app, and calibration methods beside each other."""
 
 import json
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,6 +14,7 @@ from trt_tui.core.calibration.statistics import Accumulator
 from trt_tui.core.codes import FP8, INT8
 from trt_tui.core.measure.comparison import Errors, OutputErrors, Verdict
 from trt_tui.core.measure.target import parse_target
+from trt_tui.core.measure.target_result import judge_accuracy
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.file import read_config
 from trt_tui.core.network.network import open_network
@@ -106,7 +108,8 @@ def _row(method, sqnr, agreement=None, metric=None, z=None):
     ("y:sqnr>=5", [_row("minmax", 20.0, z=4.0), _row("mse", 12.0, z=11.0)], "minmax", "SQNR of y"),
 ])
 def test_calibration_methods_are_ranked_by_a_column_of_the_table(target, rows, best, column):
-    session = SimpleNamespace(target=parse_target(target) if target else None,
+    targets = [parse_target(target)] if target else []
+    session = SimpleNamespace(target=targets[0] if targets else None, target_result=partial(judge_accuracy, targets),
                               methods=ev.MethodsCompared(1, PrecisionConfig(), tuple(rows)))
     header, *cells = method_rows(session)
     assert best_method(session) == best and ranked_by(session) == column and column in header

@@ -169,10 +169,10 @@ def test_after_some_rounds_it_is_not_met_as_exported(exports, monkeypatch):
     request = search_request(INT8, ("sqnr>=40",))
     ended = found(worker.answer(request))
     assert ended.result.met and ended.exported.met is False and not Finding(request, ended=ended).met
-    assert ended.told.outcome.value == "FAIL"
+    assert ended.target_result.outcome.value == "FAIL"
     assert "not met as exported" in ended.exported.text and ended.exported.text.count(" dB") == 2
     record = Finding(request, ended=ended).record(worker.network)
-    assert record["exported_network"]["met"] is False and record["outcome"]["result"] == "FAIL" and not record["met"]
+    assert record["exported_network"]["met"] is False and record["result"]["outcome"] == "FAIL" and not record["met"]
 
 
 def test_an_export_that_yields_nan_is_no_margin(exports, monkeypatch):
@@ -197,8 +197,8 @@ def test_what_is_not_executed_is_a_reason_for_doubt(exports, monkeypatch):
     monkeypatch.setattr(bench, "execute", execute)
     request = search_request(INT8, ("sqnr>=40",))
     ended = found(worker.answer(request))
-    assert Finding(request, ended=ended).met and ended.told.outcome.value == "PASS?"
-    assert any("no kernel for BF16" in reason for reason in ended.told.reasons)
+    assert Finding(request, ended=ended).met and ended.target_result.outcome.value == "PASS?"
+    assert any("no kernel for BF16" in reason for reason in ended.target_result.reasons)
     assert [one.kind for one in ended.result.best.judgement.verdict.caveats][-1] == "not executed"
 
 

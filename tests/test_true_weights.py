@@ -13,6 +13,8 @@ from tests.test_given import AS_GIVEN, content, run, simulated, sqnr
 from trt_tui.core.lowering.strong import lower_strong
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.file import config_text, read_config
+from trt_tui.core.network.constants import Constants
+from trt_tui.core.network.graph import LayerGraph
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
@@ -62,6 +64,20 @@ def test_fp32_is_the_network_that_it_was_made_from(form, change, saved, backend)
     assert any("FP32 means the weights of fp32.onnx." == note for note in network.notes)
     assert reference in network.external_files and not any("codes alone" in note for note in network.notes)
     assert network.structure_sha256 == alone.structure_sha256
+
+
+@pytest.mark.parametrize("form", [networks.quantized, networks.half])
+def test_a_raised_group_is_exported_with_the_weights_that_are_simulated(form, saved, backend):
+    """Among groups that are as in the file, too: its constants are those of the network that was named."""
+    network = open_network(saved(form(), "given.onnx"), reference=saved(conv_net(0), "fp32.onnx"))
+    group = network.group("/conv2/Conv")
+    model = lower_strong(network, AS_GIVEN.with_groups([group], Precision.FP32), {}).model
+    graph = LayerGraph(model)
+    weight = graph.by_name["/conv2/Conv"].inputs[1]
+    np.testing.assert_array_equal(Constants(graph, model, lambda: backend).value(weight),
+                                  network.constant(network.layer("/conv2/Conv").inputs[1]))
+    assert np.abs(network.constant(network.layer("/conv2/Conv").inputs[1]).astype(np.float16)
+                  - network.constant(network.layer("/conv2/Conv").inputs[1])).any(), "FP16 cannot hold them"
 
 
 def test_weights_without_a_counterpart_keep_those_of_their_codes(saved, backend):

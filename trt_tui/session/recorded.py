@@ -22,9 +22,9 @@ from trt_tui.core.moves import file as config_file
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
 from trt_tui.jobs import requests as rq
-from trt_tui.session.config_results import ENGINE_RUN, SIMULATED_RUN
+from trt_tui.session.config_results import ENGINE_RUN, EXECUTED_RUN, SIMULATED_RUN
 from trt_tui.session.state import RUNS, TOLERANCES, State
-from trt_tui.words import EXPORTED, EXPORTED_NETWORK
+from trt_tui.words import EXPORTED, EXPORTED_NETWORK, executed_key
 
 
 class Recorded(State):
@@ -69,7 +69,7 @@ class Recorded(State):
     def record_names(self, run: str) -> dict[str, str]:
         """The names of a run's results in the record, by the keys of `config_results`."""
         first = next((one for one in RUNS if self.measured(one).exported is not None), run)
-        return {SIMULATED_RUN: run, ENGINE_RUN: f"{run}-engine",
+        return {SIMULATED_RUN: run, EXECUTED_RUN: executed_key(run), ENGINE_RUN: f"{run}-engine",
                 EXPORTED: EXPORTED if run == first else f"{run}-{EXPORTED}"}
 
     def precision_text(self, groups: Iterable[str]) -> str:

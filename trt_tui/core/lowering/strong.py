@@ -197,7 +197,10 @@ class _Subtraction(TypedLowering):
         return self.values[tensor]
 
     def _constant(self, tensor: str) -> ir.Value:
-        """A constant without the file's Q/DQ: the file's own where there are none on it, else the FP32 network's."""
+        """A constant without the file's Q/DQ: the file's own where there are none on it, else the FP32 network's.
+
+        A constant that was taken from another network is the FP32 network's, too.
+        """
         value = self.values.get(tensor)
         if value is not None and self._is_plain(value):
             return value
@@ -212,13 +215,14 @@ class _Subtraction(TypedLowering):
         return self.values[key]
 
     def _is_plain(self, value: ir.Value) -> bool:
-        """Whether no Q/DQ of the file stands before a constant."""
+        """Whether no Q/DQ of the file stands before a constant, and nothing of it was taken from another network."""
         name = value.name or ""
         if name not in self.plain:
             node = value.producer()
-            self.plain[name] = node is None or not (quantizes(node) or dequantizes(node)) and (
-                constant_tensor(value) is not None
-                or all(self._is_plain(one) for one in node.inputs if one is not None))
+            self.plain[name] = name not in self.given.replaced and (
+                node is None or not (quantizes(node) or dequantizes(node)) and (
+                    constant_tensor(value) is not None
+                    or all(self._is_plain(one) for one in node.inputs if one is not None)))
         return self.plain[name]
 
     # -- what is left of the file -------------------------------------------------------------------------------

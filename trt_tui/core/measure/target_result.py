@@ -15,7 +15,7 @@ with certainty from `MAXIMUM_SAMPLES` samples on.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from trt_tui.core.measure.bootstrap import FEWEST
@@ -80,12 +80,16 @@ def judge_accuracy(targets: Sequence[Target], accuracy: Verdict) -> TargetResult
     if not targets or None in reached:
         return None
     several = len(targets) > 1
-    doubts = [_doubts(target, accuracy, several) for target in targets]
     failing = [caveat.text for caveat in accuracy.caveats if caveat.fails]
-    missed = [(target, doubt) for target, met, doubt in zip(targets, reached, doubts, strict=True) if not met]
-    if failing or any(not doubt for _, doubt in missed):
-        misses = [_miss(target, accuracy, bool(failing)) for target, _ in missed]
+    if failing:
+        values = replace(accuracy, caveats=())  # such a run reaches no target, and only its values tell which it misses
+        misses = [_miss(target, accuracy, True) for target in targets if target.reached(values) is False]
         return TargetResult(Outcome.FAIL, _unique([*failing, *filter(None, misses)]))
+    doubts = [_doubts(target, accuracy, several) for target in targets]
+    missed = [(target, doubt) for target, met, doubt in zip(targets, reached, doubts, strict=True) if not met]
+    if any(not doubt for _, doubt in missed):
+        misses = [_miss(target, accuracy, False) for target, _ in missed]
+        return TargetResult(Outcome.FAIL, _unique([*filter(None, misses)]))
     reasons = [reason for doubt in doubts for reason in doubt]
     if missed:
         return TargetResult(Outcome.UNCERTAIN_FAIL, _unique(reasons))
