@@ -130,6 +130,23 @@ def test_a_batch_that_memory_does_not_suffice_for_goes_in_portions_with_the_same
     assert {text.split(":")[0] for text in said} == {"Runs in FP32", "Errors at the groups"}
 
 
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_partial_sums_beyond_fp16_are_those_of_the_whole_batch(sampled, tmp_path, most):
+    network, _ = sampled()
+    np.savez(tmp_path / "large.npz", x=1e5 * np.load(tmp_path / "samples.npz")["x"])
+
+    def magnitudes(most):
+        samples = load_samples(str(tmp_path / "large.npz"), network.inputs, batch=5)
+        with Analysis(network, Short(most), samples, judged_outputs(network, ["y"])) as analysis:
+            for _ in analysis.measure_magnitudes():
+                pass
+            return analysis.magnitudes(), samples.portions.of("runs in FP32").rows
+
+    (whole, _), (parts, rows) = magnitudes(99), magnitudes(most)
+    assert rows == most and {"/1/Conv", "/2/Conv"} <= whole.inner.keys()
+    alike([whole.tensors, whole.inner], [parts.tensors, parts.inner])
+
+
 @pytest.mark.parametrize(("batch", "most"), [("batch", 0), (4, 3)])
 def test_what_cannot_be_divided_goes_in_ways_that_take_less_of_a_device_and_at_last_on_the_host(sampled, batch, most):
     network, samples = sampled(batch)
