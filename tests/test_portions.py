@@ -10,7 +10,7 @@ import pytest
 
 from tests.measuring import measure_shares
 from tests.networks import Builder, floats
-from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
+from trt_tui.backends.onnxruntime import OnnxRuntimeBackend, OnnxRuntimeRunner
 from trt_tui.core.calibration.calibrate import calibrate
 from trt_tui.core.data.fitted import fitted
 from trt_tui.core.data.portions import Portions
@@ -99,7 +99,8 @@ def figures(backend, network, samples):
         *_, verdict = analysis.verdict(INT8, ranges["minmax"])
         shares = measure_shares(analysis, INT8, ranges["minmax"], exact=True)
         *_, layers = measure_layers(analysis, {"int8": INT8}, ranges["minmax"])
-        return [*ranges.values(), magnitudes.tensors, magnitudes.inner, {name: share.owns for name, share in shares.items()},
+        return [*ranges.values(), magnitudes.tensors, magnitudes.inner,
+                {name: share.owns for name, share in shares.items()},
                 {name: one.errors.sqnr_db for name, one in verdict.value.outputs.items()},
                 {name: (one.accumulated.sqnr_db, one.ref_max) for name, one in layers.value["int8"].items()},
                 {name: one.isolated.sqnr_db for name, one in layers.value["int8"].items() if one.isolated}
@@ -127,6 +128,23 @@ def test_a_batch_that_memory_does_not_suffice_for_goes_in_portions_with_the_same
     assert "does not suffice for" in level.reason and set(short.runs) <= {0, 1, 2, 3}
     said = list(samples.portions.news())
     assert {text.split(":")[0] for text in said} == {"Runs in FP32", "Errors at the groups"}
+
+
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_partial_sums_beyond_fp16_are_those_of_the_whole_batch(sampled, tmp_path, most):
+    network, _ = sampled()
+    np.savez(tmp_path / "large.npz", x=1e5 * np.load(tmp_path / "samples.npz")["x"])
+
+    def magnitudes(most):
+        samples = load_samples(str(tmp_path / "large.npz"), network.inputs, batch=5)
+        with Analysis(network, Short(most), samples, judged_outputs(network, ["y"])) as analysis:
+            for _ in analysis.measure_magnitudes():
+                pass
+            return analysis.magnitudes(), samples.portions.of("runs in FP32").rows
+
+    (whole, _), (parts, rows) = magnitudes(99), magnitudes(most)
+    assert rows == most and {"/1/Conv", "/2/Conv"} <= whole.inner.keys()
+    alike([whole.tensors, whole.inner], [parts.tensors, parts.inner])
 
 
 @pytest.mark.parametrize(("batch", "most"), [("batch", 0), (4, 3)])
@@ -184,3 +202,39 @@ def test_what_is_loaded_for_other_runs_is_freed_first(sampled):
         backend.most = 99
         *_, after = analysis.verdict(INT8, ranges)
         assert analysis.sessions == 2 and after.value == before.value
+
+
+class Single(OnnxRuntimeBackend):
+    """A backend without memory for two sessions at a time.
+
+    Attributes:
+        runners: All that were loaded.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("cpu", threads=2)
+        self.capabilities = replace(self.capabilities, device=True)
+        self.runners: list[OnnxRuntimeRunner] = []
+
+    def load(self, model, **options):
+        if any(runner._session is not None for runner in self.runners):
+            raise OutOfMemoryError("out of memory", WORDS, "")
+        self.runners.append(super().load(model, **options))
+        return self.runners[-1]
+
+
+def test_magnitudes_are_measured_after_the_what_ifs_where_memory_does_not_suffice_for_both(sampled, tmp_path):
+    network, _ = sampled()
+    samples = load_samples(str(tmp_path / "samples.npz"), network.inputs, batch=2)
+    judged, fp16 = judged_outputs(network, ["y"]), PrecisionConfig.uniform(Precision.FP16)
+    with Analysis(network, OnnxRuntimeBackend("cpu", threads=2), samples, judged) as analysis:
+        *_, expected = analysis.verdict(fp16, {})
+        magnitudes = analysis.magnitudes()
+    backend = Single()
+    with Analysis(network, backend, samples, judged) as analysis:
+        for _ in range(2):
+            *_, found = analysis.verdict(fp16, {})
+            assert found.value == expected.value
+        assert analysis.magnitudes() == magnitudes and analysis.level is None
+    assert samples.portions.of("runs in FP32").rows is None
+    assert samples.portions.crowded and len(backend.runners) == 5

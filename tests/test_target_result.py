@@ -83,6 +83,12 @@ def test_a_run_that_overflows_and_misses_says_both_and_ranks_last():
     assert judgement.scores == (-math.inf, -math.inf), "no margin lets it pass"
 
 
+def test_a_run_that_overflows_fails_although_its_metric_is_not_measured_and_names_no_target_that_it_meets():
+    judged = accuracy(caveats=[OVERFLOW])
+    for targets in ([parse_target("sqnr>=20")], [parse_target("sqnr>=20"), parse_target("metric>=0.5")]):
+        assert judge_accuracy(targets, judged).text == f"FAIL: {OVERFLOW.text}"
+
+
 def test_of_several_targets_the_worst_decides_and_reasons_name_them():
     sqnr, cosine = parse_target("sqnr>=24.5"), parse_target("cosine>=0.9985")
     result = judge_accuracy([sqnr, cosine], accuracy())

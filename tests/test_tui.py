@@ -725,3 +725,12 @@ async def test_resizes_live(tmp_path):
             await settle(pilot)
             assert [one.id for one in main.displayed_children] == ["small"]
             assert f"needs 60×15, this is {size[0]}×{size[1]}" in text(main, "small")
+
+
+async def test_the_scrollbar_covers_no_outcome(tmp_path):
+    async with opened(tmp_path) as (app, main, pilot):
+        await answered(pilot, "space")
+        tree = main.desk.tree
+        assert tree.show_vertical_scrollbar and tree.row_width < tree.region.width
+        drawn = [tree.text_of(index) for index in range(len(tree.rows))]
+        assert any(line.endswith(" FAIL?") for line in drawn) and max(map(len, drawn)) <= tree.row_width

@@ -28,9 +28,14 @@ class Found:
 
 
 class Portions:
-    """What was found out in a session about runs that memory does not suffice for, by what is run."""
+    """What was found out in a session about runs that memory does not suffice for, by what is run.
+
+    Attributes:
+        crowded: Sessions of one kind of runs were freed for those of another: memory does not suffice for both.
+    """
 
     def __init__(self) -> None:
+        self.crowded = False
         self._found: dict[str, Found] = {}
         self._holders: list[tuple[str, weakref.WeakMethod[Callable[[], bool]]]] = []
         self._said: dict[str, str] = {}
@@ -49,7 +54,9 @@ class Portions:
         """Frees what is kept loaded for other kinds of runs, which is loaded again when they go on; whether there was
         anything."""
         methods = [method for other, reference in self._holders if other != what and (method := reference())]
-        return any([method() for method in methods])
+        freed = any([method() for method in methods])
+        self.crowded |= freed
+        return freed
 
     def note(self, what: str, text: str) -> None:
         """Takes in what is to be said of a kind of runs."""

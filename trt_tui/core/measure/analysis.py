@@ -71,7 +71,7 @@ class Analysis(Simulation):
                     for _ in measuring:
                         pass
                     verdict = self.with_caveats(verdict, indices, self.config_caveats(config, indices))
-                elif done > 1:  # the first values do not wait
+                elif done > 1 and not self.samples.portions.crowded:  # the first values do not wait
                     for _ in islice(measuring, MAX_STEPS_OF_FEED):
                         pass
                 yield Partial(verdict, done, len(indices))

@@ -22,6 +22,7 @@ import numpy as np
 import onnx_ir as ir
 
 from trt_tui.core.calibration.sweep import Probe, scalar
+from trt_tui.core.data.fitted import PLAIN
 from trt_tui.core.data.samples import Samples
 from trt_tui.core.lowering.gated.gated import with_axes
 from trt_tui.core.lowering.rules import typed_results
@@ -150,6 +151,8 @@ class _Session:
         self._runner = (probe.load(analysis.backend, analysis.samples) if tensors
                         else None)  # no runtime takes a graph without outputs
         self._closer: _CloserLook | None = None
+        self._in_use = False
+        analysis.samples.portions.held_by(PLAIN, self.unload)
         constants = {tensor for group in network.groups for name in group.layers
                      for tensor in network.layer(name).inputs
                      if tensor in network.constants and network.is_float(tensor)}
@@ -158,10 +161,17 @@ class _Session:
                            and not network.is_mask(tensor)}
 
     def close(self) -> None:
+        self._in_use = False
         if self._runner is not None:
             self._runner.close()
         if self._closer is not None:
             self._closer.close()
+
+    def unload(self) -> bool:
+        """Frees the inference sessions, if there are any; they are loaded again when they are needed."""
+        in_use = self._in_use
+        self.close()
+        return in_use
 
     def measure(self, index: int) -> Generator[None, None, Magnitudes]:
         """Measures one feed; yields between two runs."""
@@ -173,6 +183,7 @@ class _Session:
         if self._fed:
             mask = kept_rows(self._mask, samples, index)
             masks = {name_of(value): with_axes(mask, axes) for axes, value in self._fed.items()}
+        self._in_use = True
         scalars = self._runner.run({**feed, **masks})
         tensors = {tensor: _magnitude(scalars, outputs) for tensor, outputs in self._outputs.items()}
         tensors.update((tensor, _magnitude(scalars, outputs)) for tensor, outputs in self._kept.items()
@@ -190,6 +201,7 @@ class _Session:
                     wanted = wanted | self._closer.wanted
                     self._closer.close()
                 self._closer = _CloserLook(self._analysis, wanted)
+            self._in_use = True
             closer, inner = self._closer.measure(feed)
             tensors.update(closer)
             yield

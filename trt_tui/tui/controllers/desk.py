@@ -251,7 +251,7 @@ class Desk(Panes):
         """Draws the titles of the tree's columns."""
         if self.listing.is_measured:
             found = self.listing.figures
-            columns = Columns.fit(self.tree.size.width or self.width, found.has_engines)
+            columns = Columns.fit(self.tree.row_width or self.width, found.has_engines)
             self.lines("tree-header").lines = [tree_header(columns, found, self.listing.by)]
 
     def draw_detail(self) -> None:

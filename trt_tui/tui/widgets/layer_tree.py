@@ -40,6 +40,7 @@ class LayerTree(ScrollView, Styled, can_focus=True, inherit_bindings=False):
         self._full = False
         self._empty: list[Line] = []
         self._drawn: dict[int, Line] = {}
+        self._drawn_width = 0
 
     # -- contents -----------------------------------------------------------------------------------------------
 
@@ -100,6 +101,11 @@ class LayerTree(ScrollView, Styled, can_focus=True, inherit_bindings=False):
         self.move_to(self.cursor + steps)
 
     @property
+    def row_width(self) -> int:
+        """The cells of a row: those that the scrollbar leaves, so that it covers no question mark of an outcome."""
+        return self.scrollable_content_region.width
+
+    @property
     def page(self) -> int:
         """How many rows a page has."""
         return max(1, self.size.height - 1)
@@ -121,13 +127,15 @@ class LayerTree(ScrollView, Styled, can_focus=True, inherit_bindings=False):
     # -- drawing ------------------------------------------------------------------------------------------------
 
     def _line(self, index: int) -> Line:
+        if self._drawn_width != self.row_width:  # the scrollbar came or went
+            self._drawn, self._drawn_width = {}, self.row_width
         if index not in self._drawn:
             if not 0 <= index < len(self.rows) or self._figures is None:
                 self._drawn[index] = []
             else:
                 row = self.rows[index]
                 self._drawn[index] = row_line(self._figures.cells(row, self._full), row.depth,
-                                              Columns.fit(self.size.width, self._figures.has_engines),
+                                              Columns.fit(self.row_width, self._figures.has_engines),
                                               index == self.cursor)
         return self._drawn[index]
 
