@@ -53,6 +53,23 @@ def test_a_scale_that_works_stays_the_same_array():
     assert raised(scale, 0.05, np.array([1e5, -2.0], np.float32), FP32) is scale
 
 
+@pytest.mark.parametrize("other", [FP16, FP32])
+def test_an_infinite_bias_leaves_its_scale_and_the_export_is_written(other, backend, opened):
+    """No scale is large enough for it; behind an Elu or a Sigmoid the network is finite all the same."""
+    b = Builder(0)
+    bias = np.zeros(4, np.float32)
+    bias[1] = -np.inf
+    weight = b.weight("w", b.rng.standard_normal((8, 4)).astype(np.float32))
+    y = b.node("Gemm", ["x", weight, b.weight("b", bias)], "/fc")
+    b.node("Sigmoid", [y], "/out", output="y")
+    network = opened(b.model([floats("x", 16, 8)], [floats("y", 16, 4)]))
+    config, ranges = PrecisionConfig.uniform(INT8, other), {"x": 4.0}
+    rulings = rules.rule(network, config, ranges)
+    assert all(np.isfinite(scale.after).all() for scale in rules.raised_scales(network, rulings))
+    assert [scale.channels for scale in rules.raised_scales(network, rulings)] in ([], [(1,)])
+    assert lower_typed(network, config, ranges).model.graph is not None
+
+
 # -- what ONNX Runtime computes -------------------------------------------------------------------------------------
 
 

@@ -171,6 +171,60 @@ def test_the_normaliser_of_a_long_softmax_may_overflow(analysed):
         assert states_of(analysis, ALL_FP16) == {}
 
 
+@pytest.mark.parametrize(("operator", "shift", "state"), [
+    ("LogSoftmax", 0.0, RangeState.MAY_OVERFLOW), ("ReduceLogSumExp", 8.0, RangeState.MAY_OVERFLOW),
+    ("ReduceLogSumExp", 0.0, None), ("ReduceLogSumExp", -30.0, RangeState.MAY_OVERFLOW)])
+def test_a_logarithm_behind_what_fp16_cannot_hold_makes_a_pass_uncertain(analysed, operator, shift, state):
+    """TensorRT makes a Log behind a Softmax, or a sum of exponentials, of one operator."""
+    b = Builder(0)
+    b.node(operator, ["x"], "/log", output="y", **({"axis": -1} if operator == "LogSoftmax" else {"axes": [-1]}))
+    x = np.random.default_rng(0).standard_normal((32, 16)).astype(np.float32)
+    spread = 10 if operator == "LogSoftmax" else 1
+    with analysed(b.model([floats("x", "batch", 16)], [floats("y", "batch", None)]), x=spread * x + shift) as analysis:
+        assert list(states_of(analysis, ALL_FP16).values()) == ([state] if state else [])
+        outcome = judge_accuracy([parse_target("sqnr>=40")], accuracy_of(analysis, ALL_FP16)).outcome
+        assert outcome is (Outcome.UNCERTAIN_PASS if state else Outcome.PASS)
+        if operator == "LogSoftmax":
+            narrow = b.model([floats("x", "batch", 16)], [floats("y", "batch", 16)])
+    if operator == "LogSoftmax":
+        with analysed(narrow, x=x) as analysis:
+            assert states_of(analysis, ALL_FP16) == {}
+
+
+@pytest.mark.parametrize("equation", ["bi,io->bo", "...i,io->...o", "bi,bi->b", "io,bi->bo"])
+def test_partial_sums_of_an_einsum_that_cancel_make_a_pass_uncertain(analysed, equation):
+    b, x = Builder(0), positive(32)
+    weight = np.abs(b.rng.standard_normal((64, 8))).astype(np.float32)
+    weight[32:] = -weight[:32]
+    first = "z" if equation == "bi,bi->b" else b.weight("w", weight)
+    inputs = [first, "x"] if equation.startswith("io") else ["x", first]
+    b.node("Einsum", inputs, "/product", output="y", equation=equation)
+    given = [floats("x", "batch", 64)] + ([floats("z", "batch", 64)] if first == "z" else [])
+    model = b.model(given, [floats("y", *(["batch"] if first == "z" else ["batch", 8]))])
+    for size, safe in ((4000.0, False), (40.0, True)):
+        data = {"x": x * size}
+        if first == "z":
+            data["z"] = np.tile(weight[:, 0], (32, 1))
+        with analysed(model, **data) as analysis:
+            assert states_of(analysis, ALL_FP16) == ({} if safe else {"/product/Einsum": RangeState.MAY_OVERFLOW})
+
+
+def test_a_quantized_weight_beyond_fp16_makes_a_pass_uncertain(analysed):
+    """The exported network dequantizes it to FP16, which only a kernel that multiplies codes leaves out."""
+    b = Builder(0)
+    weight = b.rng.standard_normal((16, 16)).astype(np.float32)
+    weight[0, 0] = 1e5
+    y = b.node("MatMul", ["x", b.weight("w", weight)], "/product")
+    b.node("Relu", [y], "/relu", output="y")
+    x = positive(32, 16)
+    x[:, 0] *= 1e-3
+    int8 = PrecisionConfig.uniform(INT8)
+    with analysed(b.model([floats("x", "batch", 16)], [floats("y", "batch", 16)]), x=x) as analysis:
+        first = analysis.network.groups[0]
+        assert states_of(analysis, int8)[first.name] is RangeState.MAY_OVERFLOW
+        assert states_of(analysis, PrecisionConfig.uniform(INT8, FP32)) == {}
+
+
 EARLIER_ARITHMETIC = 13
 """The version in the cache keys of the last release that hid an overflow."""
 

@@ -184,6 +184,38 @@ def test_what_a_metric_imports_belongs_to_it(tmp_path):
     assert measured(worker) == 0.75, "imported anew, and not taken from what was kept"
 
 
+@pytest.mark.parametrize("early", [True, False], ids=["when it is imported", "when it is called"])
+def test_what_a_metric_reads_belongs_to_it(tmp_path, early):
+    options = save_mlp(tmp_path)
+    np.savez(options.data, x=np.load(options.data)["x"], y=np.zeros(16))
+    folder, read = tmp_path / "script", "np.load(PATH)['value'].item()"
+    folder.mkdir()
+    (folder / "metric.py").write_text(
+        "import numpy as np, pathlib\n"
+        f"PATH = {str(tmp_path / 'truth.npz')!r}\n"
+        f"{f'VALUE = {read}' if early else ''}\n"
+        "LOG = pathlib.Path(__file__).with_name('own.txt')\n"
+        "def score(outputs, labels):\n"
+        "    LOG.write_text('written')\n"
+        "    LOG.read_text()\n"
+        f"    return {'VALUE' if early else read}\n")
+    np.savez(tmp_path / "truth.npz", value=0.25)
+    options = replace(options, metric=f"{folder / 'metric.py'}:score")
+
+    def measured(worker):
+        worker.answer(rq.Open(options))
+        events = worker.answer(rq.Compare({"int8": INT8}, layers=False))
+        return [event.metric["metric.py:score"] for event in events if isinstance(event, ev.ReferenceMeasured)][-1]
+
+    worker = DrivenWorker(tmp_path)
+    assert measured(worker) == 0.25
+    assert {file.name for file in script_files(folder / "metric.py")} == {"metric.py", "truth.npz"}
+    np.savez(tmp_path / "truth.npz", value=0.75)
+    ended = worker.answer(rq.Compare({"int8": INT8}, layers=False))[-1]
+    assert isinstance(ended, ev.Replaced) and ended.files == ("truth.npz",)
+    assert measured(worker) == 0.75, "read anew, and not taken from what was kept"
+
+
 def test_installed_packages_and_this_program_are_no_part_of_a_script(tmp_path):
     (tmp_path / "metric.py").write_text(
         "import numpy, json, trt_tui.core.measure.metrics\ndef score(a, b):\n    return 1.0\n")

@@ -26,7 +26,7 @@ from trt_tui.core.data.portions import Portions
 from trt_tui.core.data.samples import DataSets, Samples, load_samples, split
 from trt_tui.core.data.shapes import ShapeRange, further_profiles, parse_shapes
 from trt_tui.core.data.userscript import annotations_of, script_files, split_spec
-from trt_tui.core.data.watched import Source, StampedFiles, data_files
+from trt_tui.core.data.watched import Source, StampedFiles, data_files, known_digest
 from trt_tui.core.hands import Hands
 from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.comparison import EngineResult
@@ -428,7 +428,7 @@ class Workspace:
 
     def metric_stamp(self) -> tuple[object, ...]:
         """What a metric's figures depend on: its name and the content of its files."""
-        return (self.options.metric, *map(digest, _metric_files(self.options))) if self.metric is not None else ()
+        return (self.options.metric, *map(known_digest, _metric_files(self.options))) if self.metric is not None else ()
 
     def _data_sha256(self) -> str:
         """Of the samples and labels that figures are taken on."""
@@ -470,7 +470,7 @@ def _image_size(samples: Samples) -> tuple[int, int] | None:
 
 
 def _metric_files(options: Options) -> tuple[str, ...]:
-    """The metric's file, and what it has imported from its folder."""
+    """The metric's file, what it has imported from its folder, and what it has read."""
     metric = options.metric or ""
     if (annotations := annotations_of(metric)) is not None:
         return (str(annotations),)

@@ -1,11 +1,13 @@
 """Loading and calling one function of a Python file that the user names, with errors that name the file and line."""
 
 import contextlib
+import functools
 import hashlib
 import importlib.util
 import os
 import re
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -16,6 +18,15 @@ from trt_tui.files.reading import SCRIPT_BYTES, regular
 
 _imported: dict[Path, set[str]] = {}
 """Modules of a folder that scripts in it have imported, by folder."""
+
+_opened: dict[Path, dict[str, bool]] = {}
+"""Files that scripts of a folder have opened, by folder; True for those that they have only read."""
+
+_running = threading.local()
+"""Has the folder of the script that runs in a thread, in ``folder``."""
+
+_CODE = (".py", ".pyc", ".so", ".pyd", ".dll")
+"""Endings of files that an import opens."""
 
 _SPEC = re.compile(r"(?P<path>.+\.py)(?::(?P<function>[^:/\\]+))?")
 
@@ -36,10 +47,39 @@ def split_spec(spec: str) -> tuple[Path, str | None] | None:
 
 
 def script_files(path: str | Path) -> tuple[Path, ...]:
-    """A script and what has been imported from its folder so far, by it or by another script there."""
+    """A script, and what it or another script in its folder has imported from there and read so far.
+
+    A file that a script writes, such as a cache of its own, is left out.
+    """
     path = Path(os.path.realpath(path))
     files = (_file_of(name) for name in sorted(_imported.get(path.parent, ())))
-    return (path, *(Path(file) for file in files if file))
+    read = (file for file, only_read in sorted(_opened.get(path.parent, {}).items()) if only_read)
+    return (path, *(Path(file) for file in files if file), *(Path(file) for file in read if os.path.isfile(file)))
+
+
+def _note_opened(event: str, arguments: tuple[Any, ...]) -> None:
+    """Notes the files that a script opens: an audit hook, which is called for all that Python does."""
+    if event != "open" or (folder := getattr(_running, "folder", None)) is None:
+        return
+    path, mode, flags = arguments
+    if not isinstance(path, (str, bytes)):
+        return
+    name = os.path.realpath(os.fsdecode(path))
+    if name.endswith(_CODE) or name.startswith(_SYSTEM):
+        return
+    reads = not set(mode) & set("wax+") if isinstance(mode, str) else flags & os.O_ACCMODE == os.O_RDONLY
+    known = _opened.setdefault(folder, {})
+    known[name] = reads and known.get(name, True)
+
+
+_SYSTEM = tuple(os.path.realpath(path) + os.sep for path in ("/proc", "/sys", "/dev", sys.prefix, sys.base_prefix))
+"""Folders of files that are no user's."""
+
+
+@functools.cache
+def _watch_opened() -> None:
+    """Has the files noted that scripts open, from the first script on: a hook cannot be taken away."""
+    sys.addaudithook(_note_opened)
 
 
 def _file_of(name: str) -> str | None:
@@ -83,6 +123,8 @@ class UserFunction:
         sys.modules[module_spec.name] = module
         for imported in _imported.pop(self.path.parent, ()):
             sys.modules.pop(imported, None)
+        _opened.pop(self.path.parent, None)
+        _watch_opened()
         with self._guard(f"{self.path.name} cannot be loaded"):
             module_spec.loader.exec_module(module)
         function = getattr(module, name, None)
@@ -139,6 +181,7 @@ class UserFunction:
     def _guard(self, title: str) -> Iterator[None]:
         folder, before = str(self.path.parent), set(sys.modules)
         sys.path.insert(0, folder)
+        outer, _running.folder = getattr(_running, "folder", None), self.path.parent
         try:
             with contextlib.redirect_stdout(sys.stderr):
                 yield
@@ -149,6 +192,7 @@ class UserFunction:
         except BaseException as error:  # a script may end the program, or raise exceptions of its own
             raise InputError(title, self._describe(error), f"Correct {self.path}.") from error
         finally:
+            _running.folder = outer
             if folder in sys.path:
                 sys.path.remove(folder)
             _imported.setdefault(self.path.parent, set()).update(

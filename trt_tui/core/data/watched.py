@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+
+from trt_tui.files.reading import digest
 
 Stamp = tuple[int, int, int]
 """Inode, size in bytes and time of the last change of the content in ns: another one means another content."""
@@ -18,6 +21,16 @@ def stamp(path: Path | str) -> Stamp | None:
     except (OSError, ValueError):
         return None
     return known.st_ino, known.st_size, known.st_mtime_ns
+
+
+def known_digest(path: Path | str) -> str:
+    """The SHA-256 of a file; one whose stamp is known is not read again."""
+    return _digest(str(path), stamp(path))
+
+
+@functools.lru_cache(maxsize=64)
+def _digest(path: str, known: Stamp | None) -> str:
+    return digest(path)
 
 
 @dataclass(frozen=True)

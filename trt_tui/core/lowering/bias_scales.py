@@ -71,8 +71,9 @@ def raised(scale: np.ndarray, input_scale: float, bias: np.ndarray, held: Precis
         tie = (rounded.astype(np.float64) + np.nextafter(rounded, np.zeros_like(rounded))) / 2
         found = _rounded_up(np.maximum(product, tie) / input_scale, dtype)  # the product is rounded too
         found = np.where(overflows(found, input_scale, magnitude, held), _next(found), found)  # at a tie
-    result: np.ndarray = np.where(wrong & np.isfinite(found), found, scale).astype(np.float32)
-    return result
+    wrong &= np.isfinite(found)  # no scale is large enough for an infinite bias
+    result: np.ndarray = np.where(wrong, found, scale).astype(np.float32)
+    return result if wrong.any() else scale
 
 
 def _rounded_up(values: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:

@@ -25,6 +25,10 @@ from trt_tui.words import number
 MIN_HEADROOM = 4.0
 """Below this headroom a sample that was not measured may well overflow, so a warning says so."""
 
+_PARTS = {"Softmax": "the normaliser of", "LogSoftmax": "the Softmax inside",
+          "ReduceLogSum": "the sum inside", "ReduceLogSumExp": "the sum inside"}
+"""The values inside an operator that may exceed FP16, for people; partial sums for all others."""
+
 _NAMED = 3
 """The number of fusion groups that a caveat names."""
 
@@ -62,6 +66,8 @@ class LargeValue:
     @property
     def text(self) -> str:
         """One clause without the name of the group."""
+        if math.isinf(self.amax):
+            return f"{self.source} vanishes in FP16, and a Log reads it"
         verb = "reach" if self.source.startswith("partial sums") else "reaches"
         return f"{self.source} {verb} {number(self.amax, 2)}, beyond FP16's {FP16_MAX:.0f}"
 
@@ -128,9 +134,11 @@ def _large_values(network: Network, config: PrecisionConfig, group: Group, magni
             kept = tensor not in network.producer or _reads_quantized_only(network, config, group, tensor)
             yield LargeValue(group.name, RangeState.MAY_OVERFLOW if kept else RangeState.OVERFLOWS,
                              f"its input {tensor}", amax)
-    for name, tensor in _constants(network, config, group):
+    for name, tensor, quantized in _constants(network, config, group):
         if amax := large(tensor):
-            yield LargeValue(group.name, RangeState.OVERFLOWS, f"the constant {tensor} of {name}", amax)
+            # A kernel that multiplies codes never has the weight in FP16; what runs the layer otherwise does.
+            yield LargeValue(group.name, RangeState.MAY_OVERFLOW if quantized else RangeState.OVERFLOWS,
+                             f"the constant {tensor} of {name}", amax)
     handed_on = {*group.outputs, group.tail}
     for name in _rounded_layers(network, config, group):
         layer = network.layer(name)
@@ -141,7 +149,7 @@ def _large_values(network: Network, config: PrecisionConfig, group: Group, magni
                                  f"{layer.op_type} {name}", amax)
         amax = magnitudes.inner.get(name, 0.0)
         if amax >= FP16_OVERFLOW and _sums_in_fp16(group, precision):
-            part = "the normaliser of" if layer.op_type == "Softmax" else "partial sums of"
+            part = _PARTS.get(layer.op_type, "partial sums of")
             yield LargeValue(group.name, RangeState.MAY_OVERFLOW, f"{part} {layer.op_type} {name}", amax)
 
 
@@ -156,15 +164,18 @@ def _rounded_layers(network: Network, config: PrecisionConfig, group: Group) -> 
     return [name for name in group.layers if name not in inside]
 
 
-def _constants(network: Network, config: PrecisionConfig, group: Group) -> Iterator[tuple[str, str]]:
-    """Yields the layer and the name of each constant that a group reads in its float type."""
+def _constants(network: Network, config: PrecisionConfig, group: Group) -> Iterator[tuple[str, str, bool]]:
+    """Yields the layer and the name of each constant that a group reads in its float type, and whether it is quantized.
+
+    The exported network dequantizes a quantized constant to that type.
+    """
     quantized = {(site.layer, site.index) for site in group.coded(config.precision_of(group))}
     for name in group.layers:
         layer = network.layer(name)
         ports = typed_ports(network.node(name), network.opset)[0] if not layer.domain else ()
         for index, (tensor, follows) in enumerate(zip(layer.inputs, ports, strict=False)):
-            if follows and tensor in network.constants and (name, index) not in quantized:
-                yield name, tensor
+            if follows and tensor in network.constants:
+                yield name, tensor, (name, index) in quantized
 
 
 def _is_fp16_result(network: Network, config: PrecisionConfig, tensor: str) -> bool:

@@ -10,6 +10,10 @@ stand in no tensor:
 
 Both cost another product. They are measured only where a bound by the magnitudes of the operands, and by the L1 norms
 of constant weights, allows a value beyond FP16.
+
+- The argument of a logarithm. TensorRT's parser makes a Log behind a Softmax of a LogSoftmax, and one behind a sum of a
+  ReduceLogSum or ReduceLogSumExp (up to 8.6 without the maximum subtracted). The magnitude of the result tells the
+  argument, so this costs nothing.
 """
 
 import math
@@ -31,12 +35,17 @@ from trt_tui.core.measure.masks import axes_of_mask, common_mask, kept_rows
 from trt_tui.core.network.layers import Layer
 from trt_tui.core.network.naming import name_of
 from trt_tui.core.network.network import Network
-from trt_tui.core.precision import FP16_MAX, FP16_OVERFLOW
+from trt_tui.core.precision import FP16_LEAST, FP16_MAX, FP16_OVERFLOW
 from trt_tui.core.runner import Backend, Runner
 
-PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
-"""Operators that add products of two operands, each with the index of their bias behind the operands."""
+PRODUCTS = ("Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul")
+"""Operators that add products of two operands; the bias of some is their third input."""
 
+LOGARITHMS = ("LogSoftmax", "ReduceLogSum", "ReduceLogSumExp")
+"""Operators that TensorRT computes as a logarithm behind other layers."""
+
+_LARGEST_EXPONENT = 88.0
+"""The exponential of a larger value exceeds FP32."""
 
 MAX_STEPS_OF_FEED = 3
 """A measurement of one feed consists of so many steps, at most."""
@@ -144,6 +153,8 @@ class _Session:
             self._outputs[tensor] = _extremes(probe, value)
             if tensor in axes:
                 self._kept[tensor] = _extremes(probe, probe.apply("Where", self._fed[axes[tensor]], value, zero))
+        self._logarithms = {layer: self._outputs[layer.outputs[0]] for layer in _layers_of(network, LOGARITHMS)
+                            if layer.outputs[0] in self._outputs}
         counted = {bound.counted for bound in self._bounds if bound.counted}
         counted |= {layer.outputs[0] for layer in self._softmaxes}
         self._sizes = {tensor: probe.emit(probe.apply("Shape", probe.float_value(tensor), dtype=ir.DataType.INT64))
@@ -194,7 +205,8 @@ class _Session:
             tuple(bound.layer for bound in self._bounds if bound.at(tensors, sizes) >= FP16_OVERFLOW),
             tuple(layer for layer in self._softmaxes if _row_length(self._network, layer, sizes) >= FP16_OVERFLOW),
             tuple(tensor for tensor, amax in tensors.items() if not math.isfinite(amax)))
-        inner: dict[str, float] = {}
+        inner = {layer.name: argument for layer, outputs in self._logarithms.items()
+                 if (argument := _argument_of(layer, *(float(scalars[output]) for output in outputs))) >= FP16_OVERFLOW}
         if any((wanted.products, wanted.softmaxes, wanted.tensors)):
             if self._closer is None or not self._closer.covers(wanted):
                 if self._closer is not None:
@@ -202,8 +214,9 @@ class _Session:
                     self._closer.close()
                 self._closer = _CloserLook(self._analysis, wanted)
             self._in_use = True
-            closer, inner = self._closer.measure(feed)
+            closer, found = self._closer.measure(feed)
             tensors.update(closer)
+            inner.update(found)
             yield
         finite = {tensor: amax for tensor, amax in tensors.items() if math.isfinite(amax)}
         return Magnitudes({**finite, **self._constants}, inner)
@@ -214,6 +227,17 @@ def _layers_of(network: Network, operators: Sequence[str]) -> list[Layer]:
     layers = (network.layer(name) for group in network.groups for name in group.layers)
     return [layer for layer in layers if layer.op_type in operators and not layer.domain
             and layer.outputs[0] not in network.behind and network.is_float(layer.outputs[0])]
+
+
+def _argument_of(layer: Layer, most: float, least: float) -> float:
+    """Returns the largest argument of a layer's logarithm; infinite if FP16 makes the least one 0.
+
+    Args:
+        most: The largest result; ``least`` the least one.
+    """
+    if -math.inf < least < math.log(FP16_LEAST / 2):
+        return math.inf
+    return 0.0 if layer.op_type == "LogSoftmax" else math.exp(min(most, _LARGEST_EXPONENT))
 
 
 def _row_length(network: Network, layer: Layer, sizes: Mapping[str, Sequence[int]]) -> int:
@@ -237,6 +261,8 @@ class _ProductBound:
         self._network, self.layer = network, layer
         self.operands = [tensor for tensor in layer.inputs[:2] if tensor not in network.constants]
         self.counted = layer.inputs[0] if len(self.operands) == 2 else ""
+        if layer.op_type == "Einsum":
+            self.counted = self.operands[0] if self.operands and len(layer.inputs) == 2 else ""
 
     @cached_property
     def _weight(self) -> float:
@@ -270,13 +296,32 @@ class _ProductBound:
         if not amaxes or not all(map(math.isfinite, amaxes)):
             return 0.0
         if not self.counted:
-            return amaxes[0] * self._weight
+            return amaxes[0] * self._weight if self.layer.op_type != "Einsum" else 0.0
         shape = sizes.get(self.counted, ())
         transposed = self._network.node(self.layer.name).attributes.get_int("transA", 0)
+        if self.layer.op_type == "Einsum":
+            return self._einsum_terms(shape) * math.prod(amaxes) * self._constant_amax
         last = shape[0 if transposed else -1] if shape else 1
         count = last if self.layer.op_type in ("MatMul", "Gemm") else math.prod(shape[1:])
         normalised = _softmax_before(self._network, self.layer) is not None
         return count * (amaxes[1] if normalised else math.prod(amaxes))
+
+
+    @cached_property
+    def _constant_amax(self) -> float:
+        """The largest magnitude of the constant operand; 1 if there is none."""
+        amaxes = (float(np.max(self._network.constant_amax(tensor), initial=0)) for tensor in self.layer.inputs[:2]
+                  if tensor in self._network.constants)
+        return math.prod(amaxes)
+
+    def _einsum_terms(self, shape: Sequence[int]) -> int:
+        """Returns how many products a result of an Einsum adds, at most: as many as the sizes that the result lacks."""
+        equation = self._network.node(self.layer.name).attributes.get_string("equation", "") or ""
+        given, _, result = equation.replace(" ", "").partition("->")
+        terms = given.split(",")[list(self.layer.inputs).index(self.counted)]
+        if "." in equation or not result or len(terms) != len(shape):
+            return math.prod(shape)
+        return math.prod(size for axis, size in zip(terms, shape, strict=True) if axis not in result)
 
 
 def _softmax_before(network: Network, layer: Layer) -> Layer | None:

@@ -103,7 +103,7 @@ def _miss(target: Target, accuracy: Verdict, besides: bool) -> str:
     if accuracy.bad:
         return target.measured(accuracy)
     if target.figure(accuracy) is None:
-        return f"{visible(target.shown)} is not defined: the reference is zero throughout"
+        return f"{visible(target.shown)} is not defined: the outputs of the run or the reference are zero throughout"
     return f"{target.measured(accuracy)} misses {visible(target.shown)}" if besides else ""
 
 
