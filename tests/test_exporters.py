@@ -14,7 +14,8 @@ from tests import networks
 from tests.refusals import refused
 from tests.schemas import schema
 from trt_tui.core.exporters.markdown import comparison_markdown
-from trt_tui.core.exporters.onnx import export_typed, weights_apart
+from trt_tui.core.exporters.onnx import export_typed, loading_note, weights_apart
+from trt_tui.core.lowering.typed import lower_typed
 from trt_tui.core.moves.choice import Choice
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.range_choice import RangeChoice
@@ -333,3 +334,16 @@ def test_typed_matmuls_load_in_onnx_runtime_with_a_bias_that_is_stored_or_comput
     assert not any("session.disable_quant_qdq" in line for line in lines)
     feeds = {info.name: np.ones(info.shape, np.float32) for info in network.inputs}
     assert run(path, feeds)[0].shape == (2, 4, 16)
+
+
+@pytest.mark.parametrize(("precision", "other", "warned"), [
+    (Precision.FP8, Precision.FP32, True), (Precision.FP8, Precision.FP16, False),
+    (Precision.INT8, Precision.FP32, False)])
+def test_a_relu_that_onnx_runtime_drops_before_fp8_is_said(precision, other, warned, opened):
+    b = networks.Builder()
+    y = b.node("Relu", [b.gemm("x", (16, 16), "/first")], "/relu")
+    b.gemm(y, (16, 16), "/second", output="y")
+    network = opened(b.model([networks.floats("x", 4, 16)], [networks.floats("y", 4, 16)]))
+    ranges = dict.fromkeys(network.activations, 1.0)
+    note = loading_note(lower_typed(network, PrecisionConfig.uniform(precision, other), ranges).model)
+    assert ("drops a Relu" in note) is warned

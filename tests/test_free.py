@@ -131,6 +131,7 @@ def test_channels_that_something_else_reads_are_not_scaled(form, why, opened):
     ({}, INT8, FP16, ("rewrite",)), ({}, INT8, FP16, ("smooth",)), ({}, INT8, FP16, ("bias",)),
     ({}, INT8, FP32, EVERY), ({}, FP16, FP16, EVERY),
     ({"mean": False, "division": "Reciprocal"}, INT8, FP32, EVERY), ({"mean": False}, INT8, FP16, EVERY),
+    ({"affine": False}, INT8, FP16, ("rewrite",)), ({"affine": False, "mean": False}, FP16, FP16, ("rewrite",)),
     ({"operator": True}, INT8, FP32, EVERY), ({"operator": True}, INT8, FP16, EVERY)], ids=str)
 def test_typed_and_gated_networks_do_the_same_arithmetic(form, quantized, other, kinds, opened, backend):
     network, data, ranges = prepared(transformer(**form), opened, backend)

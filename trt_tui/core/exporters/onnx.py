@@ -40,7 +40,8 @@ def loading_note(model: ir.Model) -> str:
 
     From `UNSAFE_OPSET` on: a MatMul of INT8 codes and the Add of its bias, which it makes a Reshape and a Gemm of. At
     any opset: a Transpose in FP16 that moves the first axis before a MatMul with a matrix, which it fuses and then dies
-    of (at its highest level; FP32 loads).
+    of (at its highest level; FP32 loads). A Relu in FP32 before a Q to FP8 is removed from its extended level on, as if
+    the codes had no sign.
     """
     opset, notes = model.graph.opset_imports.get("", 0), []
     for node in model.graph:
@@ -53,7 +54,18 @@ def loading_note(model: ir.Model) -> str:
             notes.append(f"ONNX Runtime may crash on this file at its highest level (seen: {CRASHING_RUNTIMES}), where "
                          "it fuses a Transpose in FP16 with a MatMul: load it there with graph_optimization_level "
                          "ORT_ENABLE_EXTENDED.")
+        elif _quantized_to_fp8(node):
+            notes.append("ONNX Runtime drops a Relu before a QuantizeLinear to FP8 by default (seen: 1.32), so that its "
+                         "results are wrong: load it there with graph_optimization_level ORT_ENABLE_BASIC.")
     return " ".join(dict.fromkeys(notes))
+
+
+def _quantized_to_fp8(node: ir.Node) -> bool:
+    """Returns True for a Relu in FP32 whose result is quantized to FP8."""
+    if node.op_type != "Relu" or node.outputs[0].dtype not in (None, ir.DataType.FLOAT):
+        return False
+    return any(use.node.op_type == "QuantizeLinear" and use.node.outputs[0].dtype is ir.DataType.FLOAT8E4M3FN
+               for use in node.outputs[0].uses())
 
 
 def _batch_moved(value: ir.Value | None, other: ir.Value | None) -> bool:

@@ -130,11 +130,9 @@ def emit_operator(emitter: Emitter, inputs: GatedInputs, body: Body, norm: Norm)
         return emitter.add(body.nodes, "Reshape", [found, sizes], "last")
 
     values = [value(*source)]
-    for port in (norm.scale, norm.bias):
-        if port is not None:
-            values.append(value(network.layer(port[0]), port[1]))
-        elif port is norm.scale:
-            values.append(emitter.array(np.ones(norm.channels, np.float32), f"ones/{norm.channels}"))
+    if norm.scale is None:
+        values.append(emitter.array(np.ones(norm.channels, np.float32), f"ones/{norm.channels}"))
+    values += [value(network.layer(port[0]), port[1]) for port in (norm.scale, norm.bias) if port is not None]
     if norm.operator == "LayerNormalization":
         node = ir.node(norm.operator, values, {"axis": norm.axis, "epsilon": norm.epsilon},
                        name=emitter.name(last.name))
