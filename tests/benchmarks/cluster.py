@@ -98,7 +98,8 @@ class Bench:
         from tests.benchmarks import cluster  # as workers import it
 
         hands, since = self.hands(engines=True), time.perf_counter()
-        for made in self.taken(hands, hands.work(cluster.Cold(ranges, self.workspace.feeds), [(config, 0) for config in configs])):
+        building = cluster.Cold(ranges, self.workspace.feeds)
+        for made in self.taken(hands, hands.work(building, [(config, 0) for config in configs])):
             if made is not None:
                 assert isinstance(made[1], Made), made[1]
                 print(f"# {made[1].result.build_s or 0:.1f} s, {made[1].result.bytes} bytes", file=sys.stderr,
