@@ -55,7 +55,7 @@ def loading_note(model: ir.Model) -> str:
                          "it fuses a Transpose in FP16 with a MatMul: load it there with graph_optimization_level "
                          "ORT_ENABLE_EXTENDED.")
         elif _quantized_to_fp8(node):
-            notes.append("ONNX Runtime drops a Relu before a QuantizeLinear to FP8 by default (seen: 1.32), so that its "
+            notes.append("ONNX Runtime drops a Relu before a QuantizeLinear to FP8 by default (seen: 1.32), and its "
                          "results are wrong: load it there with graph_optimization_level ORT_ENABLE_BASIC.")
     return " ".join(dict.fromkeys(notes))
 
