@@ -274,6 +274,9 @@ def _drain(session: Session, events: queue.Queue[ev.Event], bar: Bar, warned: se
                 if not event.text.startswith("info: "):
                     bar.clear()
                     print(visible(event.text), file=sys.stderr)
+            if isinstance(event, ev.Note) and event.level == "note" and not quiet:
+                bar.clear()
+                print(f"Note: {visible(event.text)}", file=sys.stderr)
             if isinstance(event, ev.Cancelled):
                 raise CancelledError("stopped")
             if session.error is not None:

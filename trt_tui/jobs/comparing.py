@@ -108,7 +108,7 @@ def _tell_of_raised_scales(workspace: Workspace, report: Report, runs: Mapping[s
         rulings = rules.rule(network, config, workspace.ranges, constants=folds)
         scales.update((scale.text, scale) for scale in rules.raised_scales(network, rulings, folds))
     for text, scale in scales.items():
-        report.send(ev.Note(report.job, text, "warning" if scale.bits >= MIN_WARNED_BITS else "info"))
+        report.send(ev.Note(report.job, text, "warning" if scale.bits >= MIN_WARNED_BITS else "note"))
 
 
 def send_layers(workspace: Workspace, store: Store, report: Report, runs: Mapping[str, PrecisionConfig],

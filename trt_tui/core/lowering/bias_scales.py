@@ -26,7 +26,7 @@ from trt_tui.core.precision import Precision
 from trt_tui.words import first_few, number, plural
 
 MIN_WARNED_BITS = 1.0
-"""A channel that loses fewer bits is told in the log and in exports alone."""
+"""A channel that loses fewer bits is a note, not a warning."""
 
 
 def bias_port(network: Network, group: Group, site: Site) -> tuple[str, int] | None:
