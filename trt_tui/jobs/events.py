@@ -482,7 +482,7 @@ class EnginePreviewed(Event):
 
 @dataclass(frozen=True)
 class Note(Event):
-    """A line for the log pane; one of level "warning" stays on screen, and one of level "note" is printed by commands."""
+    """A line for the log pane. One of level "warning" stays on screen, one of level "note" is printed by commands."""
 
     text: str
     level: str = field(default="info")
