@@ -225,6 +225,14 @@ def test_a_quantized_weight_beyond_fp16_makes_a_pass_uncertain(analysed):
         assert states_of(analysis, PrecisionConfig.uniform(INT8, FP32)) == {}
 
 
+def test_a_range_that_was_not_checked_makes_a_pass_uncertain(analysed, monkeypatch):
+    with analysed(product(scale=20), x=positive(32)) as analysis:
+        monkeypatch.setattr(Analysis, "measure_magnitudes", lambda *args: iter(()))
+        accuracy = accuracy_of(analysis, ALL_FP16)
+        result = judge_accuracy([parse_target("sqnr>=20")], accuracy)
+        assert result.outcome is Outcome.UNCERTAIN_PASS and "range was not checked" in result.reasons[0]
+
+
 EARLIER_ARITHMETIC = 13
 """The version in the cache keys of the last release that hid an overflow."""
 

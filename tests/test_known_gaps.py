@@ -10,6 +10,7 @@ from trt_tui.core.measure.known_gaps import GAP_PATTERNS, gap_caveats
 from trt_tui.core.measure.target import parse_target
 from trt_tui.core.measure.target_result import Outcome, judge_accuracy
 from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.jobs.rebuilding import build_spread_caveat
 
@@ -52,6 +53,21 @@ def test_each_pattern_is_found_in_its_precision_alone(number, name, opened):
     caveats = gap_caveats(network, PrecisionConfig.uniform(precision))
     pattern = GAP_PATTERNS[number]
     assert [caveat.gap_db for caveat in caveats] == [pattern.gap_db] and pattern.text in caveats[0].text
+    assert gap_caveats(network, PrecisionConfig.uniform(FP32)) == ()
+
+
+def test_products_that_a_file_has_in_fp16_have_a_gap(tmp_path):
+    """Their accumulator is not simulated: the precision of the file says FP16, and the sums are taken in FP32."""
+    b = Builder(0)
+    weight = b.weight("w", b.rng.standard_normal((64, 8)).astype(np.float16))
+    b.node("Cast", ["x"], "/half", output="h", to=int(onnx.TensorProto.FLOAT16))
+    b.node("MatMul", ["h", weight], "/layer", output="p")
+    b.node("Cast", ["p"], "/single", output="y", to=int(onnx.TensorProto.FLOAT))
+    onnx.save(b.model([floats("x", "b", 64)], [floats("y", "b", 8)]), tmp_path / "half.onnx")
+    network = open_network(tmp_path / "half.onnx")
+    assert network.has_own_precisions
+    [caveat] = gap_caveats(network, PrecisionConfig.uniform(Precision.FILE))
+    assert caveat.gap_db == 4.8 and "FP16 in the file" in caveat.text
     assert gap_caveats(network, PrecisionConfig.uniform(FP32)) == ()
 
 

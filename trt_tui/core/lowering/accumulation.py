@@ -40,7 +40,7 @@ def roundings(network: Network, layer: Layer) -> int:
     sums in FP32: 7x7 with a stride of 2 on an image (``image_first_layer_f16f16_f32_f16``), depthwise 3x3 and 7x7
     (``depthwiseHMMA``). For depthwise Convs the builder chooses by time between that kernel and one that adds one
     product after the other in FP16. With 8.6 on an H200 it took the first one for 7x7 in 5 of 5 cases at level 0, and
-    in ConvNeXt; in 0 of 3 at level 1. For 3x3 it took the first one in 0 of 5 cases at level 0 and in 5 of 8 at level
+    in ConvNeXt; in 0 of 3 at level 1. For 3x3 it took the first one in 0 of 5 cases at level 0 and in 5 of 9 at level
     1, for 5x5 in 0 of 5 and in 1 of 5. See `trt_tui.core.measure.known_gaps` for what that costs.
     """
     first, second = (*(network.shape(tensor) if tensor else None for tensor in layer.inputs[:2]), None, None)[:2]

@@ -90,9 +90,13 @@ class Analysis(Simulation):
         """Returns the caveats of a simulated config: FP16's range on feeds, and known gaps to engines."""
         if self._owner is not None:
             return ()
-        magnitudes = self.magnitudes(feeds) if uses_fp16(self.network, config) else None
-        large = find_large_values(self.network, config, magnitudes) if magnitudes is not None else {}
-        return (*range_caveats(large), *gap_caveats(self.network, config))
+        gaps = gap_caveats(self.network, config)
+        if not uses_fp16(self.network, config):
+            return gaps
+        magnitudes = self.magnitudes(feeds)
+        if magnitudes is None:
+            return (Caveat("unchecked range", "FP16's range was not checked on all samples"), *gaps)
+        return (*range_caveats(find_large_values(self.network, config, magnitudes)), *gaps)
 
     def with_caveats(self, accuracy: Verdict, feeds: Sequence[int], caveats: Sequence[Caveat] = ()) -> Verdict:
         """Joins all caveats of an accuracy that is measured on all of some feeds, and adds how much depends on samples.

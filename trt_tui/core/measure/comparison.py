@@ -79,8 +79,8 @@ class Caveat:
     """A reason why the values of a run may not hold in production.
 
     Attributes:
-        kind: A short name for records: "failed run", "overflow", "may overflow", "steady output", "trivial target",
-            "known gap", "builds differ", "not executed", "not met as exported" or "no engine".
+        kind: A short name for records: "failed run", "overflow", "may overflow", "unchecked range", "steady output",
+            "trivial target", "known gap", "builds differ", "not executed", "not met as exported" or "no engine".
         text: The reason as one sentence without a full stop, for people.
         gap_db: The caveat counts only if the margin to the target is smaller than this, in dB; None if it always
             counts.

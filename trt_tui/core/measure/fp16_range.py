@@ -17,7 +17,7 @@ from trt_tui.core.measure.comparison import Caveat
 from trt_tui.core.measure.magnitudes import Magnitudes
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.free import Norm
-from trt_tui.core.network.layers import Group
+from trt_tui.core.network.layers import Group, Kind
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import FP16_LEAST, FP16_MAX, FP16_OVERFLOW, Precision
 from trt_tui.words import number
@@ -172,7 +172,8 @@ def _constants(network: Network, config: PrecisionConfig, group: Group) -> Itera
     quantized = {(site.layer, site.index) for site in group.coded(config.precision_of(group))}
     for name in group.layers:
         layer = network.layer(name)
-        ports = typed_ports(network.node(name), network.opset)[0] if not layer.domain else ()
+        known = not layer.domain and layer.kind is not Kind.OPAQUE
+        ports = typed_ports(network.node(name), network.opset)[0] if known else ()
         for index, (tensor, follows) in enumerate(zip(layer.inputs, ports, strict=False)):
             if follows and tensor in network.constants:
                 yield name, tensor, (name, index) in quantized

@@ -1,7 +1,7 @@
 """Patterns of networks whose engines lose more than the simulation says, with the gap that was measured.
 
-Each gap is the SQNR simulated minus the SQNR of the engine at the output, in dB, of the worst network that was built
-with TensorRT 8.6 on an H200 (optimization level 0). A simulated result that meets its target by less than the gap may
+Each gap is in dB of SQNR at the output, measured with TensorRT 8.6 on an H200: the simulated value minus the value of
+the engine, or the distance of two builds. A simulated result that meets its target by less than the gap may
 miss it in the engine.
 """
 
@@ -66,17 +66,26 @@ def _is_gemm_behind_norm(network: Network, group: Group, layer: Layer) -> bool:
             and before.operator in ("LayerNormalization", "LayerNorm"))
 
 
+def _is_fp16_sum_of_the_file(network: Network, group: Group, layer: Layer) -> bool:
+    """Returns True for products that a file has in FP16: their FP16 accumulator is not simulated."""
+    return (group.given is not None and group.given.stands_for is Precision.FP16
+            and (roundings(network, layer) > 1 or _is_sum_of_unknown_roundings(network, group, layer)))
+
+
 GAP_PATTERNS: Sequence[GapPattern] = (
     GapPattern(Precision.FP16, _is_convolution_of_1_axis, "1-D convolutions in FP16", 4.9,
                "HiFi-GAN: 52.3 dB simulated, 47.4 built"),
     GapPattern(Precision.FP16, _is_large_depthwise, "depthwise convolutions larger than 3x3 in FP16", 2.7,
-               "ConvNeXt: two builds gave 59.4 and 56.7 dB, with kernels that add in FP32 and in FP16"),
+               "ConvNeXt: two builds gave 59.4 and 56.7 dB"),
     GapPattern(Precision.FP16, _is_sum_of_unknown_roundings,
                "products in FP16 whose accumulator is not simulated", 4.8, "ViT-S: 4.8 dB in the median of 11 configs"),
     GapPattern(Precision.INT8, _is_gemm_behind_norm, "INT8 Gemms behind a LayerNormalization", 4.0,
                "ConvNeXt: 33.9 dB simulated, 29.9 and 32.5 built"),
+    GapPattern(Precision.FILE, _is_fp16_sum_of_the_file, "products that are FP16 in the file, which are added in FP32",
+               4.8, "ViT-S: 4.8 dB in the median of 11 configs"),
 )
-"""The patterns, each with the worst gap among 15 networks that the simulation was not developed on."""
+"""The patterns. The gaps of HiFi-GAN and ConvNeXt are the worst ones among 15 networks that the simulation was not
+developed on. That of ViT-S is of its simulation with FP32 accumulators, as unmodelled accumulators are simulated."""
 
 
 def gap_caveats(network: Network, config: PrecisionConfig) -> tuple[Caveat, ...]:
@@ -84,7 +93,7 @@ def gap_caveats(network: Network, config: PrecisionConfig) -> tuple[Caveat, ...]
     caveats = []
     for pattern, layers in zip(GAP_PATTERNS, _find_patterns(network), strict=True):
         names = [name for group, name in layers
-                 if group.stands_for(config.precision_of(group)) is pattern.precision]
+                 if pattern.precision in (config.precision_of(group), group.stands_for(config.precision_of(group)))]
         if names:
             such = f"{plural(len(names), 'layer')} such as {names[0]}" if len(names) > 1 else names[0]
             caveats.append(Caveat(
