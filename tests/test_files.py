@@ -1,13 +1,17 @@
 """trt_tui.files.reading and trt_tui.files.writing: what is read, what is written over, scratch folders."""
 
+import builtins
+import fcntl
 import json
 import os
 import resource
+import shutil
 import stat
 import subprocess
 import sys
 import tempfile
 import time
+from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
@@ -87,6 +91,67 @@ def test_a_scratch_folder_of_another_container_is_left_alone(scratch):
         folder.rename(renamed)
         clear_scratch()
         assert renamed.is_dir()
+
+
+@pytest.mark.parametrize("step", ["mkdtemp", "open", "flock"])
+def test_a_scratch_folder_that_a_starting_process_clears_before_it_is_locked_is_made_again(scratch, monkeypatch, step):
+    owner, name = {"mkdtemp": (tempfile, "mkdtemp"), "open": (builtins, "open"), "flock": (fcntl, "flock")}[step]
+    real, calls = getattr(owner, name), []
+
+    def cleared_between(*arguments, **options):
+        calls.append(arguments)
+        if len(calls) > 1:
+            return real(*arguments, **options)
+        if step == "flock":
+            clear_scratch()
+            return real(*arguments, **options)
+        result = real(*arguments, **options)
+        for folder in scratch.iterdir() if step == "mkdtemp" else ():
+            os.utime(folder, (0, 0))
+        clear_scratch()
+        return result
+
+    monkeypatch.setattr(owner, name, cleared_between)
+    with scratch_folder() as folder:
+        (folder / "network.onnx").write_bytes(b"x")
+        clear_scratch()
+        assert (folder / "network.onnx").read_bytes() == b"x"
+    assert len(calls) > 1 and not list(scratch.iterdir())
+
+
+def test_a_scratch_folder_that_a_starting_process_is_removing_is_not_used(scratch):
+    """The creator waits for the lock of the remover and makes another folder."""
+    first = subprocess.Popen([sys.executable, "-c", HOLDS], env={**os.environ, "TMPDIR": str(scratch)}, text=True,
+                             stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    taken = first.stdout.readline().strip()
+    held = open(Path(taken) / ".in-use")
+    fcntl.flock(held, fcntl.LOCK_EX)
+    first.stdin.write("lock\n")
+    first.stdin.flush()
+    shutil.rmtree(taken)
+    held.close()
+    used = first.stdout.readline().strip()
+    assert used and used != taken
+    first.stdin.close()
+    assert first.wait() == 0 and not list(scratch.iterdir())
+
+
+HOLDS = """
+import fcntl
+from trt_tui.files import scratch
+real = fcntl.flock
+def waits(lock, kind):
+    if fcntl.flock is waits:
+        fcntl.flock = real
+        print(scratch.Path(lock.name).parent, flush=True)
+        input()
+    return real(lock, kind)
+fcntl.flock = waits
+with scratch.scratch_folder() as folder:
+    print(folder, flush=True)
+    import sys
+    sys.stdin.read()
+"""
 
 
 @pytest.mark.parametrize("none", [False, True])

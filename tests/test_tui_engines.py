@@ -52,7 +52,8 @@ def build(start):
     def make(*arguments, quick=False, **options):
         session = start(*arguments, **options)
         session.build(quick)
-        return session.rest(), session.results[session.config].engine
+        assert session.rest().results[session.config].engine is not None, session.error
+        return session, session.results[session.config].engine
 
     return make
 

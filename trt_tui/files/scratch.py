@@ -24,17 +24,33 @@ def scratch_folder() -> Iterator[Path]:
     """A temporary folder that is gone after the block, and after the next `clear_scratch` if the process was killed.
 
     Raises:
-        InputError: there is no place for one.
+        InputError: no temporary folder can be made.
+    """
+    while True:
+        try:
+            made = tempfile.TemporaryDirectory(prefix=f"trt-tui-{os.getpid()}-", ignore_cleanup_errors=True)
+        except OSError as error:
+            raise InputError("no temporary folder can be made", error.strerror or str(error),
+                             "Free some space, or set TMPDIR to a folder that has some.") from None
+        with made as folder, contextlib.ExitStack() as held:
+            if _lock_new(Path(folder), held):
+                yield Path(folder)
+                return
+
+
+def _lock_new(folder: Path, held: contextlib.ExitStack) -> bool:
+    """Locks a new scratch folder until ``held`` is closed.
+
+    Returns False if `clear_scratch` of a process that was starting removed the folder before it was locked.
     """
     try:
-        made = tempfile.TemporaryDirectory(prefix=f"trt-tui-{os.getpid()}-", ignore_cleanup_errors=True)
-    except OSError as error:
-        raise InputError("no temporary folder can be made", error.strerror or str(error),
-                         "Free some space, or set TMPDIR to a folder that has some.") from None
-    with made as folder, contextlib.ExitStack() as held:
-        with contextlib.suppress(OSError):  # without it the folder is left alone for `STALE_S`
-            fcntl.flock(held.enter_context(open(Path(folder) / _LOCK, "w")), fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield Path(folder)
+        lock = held.enter_context(open(folder / _LOCK, "w"))
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return os.path.samestat(os.fstat(lock.fileno()), os.stat(folder / _LOCK))
+    except FileNotFoundError:
+        return False
+    except OSError:  # a file system without locks: the folder is left alone for `STALE_S`
+        return True
 
 
 def clear_scratch() -> None:
@@ -42,20 +58,19 @@ def clear_scratch() -> None:
     with contextlib.suppress(OSError):
         for path in Path(tempfile.gettempdir()).glob("trt-tui-*-*"):
             with contextlib.suppress(OSError):
-                if re.fullmatch(r"trt-tui-\d+-\w+", path.name) and path.stat().st_uid == os.getuid() and _left(path):
-                    shutil.rmtree(path)
+                if re.fullmatch(r"trt-tui-\d+-\w+", path.name) and path.stat().st_uid == os.getuid():
+                    _remove_unused(path)
 
 
-def _left(folder: Path) -> bool:
-    """Whether no process holds a scratch folder any more."""
+def _remove_unused(folder: Path) -> None:
+    """Removes a scratch folder that no process holds, under its lock."""
     try:
         with open(folder / _LOCK) as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
+            shutil.rmtree(folder)
     except FileNotFoundError:
-        return _stale(folder)
-    except BlockingIOError:
-        return False
+        if _is_stale(folder):
+            shutil.rmtree(folder)
 
 
 def temporary_beside(target: Path, token: str) -> Path:
@@ -115,7 +130,7 @@ def in_use(folder: Path) -> Iterator[None]:
 def remove_stale(path: Path) -> bool:
     """Removes a temporary file or folder that nobody writes to any more; whether it did."""
     with contextlib.suppress(OSError):
-        if re.fullmatch(r"\..+\.[0-9a-f]{8}\.tmp", path.name) and _stale(path):
+        if re.fullmatch(r"\..+\.[0-9a-f]{8}\.tmp", path.name) and _is_stale(path):
             if path.is_dir() and not path.is_symlink():
                 with _locked(path):
                     shutil.rmtree(path)
@@ -125,5 +140,5 @@ def remove_stale(path: Path) -> bool:
     return False
 
 
-def _stale(path: Path) -> bool:
+def _is_stale(path: Path) -> bool:
     return time.time() - path.stat().st_mtime > STALE_S
