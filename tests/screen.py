@@ -106,3 +106,8 @@ def verdict(main: MainScreen) -> list[str]:
 
 def title(main: MainScreen, rule: str = "tree") -> str:
     return main.query_one(f"#{rule}-rule", Rule).text
+
+
+def screen_text(app: TrtTuiApp) -> str:
+    """The lines that the terminal shows, without colours."""
+    return "\n".join(strip.text.rstrip() for strip in app.screen._compositor.render_strips())

@@ -77,6 +77,29 @@ def test_map_is_what_it_is_by_hand(annotations, form):
     assert metric.name == "detection:map=instances.json" and metric.inner
 
 
+def test_draws_of_samples_have_the_value_that_they_have_when_evaluated_anew(annotations):
+    path = annotations()
+    record = json.loads(path.read_text())
+    record["images"] = [{**record["images"][0], "id": number} for number in (42, 43, 44)]
+    record["annotations"].append({"id": 9, "image_id": 43, "category_id": 3, "bbox": [10, 10, 40, 40]})
+    path.write_text(json.dumps(record))
+    rng = np.random.default_rng(0)
+    outputs = {"boxes": np.repeat(BOXES, 3, 0) + rng.normal(0, 4, (3, *BOXES.shape[1:])).astype(np.float32),
+               "scores": np.repeat(SCORES, 3, 0) * rng.uniform(0.5, 1, (3, *SCORES.shape[1:])).astype(np.float32)}
+    labels = {"image_id": np.array([42, 43, 44])}
+    metric = load_metric(f"detection:map={path}", (200, 200))
+    draws = np.array([[0, 1, 2], [0, 0, 1], [2, 2, 2], [1, 1, 2], [0, 2, 0]])
+    values = list(metric.on_draws(outputs, labels, draws))
+    for samples, value in zip(draws, values, strict=True):
+        if set(samples) == {2}:
+            assert value is None, "an image without objects has no mAP"
+            continue
+        anew = metric({name: array[samples] for name, array in outputs.items()},
+                      {"image_id": labels["image_id"][samples]})
+        assert value.parts == pytest.approx(anew.parts, abs=1e-12) and value.value == value.parts["mAP"]
+    assert len({value.value for value in values if value is not None}) > 2
+
+
 @pytest.mark.parametrize(("fit", "change"), [("letterbox", (0.5, 0.5, 50, 0)), ("stretch", (1.0, 0.5, 0, 0))])
 def test_boxes_are_brought_back_to_the_image(annotations, fit, change):
     wide, high, right, down = change  # an image of 200 x 400 in an input of 200 x 200

@@ -5,12 +5,14 @@ average precision, and the same for small, medium and large objects (areas below
 image).
 """
 
+from __future__ import annotations
+
 import contextlib
 import io
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -18,6 +20,9 @@ import numpy as np
 from trt_tui.core.data.userscript import DETECTION
 from trt_tui.errors import InputError
 from trt_tui.files.reading import read_bytes
+
+if TYPE_CHECKING:
+    from pycocotools.cocoeval import COCOeval
 
 IMAGE_ID = "image_id"
 """The array of the data that says which image of the annotations a sample is."""
@@ -149,18 +154,40 @@ class Detection:
         Raises:
             InputError: an image is not among the annotations, or the outputs are of no known form.
         """
+        evaluation = self._evaluation(outputs, labels)
+        return dict.fromkeys(_PARTS[:3], 0.0) if evaluation is None else _summary(evaluation)
+
+    def on_draws(self, outputs: Mapping[str, np.ndarray], labels: Mapping[str, np.ndarray],
+                 draws: Iterable[np.ndarray]) -> Iterator[dict[str, float]]:
+        """Yields the metric on each draw of the samples. Boxes are matched with objects only once, image by image.
+
+        Args:
+            draws: Indices of samples, as many as there are samples, with repetitions.
+        """
+        evaluation = self._evaluation(outputs, labels)
+        if evaluation is None:
+            yield from (dict.fromkeys(_PARTS[:3], 0.0) for _ in draws)
+            return
+        images = len(evaluation.params.imgIds)
+        matches = [evaluation.evalImgs[start:start + images] for start in range(0, len(evaluation.evalImgs), images)]
+        for samples in draws:
+            evaluation.evalImgs = [of_images[index] for of_images in matches for index in samples]
+            yield _summary(evaluation)
+
+    def _evaluation(self, outputs: Mapping[str, np.ndarray], labels: Mapping[str, np.ndarray]) -> COCOeval | None:
+        """Returns COCO's evaluation with the matches of each image, or None if no box was found."""
         if IMAGE_ID not in labels:
             raise InputError(f"--metric {self} needs the array {IMAGE_ID} in the data",
                              "it says which image of the annotations a sample is", "Add it to the .npz.")
         boxes, scores, ids = self.decode(outputs)
-        found = []
+        found: list[list[float]] = []
         images = [self._image(int(number)) for number in labels[IMAGE_ID].reshape(-1)]
         for index, image in enumerate(images):
             kept, value, classes = self.select(boxes[index], scores[index])
             kept = self._on_image(kept, image)
             found += [[index + 1, *box, score, ids[number]]
                       for box, score, number in zip(kept, value, classes, strict=True)]
-        return self._evaluated(images, found)
+        return self._matched(images, found)
 
     def _image(self, number: int) -> _Image:
         if number not in self._images:
@@ -268,7 +295,7 @@ class Detection:
 
     # -- COCO's definition ------------------------------------------------------------------------------------------
 
-    def _evaluated(self, images: list[_Image], found: list[list[float]]) -> dict[str, float]:
+    def _matched(self, images: list[_Image], found: list[list[float]]) -> COCOeval | None:
         from pycocotools.coco import COCO
         from pycocotools.cocoeval import COCOeval
 
@@ -285,9 +312,15 @@ class Detection:
                              "categories": [{"id": number} for number in self._ids]}
             known.createIndex()
             if not found:
-                return dict.fromkeys(_PARTS[:3], 0.0)
+                return None
             evaluation = COCOeval(known, known.loadRes(np.array(found, np.float64)), "bbox")
             evaluation.evaluate()
-            evaluation.accumulate()
-            evaluation.summarize()
-        return {name: float(value) for name, value in zip(_PARTS, evaluation.stats, strict=False) if value >= 0}
+        return evaluation
+
+
+def _summary(evaluation: COCOeval) -> dict[str, float]:
+    """Returns mAP and its parts of the matches of an evaluation; a part that no object falls into is absent."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        evaluation.accumulate()
+        evaluation.summarize()
+    return {name: float(value) for name, value in zip(_PARTS, evaluation.stats, strict=False) if value >= 0}

@@ -8,7 +8,7 @@ import numpy as np
 
 from trt_tui.core.data.samples import Samples
 from trt_tui.core.measure.bootstrap import FEWEST, METRIC_RESAMPLES, Interval, Spread, drawn, of_draws, other_of_each
-from trt_tui.core.measure.user_metric import Metric
+from trt_tui.core.measure.user_metric import Metric, MetricResult
 from trt_tui.errors import InputError
 
 Outputs = Sequence[Mapping[str, np.ndarray]]
@@ -52,15 +52,15 @@ class Scoring:
         found, labels = self._joined(outputs, feeds)
         apart = self._count(found, labels, feeds)
         count = apart or len(feeds)
-        for numbers in drawn(count, METRIC_RESAMPLES) if count >= FEWEST else ():
+        draws = drawn(count, METRIC_RESAMPLES) if count >= FEWEST else ()
+        if apart:
+            yield from (self._named(result) if result is not None else {}
+                        for result in self._metric.on_draws(found, labels, draws))
+            return
+        for numbers in draws:
             try:
-                if apart:
-                    parts = self._parts({name: array[numbers] for name, array in found.items()},
-                                        {name: array[numbers] for name, array in labels.items()})
-                else:
-                    parts = self.score([outputs[number] for number in numbers], [feeds[number] for number in numbers])
-                yield parts
-            except InputError:  # if no sample of a class was drawn, for one
+                yield self.score([outputs[number] for number in numbers], [feeds[number] for number in numbers])
+            except InputError:  # for one, if no sample of a class was drawn
                 yield {}
 
     def meaningless(self, feeds: Sequence[int]) -> dict[str, dict[str, float]]:
@@ -125,7 +125,9 @@ class Scoring:
                 {name: np.concatenate([one[name] for one in labels]) for name in labels[0]})
 
     def _parts(self, outputs: Mapping[str, np.ndarray], labels: Mapping[str, np.ndarray]) -> dict[str, float]:
-        result = self._metric(outputs, labels)
+        return self._named(self._metric(outputs, labels))
+
+    def _named(self, result: MetricResult) -> dict[str, float]:
         return dict(result.parts) or {self._metric.name: result.value}
 
 

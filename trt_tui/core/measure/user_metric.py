@@ -1,7 +1,7 @@
 """A user's metric: one Python function that turns outputs and labels into a figure of merit."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -63,7 +63,32 @@ class Metric:
         Raises:
             InputError: it raised, or returned anything but a finite number or a mapping of names to finite numbers.
         """
-        returned = self._function(dict(outputs), dict(labels))
+        return self._result(self._function(dict(outputs), dict(labels)))
+
+    def on_draws(self, outputs: Mapping[str, np.ndarray], labels: Mapping[str, np.ndarray],
+                 draws: Iterable[np.ndarray]) -> Iterator[MetricResult | None]:
+        """Yields the metric on each draw of the samples; None if it fails on that draw.
+
+        Args:
+            draws: Indices of samples, as many as there are samples, with repetitions.
+        """
+        if isinstance(self._function, Detection):
+            yield from map(self._result_or_none, self._function.on_draws(outputs, labels, draws))
+            return
+        for samples in draws:
+            try:
+                yield self({name: array[samples] for name, array in outputs.items()},
+                           {name: array[samples] for name, array in labels.items()})
+            except InputError:  # for one, if no sample of a class was drawn
+                yield None
+
+    def _result_or_none(self, returned: object) -> MetricResult | None:
+        try:
+            return self._result(returned)
+        except InputError:
+            return None
+
+    def _result(self, returned: object) -> MetricResult:
         if not isinstance(returned, Mapping):
             return MetricResult(self._number(returned, ""), {})
         try:
