@@ -169,9 +169,10 @@ CASES = {
 
 VOLATILE = ((re.compile(r"(?<![\w.])(?:[0-9a-f]{32}|[0-9a-f]{40}|[0-9a-f]{64})(?!\w)"), "HASH"),
             (re.compile(r"\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?([+-]\d\d:\d\d|Z)?"), "TIME"),
+            (re.compile(r"^\d+ tried; best so far.*\n", re.MULTILINE), ""),
             (re.compile(r"(✓ .*?)\b\d+\.\d s\b"), r"\1SECONDS"),
             (re.compile(r'("(?:seconds|duration_s|took_s)": )[\d.e+-]+'), r"\1SECONDS"))
-"""What differs from run to run, and the word in its place."""
+"""What differs from run to run, and the word in its place; progress is told by the clock."""
 _HEX_FLOAT = re.compile(r"(?<=: )([0-9a-f]{8})$", re.MULTILINE)
 _NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d+\.\d*|\.\d+|\d+)(?:[eE][-+]?\d+)?(?![\w])%?")
 TOLERANCE, RELATIVE_TOLERANCE = 0.05, 0.01
@@ -179,11 +180,12 @@ TOLERANCE, RELATIVE_TOLERANCE = 0.05, 0.01
 
 
 def normalise(text: str) -> str:
-    """Returns a text with fixed words for hashes and times, hexadecimal ranges as numbers, and single spaces."""
+    """Returns a text with fixed words for hashes and times, hexadecimal ranges as numbers, and at most two spaces
+    between words."""
     for pattern, word in VOLATILE:
         text = pattern.sub(word, text)
     text = _HEX_FLOAT.sub(lambda match: repr(struct.unpack(">f", bytes.fromhex(match[1]))[0]), text)
-    lines = (re.sub(r"[ ─]{2,}", lambda match: match[0][:2], line).rstrip() for line in text.splitlines())
+    lines = (re.sub(r"(?<=\S) {2,}|─{2,}", lambda match: match[0][:2], line).rstrip() for line in text.splitlines())
     return "\n".join(lines) + "\n"
 
 

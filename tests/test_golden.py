@@ -26,7 +26,7 @@ def check(case: str, texts: dict[str, str]) -> None:
     """Compares texts with the golden files of a case, or writes these."""
     folder, wrong = GOLDEN / case, []
     for name, text in texts.items():
-        path, text = folder / name, normalise(text)
+        path, text = folder / f"{name}.golden", normalise(text)
         if WRITE:
             folder.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
