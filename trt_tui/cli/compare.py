@@ -60,10 +60,10 @@ if TYPE_CHECKING:
         help="List so many tensors, the worst ones, in network order.")
 @file_option("Two dumps", "--model", "network", metavar="MODEL", help="The network that both are of: brings its "
              "order, and the layers that make a tensor.")
-@file_option("Two dumps", "--script", metavar="FIX.py", help="Write a Polygraphy script (TensorRT 8.6 to 10) that "
-             "keeps the layers where errors begin in FP32.")
-@file_option("Two dumps", "-o", "--output", metavar="OUT", help="Write a precision.json that keeps them in FP32, and "
-             "all else as --config has it, or in FP16; needs --model.")
+@file_option("Two dumps", "--script", metavar="FIX", help="Write what builds the engine with the layers where errors "
+             "begin in FP32, and all else as --config has it, or in FP16; needs --model. FIX.py is a Polygraphy script "
+             "(TensorRT 8.6 to 10), FIX.sh one for trtexec; the networks and the cache that it needs lie beside it.")
+@file_option("Two dumps", "-o", "--output", metavar="OUT", help="Write a precision.json of the same; needs --model.")
 @click.argument("against", required=False, metavar="[DUMP]", shell_complete=files)
 def compare(model: str, against: str | None, config_paths: tuple[str, ...], force: bool, target: str | None,
             json_path: str | None, markdown_path: str | None, junit_path: str | None, outputs_path: str | None,
@@ -91,9 +91,9 @@ def compare(model: str, against: str | None, config_paths: tuple[str, ...], forc
     from trt_tui.session.config_results import SUFFIXES
 
     config_path = config_paths[0] if config_paths else None
-    if check_sides(model, against):
-        compare_dumps(Asked(model, str(against), threshold, top_k, stdout_for(json_path), script, network, output,
-                            config_path, force))
+    if check_sides(model, against, config_paths):
+        compare_dumps(Asked(model, str(against), threshold, top_k, stdout_for(json_path), script, output, config_path,
+                            force, options_of(network, 0, arguments) if network is not None else None))
         return
     check_usage()
     json_path, markdown_path, junit_path = map(stdout_for, (json_path, markdown_path, junit_path))

@@ -9,10 +9,11 @@ from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.scheduler import Report
 from trt_tui.jobs.steps import Steps, Urgency
+from trt_tui.jobs.store import Store
 from trt_tui.workspace import Workspace
 
 
-def run(workspace: Workspace | None, report: Report, request: rq.CompareDumps) -> Steps[None]:
+def run(workspace: Workspace | None, store: Store, report: Report, request: rq.CompareDumps) -> Steps[None]:
     """Compares all tensors of both.
 
     Raises:
@@ -36,7 +37,7 @@ def run(workspace: Workspace | None, report: Report, request: rq.CompareDumps) -
             report.progress("comparing tensors", number, len(both), since)
             yield Urgency.BUILD
     ordered = placed(found, network)
+    said = advice(ordered, first.source, second.source, inputs, network is not None)
     report.send(ev.DumpsCompared(report.job, first.source, second.source, len(first.iterations), tuple(ordered),
-                                 only_first, only_second,
-                                 tuple(advice(ordered, first.source, second.source,
-                                              network.outline() if network is not None else None, inputs))))
+                                 only_first, only_second, tuple(said),
+                                 store.network_sha256(network) if network is not None else ""))
