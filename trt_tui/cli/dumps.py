@@ -71,6 +71,28 @@ def is_dump(spec: str) -> bool:
     return split_dump(spec)[0].suffix.lower() in DUMP_SUFFIXES or Path(spec).is_dir()
 
 
+def split_runs(spec: str | None) -> tuple[str | None, tuple[str, ...]]:
+    """The file and the runs of ``FILE.json[:RUN,...]``, each once; no runs stand for all.
+
+    Raises:
+        InputError: there is no such run.
+    """
+    from trt_tui.core.data.dumps import split_dump
+    from trt_tui.session.state import SAVED_RUNS
+
+    if spec is None:
+        return None, ()
+    path, names = split_dump(spec)
+    if not names and not spec.endswith(":"):
+        return spec, ()
+    runs = tuple(dict.fromkeys(name.strip() for name in names.split(",")))
+    if unknown := [name for name in runs if name not in SAVED_RUNS]:
+        raise InputError(f"there is no run {unknown[0] or 'without a name'} to save",
+                         f"there are {', '.join(SAVED_RUNS)}",
+                         f"Name some of them with commas: --save-outputs {path}:fp32.")
+    return str(path), runs
+
+
 def check_sides(model: str, other: str | None, config_paths: Sequence[str]) -> bool:
     """Whether two dumps are compared; else a network.
 

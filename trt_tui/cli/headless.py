@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -61,7 +61,7 @@ def _opened(options: Options, writes: Iterable[str] = (), *, opens: bool = True,
 @contextmanager
 def compare_session(options: Options, config_path: str | None, target: str | None, force: bool,
                     layers: str, engines: bool = False, marked: bool = False, writes: Iterable[str] = (),
-                    outputs_path: str | None = None) -> Iterator[Session]:
+                    outputs_path: str | None = None, saved_runs: Sequence[str] = ()) -> Iterator[Session]:
     """A session in which everything a comparison shows has been measured.
 
     Args:
@@ -69,7 +69,8 @@ def compare_session(options: Options, config_path: str | None, target: str | Non
         writes: Places that will be written.
         engines: Build each run's engine too, and judge it. One that cannot be built has the reason in its place.
         marked: And look into second engines that have the groups' results as outputs.
-        outputs_path: Where the outputs of each run are to be written.
+        outputs_path: Where the outputs of runs are to be written.
+        saved_runs: The runs whose outputs are written; all of them by default.
 
     Raises:
         TrtTuiError: the child process failed or died.
@@ -98,7 +99,7 @@ def compare_session(options: Options, config_path: str | None, target: str | Non
             session.measure_stages()
             drain()
             if outputs_path is not None:
-                session.save_outputs(outputs_path)
+                session.save_outputs(outputs_path, saved_runs)
                 drain()
         except KeyboardInterrupt:
             runs = session.run_configs()

@@ -5,7 +5,7 @@ A `Session` owns no thread and draws nothing. It sends requests to the child pro
 by the child process, so that a closed terminal loses nothing.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
@@ -290,10 +290,15 @@ class Session(Changing):
         """Has the child process write a group as a folder that shows its fault by itself."""
         self.ask(rq.WriteSubgraph(str(Path(path).expanduser()), self.config, group=group.name))
 
-    def save_outputs(self, path: str) -> None:
-        """Has the child process write the outputs of FP32 and of each run, on all samples."""
-        runs = {"fp32": PrecisionConfig.uniform(Precision.FP32)}
-        for run, config in self.run_configs().items():
+    def save_outputs(self, path: str, names: Sequence[str] = ()) -> None:
+        """Has the child process write the outputs of runs on all samples.
+
+        Args:
+            names: Of `SAVED_RUNS`; by default FP32 and each run, of several with one config the first.
+        """
+        every = {"fp32": PrecisionConfig.uniform(Precision.FP32), **self.run_configs()}
+        runs = {name: every[name] for name in names}
+        for run, config in () if names else every.items():
             if config not in runs.values():
                 runs[run] = config
         self.ask(rq.SaveOutputs(path, runs))
