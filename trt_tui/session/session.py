@@ -5,6 +5,7 @@ A `Session` owns no thread and draws nothing. It sends requests to the child pro
 by the child process, so that a closed terminal loses nothing.
 """
 
+import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -263,7 +264,7 @@ class Session(Changing):
             raise InputError(f"unknown format {kind}", f"there are {', '.join(files)}", "")
         beside = production.companions(kind, path).values()
         for other in () if overwrite else (path, *beside):
-            if other.exists():
+            if os.path.exists(other):  # also of a name that is too long, which Path.exists() raises for
                 why = "" if other == path else "it is written beside the other"
                 raise InputError(f"{other} exists", why, "Choose another name, or overwrite it.")
         self._refuse_what_is_read([path, *beside], None if kind == "precision.json" else self.config_path)

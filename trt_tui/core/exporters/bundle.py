@@ -41,6 +41,7 @@ from trt_tui.core.precision import Precision
 from trt_tui.core.production import Production
 from trt_tui.core.runner import TensorInfo
 from trt_tui.errors import InputError
+from trt_tui.files.reading import regular
 from trt_tui.files.writing import atomic, write_atomic
 from trt_tui.words import number, plural, visible
 
@@ -219,6 +220,7 @@ def _carried(folder: Path, production: Production) -> Production:
         shutil.copyfile(production.timing_cache, folder / TIMINGS)
     plugins = _named(production)
     for place, path in zip(plugins, production.plugins, strict=True):
+        regular(Path(path))
         (folder / "plugins").mkdir(exist_ok=True)
         shutil.copyfile(path, folder / place)
     return replace(production, timing_cache=TIMINGS, plugins=plugins)
