@@ -15,6 +15,7 @@ from polygraphy.tools.convert import convert
 
 from tests.driven import save_mlp, save_resnet
 from tests.measuring import errors_between
+from tests.networks import Builder, floats
 from tests.schemas import mismatches
 from tests.test_production_exporters import postprocess
 from tests.test_references import results
@@ -24,7 +25,7 @@ from trt_tui.core.calibration.calibrate import Calibration
 from trt_tui.core.data.dumps import open_dump
 from trt_tui.core.importers.reading import read_any
 from trt_tui.core.measure import dumped
-from trt_tui.core.measure.dumped import common_tensors, compare_tensor, placed
+from trt_tui.core.measure.dumped import common_tensors, compare_tensor, placed, smallest_mask
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.file import config_text, read_config
 from trt_tui.core.network.network import open_network
@@ -75,6 +76,28 @@ def test_what_is_not_finite_and_what_is_zero(first, second, relative, bad, tmp_p
     np.savez(tmp_path / "b.npz", y=np.array(second))
     (one,), _ = compared(tmp_path / "a.npz", tmp_path / "b.npz")
     assert one.relative == pytest.approx(relative, abs=1e-3) and one.bad == bad and one.over == (relative > 0.1)
+
+
+@pytest.mark.parametrize(("first", "second", "masked", "over"), [
+    ([-3.4e38, 1], [-32752, 1], 1, False), ([-32752, 1], [-3.4e38, 1], 1, False), ([-1e9, 1], [-32752, 1], 1, False),
+    ([-3.4e38, 1], [32752, 1], 0, True), ([-3.4e38, 1], [-10, 1], 0, True), ([-3.4e38, 1], [-np.inf, 1], 0, True),
+    ([-3.4e38, 1], [-32752, 9], 1, True), ([-99000, 1], [-32752, 1], 0, True)])
+def test_a_mask_that_fp16_clamps_is_no_error(first, second, masked, over, tmp_path):
+    for name, values in (("a", first), ("b", second)):
+        np.savez(tmp_path / f"{name}.npz", y=np.array(values))
+    dumps = [open_dump(str(tmp_path / name)) for name in ("a.npz", "b.npz")]
+    one = [*compare_tensor(*dumps, "y", 0.1, 5e8)][-1]
+    assert (one.masked, one.over) == (masked, over)
+
+
+def test_the_masks_of_a_network_are_known(opened):
+    b = Builder()
+    b.weights.append(onnx.numpy_helper.from_array(np.float32(-1e9), "hidden"))
+    kept = b.node("Where", ["m", "x", "hidden"], name="w")
+    b.node("Softmax", [kept], name="s", output="y")
+    mask = onnx.helper.make_tensor_value_info("m", onnx.TensorProto.BOOL, [2, 4])
+    assert smallest_mask(opened(b.model([floats("x", 2, 4), mask], [floats("y", 2, 4)], name="masked"))) == 5e8
+    assert smallest_mask(None) == 2.0**127
 
 
 @pytest.mark.parametrize("side", [0, 1])

@@ -257,6 +257,7 @@ def _record(found: DumpsCompared, threshold: float, with_network: bool) -> str:
     tensors = {one.name: {**errors_record(one.errors), "shape": list(one.shape), "relative": finite(one.relative),
                           "max_relative": finite(one.max_relative), "mean_relative": finite(one.mean_relative),
                           "not_finite_in_first": one.first_bad, "nan_in_both": one.nan_in_both,
+                          "masked": one.masked,
                           "over": one.over, "begins": one.begins, **({"group": one.group} if one.group else {}),
                           **({"in_network": not one.foreign} if with_network else {})}
                for one in found.tensors}

@@ -3,7 +3,7 @@
 import time
 
 from trt_tui.core.data.dumps import open_dump
-from trt_tui.core.measure.dumped import TensorErrors, advice, common_tensors, compare_tensor, placed
+from trt_tui.core.measure.dumped import TensorErrors, advice, common_tensors, compare_tensor, placed, smallest_mask
 from trt_tui.core.measure.reference import nothing_common
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
@@ -29,9 +29,9 @@ def run(workspace: Workspace | None, store: Store, report: Report, request: rq.C
     if network is not None and not any(network.has_tensor(name) for name in both):
         raise nothing_common(first.source, both, network.name,
                              [layer_output for layer in network.layers for layer_output in layer.outputs])
-    since, found = time.monotonic(), list[TensorErrors]()
+    mask, since, found = smallest_mask(network), time.monotonic(), list[TensorErrors]()
     for number, name in enumerate(both):
-        for result in compare_tensor(first, second, name, request.threshold):
+        for result in compare_tensor(first, second, name, request.threshold, mask):
             if result is not None:
                 found.append(result)
             report.progress("comparing tensors", number, len(both), since)

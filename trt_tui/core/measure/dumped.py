@@ -17,12 +17,18 @@ from trt_tui.core.data.stored import Member, reading
 from trt_tui.core.measure.comparison import Errors
 from trt_tui.core.measure.metrics import Sums
 from trt_tui.core.measure.reference import nothing_common
-from trt_tui.core.network.network import Network
+from trt_tui.core.network.network import FP16_MASK, Network
 from trt_tui.errors import InputError
 from trt_tui.words import first_few, plural, with_unit
 
 BLOCK = 1 << 18
 """Elements that are compared at a time."""
+
+MIN_MASK = 1e6
+"""The least magnitude of a constant that is looked at as a mask: a product may be larger than FP16's 65504."""
+
+MAX_MASK_SIZE = 1 << 20
+"""The largest number of elements of a constant that is looked at as a mask."""
 
 BEGINS = 2.0
 """An error begins where it is this much of that of what the tensor is computed from."""
@@ -43,6 +49,7 @@ class TensorErrors:
         group: The layers that TensorRT fuses around the one that makes it; "" without a network.
         first_bad: Count of NaN and infinities in the first that the second does not have; `errors` counts the reverse.
         nan_in_both: Count of elements that are NaN in both, which nothing is said of.
+        masked: Count of elements that are masks in both, which are no errors even where one of them is clamped.
         foreign: The network has no such tensor: an export has added it, like a Cast or a quantized weight.
     """
 
@@ -58,6 +65,7 @@ class TensorErrors:
     first_bad: int = 0
     nan_in_both: int = 0
     foreign: bool = False
+    masked: int = 0
 
     @property
     def bad(self) -> int:
@@ -118,13 +126,30 @@ def common_tensors(first: Dump, second: Dump) -> tuple[tuple[str, ...], tuple[st
             tuple(name for name in second.names if name not in both))
 
 
-def compare_tensor(first: Dump, second: Dump, name: str, threshold: float) -> Iterator[TensorErrors | None]:
+def smallest_mask(network: Network | None) -> float:
+    """The magnitude from which values of a dump are masks: half of the smallest mask that the network holds.
+
+    Without a network, and where it has none, half of FP32's largest number.
+    """
+    masks = [network.constant_amax(name) for name in network.constants
+             if math.prod(size for size in network.shape(name) or () if isinstance(size, int)) <= MAX_MASK_SIZE
+             and network.is_mask(name)] if network is not None else []
+    return min((float(amax) / 2 for amax in masks if amax >= MIN_MASK), default=2.0**127)
+
+
+def compare_tensor(first: Dump, second: Dump, name: str, threshold: float, mask: float = 2.0**127
+                   ) -> Iterator[TensorErrors | None]:
     """Compares a tensor over all iterations; yields None after each piece, and the result last.
+
+    An FP16 network has its masks (-3.4e38 before a Softmax) clamped to what FP16 holds: that is no error.
+
+    Args:
+        mask: See `smallest_mask`.
 
     Raises:
         InputError: it cannot be read.
     """
-    sums, relative, first_bad, nan_in_both = Sums(), _Relative(), 0, 0
+    sums, relative, first_bad, nan_in_both, masked = Sums(), _Relative(), 0, 0, 0
     for one, other in zip(first.iterations, second.iterations, strict=True):
         with reading(f"{name} of {first.source} or {second.source}"):
             for expected, found in zip(_blocks(one[name]), _blocks(other[name]), strict=True):
@@ -132,7 +157,10 @@ def compare_tensor(first: Dump, second: Dump, name: str, threshold: float) -> It
                 same = (expected == found) | both_nan
                 nan_in_both += int(np.count_nonzero(both_nan))
                 first_bad += int(np.count_nonzero(~np.isfinite(expected) & ~same))
-                expected, found = np.where(same & ~np.isfinite(found), 0, (expected, found))
+                masks = _masked(expected, found, mask)
+                masked += int(np.count_nonzero(masks))
+                left_out = same & ~np.isfinite(found) | masks
+                expected, found = np.where(left_out, 0, (expected, found))
                 sums.add(expected, found)
                 relative.add(expected, found)
                 yield None
@@ -142,7 +170,15 @@ def compare_tensor(first: Dump, second: Dump, name: str, threshold: float) -> It
     yield TensorErrors(name, first.iterations[0][name].shape, errors, share,
                        relative.largest if relative.count else None,
                        relative.total / relative.count if relative.count else None, share > threshold,
-                       first_bad=first_bad, nan_in_both=nan_in_both)
+                       first_bad=first_bad, nan_in_both=nan_in_both, masked=masked)
+
+
+def _masked(expected: np.ndarray, found: np.ndarray, mask: float) -> np.ndarray:
+    """Returns True where both hold a mask, which one of them may have clamped to what FP16 holds."""
+    sizes = np.abs(expected), np.abs(found)
+    masked: np.ndarray = ((np.maximum(*sizes) >= mask) & (np.minimum(*sizes) >= FP16_MASK / 2)
+                          & (np.signbit(expected) == np.signbit(found)) & np.isfinite(expected) & np.isfinite(found))
+    return masked
 
 
 def _blocks(member: Member) -> Iterator[np.ndarray]:
@@ -217,6 +253,8 @@ def advice(found: Sequence[TensorErrors], first: str, second: str, inputs: Seque
     lines = []
     if nan := [one.name for one in found if one.nan_in_both]:
         lines.append(f"Both dumps have NaN at the same places of {first_few(nan, 4)}: nothing is compared there.")
+    if masked := [one.name for one in found if one.masked]:
+        lines.append(f"Values that are masks in both, like -3.4e38, are not compared: {first_few(masked, 4)}.")
     if over := [one for one in found if one.over]:
         return lines + _advice_on(over, found, first, second, inputs, named)
     worst = max(found, key=lambda one: one.relative)
