@@ -28,6 +28,8 @@ from trt_tui.core.measure import dumped
 from trt_tui.core.measure.dumped import common_tensors, compare_tensor, placed, smallest_mask
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.file import config_text, read_config
+from trt_tui.core.moves.smooth import Smooth
+from trt_tui.core.moves.vectors import packed
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
@@ -98,6 +100,31 @@ def test_the_masks_of_a_network_are_known(opened):
     mask = onnx.helper.make_tensor_value_info("m", onnx.TensorProto.BOOL, [2, 4])
     assert smallest_mask(opened(b.model([floats("x", 2, 4), mask], [floats("y", 2, 4)], name="masked"))) == 5e8
     assert smallest_mask(None) == 2.0**127
+
+
+def test_channels_that_the_config_scales_are_no_difference(tmp_path, run):
+    """SmoothQuant divides what a norm yields and multiplies the weights behind it."""
+    b = Builder()
+    scale, shift = b.vector("scale", 8, 1.0), b.vector("shift", 8)
+    norm = b.node("LayerNormalization", ["x", scale, shift], name="n", output="t", axis=-1)
+    b.node("MatMul", [norm, b.kernel("w", (8, 4), 8)], name="m", output="y")
+    model = tmp_path / "net.onnx"
+    onnx.save(b.model([floats("x", 2, 8)], [floats("y", 2, 4)], name="net"), model)
+    network = open_network(model)
+    (group,) = network.free.norms
+    config = tmp_path / "precision.json"
+    config.write_text(config_text(network, PrecisionConfig.uniform(Precision.FP16).with_moves(
+        {group: Smooth(0.5, packed(np.full(8, 4.0)))})))
+    x, t, y = np.ones((2, 8)), np.ones((2, 8)), np.ones((2, 4))
+    first, second = tmp_path / "a.npz", tmp_path / "b.npz"
+    np.savez(first, x=x, t=t, y=y)
+    for values, beside, code in ((t / 4, y, 0), (t / 4, y * 2, 1), (np.where(t, np.nan, t), y, 1)):
+        np.savez(second, x=x, t=values, y=beside)
+        done, text, err = run("compare", first, second, "--model", model, "--config", config)
+        assert done == code and ("scales the channels of t" in text) == np.isfinite(values).all(), (text, err)
+        assert "First over the threshold: " + ("y" if np.isfinite(values).all() else "t") in text or not code
+    np.savez(second, x=x, t=t / 4, y=y)
+    assert run("compare", first, second, "--model", model)[0] == 1
 
 
 @pytest.mark.parametrize("side", [0, 1])

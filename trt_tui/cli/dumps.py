@@ -19,6 +19,7 @@ from trt_tui.errors import ExitCode, InputError
 
 if TYPE_CHECKING:
     from trt_tui.cli.headless import Writer
+    from trt_tui.core.measure.dumped import TensorErrors
     from trt_tui.core.network.layers import Outline
     from trt_tui.jobs.events import DumpsCompared
     from trt_tui.options import Options
@@ -28,6 +29,9 @@ OPTIONS = frozenset(("threshold", "top_k", "script", "network", "output"))
 
 _OF_CONFIG = ("config_paths", "force", "calib_cache", "shapes")
 """Options of the config that a fix starts from, and of the engine that is built with it."""
+
+_OF_FIX = frozenset(("calib_cache", "shapes"))
+"""Those of them that say nothing of the comparison."""
 
 _TAKEN = OPTIONS | {"json_path", *_OF_CONFIG}
 
@@ -122,7 +126,10 @@ def check_sides(model: str, other: str | None, config_paths: Sequence[str]) -> b
     about_fix = ("script", "output", *_OF_CONFIG)
     if "network" not in said and (lacking := [text for name, text in said.items() if name in about_fix]):
         raise InputError(f"{' and '.join(lacking)} needs a network", "a fix is made for one", "Name it with --model.")
-    idle = [text for name, text in said.items() if name in _OF_CONFIG]
+    if "force" in said and not config_paths:
+        raise InputError(f"{said['force']} would do nothing here", "it takes a config made for another structure, and "
+                         "there is none", "Name one with --config, or leave it out.")
+    idle = [text for name, text in said.items() if name in _OF_FIX]
     if idle and not {"script", "output"} & said.keys():
         raise InputError(f"{' and '.join(idle)} would do nothing here", "it is what --script and -o start from",
                          "Add -o precision.json, or leave it out.")
@@ -238,13 +245,20 @@ def _table(found: DumpsCompared, asked: Asked) -> list[str]:
     for index in shown:
         one = found.tensors[index]
         errors = one.errors
-        mark = "over, begins here" if one.begins else "over" if one.over else "NaN in both" if one.nan_in_both else ""
+        mark = _mark(one)
         rows.append([one.name, "x".join(map(str, one.shape)) or "1", one.figure, words.cosine(errors.cosine),
                      words.number(errors.max_abs), words.number(errors.mean_abs), words.number(one.max_relative),
                      words.number(one.mean_relative), str(one.bad), mark])
     if len(shown) < len(found.tensors):
         lines.append(f"the worst {len(shown)} of them, in network order (--top-k):")
     return [*lines, "", *words.table(rows, flush_left=2), "", *found.advice]
+
+
+def _mark(one: TensorErrors) -> str:
+    """What the last column says of a tensor."""
+    if one.over:
+        return "over, begins here" if one.begins else "over"
+    return "scaled" if one.scaled else "NaN in both" if one.nan_in_both else ""
 
 
 def _record(found: DumpsCompared, threshold: float, with_network: bool) -> str:
@@ -257,7 +271,7 @@ def _record(found: DumpsCompared, threshold: float, with_network: bool) -> str:
     tensors = {one.name: {**errors_record(one.errors), "shape": list(one.shape), "relative": finite(one.relative),
                           "max_relative": finite(one.max_relative), "mean_relative": finite(one.mean_relative),
                           "not_finite_in_first": one.first_bad, "nan_in_both": one.nan_in_both,
-                          "masked": one.masked,
+                          "masked": one.masked, **({"scaled": True} if one.scaled else {}),
                           "over": one.over, "begins": one.begins, **({"group": one.group} if one.group else {}),
                           **({"in_network": not one.foreign} if with_network else {})}
                for one in found.tensors}

@@ -21,6 +21,7 @@ from trt_tui.core.lowering.lowered import told_as
 from trt_tui.core.measure.comparison import Verdict
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.keeping import default_rules_note, with_kept
+from trt_tui.core.moves.smooth import Smooth
 from trt_tui.core.precision import Precision
 from trt_tui.core.search import lowered_beside, lowest
 from trt_tui.errors import CancelledError, ExitCode, TrtTuiError
@@ -377,7 +378,10 @@ class Writer:
 
     def compare_dumps(self, first: str, second: str, threshold: float) -> ev.DumpsCompared:
         """Compares two dumps of the network; `threshold` is of the relative error of a tensor."""
-        return self._answer(rq.CompareDumps(first, second, threshold), ev.DumpsCompared)
+        norms = [self.outline.free.norms[group] for group in self.config.of(Smooth)]
+        scaled = [tensor for norm in norms for tensor in norm.scaled]
+        scaled += [tensor for norm in norms if norm.scale for tensor in self.outline.layer(norm.scale[0]).outputs[:1]]
+        return self._answer(rq.CompareDumps(first, second, threshold, tuple(scaled)), ev.DumpsCompared)
 
     def take_cache(self) -> None:
         """Adds the ranges of the calibration cache that the options name to those of the config."""

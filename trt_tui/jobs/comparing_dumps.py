@@ -36,7 +36,7 @@ def run(workspace: Workspace | None, store: Store, report: Report, request: rq.C
                 found.append(result)
             report.progress("comparing tensors", number, len(both), since)
             yield Urgency.BUILD
-    ordered = placed(found, network)
+    ordered = placed(found, network, request.scaled)
     said = advice(ordered, first.source, second.source, inputs, network is not None)
     report.send(ev.DumpsCompared(report.job, first.source, second.source, len(first.iterations), tuple(ordered),
                                  only_first, only_second, tuple(said),

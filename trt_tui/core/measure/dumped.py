@@ -6,7 +6,7 @@ so an error begins where it is at least twice that of what the tensor is compute
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -50,6 +50,7 @@ class TensorErrors:
         first_bad: Count of NaN and infinities in the first that the second does not have; `errors` counts the reverse.
         nan_in_both: Count of elements that are NaN in both, which nothing is said of.
         masked: Count of elements that are masks in both, which are no errors even where one of them is clamped.
+        scaled: An exported network holds it with other channel factors (SmoothQuant): its error says nothing.
         foreign: The network has no such tensor: an export has added it, like a Cast or a quantized weight.
     """
 
@@ -66,6 +67,7 @@ class TensorErrors:
     nan_in_both: int = 0
     foreign: bool = False
     masked: int = 0
+    scaled: bool = False
 
     @property
     def bad(self) -> int:
@@ -198,10 +200,14 @@ def _blocks(member: Member) -> Iterator[np.ndarray]:
         yield flat[start:start + BLOCK].astype(np.float64)
 
 
-def placed(found: Sequence[TensorErrors], network: Network | None) -> list[TensorErrors]:
+def placed(found: Sequence[TensorErrors], network: Network | None, scaled: Collection[str] = ()
+           ) -> list[TensorErrors]:
     """The tensors in network order, with where errors begin; behind them those that the network does not have.
 
     Without a network they stay in their order, and whatever stands before a tensor counts as what it is computed from.
+
+    Args:
+        scaled: Tensors whose channels a config scales: only NaN and infinities count there.
     """
     if network is None:
         result, largest = [], 0.0
@@ -211,13 +217,14 @@ def placed(found: Sequence[TensorErrors], network: Network | None) -> list[Tenso
         return result
     place = {name: layer.index for layer in network.layers for name in layer.outputs}
     own = sorted((one for one in found if network.has_tensor(one.name)), key=lambda one: place.get(one.name, -1))
-    known = {one.name: one.relative for one in own}
+    own = [replace(one, scaled=True, over=bool(one.bad)) if one.name in scaled else one for one in own]
+    known = {one.name: one.relative for one in own if not one.scaled or one.over}
     result = []
     for one in own:
         group = network.group_of(network.producer[one.name]) if one.name in network.producer else None
         before = [known[name] for name in _nearest(network, one.name, known)]
         result.append(replace(one, begins=_begins(one, before), group=group.name if group is not None else ""))
-    return [*result, *(replace(one, foreign=True) for one in found if one.name not in known)]
+    return [*result, *(replace(one, foreign=True) for one in found if not network.has_tensor(one.name))]
 
 
 def _begins(one: TensorErrors, before: Sequence[float]) -> bool:
@@ -253,11 +260,13 @@ def advice(found: Sequence[TensorErrors], first: str, second: str, inputs: Seque
     lines = []
     if nan := [one.name for one in found if one.nan_in_both]:
         lines.append(f"Both dumps have NaN at the same places of {first_few(nan, 4)}: nothing is compared there.")
+    if scaled := [one.name for one in found if one.scaled and not one.over]:
+        lines.append(f"The config scales the channels of {first_few(scaled, 4)} (SmoothQuant): not compared.")
     if masked := [one.name for one in found if one.masked]:
         lines.append(f"Values that are masks in both, like -3.4e38, are not compared: {first_few(masked, 4)}.")
     if over := [one for one in found if one.over]:
         return lines + _advice_on(over, found, first, second, inputs, named)
-    worst = max(found, key=lambda one: one.relative)
+    worst = max((one for one in found if not one.scaled), key=lambda one: one.relative, default=found[0])
     return [*lines, f"No tensor is over the threshold; the largest error is at {worst.name}: {_figure(worst)}."]
 
 
