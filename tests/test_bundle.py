@@ -1,6 +1,8 @@
 """Bundles: what they hold for each release, and that Polygraphy passes what is as tested and fails what is not."""
 
 import os
+import shlex
+import shutil
 import subprocess
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -8,9 +10,11 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from polygraphy.comparator import RunResults
 from polygraphy.tools._main import main as polygraphy
 
 from tests.driven import save_resnet
+from trt_tui.core.data.dumps import open_dump
 from trt_tui.core.exporters import figures
 from trt_tui.core.exporters.bundle import Iteration, tolerances
 
@@ -45,6 +49,22 @@ def judged(folder: Path, arguments: list[str], monkeypatch) -> int:
     return int(stop.value.code or 0)
 
 
+def spoil(path: Path, factor: float = -1) -> None:
+    """Multiplies the first weight of a network."""
+    model = onnx.load(path)
+    weights = next(one for one in model.graph.initializer if len(one.dims) == 2)
+    array = onnx.numpy_helper.to_array(weights)
+    weights.CopyFrom(onnx.numpy_helper.from_array((array * factor).astype(array.dtype), weights.name))
+    onnx.save(model, path)
+
+
+def advised(folder: Path) -> list[list[str]]:
+    """The commands that `verify.sh` advises where there are no samples, each as words."""
+    done = subprocess.run(["sh", folder / "verify.sh", "--onnxrt"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and "no samples" in done.stderr
+    return [shlex.split(line) for line in done.stderr.splitlines() if line.startswith("    ")]
+
+
 @pytest.mark.parametrize(("release", "more", "built_by", "creation"), [
     ("8.6", {"precisions.py"}, "polygraphy", "kEXPLICIT_BATCH"),
     ("10", set(), "trtexec", "kSTRONGLY_TYPED"),
@@ -69,6 +89,17 @@ def test_a_bundle_is_whole_and_polygraphy_passes_it(run, mlp, called, tmp_path, 
     assert ("--stronglyTyped" in argv) == (release == "10") and ("--int8" in argv) == (release == "8.6")
     code, (argv,) = called(folder / "verify.sh", "--onnxrt")
     assert code == 0 and judged(folder, argv, monkeypatch) == 0
+    feeds = [folder / "inputs.json", folder / "reference.json"]
+    bundled = [one.read_bytes() for one in feeds]
+    feeds[1].unlink()
+    _, own = advised(folder)
+    assert judged(folder, [mlp.model if word == "MODEL" else word for word in own], monkeypatch) == 0
+    assert judged(folder, argv, monkeypatch) == 0
+    spoil(folder / "network.onnx")
+    assert judged(folder, argv, monkeypatch) == 1
+    for one, content in zip(feeds, bundled, strict=True):
+        one.write_bytes(content)
+    assert judged(folder, argv, monkeypatch) == 1
     report = (folder / "report.md").read_text()
     for figure in (folder / "figures").iterdir():
         ET.parse(figure)
@@ -76,14 +107,24 @@ def test_a_bundle_is_whole_and_polygraphy_passes_it(run, mlp, called, tmp_path, 
     assert "| `y` |" in report and "shares.svg" in report and "histogram0.svg" in report
 
 
+def test_the_outputs_of_the_runs_that_are_named_are_written(run, mlp, tmp_path):
+    common = ("compare", mlp.model, "--data", mlp.data, "--layers", "none", "--no-preview", "--save-outputs")
+    for spec, runners in (("one.json:fp32", ("fp32",)), ("two.json:int8,fp32", ("int8", "fp32")),
+                          ("all.json", ("fp32", "fp16", "int8"))):
+        assert run(*common, tmp_path / spec)[0] == 0
+        path = tmp_path / spec.partition(":")[0]
+        assert open_dump(str(path)).runners == runners and len(RunResults.load(str(path))) == len(runners)
+    for spec, said in (("no.json:fp31", "no run fp31"), ("no.json:", "no run without a name")):
+        code, _, err = run(*common, tmp_path / spec)
+        assert code == 2 and said in err and "--save-outputs" in err
+    assert not list(tmp_path.glob("*:*")) and not (tmp_path / "no.json").exists()
+
+
 def test_another_network_fails(run, mlp, called, tmp_path, monkeypatch):
     folder = tmp_path / "out"
     assert run("export", mlp.model, "--data", mlp.data, "--batch", 4, "--precision", "fp16", "--format", "bundle",
                "--for", "11", "-o", folder)[0] == 0
-    model = onnx.load(folder / "network.onnx")
-    weights = next(one for one in model.graph.initializer if len(one.dims) == 2)
-    weights.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(weights) * np.float16(1.02), weights.name))
-    onnx.save(model, folder / "network.onnx")
+    spoil(folder / "network.onnx", np.float16(1.02))
     _, (argv,) = called(folder / "verify.sh", "--onnxrt")
     assert judged(folder, argv, monkeypatch) == 1
     code, calls = called(folder / "verify.sh", "--trtexec")
@@ -96,7 +137,7 @@ def test_another_network_fails(run, mlp, called, tmp_path, monkeypatch):
             assert name in "xy" and (folder / file).stat().st_size == 4 * np.prod(shape), at
 
 
-def test_samples_stay_out_and_nothing_is_overwritten(run, mlp, called, tmp_path):
+def test_samples_stay_out_and_nothing_is_overwritten(run, mlp, called, tmp_path, monkeypatch):
     folder = tmp_path / "out"
     command = ("export", mlp.model, "--data", mlp.data, "--batch", 4, "--precision", "fp16", "--format", "bundle", "-o",
                folder)
@@ -105,6 +146,18 @@ def test_samples_stay_out_and_nothing_is_overwritten(run, mlp, called, tmp_path)
     there = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
     assert not there.keys() & {"inputs.json", "reference.json", "samples"}
     assert called(folder / "verify.sh")[0] == 2
+    again, _ = advised(folder)
+    assert again[:2] == ["trt-tui", "export"]
+    monkeypatch.chdir(folder)
+    words = [{"MODEL": mlp.model, "D": mlp.data}.get(word, word) for word in again[1:]]
+    assert run(*words, "--batch", 4)[0] == 0
+    _, (argv,) = called(folder / "whole" / "verify.sh", "--onnxrt")
+    for name in ("inputs.json", "reference.json"):
+        shutil.copy(folder / "whole" / name, folder)
+    assert judged(folder, argv, monkeypatch) == 0
+    for name in ("inputs.json", "reference.json"):
+        (folder / name).unlink()
+    shutil.rmtree(folder / "whole")
     code, _, err = run(*command, "--for", "10")
     assert code == 2 and "is there already" in err
     assert {path.name: path.stat().st_mtime_ns for path in folder.iterdir()} == there

@@ -1,22 +1,35 @@
 """`compare A.json B.json`: two dumps of tensors, and what is written to mend the second"""
 
+import argparse
+import ast
 import json
-import sys
-from types import SimpleNamespace
+import shlex
 
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from polygraphy.json import save_json
+from polygraphy.tools._main import main as polygraphy
+from polygraphy.tools.convert import convert
 
-from tests.driven import save_mlp
+from tests.driven import save_mlp, save_resnet
 from tests.measuring import errors_between
+from tests.networks import Builder, floats
 from tests.schemas import mismatches
+from tests.test_production_exporters import postprocess
 from tests.test_references import results
+from tests.test_weak import Parsed
+from trt_tui.core.calibration.cache import write_cache
+from trt_tui.core.calibration.calibrate import Calibration
 from trt_tui.core.data.dumps import open_dump
+from trt_tui.core.importers.reading import read_any
 from trt_tui.core.measure import dumped
-from trt_tui.core.measure.dumped import common_tensors, compare_tensor, placed
-from trt_tui.core.moves.file import read_config
+from trt_tui.core.measure.dumped import common_tensors, compare_tensor, placed, smallest_mask
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.file import config_text, read_config
+from trt_tui.core.moves.smooth import Smooth
+from trt_tui.core.moves.vectors import packed
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
@@ -56,12 +69,75 @@ def test_figures_are_those_of_whole_arrays(block, tmp_path, monkeypatch):
     ([0, 0, 0, 0], [0, 0, 0, 1], np.inf, 0),
     ([0, 0, 0, 0], [0, 0, 0, 0], 0.0, 0),
     ([True, False, True, True], [True, False, True, False], 0.577, 0),
+    ([1, np.nan, 3, np.inf], [1, 2, 3, 4], np.inf, 2),
+    ([1, np.nan, 3, np.inf], [1, np.inf, 3, np.nan], np.inf, 4),
+    ([np.nan] * 4, [np.nan] * 4, np.inf, 0),
 ])
 def test_what_is_not_finite_and_what_is_zero(first, second, relative, bad, tmp_path):
     np.savez(tmp_path / "a.npz", y=np.array(first))
     np.savez(tmp_path / "b.npz", y=np.array(second))
     (one,), _ = compared(tmp_path / "a.npz", tmp_path / "b.npz")
-    assert one.relative == pytest.approx(relative, abs=1e-3) and one.errors.bad == bad
+    assert one.relative == pytest.approx(relative, abs=1e-3) and one.bad == bad and one.over == (relative > 0.1)
+
+
+@pytest.mark.parametrize(("first", "second", "masked", "over"), [
+    ([-3.4e38, 1], [-32752, 1], 1, False), ([-32752, 1], [-3.4e38, 1], 1, False), ([-1e9, 1], [-32752, 1], 1, False),
+    ([-3.4e38, 1], [32752, 1], 0, True), ([-3.4e38, 1], [-10, 1], 0, True), ([-3.4e38, 1], [-np.inf, 1], 0, True),
+    ([-3.4e38, 1], [-32752, 9], 1, True), ([-99000, 1], [-32752, 1], 0, True)])
+def test_a_mask_that_fp16_clamps_is_no_error(first, second, masked, over, tmp_path):
+    for name, values in (("a", first), ("b", second)):
+        np.savez(tmp_path / f"{name}.npz", y=np.array(values))
+    dumps = [open_dump(str(tmp_path / name)) for name in ("a.npz", "b.npz")]
+    one = [*compare_tensor(*dumps, "y", 0.1, 5e8)][-1]
+    assert (one.masked, one.over) == (masked, over)
+
+
+def test_the_masks_of_a_network_are_known(opened):
+    b = Builder()
+    b.weights.append(onnx.numpy_helper.from_array(np.float32(-1e9), "hidden"))
+    kept = b.node("Where", ["m", "x", "hidden"], name="w")
+    b.node("Softmax", [kept], name="s", output="y")
+    mask = onnx.helper.make_tensor_value_info("m", onnx.TensorProto.BOOL, [2, 4])
+    assert smallest_mask(opened(b.model([floats("x", 2, 4), mask], [floats("y", 2, 4)], name="masked"))) == 5e8
+    assert smallest_mask(None) == 2.0**127
+
+
+def test_channels_that_the_config_scales_are_no_difference(tmp_path, run):
+    """SmoothQuant divides what a norm yields and multiplies the weights behind it."""
+    b = Builder()
+    scale, shift = b.vector("scale", 8, 1.0), b.vector("shift", 8)
+    norm = b.node("LayerNormalization", ["x", scale, shift], name="n", output="t", axis=-1)
+    b.node("MatMul", [norm, b.kernel("w", (8, 4), 8)], name="m", output="y")
+    model = tmp_path / "net.onnx"
+    onnx.save(b.model([floats("x", 2, 8)], [floats("y", 2, 4)], name="net"), model)
+    network = open_network(model)
+    (group,) = network.free.norms
+    config = tmp_path / "precision.json"
+    config.write_text(config_text(network, PrecisionConfig.uniform(Precision.FP16).with_moves(
+        {group: Smooth(0.5, packed(np.full(8, 4.0)))})))
+    x, t, y = np.ones((2, 8)), np.ones((2, 8)), np.ones((2, 4))
+    first, second = tmp_path / "a.npz", tmp_path / "b.npz"
+    np.savez(first, x=x, t=t, y=y)
+    for values, beside, code in ((t / 4, y, 0), (t / 4, y * 2, 1), (np.where(t, np.nan, t), y, 1)):
+        np.savez(second, x=x, t=values, y=beside)
+        done, text, err = run("compare", first, second, "--model", model, "--config", config)
+        assert done == code and ("scales the channels of t" in text) == np.isfinite(values).all(), (text, err)
+        assert "First over the threshold: " + ("y" if np.isfinite(values).all() else "t") in text or not code
+    np.savez(second, x=x, t=t / 4, y=y)
+    assert run("compare", first, second, "--model", model)[0] == 1
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_nan_in_either_dump_is_the_first_difference(side, tmp_path, run):
+    paths = [tmp_path / "a.npz", tmp_path / "b.npz"]
+    for place, path in enumerate(paths):
+        np.savez(path, h=np.ones(4), t=np.array([1, np.nan if place == side else 2]), y=np.full(3, float(place + 1)))
+    code, text, _ = run("compare", *paths)
+    assert code == 1 and "First over the threshold: t, NaN." in text
+    assert f"{paths[side].name} has 1 NaN or Inf there that {paths[1 - side].name} has not" in text
+    np.savez(paths[1 - side], h=np.ones(4), t=np.array([1, np.nan]), y=np.full(3, float(side + 1)))
+    code, text, _ = run("compare", *paths)
+    assert code == 0 and "Both dumps have NaN at the same places of t" in text and "NaN in both" in text
 
 
 @pytest.mark.parametrize(("first", "second", "said"), [
@@ -97,7 +173,7 @@ def runs(tmp_path):
     return options, second, tmp_path / "a.json", tmp_path / "b.json"
 
 
-def test_the_layer_at_fault_is_named_and_mended(runs, tmp_path, run):
+def test_the_layer_at_fault_is_named_and_mended(runs, tmp_path, run, monkeypatch):
     options, at_fault, a, b = runs
     out, script, config = tmp_path / "d.json", tmp_path / "fix.py", tmp_path / "precision.json"
     code, text, err = run("compare", a, b, "--model", options.model, "--json", out, "--script", script, "-o", config)
@@ -111,37 +187,119 @@ def test_the_layer_at_fault_is_named_and_mended(runs, tmp_path, run):
     begins = {one["group"] for one in record["tensors"].values() if one["begins"]}
     assert begins == {group.name} and record["first_over"] == at_fault.output[0]
     assert f"First over the threshold: {at_fault.output[0]}" in text and f"Try FP32 for {group.name}" in text
-    loaded = read_config(config, network).config
-    assert list(loaded.raised(network)) == [group.name] and loaded.quantized is Precision.FP16
-
-    told = {}
-    outputs = {layer.name: layer.outputs for layer in network.layers}
-
-    def layer(name):
-        one = SimpleNamespace(num_outputs=len(outputs[name]), precision=None)
-        one.get_output = lambda number: SimpleNamespace(name=outputs[name][number], dtype="float32")
-        one.set_output_type = lambda number, dtype: told.setdefault(name, (one.precision, dtype))
-        return one
-
-    trt = SimpleNamespace(ILayer=SimpleNamespace(set_output_type=None), float32="float32", float16="float16",
-                          __version__="8.6")
-    layers = [layer(name) for name in outputs]
-    module = {}
-    sys.modules["tensorrt"], before = trt, sys.modules.get("tensorrt")
-    try:
-        exec(compile(script.read_text(), "fix.py", "exec"), module)
-    finally:
-        del sys.modules["tensorrt"]
-        sys.modules.update({"tensorrt": before} if before is not None else {})
-    module["postprocess"](SimpleNamespace(num_layers=len(layers), get_layer=layers.__getitem__))
-    assert told == dict.fromkeys(group.layers, ("float32", "float32"))
+    loaded = read_config(config, network)
+    assert list(loaded.config.raised(network)) == [group.name] and loaded.config.quantized is Precision.FP16
+    parsed = Parsed(network, "8.6.1")
+    postprocess(script, parsed, monkeypatch)
+    assert {name for name, one in parsed.told().items() if one.get("precision") == "FLOAT"} <= set(group.layers)
+    assert parsed.told()[group.layers[0]]["precision"] == "FLOAT" and taken(script)["fp16"]
     with pytest.raises(SystemExit, match="not in the network"):
-        module["postprocess"](SimpleNamespace(num_layers=1, get_layer=layers.__getitem__))
+        postprocess(script, Parsed(open_network(save_resnet(tmp_path).model), "8.6.1"), monkeypatch)
+
+
+def taken(script):
+    """What Polygraphy's own parser makes of the command at the top of a script; the files that it names are there."""
+    command = ast.get_docstring(ast.parse(script.read_text())).split("\n\n")[1].replace("\\\n", " ")
+    parser = argparse.ArgumentParser()
+    convert.Convert().setup_parser(parser.add_subparsers())
+    parsed = vars(parser.parse_args(shlex.split(command)[1:]))
+    files = [parsed["model_file"], *parsed["trt_network_postprocess_script"], parsed["calibration_cache"]]
+    assert all((script.parent / file).is_file() for file in files if file)
+    return parsed
+
+
+@pytest.mark.parametrize("base", ["precision.json", "line.sh", "cache elsewhere"])
+@pytest.mark.parametrize("kind", ["py", "sh"])
+def test_the_config_stays_the_base_of_a_fix(runs, tmp_path, run, monkeypatch, base, kind):
+    """INT8 with its ranges, and what it had raised before, however the config is told."""
+    options, at_fault, a, b = runs
+    network = open_network(options.model)
+    ranges = {tensor: 2.0 + place for place, tensor in enumerate(network.activations)}
+    first = next(group for group in network.groups if group.name != network.group_of(at_fault.name).name)
+    started, given = PrecisionConfig().with_groups([first], Precision.FP32), tmp_path / "base.sh"
+    write_cache(tmp_path / "calib.cache", ranges, "EntropyCalibration2")
+    if base == "precision.json":
+        given = tmp_path / base
+        given.write_text(config_text(network, started, Calibration("entropy", 9, "", ranges)))
+    else:
+        cache = "calib.cache" if base == "line.sh" else "gone.cache"
+        raised = ",".join(f"{name}:fp32" for name in first.layers)
+        given.write_text(f"trtexec --int8 --fp16 --noTF32 --calib={cache} --precisionConstraints=obey "
+                         f"--layerPrecisions={raised}")
+    script, config = tmp_path / f"fix.{kind}", tmp_path / "fix.json"
+    more = ("--calib-cache", tmp_path / "calib.cache") if base.startswith("cache") else ()
+    code, _, err = run("compare", a, b, "--model", options.model, "--config", given, "--script", script, "-o", config,
+                       "--shapes", "x:1x16:4x16:8x16", *more)
+    assert code == 1, err
+    loaded = read_config(config, network)
+    expected = started.with_groups([network.group_of(at_fault.name)], Precision.FP32)
+    assert loaded.config == expected and set(loaded.calibration.ranges) == set(ranges)
+    assert loaded.calibration.ranges == pytest.approx(ranges)
+    assert json.loads(config.read_text())["model"]["sha256"] == network.sha256()
+    if kind == "py":
+        command = taken(script)
+        assert command["int8"] and command["fp16"] and command["precision_constraints"] == "obey"
+        assert command["calibration_cache"] == "fix.py.cache" and command["trt_max_shapes"] == [["x:[8,16]"]]
+        parsed = Parsed(network, "10.16.1")
+        postprocess(script, parsed, monkeypatch)
+        assert parsed.ranges() and any(one.get("precision") == "FLOAT" for one in parsed.told().values())
+    else:
+        line = script.read_text().split("10-weak)")[1].split(";;")[0]
+        assert {"--int8", "--calib=fix.sh.cache", "--maxShapes=x:8x16"} <= set(line.split())
+        (tmp_path / "weak.sh").write_text(line.replace('"$trtexec"', "trtexec"))
+        read = read_any(tmp_path / "weak.sh", network).config
+        assert read.assignment(network) == expected.assignment(network)
+
+
+def test_a_script_without_ranges_is_refused_and_a_config_that_mends_nothing_is_not_written(runs, tmp_path, run):
+    options, at_fault, a, b = runs
+    config, out = tmp_path / "base.sh", tmp_path / "fix.py"
+    config.write_text("trtexec --int8 --fp16")
+    common = ("compare", a, b, "--model", options.model, "--config", config)
+    code, _, err = run(*common, "--script", out, "-o", tmp_path / "fix.json")
+    assert code == 2 and "needs ranges" in err and "--calib-cache" in err
+    assert not list(tmp_path.glob("fix*"))
+    code, _, err = run(*common, "-o", tmp_path / "fix.json")
+    assert code == 1 and "the config has no ranges" in err
+    group = open_network(options.model).group_of(at_fault.name)
+    config.write_text("trtexec --fp16 --precisionConstraints=obey --layerPrecisions="
+                      + ",".join(f"{name}:fp32" for name in group.layers))
+    code, _, err = run(*common, "--script", out)
+    assert code == 1 and f"keeps {group.name} in FP32 already" in err and not out.exists()
+
+
+def test_the_first_difference_in_dumps_of_exported_networks_is_a_tensor_of_the_network(tmp_path, run, monkeypatch):
+    """Polygraphy runs two of our typed networks with all tensors as outputs; the casts and codes count for nothing."""
+    options = save_mlp(tmp_path)
+    network = open_network(options.model)
+    feeds = tmp_path / "feeds.json"
+    save_json([{"x": np.load(options.data)["x"][:4]}], str(feeds))
+    for precision in ("fp16", "int8"):
+        assert run("export", options.model, "--data", options.data, "--precision", precision, "--format", "onnx", "-o",
+                   tmp_path / f"{precision}.onnx")[0] == 0
+        monkeypatch.setattr("sys.argv", ["polygraphy", "run", str(tmp_path / f"{precision}.onnx"), "--onnxrt",
+                                         "--onnx-outputs", "mark", "all", "--load-inputs", str(feeds),
+                                         "--save-outputs", str(tmp_path / f"{precision}.json")])
+        assert not polygraphy()
+    out, script, config = tmp_path / "out.json", tmp_path / "fix.py", tmp_path / "fix.json"
+    code, text, err = run("compare", tmp_path / "fp16.json", tmp_path / "int8.json", "--model", options.model,
+                          "--threshold", 1e-4, "--json", out, "--script", script, "-o", config)
+    assert code == 1, err
+    record = json.loads(out.read_text())
+    assert mismatches(record, "dumps-v1") == []
+    own = [name for layer in network.layers for name in layer.outputs]
+    assert record["first_over"] == own[0] and f"First over the threshold: {own[0]}" in text
+    strangers = [name for name, one in record["tensors"].items() if not one["in_network"]]
+    assert list(record["tensors"]) == [*own, *strangers] and strangers and "not in the network: " in text
+    assert not any(record["tensors"][name]["begins"] for name in strangers)
+    postprocess(script, Parsed(network, "8.6.1"), monkeypatch)  # names no tensor or layer that is not there
+    assert read_config(config, network).config.raised(network)
 
 
 def test_the_threshold_decides_the_exit_code_and_nothing_is_written_without_a_fault(runs, tmp_path, run):
-    _, _, a, b = runs
-    code, text, err = run("compare", a, b, "--threshold", 1e6, "--script", tmp_path / "fix.py", "--top-k", 1)
+    options, _, a, b = runs
+    code, text, err = run("compare", a, b, "--threshold", 1e6, "--model", options.model, "--script",
+                          tmp_path / "fix.py", "--top-k", 1)
     assert code == 0 and "No tensor is over the threshold" in text and "the worst 1 of them" in text
     assert not (tmp_path / "fix.py").exists() and "nothing was written" in err
     one, other = (open_dump(str(path)) for path in (b, a))
@@ -156,9 +314,12 @@ def test_the_threshold_decides_the_exit_code_and_nothing_is_written_without_a_fa
     (["{model}", "--threshold", "1"], "would do nothing"),
     (["{a}", "{b}", "--samples", "3"], "would do nothing"),
     (["{a}", "{b}", "-o", "p.json"], "needs a network"),
+    (["{a}", "{b}", "--script", "p.py"], "needs a network"),
+    (["{a}", "{b}", "--model", "{model}", "--calib-cache", "c"], "would do nothing"),
+    (["{a}", "{b}", "--model", "{model}", "-o", "p.json", "--config", "c", "--config", "d"], "one config"),
     (["{a}", "{b}", "--model", "{model}", "--force"], "would do nothing"),
     (["{a}", "gone.json"], "does not exist"),
-    (["{a}", "{b}", "--script", "{a}"], "is read from"),
+    (["{a}", "{b}", "--model", "{model}", "--script", "{a}"], "is read from"),
     (["{a}", "{b}:other"], "no runner other"),
 ])
 def test_usage_of_two_dumps(arguments, said, runs, run):

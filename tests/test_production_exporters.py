@@ -1,5 +1,8 @@
 import argparse
+import errno
+import itertools
 import json
+import os
 import re
 import shlex
 import shutil
@@ -11,6 +14,7 @@ import numpy as np
 import onnx
 import pytest
 
+from tests import networks
 from tests.networks import Builder, floats
 from tests.refusals import refused
 from tests.test_weak import Parsed, ranges_of
@@ -24,9 +28,11 @@ from trt_tui.core.exporters.production import write
 from trt_tui.core.exporters.trtexec import Files, command_lines, script, write_script
 from trt_tui.core.lowering.weak import lower_weak
 from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.core.production import Production
 from trt_tui.errors import InputError
+from trt_tui.files import writing
 
 IMAGE = {"image": ShapeRange((1, 3, 32, 32), (2, 3, 32, 32), (4, 3, 32, 32))}
 AWKWARD = ("conv1", "conv10", "conv1/x", "a.b", "aXb", "a b$(c)", "(x)", "[y]|z", "w+", "^q$", "back\\slash",
@@ -289,6 +295,94 @@ def test_polygraphy_takes_the_command(resnet):
     tf32 = lower_weak(network, replace(config, tf32=True), ranges_of(network))
     assert parser.parse_args(polygraphy_command(tf32)[1:]).tf32
     assert shlex.join(polygraphy_command(tf32)).endswith("--tf32 --calibration-cache calibration.cache")
+
+
+FORMATS = ("onnx", "trtexec", "polygraphy", "modelopt", "calibration-cache")
+
+
+def kept(folder):
+    """What is in a folder, by name."""
+    return {path.name: path.read_bytes() if path.is_file() else None for path in folder.iterdir()}
+
+
+def refused_write(kind, folder, network, name="out"):
+    with pytest.raises(InputError) as caught:
+        write(kind, folder / name, network, PrecisionConfig(), ranges_of(network))
+    assert caught.value.cause and caught.value.next_step
+    return caught.value
+
+
+def full_disk(function, fails_at):
+    """A function of os whose calls fail from one of them on."""
+    calls = itertools.count()
+
+    def failing(*arguments, **options):
+        if next(calls) >= fails_at:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return function(*arguments, **options)
+
+    return failing
+
+
+@pytest.mark.parametrize("before", [False, True])
+@pytest.mark.parametrize("kind", FORMATS)
+def test_an_export_that_fails_at_any_file_leaves_all_as_it_was(tmp_path, monkeypatch, named_network, kind, before):
+    """A disk is full when the first file is opened, the second, and so on; likewise where files take their places."""
+    network = named_network("mlp")
+    if before:
+        write(kind, tmp_path / "out", network, PrecisionConfig.uniform(Precision.INT8), dict.fromkeys(
+            network.activations, 9.0))
+    there = kept(tmp_path)
+    files = len(write(kind, tmp_path / "other", network, PrecisionConfig(), ranges_of(network)))
+    for path in tmp_path.glob("other*"):
+        path.unlink()
+    for function in ("open", "fsync", "replace"):
+        for fails_at in range(files if function != "replace" or not before else 1):
+            with monkeypatch.context() as patched:
+                patched.setattr(writing.os, function, full_disk(getattr(os, function), fails_at))
+                assert "No space left" in refused_write(kind, tmp_path, network).cause
+            assert kept(tmp_path) == there, (function, fails_at)
+
+
+@pytest.mark.parametrize("kind", FORMATS[1:])
+def test_a_name_that_no_cache_takes_leaves_no_companion(tmp_path, opened, kind):
+    b = Builder()
+    hidden = b.node("MatMul", ["x", b.kernel("w", (4, 4), 4)], name="a", output="line\nbreak")
+    b.node("MatMul", [hidden, b.kernel("v", (4, 4), 4)], name="b", output="y")
+    network = opened(b.model([floats("x", 2, 4)], [floats("y", 2, 4)], name="broken"))
+    assert "cannot stand in a calibration cache" in refused_write(kind, tmp_path, network).title
+    assert not kept(tmp_path)
+
+
+@pytest.mark.parametrize("kind", FORMATS[1:4])
+@pytest.mark.parametrize("hostile", ["folder", "read-only", "long name"])
+def test_a_companion_that_cannot_be_written_leaves_the_others_alone(tmp_path, named_network, kind, hostile):
+    name, cache = "n" * 247 if hostile == "long name" else "out", tmp_path / "out.cache"
+    if hostile == "folder":
+        cache.mkdir()
+    elif hostile == "read-only":
+        cache.write_text("mine")
+        cache.chmod(0o444)
+    there = kept(tmp_path)
+    refused_write(kind, tmp_path, named_network("mlp"), name)
+    assert kept(tmp_path) == there
+
+
+def test_networks_of_one_export_share_a_copy_of_their_weights(tmp_path, opened):
+    """Both files of a trtexec export refer to one copy, which goes too if the export fails."""
+    source, out = tmp_path / "source", tmp_path / "out"
+    source.mkdir()
+    out.mkdir()
+    onnx.save(networks.mlp(), source / "net.onnx", save_as_external_data=True, location="net.bin", size_threshold=0)
+    network = open_network(source / "net.onnx")
+    write("trtexec", out / "a.sh", network, PrecisionConfig.uniform(Precision.FP32), {})
+    assert sorted(path.name for path in out.iterdir()) == ["a.sh", "a.sh.base.onnx", "a.sh.typed.onnx", "net.bin"]
+    for path in out.iterdir():
+        path.unlink()
+    (out / "a.sh.base.onnx").mkdir()
+    with pytest.raises(InputError):
+        write("trtexec", out / "a.sh", network, PrecisionConfig.uniform(Precision.FP32), {})
+    assert [path.name for path in out.iterdir()] == ["a.sh.base.onnx"]
 
 
 def matched(network, some):

@@ -359,6 +359,13 @@ def test_exports_are_whole_and_say_where_they_are(session, tmp_path):
     assert "| " in (tmp_path / "report.md").read_text()
     with pytest.raises(InputError, match="unknown format"):
         driven.export("pdf", tmp_path / "report.pdf")
+    there = sorted(tmp_path.iterdir())
+    for length in (247, 300):  # that of a companion is too long, and that of the file itself
+        driven.error = None
+        driven.export("polygraphy", tmp_path / ("n" * length))
+        driven.until_idle()
+        assert driven.error.cause == "File name too long" and "shorter name" in driven.error.next_step
+        assert sorted(tmp_path.iterdir()) == there
 
 
 def test_the_next_range_goes_round_the_methods(session):

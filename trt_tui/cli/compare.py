@@ -51,8 +51,9 @@ if TYPE_CHECKING:
 @file_option("Output", "--markdown", "markdown_path", metavar="OUT", help="Write it as Markdown; - for stdout.")
 @file_option("Output", "--junit", "junit_path", metavar="OUT.xml", help="Write it as JUnit's XML, a case for each run, "
              "stage and engine; what the exit code counts as missing the target is a failure.")
-@file_option("Output", "--save-outputs", "outputs_path", metavar="OUT.json", help="Write the outputs of FP32 and of "
-             "each run, for all samples of --data, as Polygraphy's RunResults.")
+@file_option("Output", "--save-outputs", "outputs_path", metavar="OUT.json[:RUN,..]", help="Write the outputs "
+             "of FP32 and of each run, for all samples of --data, as Polygraphy's RunResults; behind a colon of some "
+             "runs alone (fp32, fp16, int8, config), like OUT.json:fp32.")
 @option("Two dumps", "--threshold", default=0.1, show_default=True, type=click.FloatRange(min=0, min_open=True),
         help="Exit code 1 where the error of a tensor, the norm of the difference by the norm of the first, is over "
         "this: 0.1 is 20 dB.")
@@ -60,10 +61,10 @@ if TYPE_CHECKING:
         help="List so many tensors, the worst ones, in network order.")
 @file_option("Two dumps", "--model", "network", metavar="MODEL", help="The network that both are of: brings its "
              "order, and the layers that make a tensor.")
-@file_option("Two dumps", "--script", metavar="FIX.py", help="Write a Polygraphy script (TensorRT 8.6 to 10) that "
-             "keeps the layers where errors begin in FP32.")
-@file_option("Two dumps", "-o", "--output", metavar="OUT", help="Write a precision.json that keeps them in FP32, and "
-             "all else as --config has it, or in FP16; needs --model.")
+@file_option("Two dumps", "--script", metavar="FIX", help="Write what builds the engine with the layers where errors "
+             "begin in FP32, and all else as --config has it, or in FP16; needs --model. FIX.py is a Polygraphy script "
+             "(TensorRT 8.6 to 10), FIX.sh one for trtexec; the networks and the cache that it needs lie beside it.")
+@file_option("Two dumps", "-o", "--output", metavar="OUT", help="Write a precision.json of the same; needs --model.")
 @click.argument("against", required=False, metavar="[DUMP]", shell_complete=files)
 def compare(model: str, against: str | None, config_paths: tuple[str, ...], force: bool, target: str | None,
             json_path: str | None, markdown_path: str | None, junit_path: str | None, outputs_path: str | None,
@@ -81,7 +82,7 @@ def compare(model: str, against: str | None, config_paths: tuple[str, ...], forc
     is held against the first, tensor by tensor.
     """
     from trt_tui.cli.configs import check_lowered, require_results
-    from trt_tui.cli.dumps import Asked, check_sides, compare_dumps
+    from trt_tui.cli.dumps import Asked, check_sides, compare_dumps, split_runs
     from trt_tui.cli.headless import compare_session
     from trt_tui.cli.junit_report import junit_text
     from trt_tui.cli.report import comparison_table
@@ -91,13 +92,14 @@ def compare(model: str, against: str | None, config_paths: tuple[str, ...], forc
     from trt_tui.session.config_results import SUFFIXES
 
     config_path = config_paths[0] if config_paths else None
-    if check_sides(model, against):
-        compare_dumps(Asked(model, str(against), threshold, top_k, stdout_for(json_path), script, network, output,
-                            config_path, force))
+    if check_sides(model, against, config_paths):
+        compare_dumps(Asked(model, str(against), threshold, top_k, stdout_for(json_path), script, output, config_path,
+                            force, options_of(network, 0, arguments) if network is not None else None))
         return
     check_usage()
     json_path, markdown_path, junit_path = map(stdout_for, (json_path, markdown_path, junit_path))
     one_on_stdout({"--json": json_path, "--markdown": markdown_path, "--junit": junit_path})
+    outputs_path, saved_runs = split_runs(outputs_path)
     if target is not None:
         parse_target(target)
     check_evidence(arguments)
@@ -115,7 +117,8 @@ def compare(model: str, against: str | None, config_paths: tuple[str, ...], forc
                                      json_path=json_path, markdown_path=markdown_path, junit_path=junit_path,
                                      places=places)))
     with compare_session(options_of(model, 0, arguments), config_path, target, force, layers=layers,
-                         engines=engines, marked=marked, writes=places, outputs_path=outputs_path) as session:
+                         engines=engines, marked=marked, writes=places, outputs_path=outputs_path,
+                         saved_runs=saved_runs) as session:
         record = session.record()
         if outputs_path is not None and not session.stopped:
             click.echo(f"Wrote {visible(outputs_path)}", err=True)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -16,14 +18,22 @@ from trt_tui.cli.usage import given
 from trt_tui.errors import ExitCode, InputError
 
 if TYPE_CHECKING:
+    from trt_tui.cli.headless import Writer
     from trt_tui.core.measure.dumped import TensorErrors
     from trt_tui.core.network.layers import Outline
     from trt_tui.jobs.events import DumpsCompared
+    from trt_tui.options import Options
 
 OPTIONS = frozenset(("threshold", "top_k", "script", "network", "output"))
 """Options that are about two dumps alone, by parameter name."""
 
-_TAKEN = OPTIONS | {"json_path", "config_path", "force"}
+_OF_CONFIG = ("config_paths", "force", "calib_cache", "shapes")
+"""Options of the config that a fix starts from, and of the engine that is built with it."""
+
+_OF_FIX = frozenset(("calib_cache", "shapes"))
+"""Those of them that say nothing of the comparison."""
+
+_TAKEN = OPTIONS | {"json_path", *_OF_CONFIG}
 
 
 @dataclass(frozen=True)
@@ -32,11 +42,11 @@ class Asked:
 
     Attributes:
         top_k: How many tensors are listed.
-        script: Where a Polygraphy script goes.
-        network: The network that both are of.
+        script: Where a script for Polygraphy goes, or for trtexec if its name ends in .sh.
         output: Where a precision.json goes.
-        config_path: The config that it starts from; FP16 throughout without.
+        config_path: The config that a fix starts from; FP16 throughout without, or what a quantized file has.
         force: Take a config that was made for another structure.
+        options: The network that both are of, with the options of the config; None if it is not named.
     """
 
     first: str
@@ -45,10 +55,15 @@ class Asked:
     top_k: int
     json_path: str | None
     script: str | None
-    network: str | None
     output: str | None
     config_path: str | None
     force: bool
+    options: Options | None
+
+    @property
+    def kind(self) -> str:
+        """The export format of the script."""
+        return "trtexec" if self.script is not None and self.script.lower().endswith(".sh") else "polygraphy"
 
 
 def is_dump(spec: str) -> bool:
@@ -60,7 +75,29 @@ def is_dump(spec: str) -> bool:
     return split_dump(spec)[0].suffix.lower() in DUMP_SUFFIXES or Path(spec).is_dir()
 
 
-def check_sides(model: str, other: str | None) -> bool:
+def split_runs(spec: str | None) -> tuple[str | None, tuple[str, ...]]:
+    """The file and the runs of ``FILE.json[:RUN,...]``, each once; no runs stand for all.
+
+    Raises:
+        InputError: there is no such run.
+    """
+    from trt_tui.core.data.dumps import split_dump
+    from trt_tui.session.state import SAVED_RUNS
+
+    if spec is None:
+        return None, ()
+    path, names = split_dump(spec)
+    if not names and not spec.endswith(":"):
+        return spec, ()
+    runs = tuple(dict.fromkeys(name.strip() for name in names.split(",")))
+    if unknown := [name for name in runs if name not in SAVED_RUNS]:
+        raise InputError(f"there is no run {unknown[0] or 'without a name'} to save",
+                         f"there are {', '.join(SAVED_RUNS)}",
+                         f"Name some of them with commas: --save-outputs {path}:fp32.")
+    return str(path), runs
+
+
+def check_sides(model: str, other: str | None, config_paths: Sequence[str]) -> bool:
     """Whether two dumps are compared; else a network.
 
     Raises:
@@ -81,56 +118,112 @@ def check_sides(model: str, other: str | None) -> bool:
                          "To hold a network against outputs, give --reference OUTPUTS.json.")
     if model == other:
         raise InputError(f"{model} is compared with itself", "", f"Name runners of it: {model}:RUNNER.")
+    if len(config_paths) > 1:
+        raise InputError("a fix starts from one config", f"{len(config_paths)} are named", "Name one with --config.")
     if idle := [text for name, text in said.items() if name not in _TAKEN]:
         raise InputError(f"{' and '.join(idle)} would do nothing here", "two dumps of tensors are compared, and "
                          "nothing is run", "Leave it out, or name a network.")
-    if "network" not in said and (lacking := [text for name, text in said.items()
-                                              if name in ("output", "config_path", "force")]):
-        raise InputError(f"{' and '.join(lacking)} needs a network", "a config is made for one",
-                         "Name it with --model.")
-    if "output" not in said and (idle := [text for name, text in said.items() if name in ("config_path", "force")]):
-        raise InputError(f"{' and '.join(idle)} would do nothing here", "it is what -o starts from",
+    about_fix = ("script", "output", *_OF_CONFIG)
+    if "network" not in said and (lacking := [text for name, text in said.items() if name in about_fix]):
+        raise InputError(f"{' and '.join(lacking)} needs a network", "a fix is made for one", "Name it with --model.")
+    if "force" in said and not config_paths:
+        raise InputError(f"{said['force']} would do nothing here", "it takes a config made for another structure, and "
+                         "there is none", "Name one with --config, or leave it out.")
+    idle = [text for name, text in said.items() if name in _OF_FIX]
+    if idle and not {"script", "output"} & said.keys():
+        raise InputError(f"{' and '.join(idle)} would do nothing here", "it is what --script and -o start from",
                          "Add -o precision.json, or leave it out.")
     return True
 
 
 def compare_dumps(asked: Asked) -> None:
     """Compares, prints and writes; ends with exit code 1 if a tensor is over the threshold."""
-    from trt_tui.cli.headless import compared_dumps
-    from trt_tui.core.measure.dumped import to_raise
+    from trt_tui.cli.headless import Writer, compared_dumps
+    from trt_tui.core.precision import Precision
 
-    arguments = {"data": asked.first, "calib_data": asked.second}
-    places = check_places(asked.network or asked.first, arguments, asked.config_path, asked.json_path, asked.script,
-                          asked.output, config_to=asked.output)
-    with compared_dumps(asked.first, asked.second, asked.threshold, asked.network, asked.config_path, asked.force,
-                        places) as (session, found):
-        outline = session.preview
-        raised = to_raise(found.tensors)
-        texts: list[tuple[str | None, Any]] = [(asked.json_path, lambda _: _record(found, asked.threshold))]
-        if raised:
-            texts += [(asked.script, lambda _: _script(found, raised, outline, asked.script or "")),
-                      (asked.output, lambda _: session.precision_text([one.group for one in raised if one.group]))]
-        write_outputs(texts, session)
-        if asked.json_path != "-":
-            print_table("\n".join(_table(found, asked)))
-        if not raised and (asked.script or asked.output):
-            click.echo("Nothing is over the threshold, so there is nothing to mend and nothing was written for it.",
-                       err=True)
-    if raised:
+    options = asked.options
+    arguments = {"data": asked.first, "calib_data": asked.second,
+                 "calib_cache": options.calib_cache if options is not None else None}
+    places = check_places(options.model if options is not None else asked.first, arguments, asked.config_path,
+                          *((asked.script,) if asked.script is not None else ()), asked.json_path, asked.output,
+                          kind=asked.kind if asked.script is not None else "", config_to=asked.output)
+    if options is None:
+        with compared_dumps(asked.first, asked.second, asked.threshold, places) as found:
+            _show(asked, found)
+    else:
+        with Writer(options, asked.config_path, force=asked.force, default=Precision.FP16, writes=places) as writer:
+            found = writer.compare_dumps(asked.first, asked.second, asked.threshold)
+            _show(asked, found)
+            if asked.script is not None or asked.output is not None:
+                _write_fix(asked, writer, found)
+    if any(one.over for one in found.tensors):
         sys.exit(int(ExitCode.TOLERANCE_NOT_MET))
 
 
-def _script(found: DumpsCompared, raised: list[TensorErrors], outline: Outline | None, path: str) -> str:
-    from pathlib import Path
+def _show(asked: Asked, found: DumpsCompared) -> None:
+    """Writes the record and prints the table."""
+    write_outputs([(asked.json_path, lambda _: _record(found, asked.threshold, asked.options is not None))], None)
+    if asked.json_path != "-":
+        print_table("\n".join(_table(found, asked)))
 
-    from trt_tui.core.exporters.raising import raising_script
 
-    tensors = dict.fromkeys(one.name for one in raised)
-    if outline is not None:
-        for one in raised:
-            for layer in outline.group(one.group).layers if one.group else ():
-                tensors |= dict.fromkeys(outline.layer(layer).outputs)
-    return raising_script(list(tensors), f"Of {found.first} and {found.second}.", Path(path).name)
+def _write_fix(asked: Asked, writer: Writer, found: DumpsCompared) -> None:
+    """Writes the script and the precision.json that keep the layers at fault in FP32, and says how they are used.
+
+    Raises:
+        InputError: the script cannot be told the config, or ranges are missing; nothing is written then.
+    """
+    from trt_tui.core.measure.dumped import groups_to_raise
+    from trt_tui.words import first_few, visible
+
+    groups = groups_to_raise(found.tensors)
+    if not groups:
+        over = any(one.over for one in found.tensors)
+        why = "No layer can be given a precision that makes a tensor over the threshold" if over \
+            else "Nothing is over the threshold, so there is nothing to mend"
+        click.echo(f"{why}: nothing was written for it.", err=True)
+        return
+    if not writer.raise_groups(groups):
+        click.echo(f"The config keeps {visible(first_few(groups))} in FP32 already, so nothing was written. Was the "
+                   "engine built with this config, and do both dumps come from the same inputs?", err=True)
+        return
+    writer.take_cache()
+    lacking = writer.lacking_ranges()
+    if asked.script is not None:
+        if lacking:
+            raise InputError(
+                f"{asked.script} needs ranges of INT8 tensors",
+                f"{len(lacking)} tensors have none, {visible(lacking[0])} among them",
+                "Name the calibration cache that the engine was built with: --calib-cache FILE. Without a cache leave "
+                "--script out: -o writes the config, and trt-tui export takes it with --data.")
+        written = writer.export(asked.kind, asked.script)
+        for line in (*written.lines, *(f"Wrote {path}" for path in written.paths)):
+            click.echo(visible(line), err=True)
+    write_outputs([(asked.output, lambda writer: writer.precision_text(found.sha256))], writer)
+    for line in _next_steps(asked, writer.outline, bool(lacking)):
+        click.echo(f"Next: {visible(line)}", err=True)
+
+
+def _next_steps(asked: Asked, network: Outline, lacks_ranges: bool) -> list[str]:
+    """Commands that build and check what was written."""
+    lines = []
+    if asked.script is not None:
+        quoted = shlex.quote(asked.script)
+        lines.append(f"sh {quoted} 10-weak builds an engine with TensorRT 8.6 to 10; without arguments it lists the "
+                     "others." if asked.kind == "trtexec" else f"the command that builds an engine with TensorRT 8.6 "
+                     f"to 10 stands at the top of {asked.script}.")
+        open_sizes = [info.name for info in network.inputs if info.shape is None
+                      or any(not isinstance(size, int) for size in info.shape)]
+        if open_sizes and asked.options is not None and not asked.options.shapes:
+            lines.append(f"add --shapes {open_sizes[0]}:MIN:OPT:MAX, since the network leaves sizes open and the "
+                         "builder takes 1 for each.")
+    if asked.output is not None:
+        command = f"trt-tui {{}} {shlex.quote(str(network.path))} --config {shlex.quote(asked.output)}"
+        lines.append(f"{command.format('compare')} --data D shows what the config yields"
+                     + (", and calibrates, since the config has no ranges." if lacks_ranges else "."))
+        lines.append(f"{command.format('export')} --format onnx -o typed.onnx writes the network for TensorRT 10 and "
+                     "later" + (", with --data D." if lacks_ranges else "."))
+    return lines
 
 
 def _table(found: DumpsCompared, asked: Asked) -> list[str]:
@@ -143,6 +236,8 @@ def _table(found: DumpsCompared, asked: Asked) -> list[str]:
     for where, names in ((found.first, found.only_first), (found.second, found.only_second)):
         if names:
             lines.append(f"only in {where}: {words.first_few(names)}")
+    if foreign := [one.name for one in found.tensors if one.foreign]:
+        lines.append(f"not in the network: {words.first_few(foreign)}")
     worst = sorted(range(len(found.tensors)), key=lambda index: -found.tensors[index].relative)[:asked.top_k]
     first = next((index for index, one in enumerate(found.tensors) if one.over), None)
     shown = sorted({*worst, *([first] if first is not None else [])})
@@ -150,16 +245,23 @@ def _table(found: DumpsCompared, asked: Asked) -> list[str]:
     for index in shown:
         one = found.tensors[index]
         errors = one.errors
-        mark = "over, begins here" if one.begins else "over" if one.over else ""
-        rows.append([one.name, "x".join(map(str, one.shape)) or "1", errors.figure(""), words.cosine(errors.cosine),
+        mark = _mark(one)
+        rows.append([one.name, "x".join(map(str, one.shape)) or "1", one.figure, words.cosine(errors.cosine),
                      words.number(errors.max_abs), words.number(errors.mean_abs), words.number(one.max_relative),
-                     words.number(one.mean_relative), str(errors.bad), mark])
+                     words.number(one.mean_relative), str(one.bad), mark])
     if len(shown) < len(found.tensors):
         lines.append(f"the worst {len(shown)} of them, in network order (--top-k):")
     return [*lines, "", *words.table(rows, flush_left=2), "", *found.advice]
 
 
-def _record(found: DumpsCompared, threshold: float) -> str:
+def _mark(one: TensorErrors) -> str:
+    """What the last column says of a tensor."""
+    if one.over:
+        return "over, begins here" if one.begins else "over"
+    return "scaled" if one.scaled else "NaN in both" if one.nan_in_both else ""
+
+
+def _record(found: DumpsCompared, threshold: float, with_network: bool) -> str:
     """The comparison as schema ``dumps-v1``."""
     from trt_tui.core.measure.record import errors_record
 
@@ -168,7 +270,10 @@ def _record(found: DumpsCompared, threshold: float) -> str:
 
     tensors = {one.name: {**errors_record(one.errors), "shape": list(one.shape), "relative": finite(one.relative),
                           "max_relative": finite(one.max_relative), "mean_relative": finite(one.mean_relative),
-                          "over": one.over, "begins": one.begins, **({"group": one.group} if one.group else {})}
+                          "not_finite_in_first": one.first_bad, "nan_in_both": one.nan_in_both,
+                          "masked": one.masked, **({"scaled": True} if one.scaled else {}),
+                          "over": one.over, "begins": one.begins, **({"group": one.group} if one.group else {}),
+                          **({"in_network": not one.foreign} if with_network else {})}
                for one in found.tensors}
     return json.dumps({
         "format": "trt-tui/dumps", "version": 1, "first": found.first, "second": found.second,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -13,12 +13,15 @@ from typing import Any, TypeVar
 
 from trt_tui.cli.interrupts import held
 from trt_tui.cli.progress import Bar
+from trt_tui.core.calibration.calibrate import Calibration
 from trt_tui.core.engines.failures import NoEngine
 from trt_tui.core.engines.inspector import EngineReport
 from trt_tui.core.engines.preview import Preview
+from trt_tui.core.lowering.lowered import told_as
 from trt_tui.core.measure.comparison import Verdict
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.keeping import default_rules_note, with_kept
+from trt_tui.core.moves.smooth import Smooth
 from trt_tui.core.precision import Precision
 from trt_tui.core.search import lowered_beside, lowest
 from trt_tui.errors import CancelledError, ExitCode, TrtTuiError
@@ -59,7 +62,7 @@ def _opened(options: Options, writes: Iterable[str] = (), *, opens: bool = True,
 @contextmanager
 def compare_session(options: Options, config_path: str | None, target: str | None, force: bool,
                     layers: str, engines: bool = False, marked: bool = False, writes: Iterable[str] = (),
-                    outputs_path: str | None = None) -> Iterator[Session]:
+                    outputs_path: str | None = None, saved_runs: Sequence[str] = ()) -> Iterator[Session]:
     """A session in which everything a comparison shows has been measured.
 
     Args:
@@ -67,7 +70,8 @@ def compare_session(options: Options, config_path: str | None, target: str | Non
         writes: Places that will be written.
         engines: Build each run's engine too, and judge it. One that cannot be built has the reason in its place.
         marked: And look into second engines that have the groups' results as outputs.
-        outputs_path: Where the outputs of each run are to be written.
+        outputs_path: Where the outputs of runs are to be written.
+        saved_runs: The runs whose outputs are written; all of them by default.
 
     Raises:
         TrtTuiError: the child process failed or died.
@@ -96,7 +100,7 @@ def compare_session(options: Options, config_path: str | None, target: str | Non
             session.measure_stages()
             drain()
             if outputs_path is not None:
-                session.save_outputs(outputs_path)
+                session.save_outputs(outputs_path, saved_runs)
                 drain()
         except KeyboardInterrupt:
             runs = session.run_configs()
@@ -312,28 +316,14 @@ def _raised(error: ev.Failed | ev.Died) -> TrtTuiError:
 
 
 @contextmanager
-def compared_dumps(first: str, second: str, threshold: float, model: str | None, config_path: str | None, force: bool,
-                   writes: Iterable[str]) -> Iterator[tuple[Session, ev.DumpsCompared]]:
-    """A session in which two dumps have been compared, with the network that they are of where one is named.
-
-    Its config is that of the file, else FP16 throughout.
-
-    Args:
-        threshold: Of the relative error of a tensor.
-
-    Raises:
-        TrtTuiError: the network, the config or a dump is refused, or the child process failed or died.
-    """
-    with _opened(Options(model or ""), writes, opens=model is not None, config_path=config_path, force=force, lean=True
-                 ) as (session, drain, _):
-        if config_path is None:
-            session.history.apply(session.with_default_rules(PrecisionConfig.uniform(Precision.FP16)))
+def compared_dumps(first: str, second: str, threshold: float, writes: Iterable[str]) -> Iterator[ev.DumpsCompared]:
+    """Two dumps that have been compared, of a network that is not named; see `Writer.compare_dumps`."""
+    with _opened(Options(""), writes, opens=False, lean=True) as (session, drain, _):
         session.ask(rq.CompareDumps(first, second, threshold))
         drain()
-        answer = session.answered
-        assert isinstance(answer, ev.DumpsCompared), "a request that is done was answered"
+        assert isinstance(session.answered, ev.DumpsCompared), "a request that is done was answered"
         with held():
-            yield session, answer
+            yield session.answered
 
 
 class Writer:
@@ -344,6 +334,7 @@ class Writer:
         config_path: The config, None for everything in one precision.
         precision: That precision.
         force: Take a config made for another structure.
+        default: The precision without either, of a network that has none of its own.
         writes: Files that will be written; refused if the network's weights lie there.
         builds: Refuse to read it if no TensorRT works.
 
@@ -357,7 +348,8 @@ class Writer:
     """
 
     def __init__(self, options: Options, config_path: str | None = None, precision: str | None = None,
-                 force: bool = False, *, writes: Iterable[str] = (), builds: bool = False) -> None:
+                 force: bool = False, *, default: Precision = Precision.INT8, writes: Iterable[str] = (),
+                 builds: bool = False) -> None:
         with ExitStack() as opened:
             self._session, self._drain, _ = opened.enter_context(_opened(
                 options, writes, builds=builds, config_path=config_path, force=force, lean=True))
@@ -368,7 +360,7 @@ class Writer:
                 precision = Precision.FILE.value
             self.config = self._session.config
             if precision is not None or config_path is None:
-                uniform = PrecisionConfig.uniform(Precision(precision or Precision.INT8), options.other, options.tf32)
+                uniform = PrecisionConfig.uniform(Precision(precision or default), options.other, options.tf32)
                 self.config = _with_rules(self._session, uniform).with_moves(self._session.config.ranges)
                 _say_rules(self._session, self.config)
             self._given, self._method = (given.by_codes, given.method) if given is not None else ({}, "")
@@ -383,6 +375,41 @@ class Writer:
     def export(self, kind: str, path: str) -> ev.Exported:
         """Writes a format of `trt_tui.core.exporters.production.EXPORT_FORMATS`; returns what was written."""
         return self._answer(rq.Export(kind, path, self.config, self._given, self._method), ev.Exported)
+
+    def compare_dumps(self, first: str, second: str, threshold: float) -> ev.DumpsCompared:
+        """Compares two dumps of the network; `threshold` is of the relative error of a tensor."""
+        norms = [self.outline.free.norms[group] for group in self.config.of(Smooth)]
+        scaled = [tensor for norm in norms for tensor in norm.scaled]
+        scaled += [tensor for norm in norms if norm.scale for tensor in self.outline.layer(norm.scale[0]).outputs[:1]]
+        return self._answer(rq.CompareDumps(first, second, threshold, tuple(scaled)), ev.DumpsCompared)
+
+    def take_cache(self) -> None:
+        """Adds the ranges of the calibration cache that the options name to those of the config."""
+        if self._session.options.calib_cache is not None:
+            given = self._session.given or Calibration("", 0, "", {})
+            self._session.ask(rq.UseRanges(given, True))
+            self._drain()
+
+    def precision_text(self, sha256: str) -> str:
+        """The text of precision.json, with the ranges that are known; `sha256` is that of the network."""
+        return self._session.precision_text(self.config, sha256)
+
+    def raise_groups(self, names: Iterable[str]) -> list[str]:
+        """Raises groups to FP32, since two dumps say so; returns those that were not there before."""
+        groups = [group for name in names if self.config.precision_of(group := self.outline.group(name))
+                  is not Precision.FP32]
+        self.config = self.config.with_groups(groups, Precision.FP32, "dumps")
+        return [group.name for group in groups]
+
+    def lacking_ranges(self) -> list[str]:
+        """Returns the tensors that are quantized and whose range is not known."""
+        session = self._session
+        known = session.calibration or session.given
+        config = told_as(self.outline, self.config)
+        has = {*(known.ranges if known is not None else ()), *config.ranges}
+        return [tensor for tensor in dict.fromkeys(
+            site.tensor for group in self.outline.groups for site in group.ranged(config.precision_of(group)))
+            if tensor not in has]
 
     def subgraph(self, path: str, start: tuple[str, ...], stop: tuple[str, ...]) -> ev.Exported:
         """Writes the part of the network between some tensors as a folder; returns what was written."""

@@ -7,6 +7,8 @@ import secrets
 import stat
 import tempfile
 from collections.abc import Iterator
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
@@ -26,9 +28,80 @@ def write_atomic(path: Path | str, data: bytes | str) -> None:
         stream.write(data.encode("utf-8", "backslashreplace") if isinstance(data, str) else data)
 
 
+@dataclass(frozen=True)
+class _Pending:
+    """A file that is written and takes its place when the transaction ends."""
+
+    temporary: Path
+    target: Path
+    path: Path
+    mode: int | None
+
+    def commit(self) -> None:
+        """Replaces the target, whose permissions stay."""
+        with cannot_write(self.path):
+            if self.mode is not None:
+                os.chmod(self.temporary, self.mode & 0o7777)
+            os.replace(self.temporary, self.target)
+
+
+@dataclass
+class _Transaction:
+    """The files of a `file_transaction` in the order of writing, and what removes those that never take their place."""
+
+    files: list[_Pending] = field(default_factory=list)
+    temporaries: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+
+
+_transaction: ContextVar[_Transaction | None] = ContextVar("file_transaction", default=None)
+
+
+@contextlib.contextmanager
+def file_transaction() -> Iterator[None]:
+    """In this block `atomic` writes files that take their places when it ends: all of them, or none if it raises.
+
+    A block within another one is part of it. Devices and pipes are written at once.
+
+    Raises:
+        InputError: a file cannot take its place. Those before it are removed, unless they replaced others.
+    """
+    if _transaction.get() is not None:
+        yield
+        return
+    transaction = _Transaction()
+    token = _transaction.set(transaction)
+    try:
+        with transaction.temporaries:
+            yield
+            for number, file in enumerate(transaction.files):
+                try:
+                    file.commit()
+                except BaseException:
+                    for done in transaction.files[:number]:
+                        if done.mode is None:
+                            _remove(done.target)
+                    raise
+    finally:
+        _transaction.reset(token)
+
+
+def content_path(path: Path) -> Path:
+    """The path of a file's content: a temporary file if the transaction that is under way has written it."""
+    transaction, target = _transaction.get(), Path(os.path.realpath(path))
+    pending = transaction.files if transaction is not None else ()
+    return next((file.temporary for file in reversed(pending) if file.target == target), path)
+
+
+def _remove(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        path.unlink()
+
+
 @contextlib.contextmanager
 def atomic(path: Path | str) -> Iterator[BinaryIO]:
     """A stream whose content takes the place of ``path`` when the block ends, and is dropped if it raises.
+
+    In a `file_transaction` it takes the place when that ends.
 
     A symbolic link stays one: the file that it points to is replaced. A replaced file keeps its permissions. Only a
     regular file is replaced; a device or a pipe is written to.
@@ -54,18 +127,19 @@ def atomic(path: Path | str) -> Iterator[BinaryIO]:
         clear_beside(target)
         temporary = temporary_beside(target, secrets.token_hex(4))
         descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | getattr(os, "O_BINARY", 0), 0o666)
-        try:
-            with dropped_with_process(temporary), os.fdopen(descriptor, "wb") as stream:
+        with contextlib.ExitStack() as dropped:
+            dropped.callback(_remove, temporary)  # without effect once it took its place
+            dropped.enter_context(dropped_with_process(temporary))
+            with os.fdopen(descriptor, "wb") as stream:
                 yield stream
                 stream.flush()
                 os.fsync(stream.fileno())
-            if mode is not None:
-                os.chmod(temporary, mode & 0o7777)
-            os.replace(temporary, target)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
-            raise
+            file = _Pending(temporary, target, path, mode)
+            if (transaction := _transaction.get()) is None:
+                file.commit()
+            else:
+                transaction.files.append(file)
+                transaction.temporaries.push(dropped.pop_all())
 
 
 def is_special(path: Path | str) -> bool:
@@ -104,6 +178,8 @@ def cannot_write(path: Path) -> Iterator[None]:
             cause, next_step = f"folder {path.parent} does not exist", "Make the folder or choose another place."
         elif isinstance(error, IsADirectoryError):
             cause, next_step = "it is a folder", "Name a file."
+        elif error.errno == errno.ENAMETOOLONG:
+            next_step = "Choose a shorter name; an export adds endings like .typed.onnx to it."
         elif error.errno == errno.ENXIO:
             cause, next_step = "nothing reads from it", "Start what reads from it first, or name a file."
         else:

@@ -451,9 +451,10 @@ class DumpsCompared(Event):
 
     Attributes:
         first, second: What they are called.
-        tensors: Those of both, in network order where a network is open.
+        tensors: Those of both, in network order where a network is open; behind them those that it does not have.
         only_first, only_second: Those of one alone.
         advice: What that says and what to try, in sentences.
+        sha256: Hash of the network that is open and its external data, "" if none is.
     """
 
     first: str
@@ -463,6 +464,7 @@ class DumpsCompared(Event):
     only_first: tuple[str, ...]
     only_second: tuple[str, ...]
     advice: tuple[str, ...]
+    sha256: str = ""
 
 
 @dataclass(frozen=True)

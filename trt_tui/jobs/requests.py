@@ -309,11 +309,13 @@ class CompareDumps:
     Attributes:
         first, second: ``FILE`` or ``FILE:RUNNER``.
         threshold: Of the relative error of a tensor.
+        scaled: Tensors of the network whose channels a config scales.
     """
 
     first: str
     second: str
     threshold: float
+    scaled: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,7 @@ class Job:
 
 JOBS: dict[type[rq.Request], Job] = {
     rq.Calibrate: Job(calibrating.run, Urgency.OPENING),
-    rq.UseRanges: Job(calibrating.use, Urgency.OPENING),
+    rq.UseRanges: Job(calibrating.use, Urgency.OPENING, measures=False),
     rq.Preflight: Job(preflight.run, Urgency.VERDICT),
     rq.Compare: Job(comparing.run, Urgency.FIRST_VERDICT),
     rq.WhatIf: Job(whatif.run, Urgency.WHAT_IF),
@@ -137,7 +137,7 @@ class Worker:
                 yield from exporting.write_text(self.place.workspace, report, request)
                 return
             if isinstance(request, rq.CompareDumps):
-                yield from comparing_dumps.run(self.place.workspace, report, request)
+                yield from comparing_dumps.run(self.place.workspace, self.store, report, request)
                 return
             workspace = self.place.opened()
             job = JOBS[type(request)]

@@ -1,6 +1,6 @@
 """What a session hands out: the comparison as a record, the text of precision.json, what to look at in engines."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from trt_tui import __version__
@@ -19,7 +19,7 @@ from trt_tui.core.measure.record import (
 )
 from trt_tui.core.measure.stages import PRODUCTION, Stage, diverges, is_tested
 from trt_tui.core.moves import file as config_file
-from trt_tui.core.precision import Precision
+from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.errors import InputError
 from trt_tui.jobs import requests as rq
 from trt_tui.session.config_results import ENGINE_RUN, EXECUTED_RUN, SIMULATED_RUN
@@ -72,15 +72,17 @@ class Recorded(State):
         return {SIMULATED_RUN: run, EXECUTED_RUN: executed_key(run), ENGINE_RUN: f"{run}-engine",
                 EXPORTED: EXPORTED if run == first else f"{run}-{EXPORTED}"}
 
-    def precision_text(self, groups: Iterable[str]) -> str:
-        """The text of precision.json with some groups of a network that is open, by name, raised to FP32: two dumps say
-        so, and nothing was measured."""
+    def precision_text(self, config: PrecisionConfig, sha256: str) -> str:
+        """The text of precision.json for a network that is open and of which nothing was measured.
+
+        Args:
+            sha256: Of the network and its external data.
+        """
         outline = self.preview
         if outline is None:
             raise InputError("nothing is open yet", "", "Wait for the network.")
-        raised = [outline.group(name) for name in dict.fromkeys(groups)]
-        config = self.config.with_groups(raised, Precision.FP32, "dumps")
-        return config_file.config_text(outline, config, self.given, made_with=self.made_with())
+        return config_file.config_text(outline, config, self.calibration or self.given, made_with=self.made_with(),
+                                       sha256=sha256)
 
     def precision_json(self) -> str:
         """The text of precision.json: the config with ranges, tolerance and evidence."""

@@ -5,7 +5,8 @@ A `Session` owns no thread and draws nothing. It sends requests to the child pro
 by the child process, so that a closed terminal loses nothing.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+import os
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
@@ -263,7 +264,7 @@ class Session(Changing):
             raise InputError(f"unknown format {kind}", f"there are {', '.join(files)}", "")
         beside = production.companions(kind, path).values()
         for other in () if overwrite else (path, *beside):
-            if other.exists():
+            if os.path.exists(other):  # also of a name that is too long, which Path.exists() raises for
                 why = "" if other == path else "it is written beside the other"
                 raise InputError(f"{other} exists", why, "Choose another name, or overwrite it.")
         self._refuse_what_is_read([path, *beside], None if kind == "precision.json" else self.config_path)
@@ -290,10 +291,15 @@ class Session(Changing):
         """Has the child process write a group as a folder that shows its fault by itself."""
         self.ask(rq.WriteSubgraph(str(Path(path).expanduser()), self.config, group=group.name))
 
-    def save_outputs(self, path: str) -> None:
-        """Has the child process write the outputs of FP32 and of each run, on all samples."""
-        runs = {"fp32": PrecisionConfig.uniform(Precision.FP32)}
-        for run, config in self.run_configs().items():
+    def save_outputs(self, path: str, names: Sequence[str] = ()) -> None:
+        """Has the child process write the outputs of runs on all samples.
+
+        Args:
+            names: Of `SAVED_RUNS`; by default FP32 and each run, of several with one config the first.
+        """
+        every = {"fp32": PrecisionConfig.uniform(Precision.FP32), **self.run_configs()}
+        runs = {name: every[name] for name in names}
+        for run, config in () if names else every.items():
             if config not in runs.values():
                 runs[run] = config
         self.ask(rq.SaveOutputs(path, runs))

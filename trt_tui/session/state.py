@@ -44,6 +44,10 @@ RUNS = ("fp16", "int8", "config")
 """The runs of the verdict, in the order they are shown."""
 
 
+SAVED_RUNS = ("fp32", *RUNS)
+"""The runs whose outputs can be written."""
+
+
 class State:
     """What is known so far; None, "" or empty if it is not known yet. It sends no requests and draws nothing.
 

@@ -41,6 +41,7 @@ from trt_tui.core.precision import Precision
 from trt_tui.core.production import Production
 from trt_tui.core.runner import TensorInfo
 from trt_tui.errors import InputError
+from trt_tui.files.reading import regular
 from trt_tui.files.writing import atomic, write_atomic
 from trt_tui.words import number, plural, visible
 
@@ -219,6 +220,7 @@ def _carried(folder: Path, production: Production) -> Production:
         shutil.copyfile(production.timing_cache, folder / TIMINGS)
     plugins = _named(production)
     for place, path in zip(plugins, production.plugins, strict=True):
+        regular(Path(path))
         (folder / "plugins").mkdir(exist_ok=True)
         shutil.copyfile(path, folder / place)
     return replace(production, timing_cache=TIMINGS, plugins=plugins)
@@ -290,8 +292,9 @@ def _verify_script(bundle: Bundle, iterations: Sequence[Iteration], allowed: Map
     needed = "samples" if eleven else INPUTS
     text += f"""
 if [ ! -e {INPUTS} ] || [ ! -e {REFERENCE} ]; then
-    echo "no samples: put {INPUTS} (as polygraphy run --save-inputs writes it) and {REFERENCE}" >&2
-    echo "(trt-tui compare MODEL --data D --save-outputs {REFERENCE}) here" >&2
+    cat >&2 <<'END'
+{_ways_to_samples(bundle, allowed)}
+END
     exit 2
 fi
 check() {{
@@ -325,13 +328,28 @@ esac
 """
 
 
+def _ways_to_samples(bundle: Bundle, allowed: Mapping[str, float]) -> str:
+    """What `verify.sh` says if the folder has no samples: the commands that make some. A good engine passes on both."""
+    raw = " and the folder whole/samples" if bundle.release == "11" else ""
+    outputs = " ".join(shlex.quote(visible(name)) for name in allowed)
+    return f"""\
+There are no samples in this folder. MODEL is {visible(bundle.network.name)} in FP32. In this folder, make
+the samples of the export again, from its data D, and copy {INPUTS}, {REFERENCE}{raw} here:
+
+    trt-tui export MODEL --config precision.json --data D --format bundle --for {bundle.release} -o whole
+
+Or put other inputs of the same kind here as {INPUTS}, as polygraphy run --save-inputs writes it, and compute:
+
+    polygraphy run MODEL --onnxrt --onnx-outputs {outputs} --load-inputs {INPUTS} --save-outputs {REFERENCE}"""
+
+
 def _trtexec_checks(bundle: Bundle, iterations: Sequence[Iteration], allowed: Mapping[str, float], folder: str) -> str:
     """A run of trtexec for each sample and output: it takes one threshold, which counts for all that it is given."""
     names = {*allowed, *(name for one in iterations for name in one.inputs)}
     if any(character in name for name in names for character in ",:'"):
         return ('    echo "trtexec splits the names of this network\'s inputs and outputs: use Polygraphy" >&2\n'
                 "    exit 2\n")
-    lines = [f'    [ -d {folder} ] || {{ echo "no {folder}: trtexec reads raw files" >&2; exit 2; }}']
+    lines = [f'    [ -d {folder} ] || {{ echo "no folder {folder}: an export with samples has it" >&2; exit 2; }}']
     common = [f"--loadEngine={ENGINE}", "--iterations=1", "--duration=0", "--warmUp=0", "--accuracyAlgorithm=l1"]
     common += [f"--staticPlugins={path}" for path in _named(bundle.production)]
     for at, one in enumerate(iterations):

@@ -23,7 +23,7 @@ from trt_tui.core.lowering.typed import multiplies_codes
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import UNSAFE_OPSET
 from trt_tui.errors import InputError
-from trt_tui.files.writing import atomic, cannot_write
+from trt_tui.files.writing import atomic, cannot_write, content_path, file_transaction
 
 MOST_INLINE_BYTES = (1 << 31) - (1 << 26)
 """Weights of more bytes than this together go into a data file: a protobuf file ends at 2 GiB, and nodes need room."""
@@ -118,30 +118,23 @@ def export_typed(lowered_model: ir.Model, network: Network, path: Path | str, *,
     """
     path = Path(path)
     _refuse_source(path, network)
-    made: list[Path] = []
-    try:
-        # Files are renamed when the block ends, the data file before the ONNX file that refers to it.
-        with cannot_write(path), contextlib.ExitStack() as files:
-            output = files.enter_context(atomic(path))
-            model, written = lowered_model, ""
-            if sum(tensor.nbytes for tensor in _inline(model.graph)) > most_inline_bytes:
-                model = lowered_model.clone()
-                written = _free_name(path, network)
-                stream = files.enter_context(atomic(path.with_name(written)))
-                _move_weights(model.graph, stream, written)
-                stream.flush()
-            proto = ir.to_proto(model)
-            data = _bring_data(proto, written, network, path, made)
-            if proto.ByteSize() >= 1 << 31:
-                raise InputError(f"{path} cannot be written", "its nodes alone take over 2 GB",
-                                 "Store the network's constants as initializers and open it again.")
-            output.write(proto.SerializeToString(deterministic=True))
-            output.flush()
-    except BaseException:
-        for file in made:
-            with contextlib.suppress(OSError):
-                file.unlink()
-        raise
+    # The data file takes its place before the ONNX file that refers to it.
+    with cannot_write(path), file_transaction(), contextlib.ExitStack() as files:
+        output = files.enter_context(atomic(path))
+        model, written = lowered_model, ""
+        if sum(tensor.nbytes for tensor in _inline(model.graph)) > most_inline_bytes:
+            model = lowered_model.clone()
+            written = _free_name(path, network)
+            stream = files.enter_context(atomic(path.with_name(written)))
+            _move_weights(model.graph, stream, written)
+            stream.flush()
+        proto = ir.to_proto(model)
+        data = _bring_data(proto, written, network, path)
+        if proto.ByteSize() >= 1 << 31:
+            raise InputError(f"{path} cannot be written", "its nodes alone take over 2 GB",
+                             "Store the network's constants as initializers and open it again.")
+        output.write(proto.SerializeToString(deterministic=True))
+        output.flush()
     return WrittenModel(path, data)
 
 
@@ -169,7 +162,7 @@ def weights_apart(lowered_model: ir.Model) -> tuple[bytes, dict[str, np.ndarray]
 def _refuse_source(path: Path, network: Network) -> None:
     for own in (network.path, *network.external_files):
         if os.path.realpath(path) == os.path.realpath(own) or (
-                path.exists() and own.exists() and os.path.samefile(path, own)):
+                os.path.exists(path) and own.exists() and os.path.samefile(path, own)):
             raise InputError(f"{path} is the network itself", "an export never replaces the file it was made from",
                              "Choose another name.")
 
@@ -211,19 +204,18 @@ def _external_protos(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
         yield from (tensor for tensor in tensors if tensor.data_location == onnx.TensorProto.EXTERNAL)
 
 
-def _bring_data(proto: onnx.ModelProto, written: str, network: Network, path: Path,
-                made: list[Path]) -> tuple[Path, ...]:
-    """Points every external tensor to a file beside the export; all such files. Copies are noted in ``made``."""
+def _bring_data(proto: onnx.ModelProto, written: str, network: Network, path: Path) -> tuple[Path, ...]:
+    """Points every external tensor to a file beside the export; all such files."""
     names: dict[str, str] = {}
     for tensor in _external_protos(proto.graph):
         entry = next(entry for entry in tensor.external_data if entry.key == "location")
         if entry.value != written and entry.value not in names:
-            names[entry.value] = _bring(entry.value, network, path, made)
+            names[entry.value] = _bring(entry.value, network, path)
         entry.value = names.get(entry.value, entry.value)
     return (*(path.parent / name for name in names.values()), *([path.with_name(written)] if written else []))
 
 
-def _bring(location: str, network: Network, path: Path, made: list[Path]) -> str:
+def _bring(location: str, network: Network, path: Path) -> str:
     """Copies a data file of the source beside the export unless it is there; its location for the export."""
     folder = network.path.parent
     if os.path.realpath(folder) == os.path.realpath(path.parent):
@@ -233,14 +225,13 @@ def _bring(location: str, network: Network, path: Path, made: list[Path]) -> str
         raise InputError(f"external data of {network.name} cannot be read", f"{source.name} is missing",
                          "Put the data file beside the .onnx file, under the name it was exported with.")
     name, count = source.name, 0
-    while (target := path.with_name(name)) == path or os.path.lexists(target):
-        if target != path and _is_copy(source, target):
+    while (target := path.with_name(name)) == path or os.path.lexists(content_path(target)):
+        if target != path and _is_copy(source, content_path(target)):
             return name
         count += 1
         name = f"{source.stem}_{count}{source.suffix}"
     with atomic(target) as stream, open(source, "rb") as data:
         _copy(data, stream)
-    made.append(target)
     return name
 
 

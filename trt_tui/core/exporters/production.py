@@ -22,6 +22,7 @@ from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
 from trt_tui.core.production import Production
 from trt_tui.errors import InputError
+from trt_tui.files.writing import file_transaction
 
 _Ranges = Mapping[str, float]
 _Shapes = Mapping[str, ShapeRange] | None
@@ -52,6 +53,8 @@ def write(kind: str, path: Path, network: Network, config: PrecisionConfig, rang
           production: Production | None = None, method: str = "") -> list[Path]:
     """Writes a config in a format of `EXPORT_FORMATS`; returns every file that was written, ``path`` first.
 
+    If a file cannot be written, none is, and files that were there stay as they were.
+
     Args:
         ranges: Calibrated amax by tensor name, in the tensors' own units.
         shapes: The optimization profile by input name.
@@ -68,7 +71,8 @@ def write(kind: str, path: Path, network: Network, config: PrecisionConfig, rang
     if kind not in writers:
         raise InputError(f"unknown format {kind}", f"there are {', '.join(writers)}", "")
     refuse_over([path, *companions(kind, path).values()], [network.path, *network.external_files])
-    return writers[kind](path, network, config, ranges, shapes, production, method)
+    with file_transaction():
+        return writers[kind](path, network, config, ranges, shapes, production, method)
 
 
 def trtexec_lines(network: Network, config: PrecisionConfig, ranges: Mapping[str, float], files: trtexec.Files,

@@ -1,5 +1,6 @@
 """Writing files for production and for people."""
 
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -47,9 +48,9 @@ class Exports(Controller):
                                  "layer. Any part: trt-tui export --format subgraph --from T --to T.")
             refuse_folder(path)
             self._ask(lambda: session.export_group(path, group))
-        elif path.is_dir():
+        elif os.path.isdir(path):
             raise InputError(f"{path} is a folder", "", "Name a file in it.")
-        elif path.exists():
+        elif os.path.exists(path):
             self._question(Question(f"{path} exists. Overwrite it?", "overwrite", "keep it"),
                            lambda yes: session.export(kind, path, True) if yes else None)
         else:
