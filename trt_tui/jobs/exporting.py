@@ -6,7 +6,7 @@ from pathlib import Path
 from trt_tui.core.calibration.cache import read_header
 from trt_tui.core.data.places import refuse_over
 from trt_tui.core.exporters import production
-from trt_tui.core.exporters.onnx import export_typed, loading_note
+from trt_tui.core.exporters.onnx import export_typed, loading_note, matching_note
 from trt_tui.core.lowering.applied import hidden_note
 from trt_tui.core.lowering.lowered import told_as
 from trt_tui.core.lowering.releases import refuse_cubic_grids
@@ -99,5 +99,5 @@ def write_typed(network: Network, config: PrecisionConfig, ranges: Mapping[str, 
             else precision.label
         counts[label] = counts.get(label, 0) + 1
     lines = [", ".join(f"{plural(count, 'group')} in {label}" for label, count in sorted(counts.items())), *typed.notes,
-             *filter(None, (loading_note(typed.model),))]
+             *filter(None, (loading_note(typed.model), matching_note(typed.model)))]
     return [written.path, *written.data], lines

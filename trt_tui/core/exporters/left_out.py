@@ -46,8 +46,12 @@ def left_out(network: Network, config: PrecisionConfig, beside: str, ranges: Col
     return {**({"moves": lines} if lines else {}), **({"ranges": scaled} if scaled else {})}
 
 
-def left_out_weak(network: Network, config: PrecisionConfig, beside: str, weak: Weak) -> Mapping[str, Any]:
+def left_out_weak(network: Network, config: PrecisionConfig, beside: str, weak: Weak,
+                  ranges: Collection[str] | None = None) -> Mapping[str, Any]:
     """Returns `left_out` of a weakly typed build, which says nothing of layers that move values.
+
+    Args:
+        ranges: The tensors that have ranges in another file; None if all ranges are those of ``weak``.
 
     Returns:
         Under "rows" also the precisions of these, by layer; and under "around" the precision around quantized layers.
@@ -61,5 +65,5 @@ def left_out_weak(network: Network, config: PrecisionConfig, beside: str, weak: 
         named = [name for name in group.layers if name in group.anchors]
         if precision not in CODES and named and weak.flags and weak.precisions.keys().isdisjoint(named):
             rows[named[0]] = precision.value
-    return {**left_out(network, config, beside, weak.ranges), **({"rows": rows} if rows else {}),
-            **({"around": told.other.value} if quantized else {})}
+    lacking = left_out(network, config, beside, weak.ranges if ranges is None else ranges)
+    return {**lacking, **({"rows": rows} if rows else {}), **({"around": told.other.value} if quantized else {})}

@@ -162,6 +162,8 @@ def _other_outputs(asked: Asked, network: Network, config: PrecisionConfig) -> l
             continue
         precision = config.precision_of(group)
         surrounding = precision if precision in (Precision.FP32, Precision.FP16, Precision.BF16) else config.other
+        if precision is Precision.INT8 and surrounding is Precision.BF16:
+            surrounding = Precision.FP32  # TensorRT has no kernels from INT8 to BF16, see `lowering.weak`
         if wanted is not surrounding and wanted is not precision:
             differing.append(name)
     return [f"types of the results of {first_few(differing, 3)}: a result has the type of what computes it"

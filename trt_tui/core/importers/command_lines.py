@@ -126,7 +126,9 @@ def refuse_typed(file: Path, why: str = "its precisions are in the ONNX file tha
     Raises:
         InputError: always.
     """
+    beside = file.parent / "precision.json"
     raise InputError(f"{file.name} builds a strongly typed network", why,
+                     f"Name {beside}, which is in the same folder." if beside.is_file() else
                      "Open that file: --precision file takes the precisions that it has.")
 
 

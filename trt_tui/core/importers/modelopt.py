@@ -99,6 +99,9 @@ def read_record(record: Mapping[str, Any], network: Network, file: Path) -> Aske
         if asked.other is not Precision.FP32:
             floats |= {group.name for group in lists.of_types("op_types_to_exclude_fp16")}
         _place(asked, network, {group.name for group in lists.left_out()}, floats)
+        if quantize.get("enable_gemv_detection_for_trt") is not False:
+            asked.notes.append("ModelOpt leaves out more layers by rules of its own, such as products with one row or "
+                               "column and Convs of few channels; its log names them, and here they are quantized")
         if isinstance(cache := quantize.get("calibration_cache_path"), str) and cache:
             asked.cache = file.parent / cache
     others = sorted({str(key) for part in (record, *parts.values()) for key in part

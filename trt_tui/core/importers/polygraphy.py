@@ -82,7 +82,7 @@ def read_script(text: str, network: Network, file: Path, function: str = "postpr
         raise InputError(f"{file.name} is no Python that can be read", where,
                          "Name a postprocess script, a trtexec line, or a precision.json.") from None
     constants = _constants(tree)
-    asked = _own(tree, constants, network) or _Script(tree, constants, network, function).read()
+    asked = _own(tree, constants, network, file) or _Script(tree, constants, network, function).read()
     if not asked.layers and not asked.ranges and (must_set or asked.unread):
         raise InputError(f"{file.name} sets no precisions that could be read on {network.name}",
                          first_few(asked.unread, 3) or "nothing in it sets layer.precision of a layer that is there",
@@ -119,7 +119,7 @@ def _constants(tree: ast.Module) -> dict[str, Any]:
     return found
 
 
-def _own(tree: ast.Module, constants: Mapping[str, Any], network: Network) -> Asked | None:
+def _own(tree: ast.Module, constants: Mapping[str, Any], network: Network, file: Path) -> Asked | None:
     """What a script that trt-tui wrote holds: a table of layers, or the tensors whose layers it raises to FP32.
 
     Its heading holds the command that it is for, which says the rest.
@@ -132,6 +132,8 @@ def _own(tree: ast.Module, constants: Mapping[str, Any], network: Network) -> As
         command = None
     options = command.options if command is not None else {}
     asked.tf32 = "tf32" in options
+    if cache := options.get("calibration-cache"):
+        asked.cache = file.parent / cache[-1]
     if isinstance(tensors, list) and "Made by trt-tui" in heading:
         makers = {str(tensor): network.producer.get(str(tensor)) for tensor in tensors}
         asked.layers = dict.fromkeys((maker for maker in makers.values() if maker is not None), Precision.FP32)
