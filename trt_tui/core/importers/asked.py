@@ -61,16 +61,17 @@ class Asked:
         """
         if not isinstance(record, Mapping):
             return
-        moves, ranges = ([one for one in record.get(key) or () if isinstance(one, str)] for key in ("moves", "ranges"))
+        lists = {key: value for key, value in record.items() if isinstance(value, list)}
+        moves, ranges = ([one for one in lists.get(key, ()) if isinstance(one, str)] for key in ("moves", "ranges"))
         self.unread += moves
         self.left_out |= set(ranges)
         words = {one.value: one for one in FLOATS}
         rows = record.get("rows")
         for name, word in rows.items() if isinstance(rows, Mapping) else ():
-            if word in words:
+            if isinstance(word, str) and word in words:
                 self.layers.setdefault(str(name), words[word])
         # FP16 around quantized layers needs the flag, which may have been taken out since.
-        if (around := words.get(record.get("around", ""))) is not None and (
+        if (around := words.get(str(record.get("around")))) is not None and (
                 around is not Precision.FP16 or self.other is around):
             self.other = around
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
+from trt_tui.files.reading import open_regular
 
 TYPES = {"fp32": Precision.FP32, "float32": Precision.FP32, "float": Precision.FP32, "fp16": Precision.FP16,
          "float16": Precision.FP16, "half": Precision.FP16, "bf16": Precision.BF16, "bfloat16": Precision.BF16,
@@ -136,11 +137,11 @@ def quantized_model(command: Command, network: Network, file: Path) -> bool:
     """Returns True if the ONNX file of a command has Q/DQ: the file that is named, or the network that is open."""
     if network.given is not None:
         return True
-    path = file.parent / command.model
-    if not command.model or not path.is_file():
+    try:
+        with open_regular(file.parent / command.model) as stream:
+            return b"QuantizeLinear" in stream.read(_HEAD_BYTES)
+    except (InputError, OSError):  # the command alone is asked for, and its network may be on another machine
         return False
-    with open(path, "rb") as stream:
-        return b"QuantizeLinear" in stream.read(_HEAD_BYTES)
 
 
 def typed_words(text: str) -> tuple[str, Precision | None, bool]:
