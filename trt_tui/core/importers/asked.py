@@ -179,10 +179,18 @@ def _ranges(asked: Asked, network: Network, unread: list[str]) -> tuple[dict[str
         try:
             method = read_header(asked.cache).method
             if not ranges:
-                ranges, told = match_cache(read_cache(asked.cache), network.activations)
+                ranges, told = match_cache(_read_by_layers(read_cache(asked.cache), network), network.activations)
                 notes += told
         except InputError as error:
             if not ranges:
                 unread.append(f"calibration cache {asked.cache.name}: {error.title}; --calib-cache names it where it "
                               "lies")
     return {tensor: amax for tensor, amax in ranges.items() if tensor not in asked.left_out}, method, notes
+
+
+def _read_by_layers(ranges: Mapping[str, float], network: Network) -> dict[str, float]:
+    """Returns the ranges of a cache without those of tensors inside of fused layers and of constants, which TensorRT
+    needs and a config does not; it calls the tensor of a constant ``c`` ``c_output``."""
+    known, constants = set(network.activations), network.constants
+    return {tensor: amax for tensor, amax in ranges.items() if tensor in known or not (
+        network.has_tensor(tensor) or tensor.removesuffix("_output") in constants)}
