@@ -146,7 +146,8 @@ def test_the_schema_knows_what_is_written(network):
     assert mismatches(record) == []
     described = schema()
     assert set(record) == set(described["properties"])
-    assert {*record["model"], "in_file", "other_in_file"} == set(described["properties"]["model"]["properties"])
+    optional = {"in_file", "other_in_file", "weights_of"}
+    assert {*record["model"], *optional} == set(described["properties"]["model"]["properties"])
     assert {*record["calibration"], "others"} == set(described["properties"]["calibration"]["properties"])
     for move in record["moves"]:
         assert set(move) == set(described["$defs"][move["kind"]]["properties"])

@@ -434,11 +434,13 @@ def test_the_file_tells_how_to_use_it(tmp_path, resnet):
     usage = "\n".join(record["_usage"])
     compile(usage, "usage", "exec")
     assert "'lists.json'" in usage or '"lists.json"' in usage
-    assert 'calibration_method="entropy"' in usage and "calibration_cache_path='lists.cache'" in usage
-    assert 'high_precision_dtype="fp32"' in usage and "'base.onnx'" in usage and 'low_precision_type="fp16"' in usage
+    lists = record["quantize"]
+    assert lists["calibration_method"] == "entropy" and lists["calibration_cache_path"] == "lists.cache"
+    assert lists["high_precision_dtype"] == "fp32" and record["autocast"]["low_precision_type"] == "fp16"
+    assert "'base.onnx'" in usage and '**lists["quantize"]' in usage and '**lists["autocast"]' in usage
     assert "noTF32" in " ".join(record["_notes"])
     whole = modelopt_record(network, PrecisionConfig())
-    assert 'high_precision_dtype="fp16"' in "".join(whole["_usage"]) and "autocast" not in "".join(whole["_usage"])
+    assert whole["quantize"]["high_precision_dtype"] == "fp16" and "autocast" not in whole
     write_modelopt(tmp_path / "lists.json", network, PrecisionConfig.uniform(Precision.FP32, Precision.FP32))
     record = json.loads((tmp_path / "lists.json").read_text())
     assert "quantize(" not in "\n".join(record["_usage"])

@@ -33,6 +33,8 @@ from trt_tui.core.calibration.calibrate import Calibration
 from trt_tui.core.data.samples import load_samples
 from trt_tui.core.data.shapes import parse_shapes
 from trt_tui.core.engines.inspector import read_inspector
+from trt_tui.core.exporters import production
+from trt_tui.core.importers.reading import read_any
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.file import config_text, read_config
 from trt_tui.core.moves.range_choice import RangeChoice
@@ -77,6 +79,14 @@ def readers(network: Network) -> tuple[Reader, ...]:
         network.activations[0], RangeChoice(2.5, "entropy"))
     ranges = dict.fromkeys(network.activations, 1.5)
 
+    def told(kind: str) -> bytes:
+        with tempfile.TemporaryDirectory() as folder:
+            production.write(kind, Path(folder) / "told", network, config, ranges)
+            return (Path(folder) / "told").read_bytes()
+
+    def imported(path: Path) -> None:
+        read_any(path, network, force=True).config.assignment(network)
+
     def configs(path: Path) -> None:
         for force in (False, True):
             loaded = read_config(path, network, force=force, sha256="")
@@ -111,6 +121,12 @@ def readers(network: Network) -> tuple[Reader, ...]:
         Reader("config", "precision.json", (config_text(
             network, config, _Ranges(ranges), evidence={"simulated": {"x": 1}}, tolerance="sqnr>=20", sha256="",
             ).encode(),), configs, True),
+        Reader("another tool's config", "told", (
+            told("trtexec"), told("polygraphy"),
+            b"polygraphy convert a.onnx --fp16 --int8 --layer-precisions a:float32 --tf32",
+            b"quantize_mode: int8\nnodes_to_exclude: [a, b]\nop_types_to_exclude_fp16: [Conv]\n"),
+               imported),
+        Reader("ModelOpt's lists", "lists", (told("modelopt"),), imported, True),
         Reader("cache", "a.cache", (_cache(ranges),), lambda path: match_cache(read_cache(path), ranges)),
         Reader("session", "abc.json", (_session(outline, config),), sessions, True),
         Reader("layers of an engine", "layers.json", (_layers(network),),

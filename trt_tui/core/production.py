@@ -19,6 +19,10 @@ TACTIC_SOURCES = ("CUBLAS", "CUBLAS_LT", "CUDNN", "EDGE_MASK_CONVOLUTIONS", "JIT
 WORKSPACE = "WORKSPACE"
 """The memory pool that kernels may use beside weights and activations."""
 
+NOT_TOLD = "NOT_TOLD"
+"""The word in exported files before what they lack of a config; `trt_tui.core.exporters.left_out` makes it, and
+`trt_tui.core.importers` reads it."""
+
 
 @dataclass(frozen=True)
 class Setting:

@@ -20,6 +20,7 @@ from trt_tui.jobs.scheduler import Report
 from trt_tui.jobs.spreading import hands_of
 from trt_tui.jobs.steps import Steps
 from trt_tui.jobs.store import FileCache, Store
+from trt_tui.words import first_few
 from trt_tui.workspace import Workspace
 
 
@@ -35,13 +36,33 @@ def use(workspace: Workspace, store: Store, report: Report, request: rq.UseRange
     if options.calib_cache is not None and request.fill:
         _take_cache(workspace, store, report, options.calib_cache, options.calib_method, request.calibration)
     else:
-        workspace.calibration = request.calibration
-        report.send(ev.Calibrated(report.job, request.calibration))
+        taken = request.calibration
+        workspace.calibration, rest = _completed(workspace, store, report, request)
+        report.send(ev.Calibrated(report.job, workspace.calibration))
         if request.name:
-            taken = request.calibration
-            tell_of_ranges(workspace, report, RangeFacts(CONFIG, request.name, taken.method, taken.samples),
+            tell_of_ranges(workspace, report, RangeFacts(CONFIG, request.name, taken.method, taken.samples, rest=rest),
                            taken.ranges)
     yield from ()
+
+
+def _completed(workspace: Workspace, store: Store, report: Report, request: rq.UseRanges) -> tuple[Calibration, str]:
+    """Returns given ranges with measured ones for the tensors that have none, and the method of these; "" if all have
+    one. A file of another tool holds the ranges alone that its own layers read, and other configs read more."""
+    given, options = request.calibration, workspace.options
+    missing = [tensor for tensor in workspace.network.activations if tensor not in given.ranges]
+    if not missing:
+        return given, ""
+    found = measured(workspace, store, report, options.calib_method)
+    count = len(workspace.network.activations)
+    report.send(ev.Note(report.job, f"{request.name or 'The session'} has ranges for {count - len(missing)} of {count} "
+                                    f"tensors. The others are measured ({found.method}) on "
+                                    f"{workspace.calibrating.source}: {first_few(missing, 3)}.", "note"))
+    ranges = {tensor: given.ranges.get(tensor, amax) for tensor, amax in found.ranges.items()}
+    others = {precision: {tensor: amax for tensor, amax in own.items() if tensor not in given.ranges}
+              for precision, own in found.others.items()}
+    return replace(given, ranges={**ranges, **given.ranges},
+                   others={precision: {**others.get(precision, {}), **given.others.get(precision, {})}
+                           for precision in (*others, *given.others)}), found.method
 
 
 def ensure_ranges(workspace: Workspace, store: Store, report: Report, configs: Collection[PrecisionConfig]) -> None:

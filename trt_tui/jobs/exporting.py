@@ -6,8 +6,9 @@ from pathlib import Path
 from trt_tui.core.calibration.cache import read_header
 from trt_tui.core.data.places import refuse_over
 from trt_tui.core.exporters import production
-from trt_tui.core.exporters.onnx import export_typed, loading_note
+from trt_tui.core.exporters.onnx import export_typed, loading_note, matching_note
 from trt_tui.core.lowering.applied import hidden_note
+from trt_tui.core.lowering.lowered import told_as
 from trt_tui.core.lowering.releases import refuse_cubic_grids
 from trt_tui.core.lowering.strong import lower_strong
 from trt_tui.core.moves.barrier import Barrier
@@ -34,7 +35,8 @@ def run(workspace: Workspace, store: Store, report: Report, request: rq.Export) 
     report.send(ev.Progress(report.job, f"writing {path.name}", 0, 0))
     yield Urgency.BUILD
     shapes = workspace.profile if request.kind in WITH_SHAPES else workspace.shapes
-    ranges, needless = ranges_to_write(workspace, store, report, config, request.given,
+    told = config if request.kind == "onnx" else told_as(network, config)
+    ranges, needless = ranges_to_write(workspace, store, report, told, request.given,
                                        every=request.kind == "calibration-cache")
     workspace.require_unchanged()
     refuse_cubic_grids(network, "TensorRT")
@@ -97,5 +99,5 @@ def write_typed(network: Network, config: PrecisionConfig, ranges: Mapping[str, 
             else precision.label
         counts[label] = counts.get(label, 0) + 1
     lines = [", ".join(f"{plural(count, 'group')} in {label}" for label, count in sorted(counts.items())), *typed.notes,
-             *filter(None, (loading_note(typed.model),))]
+             *filter(None, (loading_note(typed.model), matching_note(typed.model)))]
     return [written.path, *written.data], lines

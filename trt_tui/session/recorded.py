@@ -1,6 +1,7 @@
 """What a session hands out: the comparison as a record, the text of precision.json, what to look at in engines."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from trt_tui import __version__
@@ -17,9 +18,11 @@ from trt_tui.core.measure.record import (
     stage_record,
     verdict_record,
 )
+from trt_tui.core.measure.reference import is_network
 from trt_tui.core.measure.stages import PRODUCTION, Stage, diverges, is_tested
 from trt_tui.core.moves import file as config_file
 from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.twins import has_own_precisions
 from trt_tui.errors import InputError
 from trt_tui.jobs import requests as rq
 from trt_tui.session.config_results import ENGINE_RUN, EXECUTED_RUN, SIMULATED_RUN
@@ -93,7 +96,13 @@ class Recorded(State):
             evidence["search"] = finding.record(self.opened.outline)
             tolerance = TOLERANCES.join(finding.request.tolerances)
         return config_file.config_text(self.opened.outline, self.config, self.calibration, evidence=evidence,
-                                       tolerance=tolerance, made_with=self.made_with(), sha256=self.sha256)
+                                       tolerance=tolerance, made_with=self.made_with(), sha256=self.sha256,
+                                       weights_of=self._weights_of())
+
+    def _weights_of(self) -> str:
+        """Returns the name of the FP32 network that brings the weights of a quantized one; "" without one."""
+        reference = self.options.reference or ""
+        return Path(reference).name if is_network(reference) and has_own_precisions(self.opened.outline) else ""
 
     def _evidence(self) -> dict[str, Any]:
         """Judged outputs of the simulation and of the engine, kept apart."""

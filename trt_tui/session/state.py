@@ -186,8 +186,10 @@ class State:
         if self.options.calib_cache is not None:
             rest = " and others" if self.calibration.samples else ""
             return f"ranges of {Path(self.options.calib_cache).name}{rest}"
-        if self.config_path is not None and self.given is not None and self.calibration == self.given:
-            return f"ranges of {Path(self.config_path).name}"
+        if self.config_path is not None and self.given is not None and (
+                self.given.ranges.items() <= self.calibration.ranges.items()):
+            rest = "" if self.calibration == self.given else " and others"
+            return f"ranges of {Path(self.config_path).name}{rest}"
         return f"calibrated on {self.data.calibrating}"
 
     # -- what is going on ---------------------------------------------------------------------------------------

@@ -25,8 +25,9 @@ _METADATA = re.compile(r"\[ONNX Layer: (.*?)\](?=[\x1e\x1f]|$|\s*\[|;)")
 REGION = re.compile(r"\{ForeignNode\[(.*?)\]\}")
 _SEPARATORS = re.compile(r" \+ | \|\| |, ")
 _COPIES = re.compile(r"(_clone_\d+|_myl\d+_\d+|_copy_output|_copy_input|:\d+)+$")
-ADDED = re.compile(r"__(?:(?:fp16|bf16|fp32)__)?(?:q|dq|fp16|bf16|fp32|clamped|output)(?:_\d+)?$")
-_QUANTIZING = re.compile(r"__d?q(?:_\d+)?$")
+ADDED = re.compile(r"(?:__(?:(?:fp16|bf16|fp32)__)?(?:q|dq|fp16|bf16|fp32|clamped|output)|_quantized"
+                   r"|_DequantizeLinear_Output)(?:_\d+)?$")
+_QUANTIZING = re.compile(r"(?:__d?q|_quantized|_DequantizeLinear_Output)(?:_\d+)?$")
 _LIGHT = ("scale", "pointwise", "pointwisev2", "cast", "kgen")
 """Types of the engine layers that unfused Q, DQ and Casts become."""
 

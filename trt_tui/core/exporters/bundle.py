@@ -21,6 +21,7 @@ from trt_tui.core.data.runresults import ResultsWriter, write_inputs
 from trt_tui.core.data.shapes import ShapeRange, further_profiles
 from trt_tui.core.exporters.cpp import builder_fragment
 from trt_tui.core.exporters.figures import figures
+from trt_tui.core.exporters.left_out import left_out_weak
 from trt_tui.core.exporters.markdown import code_cell, comparison_markdown, markdown_table, text_cell
 from trt_tui.core.exporters.onnx import export_typed, loading_note
 from trt_tui.core.exporters.polygraphy import polygraphy_command, write_polygraphy_script
@@ -176,7 +177,8 @@ def write_bundle(folder: Path, bundle: Bundle) -> list[Path]:
     if told is not None and told.obey:
         command = polygraphy_command(told, SCRIPT, Files(base=NETWORK, engine=ENGINE), shapes=profile,
                                      further=further, production=production)
-        write_polygraphy_script(folder / SCRIPT, told, title, command)
+        write_polygraphy_script(folder / SCRIPT, told, title, command,
+                                left_out_weak(network, config, NETWORK, told, used))
     if release == "rtx" and not config.tf32:
         write_atomic(folder / CLEARING, NO_TF32)
     write_atomic(folder / "build.sh", _build_script(bundle, told, profile, production, title))

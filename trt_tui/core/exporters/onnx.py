@@ -60,6 +60,29 @@ def loading_note(model: ir.Model) -> str:
     return " ".join(dict.fromkeys(notes))
 
 
+def matching_note(model: ir.Model) -> str:
+    """Returns what ONNX Runtime's ``qdq_loss_debug`` cannot match in a typed network, and the remedy; "" if it matches
+    all, or if nothing is quantized."""
+    read = [node.inputs[0] for node in model.graph if node.op_type == "DequantizeLinear"]
+    producers = [value.producer() for value in read if value is not None]
+    weights = any(node is not None and node.op_type == "QuantizeLinear" and _is_stored(node.inputs[0])
+                  for node in producers)
+    if weights:
+        return ("ONNX Runtime's qdq_loss_debug matches the activations of this file by name. It compares weights only "
+                "if they are stored as integers, and these are FP32 before a QuantizeLinear: first have ONNX Runtime "
+                "write the file anew (optimized_model_filepath, ORT_ENABLE_BASIC).")
+    if any(value is not None and value.dtype is ir.DataType.INT4 for value in read):
+        return "ONNX Runtime's qdq_loss_debug compares no weights of 4 bits, whose scales are by block."
+    return ""
+
+
+def _is_stored(value: ir.Value | None) -> bool:
+    """Returns True for a constant, or a Cast of one."""
+    while value is not None and (node := value.producer()) is not None and node.op_type == "Cast":
+        value = node.inputs[0]
+    return value is not None and value.const_value is not None
+
+
 def _quantized_to_fp8(node: ir.Node) -> bool:
     """Returns True for a Relu in FP32 whose result is quantized to FP8."""
     if node.op_type != "Relu" or node.outputs[0].dtype not in (None, ir.DataType.FLOAT):

@@ -9,12 +9,13 @@ import json
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from trt_tui.core.data.shapes import ShapeRange
 from trt_tui.core.exporters.trtexec import Files
 from trt_tui.core.lowering.weak import Weak, layer_of, tell
 from trt_tui.core.precision import Precision
-from trt_tui.core.production import Production
+from trt_tui.core.production import NOT_TOLD, Production
 from trt_tui.errors import InputError
 from trt_tui.files.writing import write_atomic
 from trt_tui.words import visible
@@ -34,7 +35,7 @@ import json
 import tensorrt as trt
 
 FLAGS = {flags}
-TOLD = json.loads(
+{left_out}TOLD = json.loads(
     {table}
 )
 
@@ -103,13 +104,15 @@ def polygraphy_command(
     return (*command, *(production or Production()).polygraphy())
 
 
-def polygraphy_script(weak: Weak, title: str, command: tuple[str, ...]) -> str:
+def polygraphy_script(weak: Weak, title: str, command: tuple[str, ...],
+                      left_out: Mapping[str, Any] | None = None) -> str:
     """The script's text.
 
     Args:
         weak: What `trt_tui.core.lowering.weak.lower_weak` says of the config.
         title: What is built, for the heading.
         command: See `polygraphy_command`.
+        left_out: What the script lacks of the config, see `trt_tui.core.exporters.left_out`.
 
     Raises:
         InputError: the config says nothing that could be told: it is FP32 throughout.
@@ -123,17 +126,20 @@ def polygraphy_script(weak: Weak, title: str, command: tuple[str, ...]) -> str:
     return _SCRIPT.format(
         title=_in_docstring(title), command=_in_docstring("    " + _wrapped(command)),
         notes=_in_docstring("\n".join(notes)),
-        flags=repr(sorted(precision.value for precision in weak.flags)), table=_literal(json.dumps(weak.arguments())),
+        flags=repr(sorted(precision.value for precision in weak.flags)),
+        left_out=f"{NOT_TOLD} = json.loads(\n    {_literal(json.dumps(left_out))}\n)\n" if left_out else "",
+        table=_literal(json.dumps(weak.arguments())),
         functions="\n\n".join(inspect.getsource(function) for function in (layer_of, tell)).rstrip())
 
 
-def write_polygraphy_script(path: Path | str, weak: Weak, title: str, command: tuple[str, ...]) -> None:
+def write_polygraphy_script(path: Path | str, weak: Weak, title: str, command: tuple[str, ...],
+                            left_out: Mapping[str, Any] | None = None) -> None:
     """Writes `polygraphy_script`; the file is whole or not there.
 
     Raises:
         InputError: there is nothing to tell, or the file cannot be written.
     """
-    write_atomic(path, polygraphy_script(weak, title, command))
+    write_atomic(path, polygraphy_script(weak, title, command, left_out))
 
 
 def _literal(text: str, width: int = 110) -> str:

@@ -2,11 +2,13 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from trt_tui.core.calibration.cache import algorithm_of, write_cache
 from trt_tui.core.data.places import refuse_over
 from trt_tui.core.data.shapes import ShapeRange, further_profiles
 from trt_tui.core.exporters import polygraphy, trtexec
+from trt_tui.core.exporters.left_out import left_out, left_out_weak
 from trt_tui.core.exporters.modelopt import refuse_modelopt, write_modelopt
 from trt_tui.core.exporters.onnx import export_typed
 from trt_tui.core.lowering.lowered import told_as
@@ -97,9 +99,12 @@ def _trtexec(path: Path, network: Network, config: PrecisionConfig, ranges: _Ran
     beside = companions("trtexec", path)
     lines = trtexec_lines(network, config, ranges, files_beside("trtexec", path), shapes, production)
     written = _onnx(beside["typed"], network, config, ranges, shapes, production, method)
+    lacking: Mapping[str, Any] = {}
     if asked_codes(network, told_as(network, config)).keys() <= WEAK:
-        written += _base(beside, network, lower_weak(network, config, ranges), trtexec.CALIBRATOR)
-    trtexec.write_script(path, lines, f"Builds {network.name} in the precisions of its config.")
+        weak = lower_weak(network, config, ranges)
+        written += _base(beside, network, weak, trtexec.CALIBRATOR)
+        lacking = left_out_weak(network, config, beside["base"].name, weak)
+    trtexec.write_script(path, lines, f"Builds {network.name} in the precisions of its config.", lacking)
     return [path, *written]
 
 
@@ -112,7 +117,8 @@ def _polygraphy(path: Path, network: Network, config: PrecisionConfig, ranges: _
     further = further_profiles(production.profiles if production else (), network.inputs, shapes or {})
     command = polygraphy.polygraphy_command(weak, path.name, files, shapes=shapes, further=further,
                                             production=production, method=method)
-    polygraphy.write_polygraphy_script(path, weak, f"Precisions of {network.name}", command)
+    polygraphy.write_polygraphy_script(path, weak, f"Precisions of {network.name}", command,
+                                       left_out_weak(network, config, beside["base"].name, weak))
     return [path, *_base(beside, network, weak, algorithm)]
 
 
@@ -132,14 +138,15 @@ def _base(beside: Mapping[str, Path], network: Network, weak: Weak, algorithm: s
 def _modelopt(path: Path, network: Network, config: PrecisionConfig, ranges: _Ranges,
               shapes: _Shapes, production: _Production, method: str) -> list[Path]:
     beside = companions("modelopt", path)
-    config = told_as(network, config)
+    whole, config = config, told_as(network, config)
     refuse_modelopt(network, config)
     base = lower_strong(network, _changed_fp32(config), {}).model
     exported = export_typed(base, network, beside["base"])
     used = activation_ranges(network, ranges, config)
     if used:
         write_cache(beside["cache"], used, algorithm_of(method))
-    write_modelopt(path, network, config, beside["base"].name, method, beside["cache"].name if used else "")
+    write_modelopt(path, network, config, beside["base"].name, method, beside["cache"].name if used else "",
+                   left_out(network, whole, beside["base"].name, used))
     return [path, exported.path, *exported.data, *([beside["cache"]] if used else [])]
 
 

@@ -13,17 +13,19 @@ What trtexec takes follows NVIDIA/TensorRT ``samples/common/sampleOptions.cpp`` 
   trtexec Usage from TensorRT 10.x to 11.x"). TF32 is on by default in all of them.
 """
 
+import json
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from trt_tui.core.data.shapes import ShapeRange, further_profiles
 from trt_tui.core.lowering.weak import Weak
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
-from trt_tui.core.production import Production
+from trt_tui.core.production import NOT_TOLD, Production
 from trt_tui.errors import InputError
 from trt_tui.files.writing import write_atomic
 from trt_tui.words import visible
@@ -221,7 +223,8 @@ def _ones(shape: tuple[int | str | None, ...] | None) -> tuple[int, ...]:
 # -- the script -------------------------------------------------------------------------------------------------------
 
 
-def script(lines: Iterable[CommandLine], title: str, name: str = "build.sh") -> str:
+def script(lines: Iterable[CommandLine], title: str, name: str = "build.sh",
+           left_out: Mapping[str, Any] | None = None) -> str:
     """A POSIX shell script that runs the line it is asked for: ``sh NAME 10|10-weak|11 [more trtexec options]``.
 
     It runs in its own folder, where the files that the lines name are expected, and takes ``$TRTEXEC`` for trtexec.
@@ -230,13 +233,15 @@ def script(lines: Iterable[CommandLine], title: str, name: str = "build.sh") -> 
         lines: See `command_lines`.
         title: What is built, for the heading.
         name: The script's file name.
+        left_out: What the lines lack of the config, see `trt_tui.core.exporters.left_out`.
     """
     lines = tuple(lines)
     names = "|".join(line.name for line in lines)
     text = ["#!/bin/sh", f"# {visible(title)}", "# Made by trt-tui. Usage:", "#"]
     width = max(len(line.name) for line in lines)
     text += [f"#   sh {visible(shlex.quote(name))} {line.name:<{width}}   {line.release}" for line in lines]
-    text += ["#", "# Further arguments are passed on to trtexec. TRTEXEC names another trtexec.", "set -eu",
+    text += ["#", "# Further arguments are passed on to trtexec. TRTEXEC names another trtexec.",
+             *([f"# {NOT_TOLD} = {json.dumps(left_out)}"] if left_out else []), "set -eu",
              'cd -- "$(dirname -- "$0")"', "trtexec=${TRTEXEC:-trtexec}",
              'release=${1:-}', '[ "$#" -eq 0 ] || shift', "", 'case "$release" in']
     for line in lines:
@@ -256,10 +261,11 @@ def quoted_lines(words: Iterable[str]) -> str:
     return " \\\n        ".join(map(shlex.quote, words))
 
 
-def write_script(path: Path | str, lines: Iterable[CommandLine], title: str) -> None:
+def write_script(path: Path | str, lines: Iterable[CommandLine], title: str,
+                 left_out: Mapping[str, Any] | None = None) -> None:
     """Writes `script`; the file is whole or not there.
 
     Raises:
         InputError: the file cannot be written.
     """
-    write_atomic(path, script(lines, title, Path(path).name))
+    write_atomic(path, script(lines, title, Path(path).name, left_out))

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from trt_tui.core.calibration.cache import match_cache, read_cache, read_header
 from trt_tui.core.calibration.calibrate import Calibration
@@ -13,7 +14,7 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.file import LoadedConfig
 from trt_tui.core.network.layers import Group
 from trt_tui.core.network.network import Network
-from trt_tui.core.precision import Precision
+from trt_tui.core.precision import FLOATS, Precision
 from trt_tui.errors import InputError
 from trt_tui.words import first_few, plural
 
@@ -35,6 +36,7 @@ class Asked:
         outputs: Types of results by such names.
         ranges: The amax by tensor name.
         cache: A calibration cache that is named.
+        left_out: Tensors whose ranges belong to another network than the one that is open.
         unread: What could not be read, and why.
         notes: What to know.
     """
@@ -47,8 +49,31 @@ class Asked:
     outputs: dict[str, Precision] = field(default_factory=dict)
     ranges: dict[str, float] = field(default_factory=dict)
     cache: Path | None = None
+    left_out: set[str] = field(default_factory=set)
     unread: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+
+    def take_left_out(self, record: Any) -> None:
+        """Takes up what the format of a file has no word for, as the file says it behind `NOT_TOLD`.
+
+        Args:
+            record: That value, see `trt_tui.core.exporters.left_out`; what is of another kind is passed over.
+        """
+        if not isinstance(record, Mapping):
+            return
+        lists = {key: value for key, value in record.items() if isinstance(value, list)}
+        moves, ranges = ([one for one in lists.get(key, ()) if isinstance(one, str)] for key in ("moves", "ranges"))
+        self.unread += moves
+        self.left_out |= set(ranges)
+        words = {one.value: one for one in FLOATS}
+        rows = record.get("rows")
+        for name, word in rows.items() if isinstance(rows, Mapping) else ():
+            if isinstance(word, str) and word in words:
+                self.layers.setdefault(str(name), words[word])
+        # FP16 around quantized layers needs the flag, which may have been taken out since.
+        if (around := words.get(str(record.get("around")))) is not None and (
+                around is not Precision.FP16 or self.other is around):
+            self.other = around
 
 
 def placed(asked: Asked, network: Network, file: str, *, force: bool = False) -> LoadedConfig:
@@ -138,6 +163,8 @@ def _other_outputs(asked: Asked, network: Network, config: PrecisionConfig) -> l
             continue
         precision = config.precision_of(group)
         surrounding = precision if precision in (Precision.FP32, Precision.FP16, Precision.BF16) else config.other
+        if precision is Precision.INT8 and surrounding is Precision.BF16:
+            surrounding = Precision.FP32  # TensorRT has no kernels from INT8 to BF16, see `lowering.weak`
         if wanted is not surrounding and wanted is not precision:
             differing.append(name)
     return [f"types of the results of {first_few(differing, 3)}: a result has the type of what computes it"
@@ -147,11 +174,23 @@ def _other_outputs(asked: Asked, network: Network, config: PrecisionConfig) -> l
 def _ranges(asked: Asked, network: Network, unread: list[str]) -> tuple[dict[str, float], str, list[str]]:
     """The ranges that the file has or names, how they were measured, and what to know of them."""
     ranges = {tensor: amax for tensor, amax in asked.ranges.items() if tensor in network.activations}
-    if ranges or asked.cache is None:
-        return ranges, "", []
-    try:
-        fitting, notes = match_cache(read_cache(asked.cache), network.activations)
-        return fitting, read_header(asked.cache).method, list(notes)
-    except InputError as error:
-        unread.append(f"calibration cache {asked.cache.name}: {error.title}; --calib-cache names it where it lies")
-        return {}, "", []
+    method, notes = "", list[str]()
+    if asked.cache is not None:
+        try:
+            method = read_header(asked.cache).method
+            if not ranges:
+                ranges, told = match_cache(_read_by_layers(read_cache(asked.cache), network), network.activations)
+                notes += told
+        except InputError as error:
+            if not ranges:
+                unread.append(f"calibration cache {asked.cache.name}: {error.title}; --calib-cache names it where it "
+                              "lies")
+    return {tensor: amax for tensor, amax in ranges.items() if tensor not in asked.left_out}, method, notes
+
+
+def _read_by_layers(ranges: Mapping[str, float], network: Network) -> dict[str, float]:
+    """Returns the ranges of a cache without those of tensors inside of fused layers and of constants, which TensorRT
+    needs and a config does not; it calls the tensor of a constant ``c`` ``c_output``."""
+    known, constants = set(network.activations), network.constants
+    return {tensor: amax for tensor, amax in ranges.items() if tensor in known or not (
+        network.has_tensor(tensor) or tensor.removesuffix("_output") in constants)}

@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from trt_tui.core.importers.asked import Asked
-from trt_tui.core.importers.trtexec import TYPES
+from trt_tui.core.importers.command_lines import POLYGRAPHY, TYPES, commands
 from trt_tui.core.network.layers import Layer
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
+from trt_tui.core.production import NOT_TOLD
 from trt_tui.errors import InputError
 from trt_tui.words import first_few
 
@@ -41,6 +42,9 @@ _OPERATORS = {
 _INTEGERS = frozenset(("int32", "int64", "INT32", "INT64", "bool", "BOOL"))
 
 
+_FUNCTION = re.compile(r"^def \w+\(", re.MULTILINE)
+
+
 class _Unreadable(Exception):
     """An expression of another kind; its text says which."""
 
@@ -49,27 +53,47 @@ class _Type(str):
     """A ``trt.LayerType``, by name."""
 
 
-def read_script(text: str, network: Network, file: Path) -> Asked:
+def is_script(text: str) -> bool:
+    """Returns True for Python with a function, such as a postprocess script, whatever its file is called."""
+    first = next(iter(text.splitlines()), "")
+    if not _FUNCTION.search(text) or first.startswith("#!") and "python" not in first:
+        return False
+    try:
+        return any(isinstance(one, ast.FunctionDef) for one in _parsed(text).body)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return "def postprocess(" in text
+
+
+def read_script(text: str, network: Network, file: Path, function: str = "postprocess", *,
+                must_set: bool = True) -> Asked:
     """What a script sets, for the nodes of a network.
+
+    Args:
+        function: The function that Polygraphy calls.
+        must_set: Refuse a script that sets nothing; else only one of which something could not be read.
 
     Raises:
         InputError: it is no Python, or sets nothing.
     """
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of numbers and escapes that newer Pythons refuse
-            tree = ast.parse(text)
+        tree = _parsed(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         where = f"line {error.lineno}: {error.msg}" if isinstance(error, SyntaxError) else str(error)
         raise InputError(f"{file.name} is no Python that can be read", where,
                          "Name a postprocess script, a trtexec line, or a precision.json.") from None
     constants = _constants(tree)
-    asked = _own(constants) or _Script(tree, constants, network).read()
-    if not asked.layers and not asked.ranges:
+    asked = _own(tree, constants, network, file) or _Script(tree, constants, network, function).read()
+    if not asked.layers and not asked.ranges and (must_set or asked.unread):
         raise InputError(f"{file.name} sets no precisions that could be read on {network.name}",
                          first_few(asked.unread, 3) or "nothing in it sets layer.precision of a layer that is there",
                          "Name a postprocess script, a trtexec line, or a precision.json.")
     return asked
+
+
+def _parsed(text: str) -> ast.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of numbers and escapes that newer Pythons refuse
+        return ast.parse(text)
 
 
 def _constants(tree: ast.Module) -> dict[str, Any]:
@@ -95,30 +119,49 @@ def _constants(tree: ast.Module) -> dict[str, Any]:
     return found
 
 
-def _own(constants: Mapping[str, Any]) -> Asked | None:
-    """The table of a script that trt-tui wrote."""
-    told, flags = constants.get("TOLD"), constants.get("FLAGS")
-    if not isinstance(told, Mapping) or not isinstance(flags, list) or "precisions" not in told:
-        return None
-    asked = Asked("a Polygraphy script of trt-tui")
+def _own(tree: ast.Module, constants: Mapping[str, Any], network: Network, file: Path) -> Asked | None:
+    """What a script that trt-tui wrote holds: a table of layers, or the tensors whose layers it raises to FP32.
+
+    Its heading holds the command that it is for, which says the rest.
+    """
+    told, flags, tensors = constants.get("TOLD"), constants.get("FLAGS"), constants.get("TENSORS")
+    asked, heading = Asked("a Polygraphy script of trt-tui"), ast.get_docstring(tree) or ""
     try:
-        asked.layers = {str(name): Precision(word) for name, word in told["precisions"].items()}
-        asked.outputs = {str(name): Precision(word) for name, word in told.get("output_types", {}).items()}
-        asked.ranges = {str(name): abs(float(amax)) for name, amax in told.get("ranges", {}).items()
-                        if math.isfinite(float(amax))}
-    except (ValueError, TypeError, AttributeError):  # edited since: read as any other script
+        command = next((one for one in commands(heading, "") if one.tool == POLYGRAPHY), None)
+    except InputError:  # edited since
+        command = None
+    options = command.options if command is not None else {}
+    asked.tf32 = "tf32" in options
+    if cache := options.get("calibration-cache"):
+        asked.cache = file.parent / cache[-1]
+    if isinstance(tensors, list) and "Made by trt-tui" in heading:
+        makers = {str(tensor): network.producer.get(str(tensor)) for tensor in tensors}
+        asked.layers = dict.fromkeys((maker for maker in makers.values() if maker is not None), Precision.FP32)
+        asked.unread += [f"{tensor}: no layer of {network.name} makes it" for tensor, maker in makers.items()
+                         if maker is None]
+        flags = list(options)
+    elif isinstance(told, Mapping) and isinstance(flags, list) and "precisions" in told:
+        try:
+            asked.layers = {str(name): Precision(word) for name, word in told["precisions"].items()}
+            asked.outputs = {str(name): Precision(word) for name, word in told.get("output_types", {}).items()}
+            asked.ranges = {str(name): abs(float(amax)) for name, amax in told.get("ranges", {}).items()
+                            if math.isfinite(float(amax))}
+        except (ValueError, TypeError, AttributeError):  # edited since: read as any other script
+            return None
+    else:
         return None
     floats = [one for one in (Precision.FP16, Precision.BF16) if one.value in flags]
     asked.other = floats[0] if floats else Precision.FP32
     asked.quantized = Precision.INT8 if Precision.INT8.value in flags else asked.other
+    asked.take_left_out(constants.get(NOT_TOLD))
     return asked
 
 
 class _Script:
     """Works a script's statements out for each node of a network."""
 
-    def __init__(self, tree: ast.Module, constants: Mapping[str, Any], network: Network) -> None:
-        self.tree, self.constants, self.network = tree, constants, network
+    def __init__(self, tree: ast.Module, constants: Mapping[str, Any], network: Network, function: str) -> None:
+        self.tree, self.constants, self.network, self.function = tree, constants, network, function
         self.asked = Asked("a Polygraphy script")
         self._unread: dict[int, str] = {}
         self._name = "network"
@@ -126,7 +169,7 @@ class _Script:
     def read(self) -> Asked:
         """What it sets; what the rest runs in follows from what it sets."""
         asked, functions = self.asked, [node for node in self.tree.body if isinstance(node, ast.FunctionDef)]
-        for function in [one for one in functions if one.name == "postprocess"] or functions:
+        for function in [one for one in functions if one.name == self.function] or functions:
             arguments = [one.arg for one in (*function.args.args, *function.args.kwonlyargs)]
             self._name = "network" if "network" in arguments or not arguments else arguments[0]
             self._body(function.body, None, {})

@@ -1,146 +1,85 @@
-"""trtexec command lines and scripts that hold them, read as text.
+"""trtexec command lines, read as text.
 
 The options are those of NVIDIA/TensorRT ``samples/common/sampleOptions.cpp`` of 8.6 and 10: ``--layerPrecisions`` and
 ``--layerOutputTypes`` are lists of ``name:type`` with commas between, split at the last colon; types of several outputs
 are joined by ``+``; ``*`` stands for the layers that are not named, and in a name for any text. Without
-``--precisionConstraints`` they have no effect. Polygraphy's ``--layer-precisions name:type ...`` is read too.
+``--precisionConstraints`` they have no effect. TF32 is on without ``--noTF32``. With ``--int8`` and no ``--calib``
+trtexec gives all tensors of a network without Q/DQ the same made-up range.
 """
 
 import re
-import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from trt_tui.core.importers.asked import Asked
+from trt_tui.core.importers.command_lines import TYPES, Command, quantized_model, refuse_typed, typed_words
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
-from trt_tui.errors import InputError
 from trt_tui.words import first_few
 
-TYPES = {"fp32": Precision.FP32, "float32": Precision.FP32, "float": Precision.FP32, "fp16": Precision.FP16,
-         "float16": Precision.FP16, "half": Precision.FP16, "bf16": Precision.BF16, "bfloat16": Precision.BF16,
-         "int8": Precision.INT8, "fp8": Precision.FP8, "int4": Precision.INT4}
-"""Precisions by what the tools call them."""
-
-_INTEGERS = frozenset(("int32", "int64", "bool", "uint8"))
-_PRECISION = ("fp16", "bf16", "int8", "fp8", "int4", "best", "stronglyTyped", "layerPrecisions", "layerOutputTypes",
-              "layer-precisions", "calib", "calibration-cache")
-_READ = (*_PRECISION, "precisionConstraints", "precision-constraints", "noTF32", "tf32", "onnx")
-_TOOL = re.compile(r"\btrtexec\b|\$\{?TRTEXEC|\bpolygraphy\s+(?:convert|run)\b")
-_ASSIGNED = re.compile(r"^\s*(?:export\s+)?(\w+)=(?:\"([^\"]*)\"|'([^']*)'|(\S*))\s*$")
-_VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}|\$(\w+)")
+PRECISION_OPTIONS = ("fp16", "bf16", "int8", "fp8", "int4", "best", "stronglyTyped", "layerPrecisions",
+                     "layerOutputTypes", "calib")
+_READ = (*PRECISION_OPTIONS, "precisionConstraints", "noTF32", "onnx")
 
 
-def is_command(text: str) -> bool:
-    """Whether a text holds a command line of trtexec or Polygraphy, or options of one alone."""
-    return bool(_TOOL.search(text)) or text.lstrip().startswith("--")
-
-
-def read_commands(text: str, network: Network, file: Path) -> Asked:
-    """What the command of a script asks for; of several that which says most of precisions.
+def read_trtexec(command: Command, network: Network, file: Path) -> Asked:
+    """Reads the precisions of a trtexec command.
 
     Raises:
-        InputError: it holds no command that says anything of precisions, or one that cannot be taken apart.
+        InputError: it builds a strongly typed network.
     """
-    commands = list(_commands(text, file.name))
-    telling = [one for one in commands if any(option in _PRECISION for option, _ in one[1])]
-    if not telling:
-        raise InputError(f"{file.name} says nothing of precisions",
-                         f"it holds {len(commands)} commands of trtexec or Polygraphy, and none has any of "
-                         "--fp16, --int8, --layerPrecisions", "Name a config, or a line that has one of them.")
-
-    def says(options: Sequence[tuple[str, str]]) -> tuple[int, int]:
-        named = dict(options)
-        lists = sum(len(named.get(one, "")) for one in ("layerPrecisions", "layer-precisions"))
-        return (lists, sum(one in ("fp16", "int8", "best", "bf16", "calib") for one in named))
-
-    line, options = max(telling, key=lambda one: says(one[1]))
-    asked = _asked(options, network, file)
-    asked.notes += [f"line {other} is another command; line {line} is taken" for other, _ in telling if other != line]
-    return asked
-
-
-def _commands(text: str, name: str) -> Iterator[tuple[int, list[tuple[str, str]]]]:
-    """The commands by their line number, each as options and values."""
-    values: dict[str, str] = {}
-    number, lines = 0, text.splitlines()
-    while number < len(lines):
-        start, line = number + 1, lines[number]
-        while line.endswith("\\") and number + 1 < len(lines):
-            number += 1
-            line = line[:-1] + " " + lines[number].strip()
-        number += 1
-        if (assigned := _ASSIGNED.match(line)) is not None:
-            values[assigned[1]] = next(value for value in assigned.groups()[1:] if value is not None)
-        if line.lstrip().startswith("#") or not is_command(line):
-            continue
-        line = _VARIABLE.sub(lambda match: values.get(match[1] or match[3] or "", match[2] or match[0]), line)
-        try:
-            words = shlex.split(line, comments=True)
-        except ValueError as error:
-            raise InputError(f"{name}, line {start}: no command line", str(error), "Correct the quotes.") from None
-        yield start, list(_options(words))
-
-
-def _options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Options without their dashes, each with its value or values, "" without."""
-    place = 0
-    while place < len(words):
-        word = words[place]
-        place += 1
-        if not word.startswith("--"):
-            continue
-        option, given, value = word[2:].partition("=")
-        rest = []
-        while not given and place < len(words) and not words[place].startswith("-"):
-            rest.append(words[place])
-            place += 1
-        yield option, value if given else ",".join(rest)
-
-
-def _asked(options: Sequence[tuple[str, str]], network: Network, file: Path) -> Asked:
-    named = dict(options)
-    asked = Asked("a command of trtexec" if "layer-precisions" not in named else "a command of Polygraphy")
-    if "stronglyTyped" in named:
-        raise InputError(f"{file.name} builds a strongly typed network", "its precisions are in the ONNX file that it "
-                         "names, not in the command", "Open that file: --precision file takes what it has.")
-    floats = [TYPES[word] for word in ("fp16", "bf16") if word in named or word == "fp16" and "best" in named]
-    asked.other = floats[0] if floats else Precision.FP32
-    codes = [TYPES[word] for word in ("int8", "fp8", "int4") if word in named or word == "int8" and "best" in named]
-    asked.quantized = codes[0] if codes else asked.other
-    asked.tf32 = "noTF32" not in named and "layer-precisions" not in named or "tf32" in named
+    asked = Asked("a command of trtexec")
+    if command.has("stronglyTyped"):
+        refuse_typed(file)
+    best = command.has("best")
+    take_flags(asked, [word for word in ("fp16", "bf16") if command.has(word) or best and word == "fp16"],
+               [word for word in ("int8", "fp8", "int4") if command.has(word) or best and word == "int8"])
+    asked.tf32 = not command.has("noTF32")
     if asked.tf32:
         asked.notes.append("FP32 layers may use TF32, as trtexec has it without --noTF32")
-    if len(floats) + bool(codes) > 1 or codes and floats:
-        labels = " and ".join(one.label for one in (*codes[:1], *floats[:1]))
-        asked.notes.append(f"TensorRT chooses between {labels} where nothing is told; here what can runs in "
-                           f"{(codes or floats)[0].label}, the rest in {asked.other.label}")
-    asked.unread += [f"--{one.value}: {codes[0].label} is taken" for one in codes[1:]]
-    for key in ("layerPrecisions", "layer-precisions"):
-        _listed(named.get(key, ""), key, network, asked.layers, asked.unread)
-    _listed(named.get("layerOutputTypes", ""), "layerOutputTypes", network, asked.outputs, asked.unread)
-    if asked.layers and not {"precisionConstraints", "precision-constraints"} & named.keys():
+    _listed(command, "layerPrecisions", network, asked.layers, asked.unread)
+    _listed(command, "layerOutputTypes", network, asked.outputs, asked.unread)
+    if asked.layers and not command.has("precisionConstraints"):
         asked.notes.append("trtexec heeds --layerPrecisions only with --precisionConstraints=obey or prefer, which it "
                            "lacks; here they count")
-    for key in ("calib", "calibration-cache"):
-        if named.get(key):
-            asked.cache = file.parent / named[key]
-    others = [f"--{option}" for option, _ in options if option not in _READ]
+    if cache := command.value("calib"):
+        asked.cache = file.parent / cache
+    if asked.quantized is Precision.INT8:
+        if quantized_model(command, network, file):
+            if network.given is None:
+                asked.unread.append(f"{Path(command.model).name} has Q/DQ nodes of its own, which decide what runs in "
+                                    "INT8 and with which ranges; open it in place of this network")
+        elif not cache:
+            option = "--best" if best else "--int8"
+            asked.notes.append(f"trtexec makes up the INT8 ranges for {option} without --calib: an engine of that "
+                               "command is good for timing alone. Here ranges are measured on the data")
+    others = [f"--{option}" for option in command.options if option not in _READ]
     if others:
-        asked.unread.append(f"{first_few(list(dict.fromkeys(others)), 8)}: not about precisions")
+        asked.unread.append(f"{first_few(others, 8)}: not about precisions")
     return asked
 
 
-def _listed(text: str, option: str, network: Network, into: dict[str, Precision], unread: list[str]) -> None:
+def take_flags(asked: Asked, floats: Sequence[str], quantized: Sequence[str]) -> None:
+    """Sets the defaults from a builder's flags, which are words of `TYPES`."""
+    kinds, lower = [TYPES[word] for word in floats], [TYPES[word] for word in quantized]
+    asked.other = kinds[0] if kinds else Precision.FP32
+    asked.quantized = lower[0] if lower else asked.other
+    if len(kinds) + bool(lower) > 1:
+        labels = " and ".join(one.label for one in (*lower[:1], *kinds[:1]))
+        asked.notes.append(f"TensorRT chooses between {labels} where nothing is told; here what can runs in "
+                           f"{(lower or kinds)[0].label}, the rest in {asked.other.label}")
+    asked.unread += [f"--{one.value}: {lower[0].label} is taken" for one in lower[1:]]
+
+
+def _listed(command: Command, option: str, network: Network, into: dict[str, Precision], unread: list[str]) -> None:
     """Takes a list of ``name:type`` apart."""
     names = [layer.name for layer in network.layers]
     rest: Precision | None = None
+    text = ",".join(command.options.get(option, ()))
     for entry in filter(None, (part.strip().strip("'\"") for part in text.split(","))):
-        name, colon, word = entry.rpartition(":")
-        kinds = [TYPES.get(one.lower()) for one in word.split("+")]
-        kind = kinds[0]
-        if not colon or kind is None or any(one is not kind for one in kinds):
-            if not all(one.lower() in _INTEGERS for one in word.split("+")):
+        name, kind, integers = typed_words(entry)
+        if kind is None:
+            if not integers:
                 unread.append(f"--{option} {entry!r}: no name:type, with a type of {', '.join(TYPES)}")
         elif name == "*":
             rest = kind

@@ -19,11 +19,19 @@ class Added:
         self.types: dict[str, ir.DataType] = {}
 
     def _emit(self, operator: str, inputs: list[ir.Value], attributes: dict[str, int], name: str, dtype: ir.DataType,
-              shape: ir.Shape | None) -> ir.Value:
-        """The one result, named as the node is, of a node that is added."""
+              shape: ir.Shape | None, tensor: str = "") -> ir.Value:
+        """Adds a node with one result.
+
+        Args:
+            name: The name that is wanted for the node.
+            tensor: The name that is wanted for the result; "" for that of the node.
+
+        Returns:
+            The result.
+        """
         node = self._node(operator, inputs, attributes, name)
         output = node.outputs[0]
-        name = output.name = node.name or ""
+        name = output.name = self.names.new(tensor) if tensor else node.name or ""
         output.dtype, output.shape = dtype, shape
         if dtype in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16):
             self.types[name] = dtype

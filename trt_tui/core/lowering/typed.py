@@ -32,6 +32,10 @@ PRECISIONS = {dtype: precision for precision, dtype in TYPES.items()}
 """The precision that a float type of ONNX stands for."""
 
 
+QUANTIZED_WEIGHT, DEQUANTIZED = "_quantized", "_DequantizeLinear_Output"
+"""Endings of the tensors behind Q of a weight and DQ of an activation, by which ONNX Runtime's ``qdq_loss_debug`` finds
+the tensor of the FP32 network."""
+
 _GEMM_RANK, _ZERO, _BIAS = 2, 2, 2
 _FIRST = "first_axes_"
 
@@ -341,9 +345,12 @@ class TypedLowering(Added):
         step = self._initializer(scale.values.astype(NUMPY[scale.held]), f"{suffix}__scale")
         zero = self._initializer(np.zeros(scale.values.shape, scale.code.onnx.numpy()), f"{suffix}__zero_point")
         shape, held_as = value.shape, scale.code.onnx
+        weight = site.role == "weight"
         codes = packed if packed is not None else self._emit(
-            "QuantizeLinear", [value, step, zero], attributes, f"{suffix}__q", held_as, shape)
-        result = self._emit("DequantizeLinear", [codes, step, zero], attributes, f"{suffix}__dq", held_in, shape)
+            "QuantizeLinear", [value, step, zero], attributes, f"{suffix}__q", held_as, shape,
+            f"{base}{QUANTIZED_WEIGHT}" if weight else "")
+        result = self._emit("DequantizeLinear", [codes, step, zero], attributes, f"{suffix}__dq", held_in, shape,
+                            f"{base}{DEQUANTIZED}" if not weight else "")
         if held_in is not ir.DataType.FLOAT:
             self.types[name_of(result)] = held_in
         result = self._cast(result, around)

@@ -75,6 +75,7 @@ class _Model(msgspec.Struct):
     quantized: bool = False
     in_file: dict[str, list[str]] = {}
     other_in_file: str = ""
+    weights_of: str = ""
 
 
 class _Default(msgspec.Struct):
@@ -144,10 +145,13 @@ def config_text(
     tolerance: str = "",
     made_with: Mapping[str, str] | None = None,
     sha256: str | None = None,
+    weights_of: str = "",
 ) -> str:
     """The text of a config's file. The same arguments give the same bytes.
 
     Args:
+        weights_of: The name of the FP32 network that brings the weights of layers that are not as in the quantized
+            file; "" without one.
         sha256: `Network.sha256` where it is known already; by default it is computed.
 
     Raises:
@@ -176,6 +180,7 @@ def config_text(
             "quantized": has_own_precisions(network),
             **({"in_file": held, "other_in_file": around_codes(network).value}
                if (held := in_file(network, config)) else {}),
+            **({"weights_of": weights_of} if weights_of else {}),
         },
         "default": {"quantized": config.quantized.value, "other": config.other.value},
         "tf32": config.tf32,
@@ -262,14 +267,21 @@ def read_config(path: Path | str, network: Outline, *, force: bool = False, sha2
             _ranges(own, f"calibration.others.{precision}", path.name, network, placing)
         for precision, own in calibration.others.items()}
     config = placing.made(defaults)
+    def hashed() -> str:
+        return _sha256(network) if sha256 is None else sha256
+
+    if file.model.weights_of and _codes_alone(network) and _other_weights(file.model.sha256, hashed):
+        _check_weights(path.name, file.model, network, config, force, placing)
     stale = bool(ranges or any(move.measured for move in config.moves.values()) or config.ranges) and (
-        foreign or _other_weights(file.model.sha256, lambda: _sha256(network) if sha256 is None else sha256))
+        foreign or _other_weights(file.model.sha256, hashed))
     if stale:
         more = any(move.measured and move.kind != RangeChoice.kind for move in config.moves.values())
         config = config.without_measured()
         what = "ranges, factors and shifts" if more else "ranges"
+        hint = " If it was made with --reference, give that here too." if (
+            _codes_alone(network) and not file.model.weights_of) else ""
         placing.warnings.append(f"{path.name}: its {what} were measured on other weights; they are left out, "
-                                "calibrate again.")
+                                f"calibrate again.{hint}")
     measured = Calibration(calibration.method, calibration.samples, calibration.data_sha256, ranges, others)
     return LoadedConfig(config, measured, stale, tuple(placing.warnings), file.tolerance, file.evidence, file.made_with)
 
@@ -337,6 +349,29 @@ def _other_weights(written: str, sha256: Callable[[], str]) -> bool:
 
 
 # -- is it for this network -----------------------------------------------------------------------------------------
+
+
+def _codes_alone(network: Outline) -> bool:
+    """Returns True for a quantized network that is open without the FP32 network that it was made from."""
+    given = network.given if isinstance(network, Network) else None
+    return given is not None and not given.replaced
+
+
+def _check_weights(file: str, model: _Model, network: Outline, config: PrecisionConfig, force: bool,
+                   placing: Placing) -> None:
+    """Checks that no layer of a config needs the FP32 weights that it was made with, which are missing.
+
+    Raises:
+        InputError: a layer needs them.
+    """
+    if all(config.precision_of(group) is Precision.FILE for group in network.groups):
+        return
+    if not force:
+        raise InputError(f"{file} was made with the FP32 weights of {model.weights_of}",
+                         f"layers that it does not leave as in {network.name} have these weights",
+                         f"Add --reference {model.weights_of}. --force goes on with the weights of {network.name}.")
+    placing.warnings.append(f"{file}: it was made with the FP32 weights of {model.weights_of}; here layers have those "
+                            f"of {network.name}.")
 
 
 def _out_of_file(file: str, model: _Model, placing: Placing, tf32: bool) -> PrecisionConfig:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir as ir
 
-from trt_tui.core.network.naming import FreshNames
+from trt_tui.core.network.naming import FreshNames, name_of
 
 _LOW_FLOATS = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 _TYPE_ATTRIBUTES = ("dtype", "output_dtype", "output_datatype", "softmax_precision", "stash_type")
@@ -99,14 +99,21 @@ def raise_to_fp32(graph: ir.Graph) -> Raised:
     return raised
 
 
-def drop_idle_casts(graph: ir.Graph) -> None:
-    """Takes out Casts from FP32 to FP32: what is left of Casts between 16 bits and 32, and what `x.float()` leaves."""
+def drop_idle_casts(graph: ir.Graph) -> dict[str, str]:
+    """Takes out Casts from FP32 to FP32: what is left of Casts between 16 bits and 32, and what `x.float()` leaves.
+
+    Returns:
+        The tensor that is read in place of each result that is gone, by its name.
+    """
+    gone: dict[str, str] = {}
     for node in list(graph):
         if node.op_type == "Cast" and node.domain == "" and not node.outputs[0].is_graph_output() \
                 and (source := node.inputs[0]) is not None \
                 and source.dtype == node.outputs[0].dtype == ir.DataType.FLOAT:
+            gone[name_of(node.outputs[0])] = name_of(source)
             node.outputs[0].replace_all_uses_with(source)
             graph.remove(node, safe=True)
+    return gone
 
 
 def _as_float32(tensor: ir.TensorProtocol) -> ir.TensorProtocol:

@@ -130,7 +130,9 @@ def open_model(path: Path) -> OpenedModel:
                      "and TensorRT refuses it. Export the network in evaluation mode."
                      for node in model.graph.all_nodes() if node.op_type == "BatchNormalization" and node.domain == ""
                      and "training_mode" in node.attributes and node.attributes["training_mode"].as_int()]
-    low_floats.drop_idle_casts(model.graph)
+    for gone, source in low_floats.drop_idle_casts(model.graph).items():
+        if (amax := opened.quantized_ranges.pop(gone, None)) is not None:
+            opened.quantized_ranges[source] = max(amax, opened.quantized_ranges.get(source, 0.0))
     opened.notes += chance_notes(model.graph.all_nodes()) + unread_notes(model.graph.all_nodes())
     return opened
 
