@@ -18,6 +18,7 @@ import platformdirs
 from trt_tui.errors import InputError
 from trt_tui.files.reading import TEXT_BYTES, read_bytes
 from trt_tui.files.writing import write_atomic
+from trt_tui.module_path import python_command
 from trt_tui.words import duration, left, plural, table
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def offer(sessions: list[Recent]) -> None:
         raise InputError(f"the folder {one.folder} cannot be entered", error.strerror or "",
                          "Give the network's path to `trt-tui`.") from None
     sys.stdout.flush()
-    os.execv(sys.executable, [sys.executable, "-m", "trt_tui", *one.arguments])
+    os.execv(sys.executable, python_command("trt_tui", *one.arguments))
 
 
 def _place() -> Path:

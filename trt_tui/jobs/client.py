@@ -3,7 +3,6 @@
 import contextlib
 import os
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -17,6 +16,7 @@ from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.death import oom_kills, why_it_ended
 from trt_tui.jobs.lifeline import bury, kill_group
+from trt_tui.module_path import python_command
 
 GRACE_S = 1.2
 """How long a job has to stop by itself before its process is killed: a stop takes effect within 2 s."""
@@ -51,7 +51,7 @@ class _Child:
             self._log_before = log.tell()
             descriptors = (theirs.fileno(), log.fileno(), tied)
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "trt_tui.jobs.worker", *map(str, descriptors)],
+                python_command("trt_tui.jobs.worker", *descriptors),
                 pass_fds=descriptors, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 env={**os.environ, **_ENVIRONMENT}, start_new_session=True)
         theirs.close()
