@@ -44,10 +44,7 @@ def leave_current_folder() -> None:
     if sys.flags.ignore_environment or os.pathsep.join(named) == value:
         return
     os.environ["PYTHONPATH"] = os.pathsep.join(named)
-    try:
-        here = os.path.abspath("")
-    except OSError:  # it no longer exists
-        return
+    here = _current_folder()
     if here not in (*map(os.path.abspath, named), os.path.dirname(os.__file__)) and not _is_installed(here):
         sys.path[:] = [folder for folder in sys.path if folder != here]
 
@@ -55,8 +52,16 @@ def leave_current_folder() -> None:
 def leave_folder_of_start() -> None:
     """Removes the current folder from the head of the path, where ``python -m trt_tui`` puts it."""
     if not (sys.flags.isolated or getattr(sys.flags, "safe_path", False)):
-        if sys.path[0] == os.path.abspath("") and not _is_installed(sys.path[0]):
+        if sys.path[0] == _current_folder() and not _is_installed(sys.path[0]):
             del sys.path[0]
+
+
+def _current_folder() -> str:
+    """Returns the current folder as the path names it, "" if it no longer exists."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""
 
 
 def _is_installed(folder: str) -> bool:

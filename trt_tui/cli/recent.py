@@ -16,6 +16,7 @@ import msgspec
 import platformdirs
 
 from trt_tui.errors import InputError
+from trt_tui.files.folders import make_private
 from trt_tui.files.reading import TEXT_BYTES, read_bytes
 from trt_tui.files.writing import write_atomic
 from trt_tui.module_path import python_command
@@ -69,8 +70,8 @@ def remember(session: Session, arguments: list[str]) -> None:
     same = (one.folder, one.arguments)
     kept = [one, *(other for other in recent() if (other.folder, other.arguments) != same)]
     with contextlib.suppress(InputError, OSError, ValueError):  # a name of broken UTF-8 is a ValueError
-        _place().parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(_place(), msgspec.json.encode(kept[:MOST]))
+        make_private(_place().parent)
+        write_atomic(_place(), msgspec.json.encode(kept[:MOST]), private=True)
 
 
 def listed(sessions: list[Recent], now: float) -> list[str]:

@@ -14,7 +14,7 @@ from trt_tui.errors import InputError
 from trt_tui.files.scratch import clear_beside, dropped_with_process, temporary_beside
 
 
-def write_atomic(path: Path | str, data: bytes | str) -> None:
+def write_atomic(path: Path | str, data: bytes | str, *, private: bool = False) -> None:
     """Writes a file as `atomic` does; text as UTF-8.
 
     What UTF-8 cannot hold (a name of broken UTF-8) is written with a backslash, which JSON reads as what it was.
@@ -22,16 +22,19 @@ def write_atomic(path: Path | str, data: bytes | str) -> None:
     Raises:
         InputError: see `atomic`.
     """
-    with atomic(path) as stream:
+    with atomic(path, private=private) as stream:
         stream.write(data.encode("utf-8", "backslashreplace") if isinstance(data, str) else data)
 
 
 @contextlib.contextmanager
-def atomic(path: Path | str) -> Iterator[BinaryIO]:
+def atomic(path: Path | str, *, private: bool = False) -> Iterator[BinaryIO]:
     """A stream whose content takes the place of ``path`` when the block ends, and is dropped if it raises.
 
-    A symbolic link stays one: the file that it points to is replaced. A replaced file keeps its permissions. Only a
-    regular file is replaced; a device or a pipe is written to.
+    A symbolic link stays one: the file that it points to is replaced. A replaced file keeps its permissions, and until
+    then only its owner may read the new content. Only a regular file is replaced; a device or a pipe is written to.
+
+    Args:
+        private: True for a file that only its owner may read and write, whatever permissions a replaced one has.
 
     Raises:
         InputError: the folder does not exist, the place is a folder or is read-only, nothing reads from the pipe, or
@@ -46,26 +49,42 @@ def atomic(path: Path | str) -> Iterator[BinaryIO]:
         target = Path(os.path.realpath(path))
         mode = None
         with contextlib.suppress(FileNotFoundError):
-            mode = os.stat(target).st_mode
+            replaced = os.stat(target)
+            mode = replaced.st_mode
         if mode is not None and stat.S_ISDIR(mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         if mode is not None and not (mode & 0o222 and os.access(target, os.W_OK)):
             raise PermissionError(errno.EACCES, "the file is read-only")
         clear_beside(target)
         temporary = temporary_beside(target, secrets.token_hex(4))
-        descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | getattr(os, "O_BINARY", 0), 0o666)
+        descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | getattr(os, "O_BINARY", 0),
+                             0o666 if mode is None and not private else 0o600)
         try:
             with dropped_with_process(temporary), os.fdopen(descriptor, "wb") as stream:
                 yield stream
                 stream.flush()
                 os.fsync(stream.fileno())
-            if mode is not None:
-                os.chmod(temporary, mode & 0o7777)
+            if mode is not None and not private:
+                _copy_permissions(replaced, temporary)
             os.replace(temporary, target)
         except BaseException:
             with contextlib.suppress(OSError):
                 temporary.unlink()
             raise
+
+
+def _copy_permissions(replaced: os.stat_result, temporary: Path) -> None:
+    """Gives a temporary file the group and the permissions of the file that it replaces.
+
+    If it cannot get the group, no group has any permission.
+    """
+    mode = stat.S_IMODE(replaced.st_mode)
+    if os.stat(temporary).st_gid != replaced.st_gid:
+        try:
+            os.chown(temporary, -1, replaced.st_gid)
+        except OSError:
+            mode &= ~stat.S_IRWXG
+    os.chmod(temporary, mode)
 
 
 def is_special(path: Path | str) -> bool:

@@ -6,12 +6,14 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
+from functools import partial
 from multiprocessing import Pipe
 from pathlib import Path
 from typing import BinaryIO
 
 import platformdirs
 
+from trt_tui.files.folders import make_private
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.death import oom_kills, why_it_ended
@@ -207,9 +209,9 @@ def _log() -> Iterator[BinaryIO]:
     """The log file, or nowhere where none can be written; logs of earlier programs are cleared away."""
     path = log_path()
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_private(path.parent)
         _clear_logs(path.parent)
-        stream = open(path, "ab")
+        stream = open(path, "ab", opener=partial(os.open, mode=0o600))
     except OSError:
         stream = open(os.devnull, "ab")
     with stream:
