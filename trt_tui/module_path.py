@@ -31,7 +31,8 @@ def python_command(module: str, *arguments: object) -> list[str]:
     """
     named = [os.path.abspath(folder) for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
     path = list(dict.fromkeys(filter(None, (*named, *sys.path))))
-    return [sys.executable, _SAFE, "-c", _START.format(path=path, module=module), *map(str, arguments)]
+    options = [_SAFE, "-B"] if sys.dont_write_bytecode else [_SAFE]
+    return [sys.executable, *options, "-c", _START.format(path=path, module=module), *map(str, arguments)]
 
 
 def leave_current_folder() -> None:
