@@ -22,6 +22,15 @@ from trt_tui.options import Options
 from trt_tui.session.session import Session
 
 
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skips a test that holds what one release of TensorRT-RTX makes of a network where another is installed."""
+    for mark in item.iter_markers("rtx"):
+        if mark.args:
+            trt = pytest.importorskip("tensorrt_rtx", reason="TensorRT-RTX is not installed")
+            if not trt.__version__.startswith(mark.args[0]):
+                pytest.skip(f"TensorRT-RTX {trt.__version__} is another release than {mark.args[0]}")
+
+
 @pytest.fixture(autouse=True)
 def _isolated(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
               tmp_path_factory: pytest.TempPathFactory) -> None:

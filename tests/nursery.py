@@ -6,6 +6,7 @@ program starts it as it does in use.
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import os
 import subprocess
@@ -22,6 +23,7 @@ import pytest
 
 from trt_tui.jobs import client, worker
 from trt_tui.jobs.lifeline import kill_group
+from trt_tui.module_path import python_command
 
 _FORKS = multiprocessing.get_context("forkserver")
 PRELOADED = ("trt_tui.jobs.worker", "trt_tui.backends.onnxruntime", "onnxruntime", "onnx.reference",
@@ -48,9 +50,10 @@ class Forked:
     """What the program uses of `subprocess.Popen`, for a child process of this program alone."""
 
     def __init__(self, command: Sequence[str], *, pass_fds: Sequence[int], env: dict[str, str], **_: object) -> None:
-        assert command[:3] == [sys.executable, "-m", worker.__name__]
+        numbers = list(itertools.takewhile(str.isdecimal, reversed(command)))[::-1]
+        assert list(command) == python_command(worker.__name__, *numbers)
         begun, begins = _FORKS.Pipe(duplex=False)
-        descriptors = [_Descriptor(int(one)) for one in command[3:]]
+        descriptors = [_Descriptor(int(one)) for one in numbers]
         self._process = _FORKS.Process(target=_live, args=(begins, env, descriptors), daemon=True)
         with mock.patch.dict(sys.modules, {"__main__": ModuleType("__main__")}):  # not to be run again
             self._process.start()

@@ -204,6 +204,7 @@ def test_a_limit_on_file_sizes_leaves_nothing(mlp, config, tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024))
 
     run = subprocess.run([sys.executable, "-m", "trt_tui", "build", mlp.model, "--config", config, "-o", "typed.onnx"],
-                         preexec_fn=limit, capture_output=True, text=True)
+                         preexec_fn=limit, capture_output=True, text=True,
+                         env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"})  # it would be cut off, and stay
     assert run.returncode == 2 and "typed.onnx cannot be written" in run.stderr and "Traceback" not in run.stderr
     assert files(tmp_path) == before

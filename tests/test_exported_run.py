@@ -13,6 +13,7 @@ from onnx import TensorProto, helper
 
 from tests import schemas
 from tests.driven import DrivenWorker, of, save_mlp, save_resnet
+from tests.test_plugins import middle
 from trt_tui.cli.report import comparison_table
 from trt_tui.core.exporters.markdown import comparison_markdown
 from trt_tui.core.exporters.production import write
@@ -141,8 +142,8 @@ def _network(path: Path, nodes, *, opset=17, more=()) -> None:
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset), *more], ir_version=8), path)
 
 
-def test_a_type_that_the_provider_lacks_is_the_reason(worker, tmp_path):
-    found = executed(worker(save_mlp(tmp_path)), PrecisionConfig.uniform(Precision.BF16))
+def test_an_operator_that_the_provider_lacks_is_the_reason(worker, tmp_path):
+    found = executed(worker(middle(tmp_path / "middle.onnx")), INT8)
     assert found.accuracy is None and "ONNX Runtime" in found.missing, found
     assert executed_record(found) == {"source": "onnxruntime-cpu", "backend": found.executor, "failed": found.missing}
 

@@ -18,7 +18,7 @@ import pytest
 
 from trt_tui.errors import InputError
 from trt_tui.files import reading as files
-from trt_tui.files.folders import new_folder
+from trt_tui.files.folders import make_private, new_folder
 from trt_tui.files.scratch import STALE_S, clear_scratch, scratch_folder
 from trt_tui.files.writing import atomic, write_atomic
 
@@ -206,6 +206,64 @@ def test_what_utf8_cannot_hold_is_written_so_that_json_reads_it(tmp_path):
     name = "broken\udcff"
     write_atomic(tmp_path / "a.json", json.dumps({"name": name}, ensure_ascii=False))
     assert json.loads((tmp_path / "a.json").read_text("utf-8")) == {"name": name}
+
+
+def mode_of(path):
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.mark.parametrize(("before", "private", "after"), [
+    (None, False, 0o644), (None, True, 0o600), (0o600, False, 0o600), (0o640, False, 0o640), (0o664, False, 0o664),
+    (0o644, True, 0o600)])
+def test_nobody_else_reads_what_is_written_to_a_private_place(tmp_path, before, private, after):
+    target, umask = tmp_path / "out.json", os.umask(0o022)
+    try:
+        if before is not None:
+            target.write_text("old")
+            target.chmod(before)
+        with atomic(target, private=private) as stream:
+            stream.write(b"new")
+            (temporary,) = set(tmp_path.iterdir()) - {target}
+            assert mode_of(temporary) == (0o644 if before is None and not private else 0o600)
+    finally:
+        os.umask(umask)
+    assert mode_of(target) == after and target.read_text() == "new"
+
+
+@pytest.mark.parametrize(("refused", "mode"), [(False, 0o660), (True, 0o600)])
+def test_a_replaced_file_is_not_given_to_another_group(tmp_path, monkeypatch, refused, mode):
+    target = tmp_path / "out.json"
+    target.write_text("old")
+    target.chmod(0o660)
+    chown = Mock(side_effect=PermissionError(1, "Operation not permitted") if refused else None)
+    monkeypatch.setattr(os, "chown", chown)
+    real, other = os.stat, os.stat(target).st_gid + 1
+    monkeypatch.setattr(os, "stat", lambda path, **how: Mock(st_mode=real(path).st_mode, st_gid=other)
+                        if Path(path) == target else real(path, **how))
+    write_atomic(target, "new")
+    monkeypatch.undo()
+    assert chown.call_args.args[1:] == (-1, other) and mode_of(target) == mode
+
+
+@pytest.mark.parametrize(("before", "after"), [(None, 0o755), (0o700, 0o700)])
+def test_a_folder_that_takes_the_place_of_an_empty_one_has_its_permissions(tmp_path, before, after):
+    place, umask = tmp_path / "out", os.umask(0o022)
+    try:
+        if before is not None:
+            place.mkdir(before)
+        with new_folder(place) as folder:
+            assert mode_of(folder) == 0o700
+    finally:
+        os.umask(umask)
+    assert mode_of(place) == after
+
+
+def test_a_private_folder_is_made_with_its_parents_and_leaves_others_alone(tmp_path):
+    (tmp_path / "state").mkdir(0o755)
+    make_private(tmp_path / "state" / "trt-tui" / "logs")
+    make_private(tmp_path / "state")
+    assert [mode_of(tmp_path / name) for name in ("state", "state/trt-tui", "state/trt-tui/logs")] == [
+        0o755, 0o700, 0o700]
 
 
 @pytest.mark.parametrize("read", [files.read_bytes, files.read_text, files.open_regular, files.regular])

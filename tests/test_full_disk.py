@@ -6,6 +6,7 @@ import subprocess
 import sys
 from contextlib import contextmanager
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -29,7 +30,8 @@ def files_up_to(size: int):
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
     try:
-        yield
+        with mock.patch.object(sys, "dont_write_bytecode", True):  # bytecode would be cut off, and stay
+            yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 

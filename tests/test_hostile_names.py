@@ -1,7 +1,9 @@
 """Names that steer terminals, read as commands or break tables: what the commands print and write of them."""
 
+import argparse
 import ast
 import json
+import shlex
 import shutil
 import subprocess
 
@@ -10,6 +12,13 @@ import onnx
 import pytest
 
 from tests import networks
+from tests.test_bundle import called, judged  # noqa: F401  # a fixture
+from trt_tui.core.exporters.polygraphy import polygraphy_command
+from trt_tui.core.exporters.production import files_beside
+from trt_tui.core.lowering.weak import lower_weak
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.network import open_network
+from trt_tui.core.production import Production
 from trt_tui.words import is_hidden
 
 TITLE = "\x1b]0;owned\x07"
@@ -116,3 +125,78 @@ def test_exports_quote_what_they_name(run, files, tmp_path, kind):
         for release in ("10", "10-weak", "11"):
             subprocess.run([shutil.which("sh"), out, release], env={"TRTEXEC": "true", "PATH": "/usr/bin:/bin"})
         assert not (tmp_path / "owned").exists()
+
+
+# -- names that another program would take for an option --------------------------------------------------------------
+
+OPTION = "--compare-func-script=../evil.py"
+"""Polygraphy runs the file that this option names."""
+
+
+def mlp_with_ends(folder, given: str, made: str) -> tuple[str, str]:
+    """Writes the network `networks.mlp` with other names of its input and output, and samples."""
+    model = networks.mlp()
+    named = {"x": given, "y": made}
+    for node in model.graph.node:
+        for tensors in (node.input, node.output):
+            tensors[:] = [named.get(tensor, tensor) for tensor in tensors]
+    model.graph.input[0].name, model.graph.output[0].name = given, made
+    onnx.save(model, folder / "net.onnx")
+    np.savez(folder / "data.npz", **{given: np.random.default_rng(0).standard_normal((8, 16), dtype=np.float32)})
+    return str(folder / "net.onnx"), str(folder / "data.npz")
+
+
+@pytest.mark.parametrize(("given", "made", "arguments"), [
+    ("x", OPTION, ("--format", "bundle", "--for", "10")), ("x", OPTION, ("--format", "bundle", "--for", "rtx")),
+    (OPTION, "y", ("--format", "bundle", "--for", "8.6")), (OPTION, "y", ("--format", "polygraphy",)),
+    ("x", OPTION, ("--format", "subgraph", "--from", "x", f"--to={OPTION}"))])
+def test_a_name_that_polygraphy_reads_as_an_option_is_refused(run, tmp_path, given, made, arguments):
+    model, data = mlp_with_ends(tmp_path, given, made)
+    code, _, err = run("export", model, "--data", data, "--batch", 4, "--precision", "fp16", *arguments, "-o",
+                       tmp_path / "out")
+    assert code == 2 and f"Polygraphy cannot be told of tensor {OPTION}" in err and "Traceback" not in err, err
+    assert {path.name for path in tmp_path.iterdir()} <= {"net.onnx", "data.npz", "state", "config", "cache"}
+
+
+@pytest.mark.parametrize("name", ["@y:1e9", " --fp16 [1,2]", "it's \"*\" $(touch owned)"])
+def test_polygraphy_holds_outputs_of_any_other_name_to_their_tolerance(run, called, tmp_path, monkeypatch, name):  # noqa: F811
+    model, data = mlp_with_ends(tmp_path, "x", name)
+    folder = tmp_path / "out"
+    code, _, err = run("export", model, "--data", data, "--batch", 4, "--precision", "int8", "--format", "bundle",
+                       "--for", "10", "-o", folder)
+    assert code == 0, err
+    _, (argv,) = called(folder / "verify.sh", "--onnxrt")
+    assert judged(folder, argv, monkeypatch) == 0
+    spoilt = onnx.load(folder / "network.onnx")
+    bias = next(one for one in spoilt.graph.initializer if one.name == "fc3.bias")
+    bias.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(bias) + 9, bias.name))
+    onnx.save(spoilt, folder / "network.onnx")
+    assert judged(folder, argv, monkeypatch) == 1
+    assert not list(tmp_path.rglob("owned"))
+
+
+@pytest.mark.parametrize("name", ["-o.py", "--fp16", "a:b.py", "-a:b c.py"])
+def test_polygraphy_takes_names_of_files_for_files(tmp_path, name):
+    convert = pytest.importorskip("polygraphy.tools.convert.convert")
+    model, _ = mlp_with_ends(tmp_path, "x", "y")
+    network = open_network(model)
+    weak = lower_weak(network, PrecisionConfig(), dict.fromkeys(network.activations, 1.0))
+    files, asked = files_beside("polygraphy", tmp_path / name), Production(plugins=("-p.so",), timing_cache="-t.cache")
+    parser = argparse.ArgumentParser()
+    convert.Convert().setup_parser(parser.add_subparsers())
+    parsed = parser.parse_args(polygraphy_command(weak, name, files, production=asked)[1:])
+    paths = (parsed.model_file, parsed.output, parsed.calibration_cache, *parsed.plugins, parsed.load_timing_cache)
+    assert [path.removeprefix("./") for path in paths] == [files.base, files.engine, files.cache, "-p.so", "-t.cache"]
+    (script,) = parsed.trt_network_postprocess_script
+    path, _, function = script.rpartition(":") if ":" in name else (script, "", "postprocess")
+    assert (path.removeprefix("./"), function) == (name, "postprocess")
+    assert parsed.fp16 and parsed.int8
+
+
+def test_a_script_whose_name_begins_with_a_dash_is_run_as_its_usage_says(run, files, tmp_path):
+    code, _, err = run("export", files[0], "--precision", "fp16", "--format", "trtexec", "-o", tmp_path / "-c.sh")
+    assert code == 0, err
+    usage = next(line for line in (tmp_path / "-c.sh").read_text().splitlines() if line.startswith("#   sh "))
+    words = shlex.split(usage.removeprefix("#"))[:3]
+    done = subprocess.run(words, cwd=tmp_path, env={"TRTEXEC": "true", "PATH": "/usr/bin:/bin"}, check=False)
+    assert done.returncode == 0 and words[2] == "10"

@@ -92,7 +92,7 @@ def test_both_spellings_say_the_same(recorded, name) -> None:
     assert new.made == old.made and new.kernels == old.kernels and len(new.kernels) >= 8
 
 
-@pytest.mark.rtx
+@pytest.mark.rtx("1.7")
 @pytest.mark.parametrize("name", RECORDED)
 def test_the_builder_lists_what_was_recorded(recorded, name) -> None:
     network, config, preview = recorded(name)
@@ -104,7 +104,7 @@ def test_the_builder_lists_what_was_recorded(recorded, name) -> None:
         assert not gained(now, preview) and not gained(preview, now)
 
 
-@pytest.mark.rtx
+@pytest.mark.rtx("1.7")
 @pytest.mark.parametrize(("network_name", "group", "marks"), [
     ("attention_block", SOFTMAX, (BREAKS_MHA,)), ("attention_block", Q, (SPLITS,)),
     ("odd_kernels", "/stem/Conv", (SPLITS,))])
@@ -127,10 +127,9 @@ def test_a_fusion_barrier_takes_apart_what_was_one_kernel(named_network, network
     assert not told.choice_marks(network.groups[-1])
 
 
-@pytest.mark.rtx
+@pytest.mark.rtx("1.7")
 def test_an_attention_that_has_no_kernel_of_its_type_is_built_of_several(opened) -> None:
     """ONNX's, with a mask: RTX 1.7 has no kernel of it in FP32, and refuses it if it may not be taken apart."""
-    pytest.importorskip("tensorrt_rtx", reason="TensorRT-RTX is not installed")
     b = Builder(opset=23)
     inputs = [b.node("MatMul", ["x", b.weight(name, np.eye(64, dtype=np.float32))], f"/{name}") for name in "qkv"]
     inputs.append(b.weight("mask", np.zeros((16, 16), np.float32)))
@@ -141,7 +140,7 @@ def test_an_attention_that_has_no_kernel_of_its_type_is_built_of_several(opened)
     assert len(read_listing(text, network).layers) > 1
 
 
-@pytest.mark.rtx
+@pytest.mark.rtx("1.7")
 @pytest.mark.parametrize("name", ["attention_block", "odd_kernels", "mlp", "unet_small"])
 def test_products_summed_in_fp32_take_the_kernels_of_fp16(named_network, name) -> None:
     network = named_network(name)
@@ -187,7 +186,7 @@ def test_marks(recorded, name, marks) -> None:
     assert preview.otherwise(network, config) == tuple(name for name, one in marks.items() if "≠" in one[0])
 
 
-@pytest.mark.rtx
+@pytest.mark.rtx("1.7")
 @pytest.mark.parametrize(("precision", "raised", "sums", "marks", "same"), [
     (FP16, [], (FP16, FP16), {}, None), (FP16, [SOFTMAX], (FP32, FP16), {}, False),
     (FP16, [PV], (FP16, FP32), {PV: ("≠ FP16",)}, False), (FP16_PLUS, [], (FP32, FP32), {}, None),
@@ -304,9 +303,8 @@ def test_unfused_q_and_dq_are_of_their_own_kind(recorded) -> None:
     assert [layer.prepares for layer in report.layers if layer.kind == QDQ] == [True, False, True]
 
 
-@pytest.mark.rtx
+@pytest.mark.rtx("1.7")
 def test_the_command_tells_what_would_not_run_as_asked(run, tmp_path) -> None:
-    pytest.importorskip("tensorrt_rtx", reason="TensorRT-RTX is not installed")
     model, config, out = tmp_path / "model.onnx", tmp_path / "precision.json", tmp_path / "report.md"
     onnx.save(networks.attention_block(), model)
     network = open_network(model)
@@ -333,9 +331,8 @@ def test_a_scheme_needs_no_builder(run, tmp_path) -> None:
     assert code == 2 and "--compute-capability would do nothing here" in said
 
 
-@pytest.mark.rtx
+@pytest.mark.rtx("1.7")
 def test_a_comparison_counts_what_would_not_run_as_asked(run, tmp_path, monkeypatch) -> None:
-    pytest.importorskip("tensorrt_rtx", reason="TensorRT-RTX is not installed")
     monkeypatch.setattr(Session, "asks_previews", True)
     model, data, out = tmp_path / "model.onnx", tmp_path / "data.npz", tmp_path / "out.md"
     onnx.save(networks.odd_kernels(), model)

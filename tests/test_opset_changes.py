@@ -24,6 +24,7 @@ from trt_tui.core.network.opset_changes import NEWEST_WRITTEN_OPSET, OPSET_CHANG
 from trt_tui.core.network.structure import OLDEST_OPSET
 from trt_tui.core.network.unread import UNREAD
 from trt_tui.core.precision import FIRST_OPSETS, Precision
+from trt_tui.errors import InputError
 
 CNN = (1, 4, 8, 8)
 WRITTEN = (17, 19, 21, 22, 23)
@@ -151,9 +152,6 @@ CASES = [
 ]
 """Operators at an opset before a change: that opset, what adds them, the shape of the input."""
 
-UNIMPLEMENTED = {("RoiAlign", 22), ("RoiAlign", 23)}
-"""Operators that ONNX Runtime 1.32 lacks at an opset."""
-
 
 def written(before, build, shape):
     """A model at its own opset and at each that it may be written in, with one input where it reads any."""
@@ -169,10 +167,16 @@ def test_an_operator_computes_the_same_at_every_opset_that_is_written(before, bu
     ours, raised = written(before, build, shape)
     feeds = {"x": np.random.default_rng(0).standard_normal(shape).astype(np.float32)}
     expected, = run(backend, ours, feeds).values()
+    run_at = []
     for after, model in raised.items():
-        if not UNIMPLEMENTED & {(node.op_type, after) for node in model.graph}:
+        try:
             got, = run(backend, model, feeds).values()
-            np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5, err_msg=f"opset {after}")
+        except InputError as error:
+            assert "NOT_IMPLEMENTED" in error.cause, "a release of ONNX Runtime may lack the operator at an opset"
+            continue
+        run_at.append(after)
+        np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5, err_msg=f"opset {after}")
+    assert run_at
 
 
 # -- GridSample -----------------------------------------------------------------------------------------------------

@@ -12,15 +12,19 @@ from hypothesis import strategies as st
 
 from tests import networks
 from tests.driven import LocalSession, save_mlp
+from trt_tui.cli.recent import remember
 from trt_tui.core.moves.choice import Choice
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
+from trt_tui.jobs import client
 from trt_tui.jobs import events as ev
+from trt_tui.jobs.client import log_path
 from trt_tui.session.history import ConfigNames, History
 from trt_tui.session.saved import HISTORY_LIMIT, Saved, SavedSessions
 from trt_tui.session.saving import Saver
+from trt_tui.tui.walk import Walk
 
 STRUCTURE = "a" * 64
 CHOICES = st.builds(Choice, st.sampled_from([Precision.FP32, Precision.FP16, Precision.INT8]), st.text(max_size=8))
@@ -129,6 +133,25 @@ def test_the_same_file_is_written_again_after_loading(store):
     assert again.load(STRUCTURE, "/models/net.onnx").current.config() == config("b")
     again.save(STRUCTURE, Saved.of(outline(), history(config("c")), ConfigNames(), ""))
     assert len(list(again.folder.glob("*.json"))) == 1
+
+
+def test_only_the_owner_reads_what_is_kept_of_sessions(tmp_path):
+    """Sessions with their locks, the list of recent ones, the steps of the walk, the log of the background process."""
+    before = os.umask(0)
+    try:
+        session = LocalSession(save_mlp(tmp_path), tmp_path).settled()
+        session.close()
+        remember(session, ["mlp.onnx"])
+        Walk()._go(1)
+        with client._log() as log:
+            log.write(b"printed")
+    finally:
+        os.umask(before)
+    state = tmp_path / "state" / "trt-tui"
+    kept = [tmp_path / "sessions", *(tmp_path / "sessions").iterdir(), state, *state.rglob("*")]
+    assert {path.name for path in kept} >= {"recent.json", "walk.json", "logs", log_path().name}
+    assert {path.suffix for path in kept} >= {".json", ".lock", ".log"}
+    assert [path for path in kept if path.stat().st_mode & 0o077] == []
 
 
 def test_the_session_of_the_network_file_itself_is_preferred(store):

@@ -69,9 +69,8 @@ def test_the_parser_tells_the_node_it_does_not_take(release: str) -> None:
     assert (found["foreign"]["name"], "Conv" in found) == (("", False) if release == "8.6.1" else ("plug", True))
 
 
-@pytest.mark.rtx
+@pytest.mark.rtx("1.7.1")
 def test_networks_are_parsed_and_refused_as_the_real_tensorrt_rtx_does() -> None:
-    pytest.importorskip("tensorrt_rtx", reason="TensorRT-RTX is not installed")
     assert said("rtx-1.7.1", "layers") == said("rtx-1.7.1", "layers", real=True)
     ours, real = (said("rtx-1.7.1", "refused", one) for one in (False, True))
     assert len(ours) == 13 and ours.keys() == real.keys()
@@ -80,11 +79,10 @@ def test_networks_are_parsed_and_refused_as_the_real_tensorrt_rtx_does() -> None
         assert {**real[name], "desc": ""} == {**error, "desc": ""}
 
 
-@pytest.mark.rtx
+@pytest.mark.rtx("1.7.1")
 def test_the_rtx_api_is_that_of_the_package_installed() -> None:
-    real = pytest.importorskip("tensorrt_rtx", reason="TensorRT-RTX is not installed")
-    if not real.__version__.startswith("1.7.1"):
-        pytest.skip(f"TensorRT-RTX {real.__version__} is another release")
+    import tensorrt_rtx as real
+
     api = json.loads((Path(standins.__file__).parent / "api" / "rtx-1.7.1.json").read_text())
     for name in ("Builder", "IBuilderConfig", "ICudaEngine", "IExecutionContext", "LayerType", "ParserError"):
         public = {member for member in dir(getattr(real, name)) if not member.startswith("_")}

@@ -21,9 +21,10 @@ from trt_tui.errors import InputError
 FILE = PrecisionConfig.uniform(Precision.FILE)
 
 
-@pytest.mark.rtx
+@pytest.mark.rtx("1.7")
 def test_tensorrt_rtx_reads_none_of_the_table_and_all_else():
-    trt = pytest.importorskip("tensorrt_rtx", reason="TensorRT-RTX is not installed")
+    import tensorrt_rtx as trt
+
     log = trt.Logger(trt.Logger.ERROR)
     builder = trt.Builder(log)
     network = builder.create_network()
@@ -72,7 +73,7 @@ def test_only_what_none_reads_is_said(operator, domain, said, tmp_path):
     assert network.layer("/behind/Relu").note == ""
 
 
-@pytest.mark.rtx
+@pytest.mark.rtx("1.7")
 @pytest.mark.parametrize(("operator", "attributes", "said"), [
     ("AveragePool", {"kernel_shape": [2, 2], "dilations": [2, 2]}, "with dilations"),
     ("AveragePool", {"kernel_shape": [2, 2], "dilations": [1, 1]}, ""),

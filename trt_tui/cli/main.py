@@ -9,6 +9,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
+from trt_tui import __version__
 from trt_tui.cli import interrupts
 from trt_tui.cli.app import demo, open_
 from trt_tui.cli.build import build
@@ -112,7 +113,7 @@ def _print_error(error: TrtTuiError) -> None:
 
 
 @click.group(cls=_Commands, context_settings=CONTEXT, no_args_is_help=True)
-@click.version_option(None, "--version", package_name="trt-tui")
+@click.version_option(__version__, "--version")
 def main() -> None:
     """See which layers of a network lose accuracy in FP16 or INT8, raise them, and export the precision config.
 

@@ -16,8 +16,10 @@ import msgspec
 import platformdirs
 
 from trt_tui.errors import InputError
+from trt_tui.files.folders import make_private
 from trt_tui.files.reading import TEXT_BYTES, read_bytes
 from trt_tui.files.writing import write_atomic
+from trt_tui.module_path import python_command
 from trt_tui.words import duration, left, plural, table
 
 if TYPE_CHECKING:
@@ -68,8 +70,8 @@ def remember(session: Session, arguments: list[str]) -> None:
     same = (one.folder, one.arguments)
     kept = [one, *(other for other in recent() if (other.folder, other.arguments) != same)]
     with contextlib.suppress(InputError, OSError, ValueError):  # a name of broken UTF-8 is a ValueError
-        _place().parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(_place(), msgspec.json.encode(kept[:MOST]))
+        make_private(_place().parent)
+        write_atomic(_place(), msgspec.json.encode(kept[:MOST]), private=True)
 
 
 def listed(sessions: list[Recent], now: float) -> list[str]:
@@ -104,7 +106,7 @@ def offer(sessions: list[Recent]) -> None:
         raise InputError(f"the folder {one.folder} cannot be entered", error.strerror or "",
                          "Give the network's path to `trt-tui`.") from None
     sys.stdout.flush()
-    os.execv(sys.executable, [sys.executable, "-m", "trt_tui", *one.arguments])
+    os.execv(sys.executable, python_command("trt_tui", *one.arguments))
 
 
 def _place() -> Path:

@@ -30,6 +30,7 @@ from trt_tui.core.hands import Errand
 from trt_tui.core.lowering.rules import ARITHMETIC
 from trt_tui.core.runner import Backend
 from trt_tui.errors import BackendUnavailableError, InputError
+from trt_tui.files.folders import make_private
 from trt_tui.workspace import Workspace
 
 TURN_S = 0.05
@@ -120,7 +121,7 @@ class Place:
     def take(self, number: int, piece: bytes) -> None:
         """Takes the next piece of a file."""
         path = self._inside(number)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_private(path.parent)
         with open(path, "ab") as stream:
             stream.write(piece)
 
@@ -136,7 +137,7 @@ class Place:
             for number, file in enumerate(parcel.files):
                 path = self._inside(number)
                 if not path.exists():
-                    path.parent.mkdir(parents=True, exist_ok=True)
+                    make_private(path.parent)
                     path.symlink_to(file.path)
         workspace = Workspace(replace(options, threads=get_worker().state.nthreads))
         found = workspace.identify(workspace.network.sha256())

@@ -24,6 +24,11 @@ NOT_TOLD = "NOT_TOLD"
 `trt_tui.core.importers` reads it."""
 
 
+def file_argument(path: str) -> str:
+    """Returns a path as an argument of a command, which no program takes for an option."""
+    return f"./{path}" if path.startswith("-") else path
+
+
 @dataclass(frozen=True)
 class Setting:
     """How one field of `Production` is asked for and told to others.
@@ -189,6 +194,8 @@ class Production:
         for _, setting, value in self.asked:
             given = value if isinstance(value, tuple) else (value,)
             values = [str(setting.choices.get(each, each)) for each in given]
+            if setting.takes in ("file", "files"):
+                values = [file_argument(each) for each in values]
             if not setting.polygraphy:
                 continue
             if value is True or any("{}" in word for word in setting.polygraphy):

@@ -4,12 +4,24 @@ import contextlib
 import os
 import secrets
 import shutil
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
 from trt_tui.errors import InputError
 from trt_tui.files.scratch import clear_beside, in_use, temporary_beside
 from trt_tui.files.writing import cannot_write
+
+
+def make_private(folder: Path) -> None:
+    """Makes a folder that only its owner may enter, and its parents; a folder that exists stays as it is.
+
+    Raises:
+        OSError: the folder cannot be made.
+    """
+    if not folder.parent.exists():
+        make_private(folder.parent)
+    folder.mkdir(0o700, exist_ok=True)
 
 
 def refuse_folder(place: Path) -> None:
@@ -29,6 +41,8 @@ def refuse_folder(place: Path) -> None:
 def new_folder(place: Path) -> Iterator[Path]:
     """A folder to fill, which becomes ``place`` when the block ends and is dropped if it raises.
 
+    An empty folder that it replaces leaves it its permissions.
+
     Raises:
         InputError: something is there already, its parent is not there or cannot be written, or the disk is full.
     """
@@ -41,7 +55,7 @@ def new_folder(place: Path) -> Iterator[Path]:
         try:
             with in_use(folder):
                 yield folder
-            folder.chmod(0o777 & ~_umask())
+            folder.chmod(stat.S_IMODE(place.stat().st_mode) if place.exists() else 0o777 & ~_umask())
             refuse_folder(place)
             os.replace(folder, place)  # an empty folder gives way
         except BaseException as error:

@@ -16,7 +16,7 @@ from trt_tui.errors import InputError
 from trt_tui.files.scratch import clear_beside, dropped_with_process, temporary_beside
 
 
-def write_atomic(path: Path | str, data: bytes | str) -> None:
+def write_atomic(path: Path | str, data: bytes | str, *, private: bool = False) -> None:
     """Writes a file as `atomic` does; text as UTF-8.
 
     What UTF-8 cannot hold (a name of broken UTF-8) is written with a backslash, which JSON reads as what it was.
@@ -24,24 +24,26 @@ def write_atomic(path: Path | str, data: bytes | str) -> None:
     Raises:
         InputError: see `atomic`.
     """
-    with atomic(path) as stream:
+    with atomic(path, private=private) as stream:
         stream.write(data.encode("utf-8", "backslashreplace") if isinstance(data, str) else data)
 
 
 @dataclass(frozen=True)
 class _Pending:
-    """A file that is written and takes its place when the transaction ends."""
+    """A file that is written and takes its place when the transaction ends.
+
+    Attributes:
+        is_new: False if it replaces a file.
+    """
 
     temporary: Path
     target: Path
     path: Path
-    mode: int | None
+    is_new: bool
 
     def commit(self) -> None:
-        """Replaces the target, whose permissions stay."""
+        """Puts the file at its place."""
         with cannot_write(self.path):
-            if self.mode is not None:
-                os.chmod(self.temporary, self.mode & 0o7777)
             os.replace(self.temporary, self.target)
 
 
@@ -78,7 +80,7 @@ def file_transaction() -> Iterator[None]:
                     file.commit()
                 except BaseException:
                     for done in transaction.files[:number]:
-                        if done.mode is None:
+                        if done.is_new:
                             _remove(done.target)
                     raise
     finally:
@@ -98,13 +100,16 @@ def _remove(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def atomic(path: Path | str) -> Iterator[BinaryIO]:
+def atomic(path: Path | str, *, private: bool = False) -> Iterator[BinaryIO]:
     """A stream whose content takes the place of ``path`` when the block ends, and is dropped if it raises.
 
     In a `file_transaction` it takes the place when that ends.
 
-    A symbolic link stays one: the file that it points to is replaced. A replaced file keeps its permissions. Only a
-    regular file is replaced; a device or a pipe is written to.
+    A symbolic link stays one: the file that it points to is replaced. A replaced file keeps its permissions, and until
+    then only its owner may read the new content. Only a regular file is replaced; a device or a pipe is written to.
+
+    Args:
+        private: True for a file that only its owner may read and write, whatever permissions a replaced one has.
 
     Raises:
         InputError: the folder does not exist, the place is a folder or is read-only, nothing reads from the pipe, or
@@ -117,16 +122,17 @@ def atomic(path: Path | str) -> Iterator[BinaryIO]:
                 yield stream
             return
         target = Path(os.path.realpath(path))
-        mode = None
+        replaced = None
         with contextlib.suppress(FileNotFoundError):
-            mode = os.stat(target).st_mode
-        if mode is not None and stat.S_ISDIR(mode):
+            replaced = os.stat(target)
+        if replaced is not None and stat.S_ISDIR(replaced.st_mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        if mode is not None and not (mode & 0o222 and os.access(target, os.W_OK)):
+        if replaced is not None and not (replaced.st_mode & 0o222 and os.access(target, os.W_OK)):
             raise PermissionError(errno.EACCES, "the file is read-only")
         clear_beside(target)
         temporary = temporary_beside(target, secrets.token_hex(4))
-        descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | getattr(os, "O_BINARY", 0), 0o666)
+        descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | getattr(os, "O_BINARY", 0),
+                             0o666 if replaced is None and not private else 0o600)
         with contextlib.ExitStack() as dropped:
             dropped.callback(_remove, temporary)  # without effect once it took its place
             dropped.enter_context(dropped_with_process(temporary))
@@ -134,12 +140,28 @@ def atomic(path: Path | str) -> Iterator[BinaryIO]:
                 yield stream
                 stream.flush()
                 os.fsync(stream.fileno())
-            file = _Pending(temporary, target, path, mode)
+            if replaced is not None and not private:
+                _copy_permissions(replaced, temporary)
+            file = _Pending(temporary, target, path, replaced is None)
             if (transaction := _transaction.get()) is None:
                 file.commit()
             else:
                 transaction.files.append(file)
                 transaction.temporaries.push(dropped.pop_all())
+
+
+def _copy_permissions(replaced: os.stat_result, temporary: Path) -> None:
+    """Gives a temporary file the group and the permissions of the file that it replaces.
+
+    If it cannot get the group, no group has any permission.
+    """
+    mode = stat.S_IMODE(replaced.st_mode)
+    if os.stat(temporary).st_gid != replaced.st_gid:
+        try:
+            os.chown(temporary, -1, replaced.st_gid)
+        except OSError:
+            mode &= ~stat.S_IRWXG
+    os.chmod(temporary, mode)
 
 
 def is_special(path: Path | str) -> bool:

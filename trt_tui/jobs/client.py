@@ -3,20 +3,22 @@
 import contextlib
 import os
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
+from functools import partial
 from multiprocessing import Pipe
 from pathlib import Path
 from typing import BinaryIO
 
 import platformdirs
 
+from trt_tui.files.folders import make_private
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.death import oom_kills, why_it_ended
 from trt_tui.jobs.lifeline import bury, kill_group
+from trt_tui.module_path import python_command
 
 GRACE_S = 1.2
 """How long a job has to stop by itself before its process is killed: a stop takes effect within 2 s."""
@@ -51,7 +53,7 @@ class _Child:
             self._log_before = log.tell()
             descriptors = (theirs.fileno(), log.fileno(), tied)
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "trt_tui.jobs.worker", *map(str, descriptors)],
+                python_command("trt_tui.jobs.worker", *descriptors),
                 pass_fds=descriptors, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 env={**os.environ, **_ENVIRONMENT}, start_new_session=True)
         theirs.close()
@@ -207,9 +209,9 @@ def _log() -> Iterator[BinaryIO]:
     """The log file, or nowhere where none can be written; logs of earlier programs are cleared away."""
     path = log_path()
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_private(path.parent)
         _clear_logs(path.parent)
-        stream = open(path, "ab")
+        stream = open(path, "ab", opener=partial(os.open, mode=0o600))
     except OSError:
         stream = open(os.devnull, "ab")
     with stream:

@@ -7,7 +7,6 @@ What is executed are the bytes that ``export --format onnx`` writes, with defaul
 import os
 import queue
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -32,6 +31,7 @@ from trt_tui.jobs.judging import as_declared
 from trt_tui.jobs.scheduler import Report
 from trt_tui.jobs.steps import Steps, Urgency, Wait
 from trt_tui.jobs.store import Store
+from trt_tui.module_path import python_command
 from trt_tui.words import first_few
 from trt_tui.workspace import Workspace
 
@@ -145,7 +145,7 @@ class _Process:
         with theirs, open(tied, "rb"):
             descriptors = (theirs.fileno(), tied)
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "trt_tui.jobs.exported_process", *map(str, descriptors)],
+                python_command("trt_tui.jobs.exported_process", *descriptors),
                 pass_fds=descriptors, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log)
         self._wake = wake
         self._ended = False

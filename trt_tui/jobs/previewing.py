@@ -6,7 +6,6 @@ import os
 import queue
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
@@ -36,6 +35,7 @@ from trt_tui.jobs.scheduler import Report
 from trt_tui.jobs.spreading import hands_of
 from trt_tui.jobs.steps import Steps, Urgency, Wait
 from trt_tui.jobs.store import FileCache, Store
+from trt_tui.module_path import python_command
 from trt_tui.workspace import ReplacedError, Workspace, profile_of
 
 NICENESS = 5
@@ -256,7 +256,7 @@ class _Process:
         self.lifeline = open(held, "wb")  # the process ends when this is closed, stopped or not
         with theirs, open(tied, "rb"):
             descriptors = (theirs.fileno(), tied)
-            command = [sys.executable, "-m", "trt_tui.jobs.previewer", *map(str, descriptors), str(niceness)]
+            command = python_command("trt_tui.jobs.previewer", *descriptors, niceness)
             self.process = subprocess.Popen(command, pass_fds=descriptors, stdin=subprocess.DEVNULL)
         self.wake = wake
         self.ended = False

@@ -23,6 +23,7 @@ from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.network.layers import Outline
 from trt_tui.core.precision import FLOATS, OFFERED, Precision
 from trt_tui.errors import InputError
+from trt_tui.files.folders import make_private
 from trt_tui.files.reading import TEXT_BYTES, read_bytes
 from trt_tui.files.writing import write_atomic
 from trt_tui.session.history import ConfigNames, History, Note
@@ -217,7 +218,7 @@ class SavedSessions:
             any(self._take(path) for path in self._places(structure) if not path.exists())
         if self._path is not None:
             with contextlib.suppress(InputError):
-                write_atomic(self._path, _encoded(saved))
+                write_atomic(self._path, _encoded(saved), private=True)
 
     def _lose(self, path: Path, cause: str) -> None:
         self.lost.append(f"The session saved in {path} cannot be taken up and is left as it is: {cause}.")
@@ -235,9 +236,10 @@ class SavedSessions:
 
     def _take(self, path: Path) -> bool:
         """Locks a session file for this program; False if another one has it, or none can be written here."""
-        lock = FileLock(path.with_suffix(".lock"), thread_local=False)  # taken in one thread, let go in another
+        # The lock is taken in one thread and let go in another.
+        lock = FileLock(path.with_suffix(".lock"), mode=0o600, thread_local=False)
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            make_private(self.folder)
             lock.acquire(blocking=False)
         except (OSError, Timeout):
             return False

@@ -7,6 +7,7 @@ import msgspec
 import platformdirs
 
 from trt_tui.errors import InputError
+from trt_tui.files.folders import make_private
 from trt_tui.files.reading import TEXT_BYTES, read_bytes
 from trt_tui.files.writing import write_atomic
 from trt_tui.session.session import Session
@@ -73,5 +74,5 @@ class Walk:
         """Goes on, and remembers it; where it cannot be written, it is told again another time."""
         self.step = step
         with contextlib.suppress(InputError, OSError):
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomic(self._path, msgspec.json.encode(step))
+            make_private(self._path.parent)
+            write_atomic(self._path, msgspec.json.encode(step), private=True)

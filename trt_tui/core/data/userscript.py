@@ -11,13 +11,14 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from trt_tui.errors import InputError, TrtTuiError, text_of
 from trt_tui.files.reading import SCRIPT_BYTES, regular
 
-_imported: dict[Path, set[str]] = {}
-"""Modules of a folder that scripts in it have imported, by folder."""
+_imported: dict[Path, dict[str, ModuleType]] = {}
+"""Modules of a folder that scripts in it have imported, by folder and name."""
 
 _opened: dict[Path, dict[str, bool]] = {}
 """Files that scripts of a folder have opened, by folder; True for those that they have only read."""
@@ -52,7 +53,7 @@ def script_files(path: str | Path) -> tuple[Path, ...]:
     A file that a script writes, such as a cache of its own, is left out.
     """
     path = Path(os.path.realpath(path))
-    files = (_file_of(name) for name in sorted(_imported.get(path.parent, ())))
+    files = (_file_of(module) for _, module in sorted(_imported.get(path.parent, {}).items()))
     read = (file for file, only_read in sorted(_opened.get(path.parent, {}).items()) if only_read)
     return (path, *(Path(file) for file in files if file), *(Path(file) for file in read if os.path.isfile(file)))
 
@@ -82,25 +83,46 @@ def _watch_opened() -> None:
     sys.addaudithook(_note_opened)
 
 
-def _file_of(name: str) -> str | None:
+def _file_of(module: ModuleType | None) -> str | None:
     """The file of an imported module, where it has one."""
-    return getattr(sys.modules.get(name), "__file__", None)
+    return getattr(module, "__file__", None)
 
 
 def _is_own(name: str, folder: Path) -> bool:
     """Whether a module lies in a script's folder, installed packages aside."""
-    file = _file_of(name)
+    file = _file_of(sys.modules.get(name))
     if not file or name == "trt_tui" or name.startswith("trt_tui."):
         return False
     inside = Path(file).is_relative_to(folder)
     return inside and not {"site-packages", "dist-packages"} & set(Path(file).relative_to(folder).parts)
 
 
+def _use_modules_of(folder: Path) -> None:
+    """Puts what scripts of a folder have imported from it in place of what those of other folders have."""
+    for name in [name for other, modules in _imported.items() if other != folder for name in modules]:
+        sys.modules.pop(name, None)
+    sys.modules.update(_imported.setdefault(folder, {}))
+
+
+def _rename_advice(error: BaseException, folder: Path) -> str:
+    """Returns what to do about a helper of a script that an installed module of the same name replaces, "" if none."""
+    if isinstance(error, ImportError):
+        name = error.name
+    else:
+        name = getattr(error.obj, "__name__", None) if isinstance(error, AttributeError) else None
+    name = str(name or "").partition(".")[0]
+    if name not in sys.modules or _is_own(name, folder):
+        return ""
+    helper = next((path for path in (folder / f"{name}.py", folder / name) if path.exists()), None)
+    return f"Rename {helper}: an installed module has the same name and is imported instead." if helper else ""
+
+
 class UserFunction:
     """A function of the user's Python file.
 
-    The file is executed when this object is made, with its own folder first on ``sys.path``, and what it imports from
-    there is imported again. What it prints goes to stderr, since stdout carries data.
+    The file is executed when this object is made, and what it imports from its own folder is imported again. That
+    folder is searched last, and only while the script runs, so that no file in it replaces an installed module or a
+    helper of another script. What the script prints goes to stderr, since stdout carries data.
 
     Args:
         path: The Python file.
@@ -121,7 +143,7 @@ class UserFunction:
         assert module_spec is not None and module_spec.loader is not None  # of a file that ends in .py there is one
         module = importlib.util.module_from_spec(module_spec)
         sys.modules[module_spec.name] = module
-        for imported in _imported.pop(self.path.parent, ()):
+        for imported in _imported.pop(self.path.parent, {}):
             sys.modules.pop(imported, None)
         _opened.pop(self.path.parent, None)
         _watch_opened()
@@ -179,8 +201,9 @@ class UserFunction:
 
     @contextlib.contextmanager
     def _guard(self, title: str) -> Iterator[None]:
+        _use_modules_of(self.path.parent)
         folder, before = str(self.path.parent), set(sys.modules)
-        sys.path.insert(0, folder)
+        sys.path.append(folder)
         outer, _running.folder = getattr(_running, "folder", None), self.path.parent
         try:
             with contextlib.redirect_stdout(sys.stderr):
@@ -190,13 +213,14 @@ class UserFunction:
         except (KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:  # a script may end the program, or raise exceptions of its own
-            raise InputError(title, self._describe(error), f"Correct {self.path}.") from error
+            next_step = _rename_advice(error, self.path.parent) or f"Correct {self.path}."
+            raise InputError(title, self._describe(error), next_step) from error
         finally:
             _running.folder = outer
             if folder in sys.path:
-                sys.path.remove(folder)
-            _imported.setdefault(self.path.parent, set()).update(
-                name for name in set(sys.modules) - before if _is_own(name, self.path.parent))
+                del sys.path[-1 - sys.path[::-1].index(folder)]
+            _imported[self.path.parent].update(
+                {name: sys.modules[name] for name in set(sys.modules) - before if _is_own(name, self.path.parent)})
 
     def _describe(self, error: BaseException) -> str:
         """The exception with the deepest line of the user's file that it went through."""

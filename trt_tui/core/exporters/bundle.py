@@ -24,7 +24,7 @@ from trt_tui.core.exporters.figures import figures
 from trt_tui.core.exporters.left_out import left_out_weak
 from trt_tui.core.exporters.markdown import code_cell, comparison_markdown, markdown_table, text_cell
 from trt_tui.core.exporters.onnx import export_typed, loading_note
-from trt_tui.core.exporters.polygraphy import polygraphy_command, write_polygraphy_script
+from trt_tui.core.exporters.polygraphy import polygraphy_command, tolerance_lines, write_polygraphy_script
 from trt_tui.core.exporters.trtexec import Files, command_lines, quoted_lines
 from trt_tui.core.lowering.applied import hidden_note
 from trt_tui.core.lowering.lowered import told_as
@@ -302,7 +302,7 @@ fi
 check() {{
     polygraphy run "$@" --load-inputs {INPUTS} --load-outputs {REFERENCE} \\
         --check-error-stat mean --rtol 0 --atol \\
-        {quoted_lines(f"{name}:{value:.6g}" for name, value in allowed.items())}
+        {tolerance_lines(allowed)}
 }}
 mode=${{1:---engine}}
 """

@@ -176,5 +176,6 @@ def write_modelopt(path: Path | str, network: Network, config: PrecisionConfig, 
         InputError: the file cannot be written.
     """
     record = modelopt_record(network, config, model, method, cache, left_out)
-    record["_usage"] = [line.replace("THIS_FILE.json", Path(path).name) for line in record["_usage"]]
+    name = json.dumps(Path(path).name)
+    record["_usage"] = [line.replace('"THIS_FILE.json"', name) for line in record["_usage"]]
     write_atomic(path, json.dumps(record, indent=1) + "\n")

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from trt_tui.core.data.shapes import ShapeRange
-from trt_tui.core.exporters.trtexec import Files
+from trt_tui.core.exporters.trtexec import Files, quoted_lines
 from trt_tui.core.lowering.weak import Weak, layer_of, tell
 from trt_tui.core.precision import Precision
-from trt_tui.core.production import NOT_TOLD, Production
+from trt_tui.core.production import NOT_TOLD, Production, file_argument
 from trt_tui.errors import InputError
 from trt_tui.files.writing import write_atomic
 from trt_tui.words import visible
@@ -61,6 +61,25 @@ CALIBRATORS = {"minmax": "IInt8MinMaxCalibrator", "entropy": "IInt8EntropyCalibr
 """TensorRT's calibrators that need no settings, by method."""
 
 
+def named_values(values: Mapping[str, str]) -> list[str]:
+    """Returns the arguments ``NAME:VALUE`` that tell Polygraphy a value of each of some tensors.
+
+    Raises:
+        InputError: Polygraphy would read a name as an option, and run a file that the option names.
+    """
+    for name in values:
+        if name.startswith("-"):
+            raise InputError(f"Polygraphy cannot be told of tensor {visible(name)}",
+                             "it reads a name that begins with - as an option",
+                             "Rename the tensor in the network. trt-tui compare --engine judges an engine as it is.")
+    return [f"{name}:{value}" for name, value in values.items()]
+
+
+def tolerance_lines(tolerances: Mapping[str, float]) -> str:
+    """Returns the values of Polygraphy's ``--atol`` as a shell takes them, one a line; raises as `named_values`."""
+    return quoted_lines(named_values({name: f"{value:.6g}" for name, value in tolerances.items()}))
+
+
 def polygraphy_command(
     weak: Weak,
     script: str = "polygraphy_script.py",
@@ -83,10 +102,15 @@ def polygraphy_command(
         production: How the builder is to work; by its own defaults when None.
         method: How the ranges were measured; the calibrator that reads their cache is named where it is another one
             than Polygraphy's default, which is that of entropy.
+
+    Raises:
+        InputError: see `named_values`.
     """
     files = files or Files()
-    command = ["polygraphy", "convert", files.base, "-o", files.engine]
-    command += ["--trt-network-postprocess-script", script] if script else []
+    command = ["polygraphy", "convert", file_argument(files.base), "-o", file_argument(files.engine)]
+    if script:  # the part behind the last colon names the function
+        function = ":postprocess" if ":" in script else ""
+        command += ["--trt-network-postprocess-script", f"{file_argument(script)}{function}"]
     if weak.obey:
         command += ["--precision-constraints", "obey"]
     command += [f"--{one.value}" for one in (Precision.FP16, Precision.BF16, Precision.INT8) if one in weak.flags]
@@ -94,12 +118,13 @@ def polygraphy_command(
         command.append("--tf32")
     if weak.ranges:
         # Polygraphy always sets a calibrator with INT8; the cache spares it the calibration.
-        command += ["--calibration-cache", files.cache]
+        command += ["--calibration-cache", file_argument(files.cache)]
         if method in CALIBRATORS and method != "entropy":
             command += ["--calibration-base-class", CALIBRATORS[method]]
     for profile in (shapes or {}, *further):
         for key in ("min", "opt", "max"):
-            entries = [f"{name}:[{','.join(map(str, getattr(one, key)))}]" for name, one in profile.items()]
+            entries = named_values({name: f"[{','.join(map(str, getattr(one, key)))}]"
+                                    for name, one in profile.items()})
             command += [f"--trt-{key}-shapes", *entries] if entries else []
     return (*command, *(production or Production()).polygraphy())
 

@@ -15,7 +15,7 @@ from onnx_ir.convenience import extract
 from trt_tui.core.data.runresults import ResultsWriter, write_inputs
 from trt_tui.core.exporters.bundle import Iteration, tolerances
 from trt_tui.core.exporters.onnx import export_typed
-from trt_tui.core.exporters.trtexec import quoted_lines
+from trt_tui.core.exporters.polygraphy import tolerance_lines
 from trt_tui.core.network.layers import Group
 from trt_tui.core.network.network import Network
 from trt_tui.errors import InputError
@@ -150,5 +150,5 @@ def write_subgraph(folder: Path, network: Network, models: Mapping[str, ir.Model
     largest = max(allowed.values(), default=1e-3)
     write_atomic(folder / "run.sh", _SCRIPT.format(
         start=visible(", ".join(start)), stop=visible(", ".join(stop)), network=visible(network.name),
-        atol=quoted_lines(f"{name}:{value:.6g}" for name, value in allowed.items()) or "0", largest=f"{largest:.6g}"))
+        atol=tolerance_lines(allowed) or "0", largest=f"{largest:.6g}"))
     return sorted(folder.iterdir())

@@ -25,7 +25,7 @@ from trt_tui.core.lowering.weak import Weak
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
-from trt_tui.core.production import NOT_TOLD, Production
+from trt_tui.core.production import NOT_TOLD, Production, file_argument
 from trt_tui.errors import InputError
 from trt_tui.files.writing import write_atomic
 from trt_tui.words import visible
@@ -239,7 +239,8 @@ def script(lines: Iterable[CommandLine], title: str, name: str = "build.sh",
     names = "|".join(line.name for line in lines)
     text = ["#!/bin/sh", f"# {visible(title)}", "# Made by trt-tui. Usage:", "#"]
     width = max(len(line.name) for line in lines)
-    text += [f"#   sh {visible(shlex.quote(name))} {line.name:<{width}}   {line.release}" for line in lines]
+    name = visible(shlex.quote(file_argument(name)))
+    text += [f"#   sh {name} {line.name:<{width}}   {line.release}" for line in lines]
     text += ["#", "# Further arguments are passed on to trtexec. TRTEXEC names another trtexec.",
              *([f"# {NOT_TOLD} = {json.dumps(left_out)}"] if left_out else []), "set -eu",
              'cd -- "$(dirname -- "$0")"', "trtexec=${TRTEXEC:-trtexec}",
