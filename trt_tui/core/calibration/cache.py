@@ -9,6 +9,7 @@ from pathlib import Path
 
 from trt_tui.core.codes import INT8
 from trt_tui.errors import InputError
+from trt_tui.files.budget import file_budget
 from trt_tui.files.reading import read_text
 from trt_tui.files.writing import write_atomic
 from trt_tui.words import first_few
@@ -48,7 +49,8 @@ def algorithm_of(method: str) -> str:
 
 def read_header(path: str | Path) -> CacheHeader:
     """Reads the first line of a calibration cache. Raises as `read_cache`."""
-    line = next(iter(read_text(Path(path)).splitlines()), "").strip()
+    with file_budget(path):
+        line = next(iter(read_text(Path(path)).splitlines()), "").strip()
     match = _CACHE_HEADER.fullmatch(line)
     if match is None:
         raise _no_cache(Path(path))
@@ -76,7 +78,11 @@ def read_cache(path: str | Path) -> dict[str, float]:
     Raises:
         InputError: the file cannot be read or has another form; names the line.
     """
-    path = Path(path)
+    with file_budget(path):
+        return _read_cache(Path(path))
+
+
+def _read_cache(path: Path) -> dict[str, float]:
     lines = read_text(path).splitlines()
     if not lines or not _CACHE_HEADER.fullmatch(lines[0].strip()):
         raise _no_cache(path)

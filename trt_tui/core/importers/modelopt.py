@@ -7,12 +7,12 @@ hits longer names too); ``nodes_to_quantize`` and ``op_types_to_quantize`` leave
 """
 
 import re
-import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from trt_tui.core.importers.asked import Asked
+from trt_tui.core.importers.shell import shell_words
 from trt_tui.core.network.layers import Group
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
@@ -52,10 +52,7 @@ def read_command(text: str, network: Network, file: Path) -> Asked:
     for line in re.sub(r"\\\n", " ", text).splitlines():
         if not is_modelopt_command(line) or line.lstrip().startswith("#"):
             continue
-        try:
-            words = shlex.split(line, comments=True)
-        except ValueError as error:
-            raise InputError(f"{file.name} holds no command line", str(error), "Correct the quotes.") from None
+        words = shell_words(line, file.name)
         told: dict[str, Any] = {}
         option = ""
         for word in words:
@@ -129,6 +126,7 @@ def _left_out(part: Mapping[str, Any], network: Network, file: Path, unread: lis
     operators = {layer.op_type for layer in network.layers}
     unread += [f"op_types_to_exclude {one!r}: no layer is one" for one in lists["op_types_to_exclude"]
                if one not in operators]
+    excluded, quantized = set(lists["op_types_to_exclude"]), set(lists["op_types_to_quantize"])
     for key in _LISTS[4:]:
         if lists[key]:
             unread.append(f"{key}: layers that are forced into low precision are not")
@@ -136,8 +134,8 @@ def _left_out(part: Mapping[str, Any], network: Network, file: Path, unread: lis
     def out(name: str) -> bool:
         layer = network.layer(name)
         return (any(one.match(name) for one in patterns["nodes_to_exclude"])
-                or layer.op_type in lists["op_types_to_exclude"]
-                or bool(lists["op_types_to_quantize"]) and layer.op_type not in lists["op_types_to_quantize"]
+                or layer.op_type in excluded
+                or bool(quantized) and layer.op_type not in quantized
                 or bool(lists["nodes_to_quantize"]) and not any(one.match(name)
                                                                 for one in patterns["nodes_to_quantize"]))
 

@@ -38,6 +38,9 @@ _OPERATORS = {
     "UNARY": ("Exp", "Log", "Sqrt", "Abs", "Neg", "Erf", "Reciprocal"), "TOPK": ("TopK",), "GATHER": ("Gather",)}
 """ONNX operators by the ``trt.LayerType`` that they become; of the types that are not here scripts ask in vain."""
 
+_MAX_VALUES = 100_000
+"""Values of a list that a script makes, those of lists in it counted each time."""
+
 _INTEGERS = frozenset(("int32", "int64", "INT32", "INT64", "bool", "BOOL"))
 
 
@@ -60,7 +63,8 @@ def read_script(text: str, network: Network, file: Path) -> Asked:
             warnings.simplefilter("ignore")  # of numbers and escapes that newer Pythons refuse
             tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        where = f"line {error.lineno}: {error.msg}" if isinstance(error, SyntaxError) else str(error)
+        where = f"line {error.lineno}: {error.msg}" if isinstance(error, SyntaxError) else (
+            str(error) or "it is nested too deep")
         raise InputError(f"{file.name} is no Python that can be read", where,
                          "Name a postprocess script, a trtexec line, or a precision.json.") from None
     constants = _constants(tree)
@@ -275,7 +279,7 @@ class _Script:
                 return self.constants[node.id]
             raise _Unreadable(f"{node.id} is not known")
         if isinstance(node, (ast.Tuple, ast.List, ast.Set)):
-            return [self._value(one, names) for one in node.elts]
+            return _limited([self._value(one, names) for one in node.elts])
         if isinstance(node, ast.Attribute):
             return self._attribute(node, names)
         if isinstance(node, ast.BoolOp):
@@ -344,7 +348,7 @@ class _Script:
             if isinstance(owner, Layer) and method in ("get_output", "get_input") and values and isinstance(
                     values[0], int):
                 tensors = owner.outputs if method == "get_output" else owner.inputs
-                if values[0] < len(tensors):
+                if 0 <= values[0] < len(tensors):
                     return _Tensor(tensors[values[0]])
             if isinstance(owner, str) and method in ("startswith", "endswith") and len(values) == 1:
                 wanted = tuple(values[0]) if isinstance(values[0], list) else values[0]
@@ -362,7 +366,7 @@ class _Script:
             inner = {**names, one.target.id: value}
             if all(self._value(test, inner) for test in one.ifs):
                 found.append(self._value(node.elt, inner))
-        return found
+        return _limited(found)
 
     def _item(self, node: ast.Subscript, names: Mapping[str, Any]) -> Any:
         owner, key = self._value(node.value, names), self._value(node.slice, names)
@@ -370,6 +374,18 @@ class _Script:
             return owner[key]
         except (TypeError, KeyError, IndexError):
             raise _Unreadable(f"{ast.unparse(node)[:40]} is not known") from None
+
+
+def _limited(values: list[Any]) -> list[Any]:
+    """Returns a list whose values can be compared: with those of the lists in it, they are at most `_MAX_VALUES`."""
+    count, waiting = 0, [values]
+    while waiting:
+        inner = waiting.pop()
+        count += len(inner)
+        if count > _MAX_VALUES:
+            raise _Unreadable(f"a list of over {_MAX_VALUES:,} values")
+        waiting += [one for one in inner if isinstance(one, list)]
+    return values
 
 
 class _Number:

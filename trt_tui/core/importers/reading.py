@@ -4,8 +4,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from trt_tui.core.importers.asked import placed
 from trt_tui.core.importers.modelopt import is_modelopt, is_modelopt_command, read_command, read_record
 from trt_tui.core.importers.polygraphy import read_script
@@ -13,6 +11,8 @@ from trt_tui.core.importers.trtexec import is_command, read_commands
 from trt_tui.core.moves.file import LoadedConfig, read_config
 from trt_tui.core.network.network import Network
 from trt_tui.errors import InputError
+from trt_tui.files.budget import file_budget
+from trt_tui.files.limited_yaml import read_yaml
 from trt_tui.files.reading import SCRIPT_BYTES, read_text
 
 TAKEN = "a precision.json, a trtexec line or script, a Polygraphy postprocess script, or ModelOpt's exclusions"
@@ -23,9 +23,13 @@ def read_any(path: Path | str, network: Network, *, force: bool = False, sha256:
     file the warnings list what could not be read.
 
     Raises:
-        InputError: as there; or the file is none that is taken.
+        InputError: as there; or the file is none that is taken, or takes too much time or memory to read.
     """
-    path = Path(path)
+    with file_budget(path):
+        return _read(Path(path), network, force, sha256)
+
+
+def _read(path: Path, network: Network, force: bool, sha256: str | None) -> LoadedConfig:
     if path.suffix.lower() == ".py":
         return placed(read_script(read_text(path, most=SCRIPT_BYTES), network, path), network, path.name, force=force)
     text = read_text(path)
@@ -44,10 +48,14 @@ def read_any(path: Path | str, network: Network, *, force: bool = False, sha256:
 
 
 def _record(text: str, path: Path) -> Any:
-    """What a JSON or YAML file holds; None where it is neither."""
+    """What a JSON or YAML file holds; None for text that is no JSON.
+
+    Raises:
+        InputError: it is named as YAML and is none that can be read.
+    """
+    if path.suffix.lower() in (".yaml", ".yml"):
+        return read_yaml(text, path.name)
     try:
-        if path.suffix.lower() in (".yaml", ".yml"):
-            return yaml.safe_load(text)
         return json.loads(text)
-    except (ValueError, RecursionError, yaml.YAMLError):  # other readers try the file next
+    except (ValueError, RecursionError):  # the reader of precision.json says what is wrong with it
         return None

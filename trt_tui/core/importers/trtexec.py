@@ -7,11 +7,11 @@ are joined by ``+``; ``*`` stands for the layers that are not named, and in a na
 """
 
 import re
-import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from trt_tui.core.importers.asked import Asked
+from trt_tui.core.importers.shell import expanded, shell_words
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
@@ -28,7 +28,7 @@ _PRECISION = ("fp16", "bf16", "int8", "fp8", "int4", "best", "stronglyTyped", "l
 _READ = (*_PRECISION, "precisionConstraints", "precision-constraints", "noTF32", "tf32", "onnx")
 _TOOL = re.compile(r"\btrtexec\b|\$\{?TRTEXEC|\bpolygraphy\s+(?:convert|run)\b")
 _ASSIGNED = re.compile(r"^\s*(?:export\s+)?(\w+)=(?:\"([^\"]*)\"|'([^']*)'|(\S*))\s*$")
-_VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}|\$(\w+)")
+_VARIABLE = re.compile(r"\$\{(\w+)(?::-([^{}]*))?\}|\$(\w+)")
 
 
 def is_command(text: str) -> bool:
@@ -56,7 +56,8 @@ def read_commands(text: str, network: Network, file: Path) -> Asked:
 
     line, options = max(telling, key=lambda one: says(one[1]))
     asked = _asked(options, network, file)
-    asked.notes += [f"line {other} is another command; line {line} is taken" for other, _ in telling if other != line]
+    if others := [str(other) for other, _ in telling if other != line]:
+        asked.notes.append(f"line {first_few(others)} is another command; line {line} is taken")
     return asked
 
 
@@ -65,20 +66,20 @@ def _commands(text: str, name: str) -> Iterator[tuple[int, list[tuple[str, str]]
     values: dict[str, str] = {}
     number, lines = 0, text.splitlines()
     while number < len(lines):
-        start, line = number + 1, lines[number]
-        while line.endswith("\\") and number + 1 < len(lines):
+        start, parts = number + 1, [lines[number]]
+        while parts[-1].endswith("\\") and number + 1 < len(lines):
             number += 1
-            line = line[:-1] + " " + lines[number].strip()
+            parts[-1:] = [parts[-1][:-1], lines[number].strip()]
         number += 1
+        line = " ".join(parts)
         if (assigned := _ASSIGNED.match(line)) is not None:
             values[assigned[1]] = next(value for value in assigned.groups()[1:] if value is not None)
         if line.lstrip().startswith("#") or not is_command(line):
             continue
-        line = _VARIABLE.sub(lambda match: values.get(match[1] or match[3] or "", match[2] or match[0]), line)
-        try:
-            words = shlex.split(line, comments=True)
-        except ValueError as error:
-            raise InputError(f"{name}, line {start}: no command line", str(error), "Correct the quotes.") from None
+        where = f"{name}, line {start}"
+        line = expanded(_VARIABLE, lambda match: values.get(match[1] or match[3] or "", match[2] or match[0]), line,
+                        where)
+        words = shell_words(line, where)
         yield start, list(_options(words))
 
 
@@ -131,6 +132,19 @@ def _asked(options: Sequence[tuple[str, str]], network: Network, file: Path) -> 
     return asked
 
 
+def _fits(name: str, pattern: str) -> bool:
+    """Returns True if a name fits a pattern in which each ``*`` stands for any text, in linear time."""
+    first, *between, last = pattern.split("*")
+    place, end = len(first), len(name) - len(last)
+    if place > end or not (name.startswith(first) and name.endswith(last)):
+        return False
+    for part in between:  # the first place where a part fits leaves most to those behind it
+        if (place := name.find(part, place, end)) < 0:
+            return False
+        place += len(part)
+    return True
+
+
 def _listed(text: str, option: str, network: Network, into: dict[str, Precision], unread: list[str]) -> None:
     """Takes a list of ``name:type`` apart."""
     names = [layer.name for layer in network.layers]
@@ -145,8 +159,7 @@ def _listed(text: str, option: str, network: Network, into: dict[str, Precision]
         elif name == "*":
             rest = kind
         elif "*" in name and name not in names and "(Unnamed Layer*" not in name:
-            pattern = re.compile(".*".join(map(re.escape, name.split("*"))))
-            matched = [one for one in names if pattern.fullmatch(one)]
+            matched = [one for one in names if _fits(one, name)]
             into.update(dict.fromkeys(matched, kind))
             if not matched:
                 unread.append(f"--{option} {entry!r}: no layer matches")
