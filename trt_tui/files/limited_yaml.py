@@ -1,4 +1,4 @@
-"""YAML from elsewhere: plain values, with aliases and merge keys as far as they stand for a limited number of values."""
+"""YAML from elsewhere: plain values, with aliases and merge keys that stand for a limited number of them."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ _MAX_NUMBER_CHARACTERS = 64
 """A longer number in base 60 or 10 takes long to convert; no option of a tool needs one."""
 
 
-class _LimitedLoader(yaml.SafeLoader):
+class _LimitedLoader(yaml.SafeLoader):  # type: ignore[misc]
     """A `yaml.SafeLoader` that counts what aliases stand for before anything is built from them."""
 
     def __init__(self, text: str) -> None:
@@ -43,8 +43,9 @@ class _LimitedLoader(yaml.SafeLoader):
         """
         try:
             if len(node.value) <= _MAX_NUMBER_CHARACTERS:
-                build = self.construct_yaml_int if node.tag.endswith(":int") else self.construct_yaml_float
-                return build(node)
+                is_int = node.tag.endswith(":int")
+                number: int | float = self.construct_yaml_int(node) if is_int else self.construct_yaml_float(node)
+                return number
         except (ValueError, ArithmeticError):
             pass
         raise yaml.constructor.ConstructorError(None, None, f"{node.value[:20]} is no number that can be read",

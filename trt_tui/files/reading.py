@@ -99,10 +99,10 @@ def is_nested_deeper(value: object, depth: int) -> bool:
     """Returns True if lists and dictionaries stand within each other at more than ``depth`` levels."""
     level = [value]
     for _ in range(depth + 1):
-        level = [one for one in level if isinstance(one, (dict, list))]
-        if not level:
+        holders = [one for one in level if isinstance(one, (dict, list))]
+        if not holders:
             return False
-        level = [inner for one in level for inner in (one.values() if isinstance(one, dict) else one)]
+        level = [inner for one in holders for inner in (one.values() if isinstance(one, dict) else one)]
     return True
 
 

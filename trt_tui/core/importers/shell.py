@@ -52,8 +52,8 @@ def expanded(pattern: re.Pattern[str], value_of: Callable[[re.Match[str]], str],
         text = value_of(match)
         total += len(text)
         if total > TEXT_BYTES:
-            raise InputError(f"{where}: a line is too long", f"with its variables it has over {TEXT_BYTES:,} characters",
-                             "Write the command out.")
+            raise InputError(f"{where}: a line is too long",
+                             f"with its variables it has over {TEXT_BYTES:,} characters", "Write the command out.")
         return text
 
     return pattern.sub(value, line)
