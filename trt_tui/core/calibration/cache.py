@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from trt_tui.core.codes import INT8
+from trt_tui.core.codes import INT8, MAX_AMAX
 from trt_tui.errors import InputError
 from trt_tui.files.budget import file_budget
 from trt_tui.files.reading import read_text
@@ -92,7 +92,7 @@ def _read_cache(path: Path) -> dict[str, float]:
             continue
         match = _CACHE_LINE.fullmatch(line.strip())
         scale = struct.unpack(">f", bytes.fromhex(match["scale"].zfill(8)))[0] if match else math.nan
-        if match is None or not (math.isfinite(scale) and scale >= 0):
+        if match is None or not 0 <= scale * INT8.greatest <= MAX_AMAX:
             raise InputError(
                 f"{path}, line {number}: not the scale of a tensor",
                 f"The line is {line.strip()[:80]!r}; expected: tensor name, colon, 8 hexadecimal digits.",

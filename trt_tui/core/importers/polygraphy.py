@@ -9,13 +9,13 @@ and what it would have set is left out. A script that trt-tui wrote holds a tabl
 
 import ast
 import json
-import math
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from trt_tui.core.codes import MAX_AMAX
 from trt_tui.core.importers.asked import Asked
 from trt_tui.core.importers.trtexec import TYPES
 from trt_tui.core.network.layers import Layer
@@ -109,7 +109,7 @@ def _own(constants: Mapping[str, Any]) -> Asked | None:
         asked.layers = {str(name): Precision(word) for name, word in told["precisions"].items()}
         asked.outputs = {str(name): Precision(word) for name, word in told.get("output_types", {}).items()}
         asked.ranges = {str(name): abs(float(amax)) for name, amax in told.get("ranges", {}).items()
-                        if math.isfinite(float(amax))}
+                        if abs(float(amax)) <= MAX_AMAX}
     except (ValueError, TypeError, AttributeError):  # edited since: read as any other script
         return None
     floats = [one for one in (Precision.FP16, Precision.BF16) if one.value in flags]
@@ -243,8 +243,8 @@ class _Script:
                 low, high = (float(one) for one in self._value(value, names))
             except (TypeError, ValueError, OverflowError):
                 raise _Unreadable("no two numbers") from None
-            if not math.isfinite(amax := max(abs(low), abs(high))):
-                raise _Unreadable("an infinite range")
+            if not (amax := max(abs(low), abs(high))) <= MAX_AMAX:
+                raise _Unreadable("a range that FP32 does not hold")
             self.asked.ranges[owner.name] = amax
         else:
             raise _Unreadable(f"of {type(owner).__name__.lstrip('_')}")

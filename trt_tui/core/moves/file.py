@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 
 from trt_tui.core.calibration.calibrate import Calibration
+from trt_tui.core.codes import MAX_AMAX
 from trt_tui.core.moves.choice import Choice
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.entries import encoded, shaped
@@ -35,9 +36,8 @@ FORMAT = "trt-tui/precision-config"
 VERSION = 2
 
 _DIGEST_BYTES = 3
-_GREATEST = 1.7976931348623157e308
 OtherCodes = Annotated[str, msgspec.Meta(pattern="^fp8$")]
-Amax = Annotated[float, msgspec.Meta(ge=0, le=_GREATEST)]
+Amax = Annotated[float, msgspec.Meta(ge=0, le=MAX_AMAX)]
 
 
 @dataclass(frozen=True)
