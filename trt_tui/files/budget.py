@@ -34,7 +34,7 @@ _is_running = False
 
 
 @contextlib.contextmanager
-def reading_budget(title: str, size_bytes: int = 0, *, seconds: float = MAX_READ_S, next_step: str = _NEXT
+def reading_budget(title: str, size_bytes: int = 0, *, seconds: float | None = None, next_step: str = _NEXT
                    ) -> Iterator[None]:
     """Ends the block with an error if it takes too much time or memory, or is nested too deep.
 
@@ -44,7 +44,7 @@ def reading_budget(title: str, size_bytes: int = 0, *, seconds: float = MAX_READ
     Args:
         title: The name of the file in messages.
         size_bytes: The size of the file.
-        seconds: CPU time for a small file.
+        seconds: CPU time for a small file; `MAX_READ_S` by default.
         next_step: The advice if the budget is spent.
 
     Raises:
@@ -55,7 +55,7 @@ def reading_budget(title: str, size_bytes: int = 0, *, seconds: float = MAX_READ
         with _too_much(title):
             yield
         return
-    max_s = seconds + size_bytes / MIN_BYTES_PER_S
+    max_s = (MAX_READ_S if seconds is None else seconds) + size_bytes / MIN_BYTES_PER_S
     max_bytes = MAX_MEMORY_BYTES + size_bytes * MEMORY_PER_BYTE
     begin_s, begin_bytes = time.thread_time(), _resident_bytes()
 

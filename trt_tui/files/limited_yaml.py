@@ -21,13 +21,14 @@ class _LimitedLoader(yaml.SafeLoader):  # type: ignore[misc]
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         """Implements `yaml.composer.Composer.compose_node`."""
+        is_alias = self.check_event(yaml.AliasEvent)
         node = super().compose_node(parent, index)
-        if node is not None and node not in self._counts:
+        if is_alias and node not in self._counts:
+            raise yaml.constructor.ConstructorError(None, None, "an alias stands for what it is a part of",
+                                                    node.start_mark)
+        if node is not None and not is_alias:
             parts = node.value if isinstance(node, yaml.CollectionNode) else ()
             inner = [one for part in parts for one in (part if isinstance(part, tuple) else (part,))]
-            if any(one not in self._counts for one in inner):
-                raise yaml.constructor.ConstructorError(None, None, "an alias stands for what it is a part of",
-                                                        node.start_mark)
             self._counts[node] = 1 + sum(self._counts[one] for one in inner)
             if self._counts[node] > MAX_YAML_VALUES:
                 raise yaml.constructor.ConstructorError(
