@@ -11,7 +11,6 @@ from tests import networks
 from tests.benchmarks.round_trips import CELLS, QUICK, every_kind, every_move, matched, say, write_all
 from trt_tui.core.exporters import production
 from trt_tui.core.exporters.onnx import export_typed, matching_note
-from trt_tui.core.exporters.raising import raising_script
 from trt_tui.core.importers.reading import read_any
 from trt_tui.core.lowering.strong import lower_strong
 from trt_tui.core.moves.config import PrecisionConfig
@@ -131,10 +130,6 @@ def test_a_script_is_known_under_any_name(resnet, tmp_path):
     loaded = read_any(tmp_path / "pg.sh", resnet)
     assert "a Polygraphy script of trt-tui" in loaded.warnings[0] and loaded.config.tf32
     assert loaded.config.groups.keys() == {"/fc/Gemm"} and loaded.calibration.method == "minmax"
-    (tmp_path / "raise.sh").write_text(raising_script([groups["/fc/Gemm"].tail, "gone"], "Mends", "raise.sh"))
-    raised = read_any(tmp_path / "raise.sh", resnet)
-    assert raised.config.other is FP16 and raised.config.groups.keys() == {"/fc/Gemm"}
-    assert "gone: no layer of net.onnx makes it" in " ".join(raised.warnings)
 
 
 def test_an_edited_export_counts_as_it_was_edited(written, tmp_path):

@@ -32,7 +32,6 @@ from trt_tui.core.data.dumps import Rows, open_dump
 from trt_tui.core.data.samples import load_samples
 from trt_tui.core.exporters import production
 from trt_tui.core.exporters.bundle import Bundle, Iteration, write_bundle
-from trt_tui.core.exporters.raising import raising_script
 from trt_tui.core.importers.reading import read_any
 from trt_tui.core.moves.barrier import Barrier
 from trt_tui.core.moves.bias_correction import BiasCorrection
@@ -117,7 +116,7 @@ class Written:
 ROWS = {
     "precision.json": "precision.json", "trtexec script": "build", "polygraphy script": "script",
     "polygraphy command": "command", "ModelOpt's lists": "lists", "calibration cache": "ranges",
-    "typed network": "build.typed.onnx", "base network": "build.base.onnx", "raising script": "raise",
+    "typed network": "build.typed.onnx", "base network": "build.base.onnx",
     "bundle": "bundle", "bundle's build.sh": "bundle/build.sh", "bundle for 8.6: build.sh": "old/build.sh",
     "bundle's inputs.json": "bundle/inputs.json", "bundle's reference.json": "bundle/reference.json",
 }
@@ -140,7 +139,6 @@ def write_all(folder: Path) -> Written:
         production.write(kind, folder / name, network, config, ranges, method="minmax")
     heading = (folder / "script").read_text().split('"""')[1].replace("\\\\", "\\")
     (folder / "command").write_text(heading[heading.index("polygraphy convert"):].split("\n\n")[0] + "\n")
-    (folder / "raise").write_text(raising_script([network.group("/left/MatMul").tail], "Mends", "raise"))
     (y,) = session.run(None, {"x": x})
     for release, name in (("10", "bundle"), ("8.6", "old")):
         (folder / name).mkdir()
@@ -163,8 +161,6 @@ def as_config(written: Written, path: Path) -> str:
         amax, told[tensor], rtol=1e-6) and tensor not in loaded.config.ranges]
     said = ["the same precisions" if same else f"other precisions: {', '.join(others) or 'the defaults'}",
             f"{len(loaded.calibration.ranges)} ranges" + (f", other ones for {', '.join(wrong)}" if wrong else "")]
-    raised = [name for name in now if now[name] is FP32]
-    said += [f"{', '.join(raised)} raised"] if path.name == "raise" else []
     said += ["every move"] if loaded.config.moves == wanted.moves else []
     said += [line.split(": not read: ")[1] for line in loaded.warnings if ": not read: " in line]
     return "; ".join(said)
@@ -324,7 +320,6 @@ CELLS: dict[tuple[str, str], tuple[str, ...]] = {
     ("base network", "Polygraphy"): ("Node",),
     ("base network", "ONNX Runtime"): ("runs, ",),
     ("base network", "TensorRT-RTX"): ("built, ",),
-    ("raising script", "--config"): ("/left/MatMul raised",),
     ("bundle", "--config"): ("refused: ", "is a folder", "bundle/precision.json"),
     ("bundle's build.sh", "--config"): ("refused: ", "strongly typed", "bundle/precision.json"),
     ("bundle for 8.6: build.sh", "--config"): ("the same precisions", "network.onnx has Q/DQ nodes of its own"),

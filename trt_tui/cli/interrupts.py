@@ -86,7 +86,9 @@ def held() -> Iterator[None]:
 def _watch(reading: int) -> None:
     """Ends the process if it does not notice a signal because it is in the middle of native code."""
     with open(reading, "rb", buffering=0) as signals:
-        while signals.read(1):
+        while number := signals.read(1):
+            if number[0] not in _NUMBERS:  # the timer of a budget, which interrupts nothing but a reader
+                continue
             if _noticed.wait(STUCK_S):
                 _noticed.clear()
                 os.set_blocking(reading, False)

@@ -12,6 +12,9 @@ import onnx_ir as ir
 
 from trt_tui.core.precision import Precision
 
+MAX_AMAX = float(np.finfo(np.float32).max)
+"""The largest amax: scales are computed in FP32, where a larger one is infinite."""
+
 
 @dataclass(frozen=True)
 class CodeType:

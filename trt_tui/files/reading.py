@@ -19,6 +19,9 @@ SCRIPT_BYTES = 16 << 20
 BINARY_BYTES = 16 << 30
 """Most bytes of an engine or a timing cache."""
 
+MAX_DEPTH = 64
+"""Lists and objects within each other in a file of ours; far fewer than Python's own limit for pickles and JSON."""
+
 _NO_FILES = ((stat.S_ISDIR, "it is a folder"), (stat.S_ISFIFO, "it is a pipe"), (stat.S_ISSOCK, "it is a socket"),
              (stat.S_ISCHR, "it is a device"), (stat.S_ISBLK, "it is a device"))
 
@@ -90,6 +93,17 @@ def read_text(path: Path | str, most: int = TEXT_BYTES) -> str:
     except UnicodeDecodeError as error:
         raise InputError(f"{path} cannot be read", f"it is no text in UTF-8 (byte {error.start})",
                          "Name another file.") from None
+
+
+def is_nested_deeper(value: object, depth: int) -> bool:
+    """Returns True if lists and dictionaries stand within each other at more than ``depth`` levels."""
+    level = [value]
+    for _ in range(depth + 1):
+        holders = [one for one in level if isinstance(one, (dict, list))]
+        if not holders:
+            return False
+        level = [inner for one in holders for inner in (one.values() if isinstance(one, dict) else one)]
+    return True
 
 
 def digest(path: Path | str) -> str:

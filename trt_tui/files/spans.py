@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from trt_tui.errors import InputError
+from trt_tui.files.budget import file_budget
 from trt_tui.files.reading import open_regular
 
 KEPT_BYTES = 4096
@@ -180,7 +181,7 @@ def read_spans(path: Path, name: str) -> Any:
     Raises:
         InputError: it is no JSON, is cut off, is nested over 64 deep, or holds over `MOST_VALUES` values.
     """
-    with open_regular(path) as file:
+    with file_budget(path), open_regular(path) as file:
         text = _Text(file, name)
         if text.following() == b"\xef":
             text.at += 3  # a byte order mark

@@ -250,7 +250,7 @@ class SavedSessions:
 
 def _one_file(one: str, other: str) -> bool:
     """Whether two paths lead to one file."""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, ValueError):  # a path with half a character is a ValueError
         return one == other or os.path.realpath(one) == os.path.realpath(other) or os.path.samefile(one, other)
     return False
 

@@ -13,7 +13,8 @@ import platformdirs
 import yaml
 
 from trt_tui.errors import TrtTuiError
-from trt_tui.files.reading import TEXT_BYTES, read_bytes
+from trt_tui.files.budget import file_budget
+from trt_tui.files.reading import read_bytes
 
 Table = Mapping[str, tuple[str, ...]]
 """Keys by action, as Textual names them; the first is the one shown."""
@@ -56,6 +57,8 @@ _OTHERS = {"tab", "backspace", "insert", "delete", "home", "end", "enter", "spac
            *(f"f{number}" for number in range(1, 25))}
 _UNLIKE = {"commercial_at": "at", "plus_sign": "plus", "low_line": "underscore"}
 """Characters that Textual names otherwise than Unicode, beside those of `_SHOWN`."""
+MAX_KEYS_BYTES = 1 << 20
+"""Size of a file of keys."""
 _SPLIT = "[OABCD"
 """Characters that a slow line leaves of an arrow key whose bytes it splits."""
 
@@ -119,8 +122,9 @@ def read(path: Path) -> tuple[Table, list[str]]:
     Movement, closing and the like have the same keys in dialogs.
     """
     try:
-        text = read_bytes(path, TEXT_BYTES).decode(errors="replace")
-        root = yaml.compose(text.replace("\t", " "), Loader=yaml.SafeLoader)
+        with file_budget(path):
+            text = read_bytes(path, MAX_KEYS_BYTES).decode(errors="replace")
+            root = yaml.compose(text.replace("\t", " "), Loader=yaml.SafeLoader)
     except FileNotFoundError:
         return DEFAULTS, []
     except yaml.YAMLError as error:
@@ -128,7 +132,7 @@ def read(path: Path) -> tuple[Table, list[str]]:
         line = mark.line + 1 if mark is not None else 1
         return DEFAULTS, [f"{_line(path, line)}: it is no JSON; no key is taken from it"]
     except (OSError, TrtTuiError, RecursionError) as error:
-        return DEFAULTS, [] if not path.exists() else [f"{path} cannot be read: {error}"]
+        return DEFAULTS, [] if not path.exists() else [f"{path} cannot be read: {getattr(error, 'cause', '') or error}"]
     if root is None:
         return DEFAULTS, []
     if not isinstance(root, yaml.MappingNode):
@@ -163,7 +167,7 @@ def _entry(action: object, value: yaml.Node, line: int, before: Mapping[str, _En
     for node in nodes:
         name = _key_named(node.value) if isinstance(node, yaml.ScalarNode) else None
         if name is None:
-            shown = node.value if isinstance(node, yaml.ScalarNode) else "that"
+            shown = node.value or '""' if isinstance(node, yaml.ScalarNode) else "that"
             return f"{shown} is no key; {action} keeps {_told(action)}"
         if node.value in _SPLIT:
             return f"{node.value} is a part of an arrow key on a slow line; {action} keeps {_told(action)}"
@@ -187,7 +191,7 @@ def _key_named(text: str) -> str | None:
         base = base.lower()
         if base not in _SHOWN and base not in _OTHERS:
             return None
-    elif not base.isalnum():
+    elif base and not base.isalnum():
         name = unicodedata.name(base, "").lower().replace("-", "_").replace(" ", "_")
         base = _UNLIKE.get(name, name)
     return "+".join((*modifiers, base)) if base else None

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from trt_tui.core.codes import INT8
+from trt_tui.core.codes import INT8, MAX_AMAX
 from trt_tui.errors import InputError
+from trt_tui.files.budget import file_budget
 from trt_tui.files.reading import read_text
 from trt_tui.files.writing import write_atomic
 from trt_tui.words import first_few
@@ -48,7 +49,8 @@ def algorithm_of(method: str) -> str:
 
 def read_header(path: str | Path) -> CacheHeader:
     """Reads the first line of a calibration cache. Raises as `read_cache`."""
-    line = next(iter(read_text(Path(path)).splitlines()), "").strip()
+    with file_budget(path):
+        line = next(iter(read_text(Path(path)).splitlines()), "").strip()
     match = _CACHE_HEADER.fullmatch(line)
     if match is None:
         raise _no_cache(Path(path))
@@ -76,7 +78,11 @@ def read_cache(path: str | Path) -> dict[str, float]:
     Raises:
         InputError: the file cannot be read or has another form; names the line.
     """
-    path = Path(path)
+    with file_budget(path):
+        return _read_cache(Path(path))
+
+
+def _read_cache(path: Path) -> dict[str, float]:
     lines = read_text(path).splitlines()
     if not lines or not _CACHE_HEADER.fullmatch(lines[0].strip()):
         raise _no_cache(path)
@@ -86,7 +92,7 @@ def read_cache(path: str | Path) -> dict[str, float]:
             continue
         match = _CACHE_LINE.fullmatch(line.strip())
         scale = struct.unpack(">f", bytes.fromhex(match["scale"].zfill(8)))[0] if match else math.nan
-        if match is None or not (math.isfinite(scale) and scale >= 0):
+        if match is None or not 0 <= scale * INT8.greatest <= MAX_AMAX:
             raise InputError(
                 f"{path}, line {number}: not the scale of a tensor",
                 f"The line is {line.strip()[:80]!r}; expected: tensor name, colon, 8 hexadecimal digits.",

@@ -4,12 +4,11 @@
 it. ``p99.9`` is the 99.9th percentile of all magnitudes.
 """
 
-import math
 import re
 
 from trt_tui.core.calibration.methods import methods_of
 from trt_tui.core.calibration.statistics import LARGEST, TensorStats
-from trt_tui.core.codes import CodeType
+from trt_tui.core.codes import MAX_AMAX, CodeType
 from trt_tui.errors import InputError
 
 _PERCENTILE = re.compile(r"p(\d+(?:\.\d+)?)", re.IGNORECASE)
@@ -29,8 +28,8 @@ def amax_given(text: str) -> float | None:
             raise InputError(f"{text!r} is no range", "it is neither a number nor a way to choose one",
                              f"Give an amax like 2.5, a method ({', '.join(_METHODS)}), p99.9 or top5-mean.") from None
         return None
-    if not math.isfinite(amax) or amax < 0:
-        raise InputError(f"{text} is no range", "an amax is a finite number from 0 up", "Give it like 2.5.")
+    if not 0 <= amax <= MAX_AMAX:
+        raise InputError(f"{text} is no range", "an amax is a number from 0 up that FP32 holds", "Give it like 2.5.")
     return amax
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from trt_tui.core.data.encoded import first_member, kind_of
 from trt_tui.core.data.stored import DATA_FORMATS, npy_array, reading
 from trt_tui.errors import InputError
+from trt_tui.files.budget import reading_budget
 from trt_tui.files.reading import open_regular
 
 MOST_FEED_TEXT = 2 << 30
@@ -40,7 +41,8 @@ def polygraphy_feeds(path: Path, source: str) -> Iterator[Any]:
             try:
                 if many and text[position : position + 1] == "]":
                     return
-                item, position = decoder.raw_decode(text, position)
+                with reading_budget(source, len(text)):
+                    item, position = decoder.raw_decode(text, position)
             except json.JSONDecodeError as error:
                 more = ""
                 if error.pos >= len(text) - _ENDING or error.msg.startswith("Unterminated"):

@@ -17,14 +17,19 @@ from typing import Any
 from trt_tui.core.network.layers import Outline
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
+from trt_tui.files.budget import reading_budget
 
 COMPUTE, REFORMAT, QDQ, IDLE = "compute", "reformat", "qdq", "idle"
 """Kinds of engine layers: those that compute, that change a layout or type, that are unfused Q/DQ, and idle ones."""
 
-_METADATA = re.compile(r"\[ONNX Layer: (.*?)\](?=[\x1e\x1f]|$|\s*\[|;)")
-REGION = re.compile(r"\{ForeignNode\[(.*?)\]\}")
+_LAYER_BEGINS = "[ONNX Layer: "
+_LAYER_ENDS = re.compile(r"(.*?)\](?=[\x1e\x1f;]|\s*(?:\[|$))")
+REGION = re.compile(r"\{ForeignNode\[((?:(?!\{ForeignNode\[).)*?)\]\}")
 _SEPARATORS = re.compile(r" \+ | \|\| |, ")
-_COPIES = re.compile(r"(_clone_\d+|_myl\d+_\d+|_copy_output|_copy_input|:\d+)+$")
+_COPIES_BACKWARDS = re.compile(r"(?:\d+_enolc_|\d+_\d+lym_|tuptuo_ypoc_|tupni_ypoc_|\d+:)*")
+"""Endings of copies' names, read from the end: forwards each place of a long name would be tried as their beginning."""
+_MAX_ADDED = 8
+"""Endings of added nodes behind a tensor's name; the lowerings add two at most."""
 ADDED = re.compile(r"(?:__(?:(?:fp16|bf16|fp32)__)?(?:q|dq|fp16|bf16|fp32|clamped|output)|_quantized"
                    r"|_DequantizeLinear_Output)(?:_\d+)?$")
 _QUANTIZING = re.compile(r"(?:__d?q|_quantized|_DequantizeLinear_Output)(?:_\d+)?$")
@@ -132,6 +137,11 @@ def read_inspector(text: str, network: Outline) -> EngineReport:
     Raises:
         InputError: it is no such JSON, or the engine was built without detailed profiling verbosity.
     """
+    with reading_budget("the layer information of an engine", len(text)):
+        return _read_inspector(text, network)
+
+
+def _read_inspector(text: str, network: Outline) -> EngineReport:
     try:
         layers = json.loads(text, strict=False)["Layers"]  # 8.6 leaves the separators of its metadata unescaped
         if layers and not any(isinstance(layer, dict) for layer in layers):
@@ -256,7 +266,8 @@ class LayerFinder:
 
     def read(self, name: str, metadata: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The layers named, and the nodes of the lowering that are named."""
-        tokens = _METADATA.findall(metadata) or [
+        pieces = metadata.split(_LAYER_BEGINS)[1:]
+        tokens = [match[1] for piece in pieces if (match := _LAYER_ENDS.match(piece)) is not None] or [
             token for part in _SEPARATORS.split(REGION.sub("", name)) for token in self._unwrapped(part)]
         known = [self._known(token) for token in tokens]
         others = [token for token, layer in zip(tokens, known, strict=True) if layer is None]
@@ -282,15 +293,16 @@ class LayerFinder:
         if known is not None:
             return self.index[known]
         tensor = name
-        while (shorter := ADDED.sub("", tensor)) != tensor:
-            tensor = shorter
+        for _ in range(_MAX_ADDED):
+            tensor = ADDED.sub("", tensor)
         return self.producer.get(tensor, self.first_use.get(tensor))
 
     def _known(self, token: str) -> str | None:
-        for candidate in (token, _COPIES.sub("", token)):
-            if candidate in self.index:
-                return candidate
-        return None
+        if token in self.index:
+            return token
+        copied = _COPIES_BACKWARDS.match(token[::-1])
+        original = token[:len(token) - copied.end()] if copied is not None else token
+        return original if original in self.index else None
 
     @staticmethod
     def _unwrapped(part: str) -> Iterable[str]:

@@ -14,16 +14,18 @@ from trt_tui.core.engines.sources import Pair, Sums
 from trt_tui.core.network.layers import Outline
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
+from trt_tui.files.budget import reading_budget
 
 HEADING = "Layers:"
 """How the message begins."""
 
 _ROW = re.compile(r"Name: (.*?), LayerType: ([^,\[\]{}]*), Inputs: (.*)", re.S)
-_TENSORS = re.compile(r"(?:^|, )(Inputs|Constants|Outputs): \[(?: \{ (.*?) \}|)\](?=, [A-Z]|$)", re.S)
+_TENSORS = re.compile(r"(?:^|, )(Inputs|Constants|Outputs): \["
+                      r"(?: \{ ((?:[^,]|,(?! (?:Inputs|Constants|Outputs): \[))*?) \}|)\](?=, [A-Z]|$)", re.S)
 _TENSOR = re.compile(r"Name: (.*?), (?:Location|Dimensions): ", re.S)
 _DATATYPE = re.compile(r"(Format/Datatype|Datatype): ([^,}]*)")
 _METADATA = re.compile(r", Metadata: ?(.*)$", re.S)
-_TACTIC = re.compile(r", TacticName: (.*?)(?=, [A-Z]\w*: |$)")
+_TACTIC = re.compile(r", TacticName: (.*?)(?=, [A-Z]\w*: |$)", re.S)
 _ORIGIN = re.compile(r", Origin: (\w+)")
 _WEIGHTS = re.compile(r', Weights: \{"Type": "(\w+)"')
 _ENDS = ("", "Bindings:", "I/O Tensors:", "Engine Metadata:")
@@ -39,11 +41,12 @@ def read_listing(text: str, network: Outline, sums: Sums | None = None) -> Engin
     Raises:
         InputError: it is no such list, or a row of it cannot be read; says which.
     """
-    rows = _rows(text)
-    if not rows:
-        raise InputError("the builder's list of layers cannot be read", "it has no row",
-                         "Its release may write it in another way; a build on a GPU tells through the inspector.")
-    report = report_of([_entry(row) for row in rows], network)
+    with reading_budget("the builder's list of layers", len(text)):
+        rows = _rows(text)
+        if not rows:
+            raise InputError("the builder's list of layers cannot be read", "it has no row",
+                             "Its release may write it in another way; a build on a GPU tells through the inspector.")
+        report = report_of([_entry(row) for row in rows], network)
     return EngineReport(tuple(replace(layer, sums=_sums(layer, sums)) for layer in report.layers)) if sums else report
 
 
@@ -56,18 +59,21 @@ def _sums(layer: EngineLayer, sums: Sums) -> tuple[Pair, ...]:
 
 def _rows(text: str) -> list[str]:
     """The rows, each with what a name of more than one line has on the following ones."""
-    rows: list[str] = []
+    rows: list[list[str]] = []
+    complete = False
     heading, _, rest = text.partition("\n")
     if heading.strip() != HEADING:
-        return rows
+        return []
     for line in rest.split("\n"):
         if line.startswith("Name: "):
-            rows.append(line)
-        elif line.strip() in _ENDS and (not rows or ", Metadata:" in rows[-1]):
+            rows.append([line])
+            complete = ", Metadata:" in line
+        elif line.strip() in _ENDS and (not rows or complete):
             break
         elif rows:
-            rows[-1] += "\n" + line
-    return rows
+            rows[-1].append(line)
+            complete = complete or ", Metadata:" in line
+    return ["\n".join(lines) for lines in rows]
 
 
 def _entry(row: str) -> Mapping[str, Any]:

@@ -193,7 +193,7 @@ def named_groups(message: str, network: Network) -> tuple[list[Group], list[Grou
     return list(first.values()), [group for name, group in others.items() if name not in first]
 
 
-ADDED_TOKEN = re.compile(r"[^\s,()\[\]{}]+" + ADDED.pattern.removesuffix("$") + r"(?=[\s.,)\]}]|$)")
+ADDED_TOKEN = re.compile(r"(?<![^\s,()\[\]{}])[^\s,()\[\]{}]+" + ADDED.pattern.removesuffix("$") + r"(?=[\s.,)\]}]|$)")
 """A node that a lowering added, as it occurs in a text."""
 
 

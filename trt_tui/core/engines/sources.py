@@ -15,14 +15,14 @@ Pair = tuple["Precision | None", "Precision | None"]
 """What QK and PV of an attention are summed in, or any other product twice; None where it is not known."""
 
 _BEGINS = b"Kernel_traits"
-_TRAITS = re.compile(rb"\w*<\s*fmha::(\w+)_traits,\s*fmha::(\w+)_traits,")
+_TRAITS = re.compile(rb"\w{0,200}<\s*fmha::(\w+)_traits,\s*fmha::(\w+)_traits,")
 _NAME = re.compile(rb"__global__ void (\w+)\(")
 _REACH = 1 << 16
 """Bytes of source behind the traits within which the kernel's name stands."""
 
 _PRODUCT = b"fully_connected={"
 _IN_FP32 = re.compile(rb" accumulation_type=2 ")
-_LAYER = re.compile(rb"\[ONNX Layer: (.*?)\]")
+_LAYER = re.compile(rb"\[ONNX Layer: ((?:(?!\[ONNX Layer: ).)*?)\]")
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,7 @@ def sums_of(plan: bytes) -> Sums:
         end = plan.find(b"\n", at, at + _REACH)
         if _IN_FP32.search(plan, at, end if end >= 0 else at):
             nodes.update(name.decode("utf-8", "surrogateescape") for name in _LAYER.findall(plan, at, end))
+        at = max(at, end - 1)  # the rest of the line was read
     return Sums({name: tuple(sorted(pairs, key=str)) for name, pairs in found.items()}, frozenset(nodes))
 
 

@@ -1,11 +1,11 @@
 """Command lines of trtexec and Polygraphy in scripts, taken apart as text."""
 
 import re
-import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from trt_tui.core.importers.shell import expanded, shell_words
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
@@ -25,7 +25,7 @@ _OPTIONS_OF_POLYGRAPHY = frozenset((
     "calibration-base-class", "trt-network-postprocess-script", "trt-npps", "strongly-typed"))
 _RTX = re.compile(r"\bPOLYGRAPHY_USE_TENSORRT_RTX=[\"']?(?!0\b)\w")
 _ASSIGNED = re.compile(r"^\s*(?:export\s+)?(\w+)=(?:\"([^\"]*)\"|'([^']*)'|(\S*))\s*$")
-_VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}|\$(\w+)")
+_VARIABLE = re.compile(r"\$\{(\w+)(?::-([^{}]*))?\}|\$(\w+)")
 _HEAD_BYTES = 64 << 20
 """The nodes of an ONNX file stand before its weights; they are looked for in this many bytes."""
 
@@ -74,22 +74,22 @@ def commands(text: str, name: str) -> Iterator[Command]:
     values: dict[str, str] = {}
     number, lines, rtx = 0, text.splitlines(), False
     while number < len(lines):
-        start, line = number + 1, lines[number]
-        while line.endswith("\\") and number + 1 < len(lines):
+        start, parts = number + 1, [lines[number]]
+        while parts[-1].endswith("\\") and number + 1 < len(lines):
             number += 1
-            line = line[:-1] + " " + lines[number].strip()
+            parts[-1:] = [parts[-1][:-1], lines[number].strip()]
         number += 1
+        line = " ".join(parts)
         if (assigned := _ASSIGNED.match(line)) is not None:
             values[assigned[1]] = next(value for value in assigned.groups()[1:] if value is not None)
         comment = line.lstrip().startswith("#")
         rtx = rtx or not comment and bool(_RTX.search(line))
         if comment or not is_command(line):
             continue
-        line = _VARIABLE.sub(lambda match: values.get(match[1] or match[3] or "", match[2] or match[0]), line)
-        try:
-            words = shlex.split(line, comments=True)
-        except ValueError as error:
-            raise InputError(f"{name}, line {start}: no command line", str(error), "Correct the quotes.") from None
+        where = f"{name}, line {start}"
+        line = expanded(_VARIABLE, lambda match: values.get(match[1] or match[3] or "", match[2] or match[0]), line,
+                        where)
+        words = shell_words(line, where)
         options = _options(words)
         polygraphy = bool(_POLYGRAPHY.search(line)) or not _TRTEXEC.search(line) and not (
             _OPTIONS_OF_POLYGRAPHY.isdisjoint(options))

@@ -7,12 +7,12 @@ hits longer names too); ``nodes_to_quantize`` and ``op_types_to_quantize`` leave
 """
 
 import re
-import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from trt_tui.core.importers.asked import Asked
+from trt_tui.core.importers.shell import shell_words
 from trt_tui.core.network.layers import Group
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
@@ -54,10 +54,7 @@ def read_command(text: str, network: Network, file: Path) -> Asked:
     for line in re.sub(r"\\\n", " ", text).splitlines():
         if not is_modelopt_command(line) or line.lstrip().startswith("#"):
             continue
-        try:
-            words = shlex.split(line, comments=True)
-        except ValueError as error:
-            raise InputError(f"{file.name} holds no command line", str(error), "Correct the quotes.") from None
+        words = shell_words(line, file.name)
         told: dict[str, Any] = {}
         option = ""
         for word in words:
@@ -160,6 +157,7 @@ class _Lists:
                 raise InputError(f"{file.name}: {key} is no list of names", "ModelOpt takes a list of texts there",
                                  "Correct the file.")
             self.lists[key] = value
+        self._types = {key: frozenset(found) for key, found in self.lists.items()}
         self.patterns = {key: _patterns(self.lists[key], key, file) for key in _PATTERNS}
         names = [layer.name for layer in network.layers]
         for key, found in self.patterns.items():
@@ -184,16 +182,16 @@ class _Lists:
                 if any(self.network.layer(name).op_type in self.lists[key] for name in group.anchors)]
 
     def _out(self, name: str) -> bool:
-        operator, lists = self.network.layer(name).op_type, self.lists
+        operator, types = self.network.layer(name).op_type, self._types
 
         def hit(key: str) -> bool:
             return any(one.match(name) for one in self.patterns[key])
 
-        if hit("nodes_to_include") or operator in lists["op_types_to_include"]:
+        if hit("nodes_to_include") or operator in types["op_types_to_include"]:
             return False
-        return (hit("nodes_to_exclude") or operator in lists["op_types_to_exclude"]
-                or bool(lists["op_types_to_quantize"]) and operator not in lists["op_types_to_quantize"]
-                or bool(lists["nodes_to_quantize"]) and not hit("nodes_to_quantize"))
+        return (hit("nodes_to_exclude") or operator in types["op_types_to_exclude"]
+                or bool(types["op_types_to_quantize"]) and operator not in types["op_types_to_quantize"]
+                or bool(types["nodes_to_quantize"]) and not hit("nodes_to_quantize"))
 
 
 def _patterns(texts: list[str], key: str, file: Path) -> list[re.Pattern[str]]:

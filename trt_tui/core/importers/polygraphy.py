@@ -9,13 +9,13 @@ and what it would have set is left out. A script that trt-tui wrote holds a tabl
 
 import ast
 import json
-import math
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from trt_tui.core.codes import MAX_AMAX
 from trt_tui.core.importers.asked import Asked
 from trt_tui.core.importers.command_lines import POLYGRAPHY, TYPES, commands
 from trt_tui.core.network.layers import Layer
@@ -38,6 +38,9 @@ _OPERATORS = {
     "POOLING": ("MaxPool", "AveragePool", "GlobalAveragePool"), "RESIZE": ("Resize", "Upsample"),
     "UNARY": ("Exp", "Log", "Sqrt", "Abs", "Neg", "Erf", "Reciprocal"), "TOPK": ("TopK",), "GATHER": ("Gather",)}
 """ONNX operators by the ``trt.LayerType`` that they become; of the types that are not here scripts ask in vain."""
+
+_MAX_VALUES = 100_000
+"""Values of a list that a script makes, those of lists in it counted each time."""
 
 _INTEGERS = frozenset(("int32", "int64", "INT32", "INT64", "bool", "BOOL"))
 
@@ -78,7 +81,8 @@ def read_script(text: str, network: Network, file: Path, function: str = "postpr
     try:
         tree = _parsed(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        where = f"line {error.lineno}: {error.msg}" if isinstance(error, SyntaxError) else str(error)
+        where = f"line {error.lineno}: {error.msg}" if isinstance(error, SyntaxError) else (
+            str(error) or "it is nested too deep")
         raise InputError(f"{file.name} is no Python that can be read", where,
                          "Name a postprocess script, a trtexec line, or a precision.json.") from None
     constants = _constants(tree)
@@ -120,11 +124,11 @@ def _constants(tree: ast.Module) -> dict[str, Any]:
 
 
 def _own(tree: ast.Module, constants: Mapping[str, Any], network: Network, file: Path) -> Asked | None:
-    """What a script that trt-tui wrote holds: a table of layers, or the tensors whose layers it raises to FP32.
+    """Returns the config of a script that trt-tui wrote; None for any other script.
 
-    Its heading holds the command that it is for, which says the rest.
+    It holds a table of layers. Its heading holds the command that it is for, which says the rest.
     """
-    told, flags, tensors = constants.get("TOLD"), constants.get("FLAGS"), constants.get("TENSORS")
+    told, flags = constants.get("TOLD"), constants.get("FLAGS")
     asked, heading = Asked("a Polygraphy script of trt-tui"), ast.get_docstring(tree) or ""
     try:
         command = next((one for one in commands(heading, "") if one.tool == POLYGRAPHY), None)
@@ -134,21 +138,14 @@ def _own(tree: ast.Module, constants: Mapping[str, Any], network: Network, file:
     asked.tf32 = "tf32" in options
     if cache := options.get("calibration-cache"):
         asked.cache = file.parent / cache[-1]
-    if isinstance(tensors, list) and "Made by trt-tui" in heading:
-        makers = {str(tensor): network.producer.get(str(tensor)) for tensor in tensors}
-        asked.layers = dict.fromkeys((maker for maker in makers.values() if maker is not None), Precision.FP32)
-        asked.unread += [f"{tensor}: no layer of {network.name} makes it" for tensor, maker in makers.items()
-                         if maker is None]
-        flags = list(options)
-    elif isinstance(told, Mapping) and isinstance(flags, list) and "precisions" in told:
-        try:
-            asked.layers = {str(name): Precision(word) for name, word in told["precisions"].items()}
-            asked.outputs = {str(name): Precision(word) for name, word in told.get("output_types", {}).items()}
-            asked.ranges = {str(name): abs(float(amax)) for name, amax in told.get("ranges", {}).items()
-                            if math.isfinite(float(amax))}
-        except (ValueError, TypeError, AttributeError):  # edited since: read as any other script
-            return None
-    else:
+    if not isinstance(told, Mapping) or not isinstance(flags, list) or "precisions" not in told:
+        return None
+    try:
+        asked.layers = {str(name): Precision(word) for name, word in told["precisions"].items()}
+        asked.outputs = {str(name): Precision(word) for name, word in told.get("output_types", {}).items()}
+        asked.ranges = {str(name): abs(float(amax)) for name, amax in told.get("ranges", {}).items()
+                        if abs(float(amax)) <= MAX_AMAX}
+    except (ValueError, TypeError, AttributeError):  # edited since: read as any other script
         return None
     floats = [one for one in (Precision.FP16, Precision.BF16) if one.value in flags]
     asked.other = floats[0] if floats else Precision.FP32
@@ -282,8 +279,8 @@ class _Script:
                 low, high = (float(one) for one in self._value(value, names))
             except (TypeError, ValueError, OverflowError):
                 raise _Unreadable("no two numbers") from None
-            if not math.isfinite(amax := max(abs(low), abs(high))):
-                raise _Unreadable("an infinite range")
+            if not (amax := max(abs(low), abs(high))) <= MAX_AMAX:
+                raise _Unreadable("a range that FP32 does not hold")
             self.asked.ranges[owner.name] = amax
         else:
             raise _Unreadable(f"of {type(owner).__name__.lstrip('_')}")
@@ -318,7 +315,7 @@ class _Script:
                 return self.constants[node.id]
             raise _Unreadable(f"{node.id} is not known")
         if isinstance(node, (ast.Tuple, ast.List, ast.Set)):
-            return [self._value(one, names) for one in node.elts]
+            return _limited([self._value(one, names) for one in node.elts])
         if isinstance(node, ast.Attribute):
             return self._attribute(node, names)
         if isinstance(node, ast.BoolOp):
@@ -387,7 +384,7 @@ class _Script:
             if isinstance(owner, Layer) and method in ("get_output", "get_input") and values and isinstance(
                     values[0], int):
                 tensors = owner.outputs if method == "get_output" else owner.inputs
-                if values[0] < len(tensors):
+                if 0 <= values[0] < len(tensors):
                     return _Tensor(tensors[values[0]])
             if isinstance(owner, str) and method in ("startswith", "endswith") and len(values) == 1:
                 wanted = tuple(values[0]) if isinstance(values[0], list) else values[0]
@@ -405,7 +402,7 @@ class _Script:
             inner = {**names, one.target.id: value}
             if all(self._value(test, inner) for test in one.ifs):
                 found.append(self._value(node.elt, inner))
-        return found
+        return _limited(found)
 
     def _item(self, node: ast.Subscript, names: Mapping[str, Any]) -> Any:
         owner, key = self._value(node.value, names), self._value(node.slice, names)
@@ -413,6 +410,18 @@ class _Script:
             return owner[key]
         except (TypeError, KeyError, IndexError):
             raise _Unreadable(f"{ast.unparse(node)[:40]} is not known") from None
+
+
+def _limited(values: list[Any]) -> list[Any]:
+    """Returns a list whose values can be compared: with those of the lists in it, they are at most `_MAX_VALUES`."""
+    count, waiting = 0, [values]
+    while waiting:
+        inner = waiting.pop()
+        count += len(inner)
+        if count > _MAX_VALUES:
+            raise _Unreadable(f"a list of over {_MAX_VALUES:,} values")
+        waiting += [one for one in inner if isinstance(one, list)]
+    return values
 
 
 class _Number:

@@ -5,8 +5,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from trt_tui.core.importers import polygraphy_commands, trtexec
 from trt_tui.core.importers.asked import Asked, placed
 from trt_tui.core.importers.command_lines import POLYGRAPHY, Command, commands, is_command
@@ -16,7 +14,10 @@ from trt_tui.core.moves.file import LoadedConfig, read_config
 from trt_tui.core.network.network import Network
 from trt_tui.core.production import NOT_TOLD
 from trt_tui.errors import InputError
+from trt_tui.files.budget import file_budget
+from trt_tui.files.limited_yaml import read_yaml
 from trt_tui.files.reading import SCRIPT_BYTES, read_text
+from trt_tui.words import first_few
 
 TAKEN = "a precision.json, a trtexec or Polygraphy command or script, a Polygraphy postprocess script, or ModelOpt's " \
         "exclusions"
@@ -29,10 +30,15 @@ def read_any(path: Path | str, network: Network, *, force: bool = False, sha256:
     The content decides what a file is. Its name counts only where the content cannot be read.
 
     Raises:
-        InputError: as there; or the file is none that is taken.
+        InputError: as there; or the file is none that is taken, or takes too much time or memory to read.
     """
     path = Path(path)
     _refuse_others(path)
+    with file_budget(path):
+        return _read(path, network, force, sha256)
+
+
+def _read(path: Path, network: Network, force: bool, sha256: str | None) -> LoadedConfig:
     text = read_text(path, most=SCRIPT_BYTES) if path.suffix.lower() == ".py" else read_text(path)
     asked: Asked | None = None
     if text.lstrip().startswith("{"):
@@ -60,7 +66,7 @@ def read_any(path: Path | str, network: Network, *, force: bool = False, sha256:
 
 
 _YAML_CHARACTERS = 1 << 20
-"""The length of a text above which it is not read as YAML, which takes seconds for each megabyte."""
+"""The length above which a text that is not named as YAML is not read as YAML: that takes seconds a megabyte."""
 
 _CACHE = re.compile(r"TRT-\d+-\w+\s*$", re.MULTILINE)
 _LEFT_OUT = re.compile(rf"^\s*# {NOT_TOLD} = (\{{.*\}})\s*$", re.MULTILINE)
@@ -97,8 +103,8 @@ def read_commands(text: str, network: Network, file: Path) -> Asked:
     command = max(telling, key=_says)
     read = polygraphy_commands.read_polygraphy if command.tool == POLYGRAPHY else trtexec.read_trtexec
     asked = read(command, network, file)
-    asked.notes += [f"line {one.line} is another command; line {command.line} is taken"
-                    for one in telling if one is not command]
+    if others := [str(one.line) for one in telling if one is not command]:
+        asked.notes.append(f"line {first_few(others)} is another command; line {command.line} is taken")
     for match in _LEFT_OUT.finditer(text):
         asked.take_left_out(_record(match[1], file))
     return asked
@@ -113,14 +119,21 @@ def _says(command: Command) -> tuple[int, int]:
 
 
 def _record(text: str, path: Path) -> Any:
-    """What a JSON or YAML file holds; None where it is neither."""
+    """Returns what a JSON or YAML file holds; None for a text that is neither.
+
+    Raises:
+        InputError: it is named as YAML and cannot be read as that.
+    """
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
         pass
-    if text.lstrip().startswith("{") or len(text) > _YAML_CHARACTERS:
+    is_yaml = path.suffix.lower() in (".yaml", ".yml")
+    if not is_yaml and (text.lstrip().startswith("{") or len(text) > _YAML_CHARACTERS):
         return None
     try:
-        return yaml.safe_load(text)
-    except (ValueError, RecursionError, yaml.YAMLError):  # other readers try the file next
-        return None
+        return read_yaml(text, path.name)
+    except InputError:
+        if is_yaml:
+            raise
+        return None  # other readers try the file next

@@ -7,7 +7,6 @@ are joined by ``+``; ``*`` stands for the layers that are not named, and in a na
 trtexec gives all tensors of a network without Q/DQ the same made-up range.
 """
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -71,6 +70,19 @@ def take_flags(asked: Asked, floats: Sequence[str], quantized: Sequence[str]) ->
     asked.unread += [f"--{one.value}: {lower[0].label} is taken" for one in lower[1:]]
 
 
+def _fits(name: str, pattern: str) -> bool:
+    """Returns True if a name fits a pattern in which each ``*`` stands for any text, in linear time."""
+    first, *between, last = pattern.split("*")
+    place, end = len(first), len(name) - len(last)
+    if place > end or not (name.startswith(first) and name.endswith(last)):
+        return False
+    for part in between:  # the first place where a part fits leaves most to those behind it
+        if (place := name.find(part, place, end)) < 0:
+            return False
+        place += len(part)
+    return True
+
+
 def _listed(command: Command, option: str, network: Network, into: dict[str, Precision], unread: list[str]) -> None:
     """Takes a list of ``name:type`` apart."""
     names = [layer.name for layer in network.layers]
@@ -84,8 +96,7 @@ def _listed(command: Command, option: str, network: Network, into: dict[str, Pre
         elif name == "*":
             rest = kind
         elif "*" in name and name not in names and "(Unnamed Layer*" not in name:
-            pattern = re.compile(".*".join(map(re.escape, name.split("*"))))
-            matched = [one for one in names if pattern.fullmatch(one)]
+            matched = [one for one in names if _fits(one, name)]
             into.update(dict.fromkeys(matched, kind))
             if not matched:
                 unread.append(f"--{option} {entry!r}: no layer matches")

@@ -27,6 +27,7 @@ from trt_tui.core.lowering.folds import Folds, folds_anything, rewritten
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import Group, Kind, Layer, Site
 from trt_tui.core.network.network import FP16_MASK, Network
+from trt_tui.core.network.structure import known_schema
 from trt_tui.core.precision import FIRST_OPSETS, FP16_LEAST, Precision
 
 TYPES = {Precision.FP32: ir.DataType.FLOAT, Precision.FP16: ir.DataType.FLOAT16, Precision.BF16: ir.DataType.BFLOAT16}
@@ -97,7 +98,7 @@ def typed_ports(node: ir.Node, opset: int) -> tuple[tuple[bool, ...], tuple[bool
 
 @functools.cache
 def _ports(op_type: str, opset: int, inputs: int, outputs: int) -> tuple[tuple[bool, ...], tuple[bool, ...]]:
-    schema = onnx.defs.get_schema(op_type, opset)
+    schema = known_schema(op_type, opset)
     main = schema.outputs[0].type_str
 
     def typed(parameters: Sequence[onnx.defs.OpSchema.FormalParameter], count: int) -> tuple[bool, ...]:

@@ -19,6 +19,7 @@ import numpy as np
 
 from trt_tui.core.data.userscript import DETECTION
 from trt_tui.errors import InputError
+from trt_tui.files.budget import file_budget
 from trt_tui.files.reading import read_bytes
 
 if TYPE_CHECKING:
@@ -131,7 +132,8 @@ class Detection:
             raise InputError(f"--metric {DETECTION}... needs pycocotools", "it is not installed",
                              "pip install 'trt-tui[detection]'") from None
         try:
-            self.coco = msgspec.json.decode(read_bytes(self.path), type=_Coco)
+            with file_budget(self.path):
+                self.coco = msgspec.json.decode(read_bytes(self.path), type=_Coco)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise InputError(f"{self.path} holds no COCO annotations", str(error),
                              "It is a JSON object with images, categories and annotations.") from None

@@ -290,7 +290,7 @@ def _parse(network: Network, text: str, labels: Sequence[str]) -> Judged:
         tensor, _, mask = (part.strip() for part in tensor.rpartition("@"))
         _check_mask(network, text, mask, labels)
     if not network.has_tensor(tensor):
-        match = re.fullmatch(r"(.+?)\s*\[([^\[\]]*)\]", tensor)
+        match = re.fullmatch(r"(.*\S)\s*\[([^\[\]]*)\]", tensor)
         if match is not None:
             tensor, slices = match.group(1), match.group(2)
     if not network.has_tensor(tensor):

@@ -75,7 +75,8 @@ def nonsense(error: msgspec.ValidationError, value: Any, shape: Any, file: str, 
         wanted = f"it has to be one of {words}"
     elif expected := re.match(r"Expected `(\w+)", said):
         bounded = expected[1] == "float" and "=" in said
-        wanted = f"it has to be {'a finite number from 0 up' if bounded else _TYPES.get(expected[1], expected[1])}"
+        number = "a number from 0 up that FP32 holds"
+        wanted = f"it has to be {number if bounded else _TYPES.get(expected[1], expected[1])}"
     else:
         wanted = said
     return InputError(f"{file}: {place} is {_shown(value)}", wanted, "Correct the file, or export the config again.")

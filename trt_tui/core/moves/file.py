@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 
 from trt_tui.core.calibration.calibrate import Calibration
+from trt_tui.core.codes import MAX_AMAX
 from trt_tui.core.moves.choice import Choice
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.entries import encoded, shaped
@@ -27,16 +28,16 @@ from trt_tui.core.network.layers import Outline
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
-from trt_tui.files.reading import read_text
+from trt_tui.files.budget import file_budget
+from trt_tui.files.reading import MAX_DEPTH, is_nested_deeper, read_text
 from trt_tui.words import first_few, visible_json
 
 FORMAT = "trt-tui/precision-config"
 VERSION = 2
 
 _DIGEST_BYTES = 3
-_GREATEST = 1.7976931348623157e308
 OtherCodes = Annotated[str, msgspec.Meta(pattern="^fp8$")]
-Amax = Annotated[float, msgspec.Meta(ge=0, le=_GREATEST)]
+Amax = Annotated[float, msgspec.Meta(ge=0, le=MAX_AMAX)]
 
 
 @dataclass(frozen=True)
@@ -242,7 +243,11 @@ def read_config(path: Path | str, network: Outline, *, force: bool = False, sha2
         InputError: the file cannot be read, is no config of a known version, is for another structure, or has kinds of
             move that are not known, or names layers, precisions or ranges that the network cannot have.
     """
-    path = Path(path)
+    with file_budget(path):
+        return _placed(Path(path), network, force, sha256)
+
+
+def _placed(path: Path, network: Outline, force: bool, sha256: str | None) -> LoadedConfig:
     record = _json(path)
     shape = _VERSIONS[_version(record, path.name)]
     file = shaped(record, shape, path.name)
@@ -300,8 +305,8 @@ def _json(path: Path) -> dict[str, Any]:
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         record = dict(pairs)
         if len(record) != len(pairs):
-            keys = [key for key, _ in pairs]
-            key = next(key for place, key in enumerate(keys) if key in keys[:place])
+            seen: set[str] = set()
+            key = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
             raise InputError(f"{path.name} has the key {key!r} twice", "only one of them could count",
                              "Delete one of them.")
         return record
@@ -315,6 +320,8 @@ def _json(path: Path) -> dict[str, Any]:
 
     try:
         record = json.loads(text, object_pairs_hook=once, parse_constant=no_number)
+        if is_nested_deeper(record, MAX_DEPTH):
+            raise no_config("it is nested too deeply")
         json.dumps(record, ensure_ascii=False).encode("utf-8")
     except json.JSONDecodeError as error:
         raise InputError(f"{path.name} is not valid JSON", f"line {error.lineno}, column {error.colno}: {error.msg}",

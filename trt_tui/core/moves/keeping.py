@@ -18,6 +18,7 @@ from trt_tui.core.network.hierarchy import build_tree, titles
 from trt_tui.core.network.layers import Group, Outline
 from trt_tui.core.precision import Precision, rank
 from trt_tui.errors import InputError
+from trt_tui.files.budget import reading_budget
 from trt_tui.words import first_few, plural
 
 Named: TypeAlias = Outline
@@ -150,14 +151,15 @@ def _by_pattern(network: Named, text: str) -> set[str]:
     if len(text) > _LONGEST:
         raise InputError("a pattern is too long", f"it has {len(text)} characters, and {_LONGEST} are taken",
                          "Give several shorter ones.")
-    try:
-        pattern = re.compile(text)
-    except re.error as error:
-        raise InputError(f"/{text}/ is no regular expression", str(error), "Escape what is meant as it stands with \\."
-                         ) from None
     shown = titles(build_tree(network.layers, network.groups))
-    found = {group.name for group in network.groups
-             if any(pattern.search(name) for name in (*group.layers, shown.get(group.name, "")))}
+    with reading_budget(f"the pattern /{text}/", next_step="Give a simpler pattern, or name the layers."):
+        try:
+            pattern = re.compile(text)
+        except re.error as error:
+            raise InputError(f"/{text}/ is no regular expression", str(error),
+                             "Escape what is meant as it stands with \\.") from None
+        found = {group.name for group in network.groups
+                 if any(pattern.search(name) for name in (*group.layers, shown.get(group.name, "")))}
     if not found:
         raise InputError(f"/{text}/ keeps nothing in {network.name}", "it is found in no name of a layer",
                          "trt-tui inspect lists the layers.")

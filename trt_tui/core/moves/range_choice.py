@@ -1,10 +1,10 @@
 """The move that replaces the calibrated range of a tensor."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trt_tui.core.calibration.given import chosen_from_data
+from trt_tui.core.codes import MAX_AMAX
 from trt_tui.core.moves.move import TENSORS, Move
 from trt_tui.core.network.layers import Outline
 
@@ -30,7 +30,7 @@ class RangeChoice(Move):
 
     def refused(self, network: Outline, target: str) -> str:
         """Why this is no range; see `Move.refused`."""
-        return "" if math.isfinite(self.amax) and self.amax >= 0 else "a range is a finite number from 0 up"
+        return "" if 0 <= self.amax <= MAX_AMAX else "a range is a number from 0 up that FP32 holds"
 
     def adjust(self, amax: dict[str, float], tensors: Sequence[str]) -> None:
         """Gives the tensors this amax."""

@@ -6,12 +6,12 @@ normalisation's scale and bias, the product into the weights, so that nothing is
 sees a difference.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from trt_tui.core.codes import MAX_AMAX
 from trt_tui.core.moves import vectors
 from trt_tui.core.moves.move import GROUPS, Change, Decided, Defaults
 from trt_tui.core.network.free import Port
@@ -55,8 +55,8 @@ class Smooth(Decided):
         known = {read.activation for read in norm.reads}
         if strange := [name for name in self.ranges if name not in known]:
             return f"{strange[0]} is not among the tensors that it feeds"
-        if not all(math.isfinite(amax) and amax >= 0 for amax in self.ranges.values()):
-            return "a range is a finite number from 0 up"
+        if not all(0 <= amax <= MAX_AMAX for amax in self.ranges.values()):
+            return "a range is a number from 0 up that FP32 holds"
         return vectors.refused(self.factors, norm.channels, positive=True)
 
     def adjust(self, amax: dict[str, float], tensors: Sequence[str]) -> None:

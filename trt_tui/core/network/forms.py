@@ -2,12 +2,11 @@
 
 from collections.abc import Sequence
 
-import onnx
-
 from trt_tui.core.codes import CODES, CodeType
 from trt_tui.core.network.graph import LayerGraph
 from trt_tui.core.network.layers import Kind, Layer, Shape, Site
 from trt_tui.core.network.operators import ANCHORS, CODED, SAME_RANGE, SCATTERS, SELECTS_BY_ORDER, TENSORRT_LACKS
+from trt_tui.core.network.structure import known_schema
 from trt_tui.core.network.unread import sums_codes
 from trt_tui.core.precision import FIRST_OPSETS, OFFERED, Precision
 
@@ -131,7 +130,7 @@ def _why_not(graph: LayerGraph, layer: Layer, precision: Precision, typename: st
         return f"TensorRT has no {precision.label} {layer.op_type}{' with peepholes' if peepholes else ''}"
     if layer.op_type in SCATTERS and graph.node(layer.name).attributes.get_string("reduction", "none") != "none":
         return f"nothing runs a {precision.label} {layer.op_type} with a reduction"
-    schema = onnx.defs.get_schema(layer.op_type, opset)
+    schema = known_schema(layer.op_type, opset)
     produced = schema.outputs[0].type_str
     constraint = next((c for c in schema.type_constraints if c.type_param_str == produced), None)
     if constraint is None or typename not in constraint.allowed_type_strs:

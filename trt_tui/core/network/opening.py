@@ -24,7 +24,7 @@ from trt_tui.core.network.reading import read_model
 from trt_tui.core.network.refused import summary
 from trt_tui.core.network.rotary_caches import spread_rotary_caches
 from trt_tui.core.network.steps import dequantizes, quantizes, read_step
-from trt_tui.core.network.structure import OLDEST_OPSET, check_ranks
+from trt_tui.core.network.structure import OLDEST_OPSET, check_ranks, refuse_other_opsets
 from trt_tui.core.network.types import spread_types
 from trt_tui.core.network.unread import unread_notes
 from trt_tui.errors import InputError
@@ -91,6 +91,7 @@ def open_model(path: Path) -> OpenedModel:
     _end_subgraphs_in_results(model)
     inline_functions(model, path.name)
     name_nodes(model.graph)
+    refuse_other_opsets(model.graph, opset, path.name)
     refuse_wrong_sizes(model, path.name)
     if opset < BASE_OPSET:
         opened.model = model = _converted(opened, path, opset, BASE_OPSET)

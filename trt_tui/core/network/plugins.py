@@ -19,6 +19,9 @@ OWN_DOMAINS = frozenset(("ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.train
 ORT_IN_ONNX = frozenset(("SimplifiedLayerNormalization",))
 """Operators of ONNX Runtime that stand among ONNX's own, which does not have them."""
 
+ORT_BEFORE_ONNX = frozenset(("LayerNormalization", "MeanVarianceNormalization", "ThresholdedRelu"))
+"""Operators that ONNX Runtime has in every opset, and ONNX only from a later one on."""
+
 _STAND_IN = "trt_tui.plugin"
 
 
@@ -70,11 +73,15 @@ def note_of(plugins: Sequence[tuple[str, str]]) -> str:
 
 @contextlib.contextmanager
 def out_of_the_way(model: ir.Model) -> Iterator[None]:
-    """In this block the plugins of a model that stand among ONNX's own operators stand in a domain of their own.
+    """In this block the operators of a model that its opset does not have stand in a domain of their own.
 
-    onnx's version converter leaves other domains alone, and refuses an operator of its own that it does not know.
+    These are plugins that stand among ONNX's own operators, and `ORT_BEFORE_ONNX`. onnx's version converter leaves
+    other domains alone, and refuses an operator that it does not know in the opset.
     """
-    nodes = [node for node in model.graph.all_nodes() if node.domain == "" and not onnx.defs.has(node.op_type)]
+    opset = model.graph.opset_imports.get("", 0)
+    nodes = [node for node in model.graph.all_nodes() if node.domain == "" and (
+        not onnx.defs.has(node.op_type)
+        or node.op_type in ORT_BEFORE_ONNX and not onnx.defs.has(node.op_type, opset, ""))]
     for node in nodes:
         node.domain = _STAND_IN
     if nodes:

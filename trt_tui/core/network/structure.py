@@ -15,6 +15,7 @@ import onnx
 import onnx_ir as ir
 from onnx.defs import OpSchema
 
+from trt_tui.core.network.plugins import ORT_BEFORE_ONNX
 from trt_tui.errors import InputError
 
 OLDEST_OPSET = 7
@@ -32,6 +33,15 @@ _RANKS = {"Conv": (3, 64), "ConvTranspose": (3, 64), "Gemm": (2, 2), "MatMul": (
 """The least and the most axes of both operands."""
 _RELIED_ON = frozenset((*_RANKS, "Cast", "Constant", "QuantizeLinear", "DequantizeLinear"))
 """Operators that the program takes apart: in opsets newer than onnx's, too, they must look as in its newest."""
+_REPLACEMENTS = {"Upsample": "Resize", "Scatter": "ScatterElements"}
+"""Operators in place of those that ONNX has ended. ONNX Runtime still runs a GroupNormalization of opset 18."""
+_CONTRIB_ATTRIBUTES = {one: frozenset(names.split()) for one, names in {
+    "QuantizeLinear": "axis", "DequantizeLinear": "axis", "QLinearAdd": "", "QLinearMul": "", "QLinearSigmoid": "",
+    "QLinearWhere": "", "QLinearLeakyRelu": "alpha", "QLinearSoftmax": "axis opset", "QGemm": "alpha transA transB",
+    "QLinearAveragePool": "auto_pad ceil_mode channels_last count_include_pad kernel_shape pads strides",
+    "QLinearGlobalAveragePool": "channels_last",
+    "MatMulNBits": "K N accuracy_level bits block_size weight_prepacked"}.items()}
+"""Attributes of ONNX Runtime's own operators that are computed or written otherwise here (ONNX Runtime 1.32)."""
 _SINGLE = OpSchema.FormalParameterOption.Single
 _COMPLEX = (onnx.TensorProto.COMPLEX64, onnx.TensorProto.COMPLEX128)
 
@@ -80,6 +90,45 @@ def _schema(op_type: str, domain: str, opset: int) -> OpSchema | None:
         return onnx.defs.get_schema(op_type, opset, domain)
     except onnx.defs.SchemaError:  # an operator of somebody else
         return None
+
+
+def known_schema(op_type: str, opset: int) -> OpSchema:
+    """Returns the schema of an operator of ONNX at an opset, or at the first opset that has it.
+
+    The latter is for `trt_tui.core.network.plugins.ORT_BEFORE_ONNX`; `refuse_other_opsets` refuses other operators.
+
+    Raises:
+        onnx.defs.SchemaError: ONNX has no such operator.
+    """
+    return onnx.defs.get_schema(op_type, max(opset, _first_opset(op_type)))
+
+
+@functools.cache
+def _first_opset(op_type: str) -> int:
+    schemas = onnx.defs.get_all_schemas_with_history()
+    return min((one.since_version for one in schemas if one.name == op_type and one.domain == _DOMAIN), default=0)
+
+
+def refuse_other_opsets(graph: ir.Graph, opset: int, file: str) -> None:
+    """Refuses operators of ONNX that the opset of a file does not have, or does not have any more.
+
+    Raises:
+        InputError: with the name of the node, and the opsets that have its operator.
+    """
+    for node in graph.all_nodes():
+        if node.domain != _DOMAIN or node.op_type in ORT_BEFORE_ONNX or not onnx.defs.has(node.op_type):
+            continue
+        if opset < (first := _first_opset(node.op_type)):
+            raise InputError(f"{file} uses {node.op_type} in opset {opset}",
+                             f"node {node.name or node.op_type} needs opset {first} or higher, and ONNX Runtime "
+                             "refuses it below",
+                             f"Export the network again with opset {first} or higher.")
+        other = _REPLACEMENTS.get(node.op_type)
+        if other is not None and (schema := known_schema(node.op_type, opset)).deprecated:
+            raise InputError(f"{file} uses {node.op_type} in opset {opset}",
+                             f"node {node.name or node.op_type} has an operator that ONNX ended with opset "
+                             f"{schema.since_version}, and ONNX Runtime refuses it from there on",
+                             f"Export the network again; {other} takes its place.")
 
 
 class _Check:
@@ -202,6 +251,13 @@ class _Check:
         schema = schema_of(node.op_type, domain, opsets.get(domain))
         if schema is not None:
             self._against(schema, node)
+        known = _CONTRIB_ATTRIBUTES.get(node.op_type) if domain == "com.microsoft" else (
+            schema.attributes if schema is not None else None)
+        for attribute in node.attribute if known is not None else ():
+            if attribute.name not in known and not attribute.name.startswith("__"):
+                raise InputError(f"{self.file} has an attribute that its operator does not know",
+                                 f"{_title(node)} has {attribute.name}, and ONNX Runtime refuses it",
+                                 "Remove the attribute, or export the network again.")
 
     def _against(self, schema: OpSchema, node: onnx.NodeProto) -> None:
         """Checks a node against its operator's schema."""

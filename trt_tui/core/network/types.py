@@ -7,6 +7,7 @@ import onnx
 import onnx_ir as ir
 
 from trt_tui.core.network.plugins import ORT_IN_ONNX
+from trt_tui.core.network.structure import known_schema
 
 _OF_THEIR_INPUT = {"": ORT_IN_ONNX, "com.microsoft": frozenset(
     "Attention BiasAdd BiasGelu BiasSoftmax BiasSplitGelu DecoderMaskedMultiHeadAttention FastGelu FusedConv FusedGemm "
@@ -60,7 +61,7 @@ def _of_one_type(node: ir.Node, opset: int) -> Iterator[tuple[ir.DataType | None
 def _ports(operator: str, opset: int, inputs: int, outputs: int) -> tuple[
         tuple[str, ...], tuple[str, ...], dict[str, ir.DataType]]:
     """The type parameter of each input and output ("" for one that may be anything), and those that are one type."""
-    schema = onnx.defs.get_schema(operator, opset)
+    schema = known_schema(operator, opset)
     allowed = {one.type_param_str: list(one.allowed_type_strs) for one in schema.type_constraints}
 
     def names(parameters: Sequence[onnx.defs.OpSchema.FormalParameter], count: int) -> tuple[str, ...]:

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import Group
 from trt_tui.core.precision import Precision
+from trt_tui.errors import InputError
+from trt_tui.files.budget import reading_budget
 from trt_tui.tui.controllers.controller import Controller, action
 from trt_tui.tui.controllers.precision import PRECISION_KEYS, precision_words
 from trt_tui.tui.keys import key
@@ -13,6 +15,9 @@ from trt_tui.tui.screens.dialogs import Item, Picker
 from trt_tui.tui.state.filters import parse_filter
 from trt_tui.tui.state.tree import View
 from trt_tui.words import plural
+
+MAX_FILTER_S = 0.5
+"""Computing for what was typed, at each key."""
 
 _DEFAULT = "default"
 """The answer to give groups what they have by default."""
@@ -35,12 +40,19 @@ class Filtering(Controller):
         if not self.listing.is_open:
             return
         self.desk.touched()
-        wanted = parse_filter(words)
-        self.listing.filter_by(wanted)
+        wrong = ""
+        try:
+            with reading_budget("the filter", seconds=MAX_FILTER_S, next_step="Type a simpler pattern."):
+                wanted = parse_filter(words)
+                self.listing.filter_by(wanted)
+            wrong = wanted.wrong if wanted is not None else ""
+        except InputError as error:
+            wrong = f"{error.title}: {error.cause}. {error.next_step}"
+            self.listing.filter_by(None)
         self.desk.draw_tree()
         self.desk.moved()
-        if wanted is not None and wanted.wrong:
-            self.desk.say(wanted.wrong)
+        if wrong:
+            self.desk.say(wrong)
 
     def nothing_found(self) -> str:
         """Why nothing can be done with all that was found."""

@@ -27,6 +27,16 @@ class Choices(OptionList, inherit_bindings=False):
                 Binding("home", "first", id="first"), Binding("end", "last", id="last"),
                 Binding("enter", "select", id="open"), Binding("space", "select", id="toggle")]
 
+    def action_page_up(self) -> None:
+        """Moves up by a page; a list without room for a letter has no lines, which Textual 8.2 looks for."""
+        if self.scrollable_content_region:
+            super().action_page_up()  # type: ignore[no-untyped-call]
+
+    def action_page_down(self) -> None:
+        """Moves down by a page, as `action_page_up` moves up."""
+        if self.scrollable_content_region:
+            super().action_page_down()  # type: ignore[no-untyped-call]
+
 
 class Listed(Choices, Generic[V]):
     """A list of lines that stand for values; filled again, its cursor stays on its value.

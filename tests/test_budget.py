@@ -1,0 +1,180 @@
+"""Files that would keep a reader busy without end: each is read or refused, within its budget of time and memory."""
+
+import json
+import re
+import threading
+import time
+
+import onnx
+import pytest
+
+from tests import networks
+from tests.fuzz import repeats
+from tests.refusals import refused
+from trt_tui.core.engines.inspector import read_inspector
+from trt_tui.core.engines.listing import read_listing
+from trt_tui.core.importers.reading import read_any
+from trt_tui.core.importers.shell import shell_words
+from trt_tui.core.importers.trtexec import _fits
+from trt_tui.core.moves.keeping import matched
+from trt_tui.core.network.network import open_network
+from trt_tui.errors import InputError
+from trt_tui.files import budget
+from trt_tui.files.budget import reading_budget
+from trt_tui.files.limited_yaml import read_yaml
+
+SPENT = "takes too much time or memory"
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch):
+    """A budget that is spent soon."""
+    monkeypatch.setattr(budget, "MAX_READ_S", 0.3)
+
+
+@pytest.fixture(scope="module")
+def network(tmp_path_factory):
+    model = networks.mlp()
+    model.graph.node[0].name = "a" * 40 + "b"
+    path = tmp_path_factory.mktemp("networks") / "net.onnx"
+    onnx.save(model, path)
+    return open_network(path)
+
+
+def script(*lines: str) -> str:
+    return "import tensorrt as trt\ndef postprocess(network):\n" + "".join(f"    {line}\n" for line in lines)
+
+
+SETS = ("for layer in network:", "    layer.precision = trt.float32")
+LOOPS = [f"{'    ' * depth}for v{depth} in {list(range(60))}:" for depth in range(6)]
+
+
+@pytest.mark.parametrize(("name", "text"), ids=["nested", "many", "script", "loops"], argvalues=[
+    ("lists.json", json.dumps({"quantize_mode": "int8", "nodes_to_exclude": ["(a+)+$"]})),
+    ("lists.json", json.dumps({"quantize_mode": "int8", "nodes_to_exclude": [".*" * 19 + "x$"] * 9})),
+    ("script.py", script("for layer in network:", "    if re.match('(a+)+$', layer.name):",
+                         "        layer.precision = trt.float32")),
+    ("script.py", script(*LOOPS, "    " * 6 + "x = v0", *SETS))])
+def test_what_would_take_years_ends_with_the_budget(network, tmp_path, name, text):
+    (tmp_path / name).write_text(text)
+    since = time.thread_time()
+    with refused(title=f"{name} {SPENT}", cause="of computing", next_step="Check"):
+        read_any(tmp_path / name, network)
+    assert time.thread_time() - since < 2
+
+
+@pytest.mark.parametrize(("name", "text"), ids=[
+    "stars", "layers", "regions", "copies", "defaults", "lines", "names", "doubling"], argvalues=[
+    ("stars.sh", "trtexec --fp16 --layerPrecisions=" + "a*" * 19 + "c:fp32"),
+    ("layers.sh", "trtexec --fp16 --layerPrecisions=" + "[ONNX Layer: " * 6000 + ":fp32"),
+    ("regions.sh", "trtexec --fp16 --layerPrecisions=" + "{ForeignNode[" * 6000 + ":fp32"),
+    ("copies.sh", "trtexec --fp16 --layerPrecisions=x" + ":1" * 20_000 + "x:fp32"),
+    ("defaults.sh", "trtexec --fp16 " + "${a:-" * 6000),
+    ("lines.sh", "trtexec --fp16 \\\n" * 10_000),
+    ("names.sh", "trtexec --fp16 --layerPrecisions=" + ",".join(f"layer{index}:fp16" for index in range(20_000))),
+    ("lists.py", script("x = [1]", *["x = [x, x]"] * 60, "y = [1]", *["y = [y, y]"] * 60, "if x == y:",
+                        "    z = 1", *SETS))])
+def test_what_repeats_is_read_in_linear_time(network, tmp_path, name, text):
+    (tmp_path / name).write_text(text)
+    try:
+        read_any(tmp_path / name, network)
+    except InputError as error:
+        assert SPENT not in error.title, error
+
+
+@pytest.mark.parametrize("token", ["[ONNX Layer: ", "{ForeignNode[", ":1", "__q", "] ", ", Inputs: [ { "])
+def test_listings_of_engines_are_read_in_linear_time(network, token):
+    layer = {"Name": token * 6000, "LayerType": "gemm", "Inputs": [{"Name": token * 6000}], "Outputs": [],
+             "Metadata": token * 6000}
+    assert len(read_inspector(json.dumps({"Layers": [layer]}), network).layers) == 1
+    row = ("Layers:\nName: a, LayerType: gemm, Inputs: [], Outputs: [ { Name: y, Location: Device, Datatype: Half } ]"
+           ", TacticName: {0}, Metadata: {0}\n{0}\n").replace("{0}", token * 6000)
+    try:
+        read_listing(row, network)
+    except InputError as error:
+        assert SPENT not in error.title, error
+
+
+def test_names_in_metadata_are_as_before(network):
+    name = network.layers[0].name
+    layer = {"Name": "x", "LayerType": "gemm", "Inputs": [], "Outputs": [],
+             "Metadata": f"[ONNX Layer: {name}]\x1e[ONNX Layer: a]b[0]] [ONNX Layer: {network.layers[1].name}]"}
+    (read,) = read_inspector(json.dumps({"Layers": [layer]}), network).layers
+    assert read.nodes == (name, network.layers[1].name)
+
+
+def test_yaml_counts_what_aliases_stand_for():
+    assert read_yaml("a: &x [1, 2]\nb: *x\nc: {<<: &m {d: 1}, e: 1:30}\n", "f") == {
+        "a": [1, 2], "b": [1, 2], "c": {"d": 1, "e": 90}}
+    nested = "".join(f"a{depth}: &a{depth} [{', '.join([f'*a{depth - 1}'] * 9)}]\n" for depth in range(1, 10))
+    merged = "".join(f"a{depth}: &a{depth}\n  <<: [{', '.join([f'*a{depth - 1}'] * 9)}]\n" for depth in range(1, 10))
+    for text in ("a0: &a0 [x]\n" + nested, "a0: &a0 {x: 1}\n" + merged):
+        with refused(cause="with its aliases written out"):
+            read_yaml(text, "f.yaml")
+    for number in (":".join(["1"] * 50_000), ":".join(["1"] * 50_000) + ".5"):
+        with refused(cause="is no number that can be read"):
+            read_yaml(f"x: {number}", "f.yaml")
+    with refused(cause="a part of"):
+        read_yaml("x: &a [*a]", "f.yaml")
+
+
+def test_a_kept_pattern_has_a_budget(network):
+    with refused(title="the pattern /(a+)+$/", next_step="simpler pattern"):
+        matched(network, "/(a+)+$/")
+
+
+def test_an_error_of_the_budget_is_taken_for_no_other_and_the_next_file_has_a_whole_one():
+    for _ in range(2):
+        with refused(title=SPENT), reading_budget("a file"):
+            while True:
+                try:
+                    re.match("(a+)+$", "a" * 60 + "b")
+                except Exception:
+                    continue
+    with reading_budget("a file"):
+        assert sum(range(1000))
+
+
+def test_memory_and_nesting_have_bounds(monkeypatch):
+    monkeypatch.setattr(budget, "MAX_MEMORY_BYTES", 50 << 20)
+    with refused(title=SPENT, cause="GB of memory"), reading_budget("a file", seconds=5):
+        held = []
+        while True:
+            held.append(bytearray(b"x" * (1 << 20)))
+
+    def deep(depth=0):
+        return deep(depth + 1)
+
+    with refused(title="a file cannot be read", cause="nested too deep"), reading_budget("a file"):
+        deep()
+
+
+def test_readers_in_other_threads_read_without_a_budget():
+    done = []
+
+    def read():
+        with reading_budget("a file"):
+            done.append(True)
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    thread.join()
+    assert done == [True]
+
+
+def test_words_and_wildcards_are_those_of_the_tools():
+    assert shell_words(r"""a 'b c' "d \"e" f\ g h#i # j""", "x") == ["a", "b c", 'd "e', "f g", "h#i"]
+    assert shell_words("a ''", "x") == ["a", ""]
+    for text in ("'a", '"a', "a\\"):
+        with refused(title="no command line"):
+            shell_words(text, "x")
+    for name, pattern in (("abcb", "a*b"), ("abcb", "*"), ("ab", "a*b*"), ("aba", "a*a"), ("a", "a*a"), ("ab", "*b*a"),
+                          ("xaybz", "*a*b*"), ("", "*"), ("aab", "a*ab")):
+        assert _fits(name, pattern) is bool(re.fullmatch(pattern.replace("*", ".*"), name)), (name, pattern)
+
+
+def test_generated_repeats_are_read_or_refused(tmp_path):
+    cases = 14
+    counts, wrong = repeats.run(cases, 3, tmp_path)
+    assert not wrong, "\n".join(wrong)
+    assert sum(counts.values()) == cases

@@ -1,0 +1,76 @@
+"""YAML from elsewhere: plain values, with aliases and merge keys that stand for a limited number of them."""
+
+from typing import Any
+
+import yaml
+
+from trt_tui.errors import InputError
+
+MAX_YAML_VALUES = 1_000_000
+"""Values of a document with every alias written out."""
+_MAX_NUMBER_CHARACTERS = 64
+"""A longer number in base 60 or 10 takes long to convert; no option of a tool needs one."""
+
+
+class _LimitedLoader(yaml.SafeLoader):  # type: ignore[misc]
+    """A `yaml.SafeLoader` that counts what aliases stand for before anything is built from them."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._counts: dict[yaml.Node, int] = {}
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        """Implements `yaml.composer.Composer.compose_node`."""
+        is_alias = self.check_event(yaml.AliasEvent)
+        node = super().compose_node(parent, index)
+        if is_alias and node not in self._counts:
+            raise yaml.constructor.ConstructorError(None, None, "an alias stands for what it is a part of",
+                                                    node.start_mark)
+        if node is not None and not is_alias:
+            parts = node.value if isinstance(node, yaml.CollectionNode) else ()
+            inner = [one for part in parts for one in (part if isinstance(part, tuple) else (part,))]
+            self._counts[node] = 1 + sum(self._counts[one] for one in inner)
+            if self._counts[node] > MAX_YAML_VALUES:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"it stands for over {MAX_YAML_VALUES:,} values, with its aliases written out",
+                    node.start_mark)
+        return node
+
+    def construct_number(self, node: yaml.Node) -> int | float:
+        """Returns the number of a scalar.
+
+        Raises:
+            yaml.YAMLError: it has too many characters, or no float holds it.
+        """
+        try:
+            if len(node.value) <= _MAX_NUMBER_CHARACTERS:
+                is_int = node.tag.endswith(":int")
+                number: int | float = self.construct_yaml_int(node) if is_int else self.construct_yaml_float(node)
+                return number
+        except (ValueError, ArithmeticError):
+            pass
+        raise yaml.constructor.ConstructorError(None, None, f"{node.value[:20]} is no number that can be read",
+                                                node.start_mark)
+
+
+for _tag in ("int", "float"):
+    _LimitedLoader.add_constructor(f"tag:yaml.org,2002:{_tag}", _LimitedLoader.construct_number)
+
+
+def read_yaml(text: str, name: str) -> Any:
+    """Returns the value of a YAML document: None, texts, numbers, dates, lists and dictionaries.
+
+    Raises:
+        InputError: it is no YAML, or stands for too many values.
+    """
+    try:
+        loader = _LimitedLoader(text)
+        try:
+            return loader.get_single_data()
+        finally:
+            loader.dispose()
+    except (yaml.YAMLError, ValueError) as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"line {mark.line + 1}: " if mark is not None else ""
+        raise InputError(f"{name} is no YAML that can be read", where + (getattr(error, "problem", "") or str(error)),
+                         "Correct the file; lists that are written out need no aliases.") from None
