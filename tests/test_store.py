@@ -182,7 +182,7 @@ def test_samples_of_a_large_file_see_retrained_weights_and_its_ends(tmp_path):
     assert sample_digest(tmp_path / "none") == ""
 
 
-# -- damage -------------------------------------------------------------------------------------------------------------
+# -- damage ------------------------------------------------------------------------------------------------------------
 
 
 def records(folder):
@@ -251,7 +251,7 @@ def test_a_read_only_cache_is_read(tmp_path, monkeypatch):
     assert cache.get(key, list[int]) == [1, 2]
 
 
-# -- keys ---------------------------------------------------------------------------------------------------------------
+# -- keys --------------------------------------------------------------------------------------------------------------
 
 
 def test_a_changed_rule_changes_every_key(tmp_path, monkeypatch):
