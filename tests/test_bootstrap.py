@@ -1,4 +1,5 @@
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -103,7 +104,7 @@ def test_on_which_side_of_the_bound_an_interval_lies(text, spread, side):
 
 def mean_interval(values, draws):
     """The interval of a mean as a metric has it, on draws of the samples that are the same for every data set."""
-    every = values[:, drawn(values.shape[1], draws)].mean(2)
+    every = values[:, np.stack([*drawn(values.shape[1], draws)])].mean(2)
     return [interval(one, values.shape[1]) for one in every]
 
 
@@ -120,7 +121,7 @@ def test_the_interval_of_a_mean_holds_it_in_95_of_100_cases(count, draws):
 def test_the_interval_of_a_metric_that_counts_samples_holds_it_in_95_of_100_cases(count, rate):
     """Samples that are all right say little of how many others are wrong: the draws alone held 33 % of (8, 0.95)."""
     values = (np.random.default_rng(count).random((2000, count)) < rate).astype(float)
-    draws = values[:, drawn(count, METRIC_RESAMPLES)].mean(2)
+    draws = values[:, np.stack([*drawn(count, METRIC_RESAMPLES)])].mean(2)
     held = np.mean([one.low <= rate <= one.high for one in (of_draws(list(row), count, 1.0) for row in draws)])
     exact = np.mean([one.low <= rate <= one.high for one in (rate_interval(int(row.sum()), count) for row in values)])
     assert held >= 0.92 and exact >= 0.95
@@ -193,3 +194,18 @@ def test_a_metric_that_no_draw_changes_may_lose_what_was_not_seen():
     assert of_draws([90.0] * 199, 64, 80.0) == Interval(pytest.approx(90 - 80 * 0.056, abs=0.01), 90.0)
     assert of_draws([90.0] * 199, 64, -5.0) == Interval(90.0, 90.0), "a metric that other outputs do not worsen"
     assert of_draws([90.0] * 199, 64) is None, "what all of them lose is not known"
+
+
+@pytest.mark.parametrize("count", [8, 1000, 4097, 70001])
+def test_draws_one_by_one_are_those_made_at_once(count):
+    assert (np.stack(list(drawn(count, 9))) == np.random.default_rng(count).integers(0, count, (9, count))).all()
+
+
+def test_many_samples_are_drawn_from_in_little_memory():
+    drawing = Drawing()
+    drawing.add_float("y", np.ones((30_000, 5)))
+    tracemalloc.start()
+    assert drawing.spread() is not None
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 20e6, "all draws at once take 240 MB"

@@ -1,11 +1,13 @@
 """trt_tui.core.measure.detection: mAP of cases computed by hand, in every form that boxes and scores come in."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
 
 from tests.refusals import refused
+from trt_tui.core.data.userscript import annotations_of
 from trt_tui.core.measure.detection import Detection, Settings, parse_spec
 from trt_tui.core.measure.user_metric import load_metric
 from trt_tui.errors import InputError
@@ -124,6 +126,23 @@ def test_a_sample_drawn_twice_counts_twice_and_nothing_found_is_nothing(annotati
 def test_what_cannot_be_scored_says_why(annotations, outputs, labels, said):
     with refused(title=said):
         Detection(f"detection:map={annotations()}", (200, 200))(outputs, labels)
+
+
+@pytest.mark.parametrize("name", ["a,b.json", ",iou=0.5,.json", "a b=c,d", "x.json,fit=stretch", "ä;$(x)'\",{}.JSON",
+                                  "line\nbreak,.json"])
+def test_a_path_of_annotations_may_hold_any_character(annotations, tmp_path, name):
+    path = (tmp_path / "fo,lder" / name)
+    path.parent.mkdir()
+    shutil.copy(annotations(), path)
+    spec = f"detection:map={path}"
+    for settings, iou in (("", None), (",iou=0.25", 0.25), (",fit=letterbox,iou=0.25", 0.25)):
+        found, given = parse_spec(spec + settings)
+        assert found == annotations_of(spec + settings) == path
+        assert iou is None or given.iou == iou
+    assert load_metric(spec + ",iou=0.25", (200, 200)).name == f"detection:map={name}"
+    path.unlink()
+    with refused(title="fo,lder"):
+        load_metric(spec + ",iou=0.25", (200, 200))
 
 
 @pytest.mark.parametrize("text", ["boxes=yolo", "iou=2", "iou=", "nms=0.5", "fit"])

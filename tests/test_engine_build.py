@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import trt_tui
 from tests.refusals import refused
 from trt_tui.core.engines.failures import BuildFailed, ParseFailed
 from trt_tui.core.moves.config import PrecisionConfig
@@ -135,7 +136,7 @@ def test_a_build_of_another_version_of_this_program_is_not_taken(resnet, tmp_pat
         return list(following(backend, resnet, lambda: None, cache))[-1].origin
 
     assert [origin(), origin()] == ["cold", "engine cache"] and backend.built == 1
-    monkeypatch.setattr(engine_building, "__version__", "99.0")
+    monkeypatch.setattr(trt_tui, "__version__", "99.0")
     assert [origin(), origin()] == ["cold", "engine cache"] and backend.built == 2
 
 

@@ -19,11 +19,12 @@ from trt_tui.core.engines.preview import Preview
 from trt_tui.core.lowering.strong import lower_strong
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
+from trt_tui.errors import InputError
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import previewing, scheduler, statistics
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.shares import LEAST_OWNED
-from trt_tui.jobs.steps import Urgency
+from trt_tui.jobs.steps import Urgency, Wait
 from trt_tui.jobs.store import ResultCache
 from trt_tui.options import Options
 
@@ -328,6 +329,115 @@ def test_a_stop_of_one_job_leaves_the_others(opened):
     worker.stop(first)
     events = worker.finish()
     assert ends(events, first) == [ev.Cancelled] and ends(events, second) == [ev.Done]
+
+
+class Unruly:
+    """Steps of requests as a test gives them, by request type, in a scheduler of its own; what it sends is kept."""
+
+    def __init__(self, **steps):
+        self.sent = []
+        self.scheduler = scheduler.Scheduler(lambda request, report: steps[type(request).__name__](self, request), {},
+                                             self.sent.append)
+
+    def ask(self, *requests):
+        for request in requests:
+            self.scheduler.inbox.append((self.asked + 1, request))
+            self.asked += 1
+
+    asked = 0
+
+
+def closes_with(error):
+    def steps(unruly, request):
+        try:
+            while True:
+                yield Urgency.WHAT_IF
+        finally:
+            raise error
+
+    return steps
+
+
+def two_steps(unruly, request):
+    yield Urgency.BACKGROUND
+    yield Urgency.BACKGROUND
+
+
+@pytest.mark.parametrize("error", [ValueError("in finally"), OSError("disk"), MemoryError(), SystemExit(3),
+                                   BrokenPipeError("its own"), KeyboardInterrupt()])
+@pytest.mark.parametrize("how", ["stopped", "replaced"])
+def test_an_exception_while_a_job_is_closed_ends_no_other(how, error, capsys):
+    unruly = Unruly(WhatIf=closes_with(error), Stats=two_steps)
+    unruly.ask(rq.WhatIf(INT8), rq.Stats("group"))
+    for _ in range(3):
+        assert unruly.scheduler.step()
+    if how == "stopped":
+        unruly.scheduler.stop([1])
+    else:
+        unruly.ask(rq.WhatIf(FP16))
+        unruly.scheduler.step()
+        unruly.scheduler.stop([3])
+    while unruly.scheduler.step():
+        pass
+    first = ev.Cancelled(1) if how == "stopped" else ev.Done(1, replaced=True)
+    assert ends(unruly.sent, 1) == [type(first)] and first in unruly.sent and ends(unruly.sent, 2) == [ev.Done]
+    assert type(error).__name__ in capsys.readouterr().err, "the log says what was raised"
+
+
+@pytest.mark.parametrize("error", [BrokenPipeError("of a script"), SystemExit(1), KeyboardInterrupt(), ValueError()])
+def test_whatever_a_step_raises_ends_its_own_job_alone(error):
+    def raises(unruly, request):
+        yield Urgency.WHAT_IF
+        raise error
+
+    unruly = Unruly(WhatIf=raises, Stats=two_steps)
+    unruly.ask(rq.WhatIf(INT8), rq.Stats("group"))
+    while unruly.scheduler.step():
+        pass
+    assert ends(unruly.sent, 1) == [ev.Failed] and ends(unruly.sent, 2) == [ev.Done]
+
+
+def test_what_cannot_tell_whether_it_is_ready_is_asked_for_its_next_step():
+    def waits(unruly, request):
+        yield Wait(lambda: 1 / 0)
+        raise InputError("the process is gone", "", "")
+
+    unruly = Unruly(WhatIf=waits, Stats=two_steps)
+    unruly.ask(rq.WhatIf(INT8), rq.Stats("group"))
+    while unruly.scheduler.step():
+        pass
+    assert ends(unruly.sent, 1) == [ev.Failed] and ends(unruly.sent, 2) == [ev.Done]
+
+
+def test_a_stop_is_answered_while_the_step_of_another_job_runs():
+    """A search tells what it found when it ends, and a job in its own step ends after that: those are not answered"""
+    closed = []
+
+    def suspended(unruly, request):
+        try:
+            while True:
+                yield Urgency.BACKGROUND
+        finally:
+            closed.append(type(request).__name__)
+
+    def runs_long(unruly, request):
+        yield Urgency.WHAT_IF
+        unruly.scheduler.stop([1, 2, 3])  # what the thread that reads the pipe does meanwhile
+        unruly.scheduler.stop([1])
+        assert [event.job for event in of(unruly.sent, ev.Cancelled)] == [1, 3] and not closed
+        yield Urgency.WHAT_IF
+        assert sorted(closed) == ["FindConfig", "Stats", "TryWaysOut"]
+        unruly.scheduler.stop([4])
+
+    unruly = Unruly(Stats=suspended, FindConfig=suspended, TryWaysOut=suspended, WhatIf=runs_long)
+    unruly.ask(rq.Stats("group"), rq.FindConfig(INT8, ("sqnr>=20",)))
+    for _ in range(4):
+        unruly.scheduler.step()
+    unruly.ask(rq.TryWaysOut("group", INT8), rq.WhatIf(INT8))
+    while unruly.scheduler.step():
+        pass
+    assert [ends(unruly.sent, job) for job in (1, 2, 3)] == [[ev.Cancelled]] * 3
+    assert ends(unruly.sent, 4) == [ev.Done] and not unruly.scheduler._answered
 
 
 def test_a_stopped_job_that_had_not_begun_is_not_taken_for_replaced(opened):

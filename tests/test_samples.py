@@ -2,6 +2,7 @@ import base64
 import io
 import json
 import textwrap
+import time
 import tracemalloc
 
 import ml_dtypes
@@ -400,3 +401,16 @@ def test_shapes_of_other_inputs_follow_from_dimensions_of_the_same_name():
     assert shapes["mask"] == ShapeRange((1, 1, 4), (2, 1, 7), (4, 1, 16)) and "other" not in shapes
     given = parse_shapes(["tokens:1x4:2x7:4x16", "mask:1x1x4:2x1x8:4x1x16"], [tokens, mask])
     assert given["mask"].opt == (2, 1, 8)
+
+
+def test_random_samples_have_a_bound_and_feeds_fit_in_memory():
+    open_batch = [TensorInfo("x", np.dtype("float32"), ("N", 3, 224, 224))]
+    with pytest.raises(InputError, match="1,000,000,000 random samples are too many") as error:
+        load_samples(None, open_batch, limit=1_000_000_000)
+    assert "--data" in error.value.next_step
+    since = time.monotonic()
+    with pytest.raises(InputError, match="do not fit in memory") as error:  # numpy would begin to fill them
+        load_samples(None, open_batch, batch=1 << 20)
+    assert "--batch" in error.value.next_step and time.monotonic() - since < 1
+    narrow = [TensorInfo("x", np.dtype("float32"), ("N", 3))]
+    assert load_samples(None, narrow, limit=1 << 16, batch=1024).count == 1 << 16

@@ -167,3 +167,11 @@ def test_a_cache_goes_before_the_ranges_of_a_config_which_fill_it(run, tmp_path)
     assert second == pytest.approx({**first, tensors[0]: 7.5}) and first[tensors[0]] < 7
     _, out, err = run("compare", *shared, "--config", "first.json", "--layers", "none", "--calib-method", "mse")
     assert "ranges of first.json" in out and "--calib-method" in err
+
+
+@pytest.mark.parametrize(("command", "option"), [
+    *(("compare", option) for option in ("--samples", "--batch", "--seed", "--builds", "--workspace", "--top-k")),
+    ("app", "--whatif-samples"), ("search", "--max-builds"), ("search", "--max-fp32")])
+def test_every_number_has_a_bound(run, command, option):
+    code, out, err = run(*([command] if command != "app" else []), "none.onnx", option, 10**30)
+    assert code == 2 and not out and "is not in the range" in err and option in err

@@ -417,6 +417,7 @@ class Workspace:
             sha256: Of the network and its external data.
         """
         source = self.source = Source(sha256, self._data_sha256(), self.inputs)
+        self.inputs.hash_contents()
         if (known := self.expected) is not None:
             changed = self.inputs.differing(known.files)
             if source.sha256 != known.sha256:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from trt_tui.cli import interrupts
-from trt_tui.cli.options import CONTEXT, EVERYTHING, PREVIEW, STAGES, Command, option, options_of, takes
+from trt_tui.cli.options import CONTEXT, EVERYTHING, MOST_SAMPLES, PREVIEW, STAGES, Command, option, options_of, takes
 from trt_tui.cli.places import check_evidence
 from trt_tui.cli.usage import check_usage
 from trt_tui.errors import InputError
@@ -24,7 +24,8 @@ from trt_tui.words import first_cells, visible
 if TYPE_CHECKING:
     from trt_tui.options import Options
 
-_whatif_samples = option("Data", "--whatif-samples", default=32, show_default=True, type=click.IntRange(min=1),
+_whatif_samples = option("Data", "--whatif-samples", default=32, show_default=True,
+                         type=click.IntRange(1, MOST_SAMPLES),
                          help="Take every figure in the app on the first so many judged samples.")
 _new = option("Config", "--new", is_flag=True, help="Do not resume the saved session of this network.")
 

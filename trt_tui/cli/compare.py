@@ -13,6 +13,7 @@ from trt_tui.cli.options import (
     CONFIG,
     CONTEXT,
     EVERYTHING,
+    MOST_SAMPLES,
     PREVIEW,
     STAGES,
     Command,
@@ -57,7 +58,7 @@ if TYPE_CHECKING:
 @option("Two dumps", "--threshold", default=0.1, show_default=True, type=click.FloatRange(min=0, min_open=True),
         help="Exit code 1 where the error of a tensor, the norm of the difference by the norm of the first, is over "
         "this: 0.1 is 20 dB.")
-@option("Two dumps", "--top-k", default=10, show_default=True, type=click.IntRange(min=1), metavar="N",
+@option("Two dumps", "--top-k", default=10, show_default=True, type=click.IntRange(1, MOST_SAMPLES), metavar="N",
         help="List so many tensors, the worst ones, in network order.")
 @file_option("Two dumps", "--model", "network", metavar="MODEL", help="The network that both are of: brings its "
              "order, and the layers that make a tensor.")

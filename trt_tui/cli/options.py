@@ -30,6 +30,7 @@ Decorator: TypeAlias = Callable[[Any], Any]
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 MOST_WORKERS = 256
+MOST_SAMPLES, LARGEST_BATCH, LARGEST_SEED = 10**9, 1 << 20, (1 << 63) - 1
 
 HEADINGS = ("Data", "Config", "Judging", "Search", "Stages", "TensorRT", "Workers", "Output", "Two dumps")
 """The headings of ``--help``, in this order; options without one come last."""
@@ -107,12 +108,13 @@ DATA = (
     file_option("Data", "--calib-cache", metavar="FILE", help="Take the ranges from a TensorRT calibration cache."),
     _data("--shapes", multiple=True, metavar="NAME:MIN:OPT:MAX", help="Shapes of a dynamic input, like "
           "x:1x3x224x224:8x3x224x224:16x3x224x224; one shape stands for all three."),
-    _data("--samples", type=click.IntRange(min=1), help="Use at most so many samples."),
-    _data("--batch", type=click.IntRange(min=1), help="Batch size, if the network leaves it open."),
+    _data("--samples", type=click.IntRange(1, MOST_SAMPLES), help="Use at most so many samples."),
+    _data("--batch", type=click.IntRange(1, LARGEST_BATCH), help="Batch size, if the network leaves it open."),
 )
 """What is read, for commands that calibrate or judge."""
 
-SEED = (_data("--seed", default=0, show_default=True, type=int, help="Seed of random inputs."),)
+SEED = (_data("--seed", default=0, show_default=True, type=click.IntRange(0, LARGEST_SEED),
+               help="Seed of random inputs."),)
 
 REFERENCE = (
     file_option("Judging", "--reference", metavar="FILE", help="What errors are taken against in place of FP32 of "

@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from trt_tui.cli.options import CONTEXT, EVERYTHING, PREVIEW, Command, file_option, option, options_of, takes
+from trt_tui.cli.options import (
+    CONTEXT,
+    EVERYTHING,
+    MOST_SAMPLES,
+    PREVIEW,
+    Command,
+    file_option,
+    option,
+    options_of,
+    takes,
+)
 from trt_tui.cli.places import check_places, write_outputs
 from trt_tui.cli.streams import print_table
 from trt_tui.cli.usage import check_usage, one_on_stdout, stdout_for
@@ -84,11 +94,11 @@ def _rungs(text: str | None, config: bool) -> tuple[Precision | None, tuple[Prec
         "Without: only scoped and lower do not.")
 @option("Judging", "--no-hold-out", is_flag=True, help="Search on all samples. By default every third batch is held "
         "out if there are enough, and the exit code depends on the result on these too.")
-@option("Search", "--max-fp32", "max_raised", type=click.IntRange(min=0), metavar="N",
+@option("Search", "--max-fp32", "max_raised", type=click.IntRange(0, MOST_SAMPLES), metavar="N",
         help="Raise at most so many layers (groups); writes the best config within this budget.")
 @option("Search", "--max-latency", type=click.FloatRange(min=0), metavar="MS",
         help="Stay within this latency, as estimated from two engines.")
-@option("Search", "--max-builds", default=3, show_default=True, type=click.IntRange(min=0),
+@option("Search", "--max-builds", default=3, show_default=True, type=click.IntRange(0, 1000),
         help="Build at most so many engines in all, if engines can run here: to confirm the result, and two for "
         "--max-latency.")
 @file_option("Output", "--markdown", "markdown_path", metavar="OUT",

@@ -29,6 +29,7 @@ from trt_tui.cluster.parcel import Parcel
 from trt_tui.core.hands import Errand
 from trt_tui.core.lowering.rules import ARITHMETIC
 from trt_tui.core.runner import Backend
+from trt_tui.core.source_hash import source_sha256
 from trt_tui.errors import BackendUnavailableError, InputError
 from trt_tui.files.folders import make_private
 from trt_tui.workspace import Workspace
@@ -86,8 +87,8 @@ def kind_of(backend: Backend) -> Kind:
     gpu = ""
     with contextlib.suppress(BackendUnavailableError):
         gpu = first_device().name
-    return Kind(f"{trt_tui.__version__} ({ARITHMETIC})", f"{backend.version} ({backend.provider})",
-                ", ".join(releases), gpu)
+    program = f"{trt_tui.__version__} ({ARITHMETIC}, source {source_sha256()[:12]})"
+    return Kind(program, f"{backend.version} ({backend.provider})", ", ".join(releases), gpu)
 
 
 def greet() -> Greeting:

@@ -53,7 +53,7 @@ class Setting:
     label: str
     takes: str = ""
     metavar: str = ""
-    numbers: tuple[int, int | None] = (0, None)
+    numbers: tuple[int, int] = (0, (1 << 31) - 1)
     choices: Mapping[str, str] = field(default_factory=dict)
     flag: str = ""
     trtexec: str = ""
@@ -119,7 +119,8 @@ class Production:
         cpp="config->setHardwareCompatibilityLevel(HardwareCompatibilityLevel::k{});", lacks=("rtx",)))
     workspace: int | None = _is(None, Setting(
         "--workspace", "What kernels may use of the GPU's memory, in MiB. Without: all of it.", "workspace {} MiB",
-        "number", "MIB", (1, None), trtexec="--memPoolSize=workspace:{}", polygraphy=("--pool-limit", "workspace:{}M"),
+        "number", "MIB", (1, (1 << 31) - 1), trtexec="--memPoolSize=workspace:{}",
+        polygraphy=("--pool-limit", "workspace:{}M"),
         cpp="config->setMemoryPoolLimit(MemoryPoolType::kWORKSPACE, {}ULL << 20);"))
     sparsity: bool = _flag("--sparsity", "SPARSE_WEIGHTS", "Compute weights in which two of four values are zero as "
                            "such.", "--sparsity=enable", "--sparse-weights")

@@ -3,7 +3,6 @@
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-import trt_tui
 from trt_tui.core.calibration.cache import match_cache, read_cache
 from trt_tui.core.calibration.calibrate import Calibration, calibrate
 from trt_tui.core.calibration.methods import OTHER_CODES, RANGE_METHODS, methods_of
@@ -81,13 +80,14 @@ def measured(workspace: Workspace, store: Store, report: Report, method: str) ->
     """The ranges on the calibration data, from the store where they are known."""
     network, source = workspace.network, workspace.calibrating
     sha256 = workspace.source.sha256 if workspace.source is not None else store.network_sha256(network)
-    key = FileCache.key("calibration", trt_tui.__version__, sha256, source.sha256(), len(source), method,
+    key = FileCache.key("calibration", sha256, source.sha256(), len(source), method,
                         workspace.backend.version, network.activations, [code.precision.value for code in OTHER_CODES])
     calibration = store.results.get(key, Calibration)
     if calibration is None:
         hands = hands_of(workspace, report)
         calibration = calibrate(network.model, network.activations, source, workspace.backend, method=method,
                                 progress=report.sweeping(f"calibrating ({method})", hands=hands), hands=hands)
+        workspace.require_unchanged()
         store.results.put(key, calibration)
     return calibration
 

@@ -2,6 +2,8 @@
 
 import contextlib
 import os
+import pickle
+import queue
 import subprocess
 import threading
 import time
@@ -20,8 +22,8 @@ from trt_tui.jobs.death import oom_kills, why_it_ended
 from trt_tui.jobs.lifeline import bury, kill_group
 from trt_tui.module_path import python_command
 
-GRACE_S = 1.2
-"""How long a job has to stop by itself before its process is killed: a stop takes effect within 2 s."""
+GRACE_S = 1.0
+"""How long a job has to stop by itself before its process is killed and it is reported as stopped."""
 
 LEAVING_S = 0.5
 """How long the program waits at its end for a killed process, which may have much memory to free."""
@@ -57,7 +59,9 @@ class _Child:
                 pass_fds=descriptors, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 env={**os.environ, **_ENVIRONMENT}, start_new_session=True)
         theirs.close()
+        self._outgoing = queue.SimpleQueue[bytes]()
         threading.Thread(target=bury, args=(self.process.pid,), daemon=True).start()
+        threading.Thread(target=self._write, daemon=True).start()
         self.running: dict[int, rq.Request] = {}
         self.preparing: set[int] = set()
         self.last = 0
@@ -81,16 +85,28 @@ class _Child:
             self.preparing.add(job)
         else:
             self.running[job] = request
-        try:
-            self.pipe.send((job, request))
-        except OSError:
-            self.gone = True
+        self.tell((job, request))
         return not self.gone
+
+    def tell(self, message: object) -> None:
+        """Has a message sent, by a thread: a process that is only starting does not read a long one yet."""
+        self._outgoing.put(pickle.dumps(message))
+
+    def ended(self) -> None:
+        """Has the thread that sends messages end."""
+        self._outgoing.put(b"")
 
     def kill(self) -> None:
         """Ends the process, and what it has started, at once."""
         self.gone = True
         kill_group(self.process.pid)
+
+    def _write(self) -> None:
+        try:
+            while message := self._outgoing.get():
+                self.pipe.send_bytes(message)
+        except OSError:
+            self.gone = True
 
 
 class Client:
@@ -126,8 +142,7 @@ class Client:
             stopped = frozenset(child.running if jobs is None else jobs) if child is not None else frozenset()
             if child is None or stopped.isdisjoint(child.running):
                 return
-            with contextlib.suppress(OSError):
-                child.pipe.send(rq.Stop(stopped))
+            child.tell(rq.Stop(stopped))
         timer = threading.Timer(GRACE_S, self._kill_if_running, (child, stopped))
         timer.daemon = True
         timer.start()
@@ -139,8 +154,7 @@ class Client:
             child, self._child = self._child, None
             if child is None:
                 return
-            with contextlib.suppress(OSError):
-                child.pipe.send(None)
+            child.tell(None)
         if not child.killed:
             try:
                 child.process.wait(0.3)
@@ -182,6 +196,7 @@ class Client:
                     child.running.pop(event.job, None)
             if not self._closing and not child.killed:
                 self._deliver(event)
+        child.ended()
         code = child.process.wait()
         if not self._closing and not child.killed:
             self._deliver(child.died(code))

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from trt_tui import __version__
 from trt_tui.core.engines.failures import BuildFailed, ParseFailed
 from trt_tui.core.engines.rungs import EASED, FREE, PREFER, Ladder, Rung, one_line
 from trt_tui.core.exporters.onnx import export_typed
@@ -190,6 +189,8 @@ def _built(backend: EngineBackend, network: Network, lowered: Lowered, settings:
         if build.error is not None:
             raise build.error
         if cache is not None:
+            if timings:
+                cache.seal_timings(Path(timings))
             cache.write(key, build.data)
             cache.trim()
         origin = "timing cache" if warm and not build.refused else "cold"
@@ -310,7 +311,7 @@ def _engine_key(backend: EngineBackend, files: tuple[Path, ...], told: Told | No
         with open(path, "rb") as stream:
             for block in iter(lambda: stream.read(1 << 24), b""):
                 digest.update(block)
-    return EngineCache.key(__version__, digest.hexdigest(), backend.stamp, _told_key(told),
+    return EngineCache.key(digest.hexdigest(), backend.stamp, _told_key(told),
                            sorted(settings.profile.items()), settings.tf32, settings.production.key,
                            settings.compute_capability, *["hands out"] * settings.hands_out)
 

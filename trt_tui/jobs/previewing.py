@@ -13,12 +13,10 @@ from dataclasses import replace
 from multiprocessing import Pipe
 from typing import Any
 
-import trt_tui
 from trt_tui.backends.cuda import first_device
 from trt_tui.core.calibration.ranges import stamp
 from trt_tui.core.engines.preview import Barred, Preview, Refusal, broken, gained, same_engine, suspects, taken_apart
 from trt_tui.core.lowering.lowered import quantizes
-from trt_tui.core.lowering.rules import ARITHMETIC
 from trt_tui.core.measure.reference import is_network
 from trt_tui.core.moves.barrier import Barrier
 from trt_tui.core.moves.config import PrecisionConfig
@@ -171,7 +169,7 @@ class Asking:
         finally:
             _PROCESS.call_off(order.number)
         if preview.refused is None:
-            self._store.results.put(key, preview)
+            self._keep(config, preview)
         return preview
 
     def previews(self, configs: Sequence[PrecisionConfig]) -> Steps[list[Preview]]:
@@ -185,7 +183,7 @@ class Asking:
                 if made is not None:
                     found.update([made])
                     if made[1].refused is None:
-                        self._store.results.put(self._key(made[0]), made[1])
+                        self._keep(*made)
                 yield Wait(hands.ready)
         told = []
         for config in configs:
@@ -216,8 +214,13 @@ class Asking:
                   for tensor, without in zip(tensors, answers, strict=True) if without.refused is None}
         preview = replace(preview, no_effect=tuple(group.name for group in network.groups if group.name in idle),
                           breaks_mha=apart, barred=barred)
-        self._store.results.put(self._key(config), preview)
+        self._keep(config, preview)
         return preview
+
+    def _keep(self, config: PrecisionConfig, preview: Preview) -> None:
+        """Stores a preview. Raises as `Store.keep`."""
+        self._workspace.require_unchanged()
+        self._store.results.put(self._key(config), preview)
 
     def _order(self, config: PrecisionConfig) -> Order:
         return Order(_PROCESS.number(), self._subject, config, self._ranges, self._profile, self._gpu, self._asked)
@@ -225,8 +228,8 @@ class Asking:
     def _key(self, config: PrecisionConfig) -> str:
         """All that an engine's kernels depend on; ranges too, since equal scales are fused where others are not."""
         ranges = stamp(self._ranges) if quantizes(self.network, config) else ()
-        return FileCache.key(trt_tui.__version__, ARITHMETIC, "preview, code", self._subject, config.key(), ranges,
-                             sorted(self._profile.items()), self._gpu, self._asked, _release())
+        return FileCache.key("preview, code", self._subject, config.key(), ranges, sorted(self._profile.items()),
+                             self._gpu, self._asked, _release())
 
 
 def _release() -> str:

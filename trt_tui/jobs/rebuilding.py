@@ -16,7 +16,6 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.runner import EngineBackend
 from trt_tui.errors import CancelledError, TrtTuiError
 from trt_tui.files.scratch import scratch_folder
-from trt_tui.files.writing import write_atomic
 from trt_tui.jobs.engine_building import BuilderLine, BuildProgress
 from trt_tui.jobs.judging import build_and_judge
 from trt_tui.jobs.steps import Wait
@@ -50,9 +49,7 @@ def build_one(
         own = EngineCache(folder / "engines") if folder is not None else cache
         for step in build_and_judge(analysis, backend, config, ranges, feeds, anew, quick=quick, cache=own, wake=wake):
             if isinstance(step, EngineResult):
-                files = [{path.name: path.read_bytes() for path in folder.glob(pattern)} if folder is not None else {}
-                         for pattern in ("engines/*/*", "timing/*.cache")]
-                yield Made(step, *files)
+                yield Made(step, *((own.records(), own.timings()) if folder is not None and own is not None else ()))
             elif number and isinstance(step, BuildProgress):
                 yield replace(step, phase=f"build {number + 1} of {plan.builds}: {step.phase}")
             else:
@@ -124,10 +121,7 @@ class Several:
             for key, data in self._worst.engines.items():
                 self._cache.write(key, data)
             for name, data in self._worst.timings.items():
-                with contextlib.suppress(OSError):  # tactics are measured again
-                    timings = self._cache.folder.parent / "timing"
-                    timings.mkdir(parents=True, exist_ok=True)
-                    write_atomic(timings / name, data)
+                self._cache.put_timings(name, data)
         if len(self._builds) < 2:
             return self._worst.result
         result = replace(self._worst.result, builds=tuple(self._builds))

@@ -60,7 +60,7 @@ class Scheduler:
     Attributes:
         inbox: Requests that have come in, with the numbers of their jobs; filled by another thread.
         arrived: Set when there is something to do.
-        to_stop: Numbers of jobs that are to end; added to by another thread.
+        to_stop: Numbers of jobs that are to end; see `stop`.
     """
 
     def __init__(self, start: Callable[[rq.Request, Report], Steps[None]],
@@ -71,6 +71,9 @@ class Scheduler:
         self.to_stop: set[int] = set()
         self.tasks: list[Task] = []
         self.send = send
+        self._lock = threading.Lock()
+        self._current: Task | None = None
+        self._answered: set[int] = set()
         self._start = start
         self._urgencies = urgencies
         self._lasting = lasting
@@ -84,10 +87,26 @@ class Scheduler:
             if not self.step():
                 self.arrived.wait()
 
+    def stop(self, jobs: Collection[int]) -> None:
+        """Has jobs end; called by another thread.
+
+        A job that waits for the step of another one is reported as stopped at once, and ended after that step. A search
+        is not: its end tells what it found.
+        """
+        with self._lock:
+            self.to_stop.update(jobs)
+            if self._current is None or self._current.job in self.to_stop:
+                return
+            waiting = [*((task.job, task.request) for task in self.tasks), *self.inbox]
+            early = {job for job, request in waiting if job in jobs and not isinstance(request, rq.FindConfig)}
+            for job in sorted(early - self._answered):
+                self._answered.add(job)
+                self.send(ev.Cancelled(job))
+
     def step(self) -> bool:
         """Does one step of the most urgent task; False where there is none to do."""
         self._take_in()
-        waiting = [task for task in self.tasks if task.waits is not None and not task.waits.ready()]
+        waiting = [task for task in self.tasks if task.waits is not None and not _is_ready(task.waits)]
         behind = {one for task in waiting if task.waits is not None for one in task.waits.ahead_of}
         ready = [task for task in self.tasks if task not in waiting and task.urgency not in behind]
         following = min(ready, key=lambda task: task.rank, default=None)
@@ -114,12 +133,14 @@ class Scheduler:
     def _take_in(self) -> None:
         """Turns the requests that have come in into tasks, and ends those that were replaced or stopped."""
         while self.inbox:
-            job, request = self.inbox.popleft()
             self._end_stopped()
-            if type(request) not in self._lasting:
-                for older in [task for task in self.tasks if type(task.request) is type(request)]:
-                    self._end(older, ev.Done(older.job, replaced=True))
-            self.tasks.append(Task(job, request, self.urgency(request)))
+            with self._lock:
+                job, request = self.inbox.popleft()
+                replaced = [task for task in self.tasks
+                            if type(task.request) is type(request) and type(request) not in self._lasting]
+                self.tasks.append(Task(job, request, self.urgency(request)))
+            for older in replaced:
+                self._end(older, ev.Done(older.job, replaced=True))
         self._end_stopped()
 
     def _end_stopped(self) -> None:
@@ -128,6 +149,8 @@ class Scheduler:
 
     def _advance(self, task: Task) -> None:
         """Does one step of a task."""
+        with self._lock:
+            self._current = task
         try:
             if not task.begun:
                 task.begun = True
@@ -146,20 +169,38 @@ class Scheduler:
             return
         except CancelledError:
             ending = ev.Cancelled(task.job)
-        except BrokenPipeError:
-            raise
-        except Exception as error:
+        except BaseException as error:  # a user's script may raise whatever it likes
             ending = _failed(task.job, error)
+        finally:
+            with self._lock:
+                self._current = None
         self._end(task, ending)
 
     def _end(self, task: Task, ending: ev.Event) -> None:
-        self.tasks.remove(task)
-        if task.steps is not None:
-            task.steps.close()
-        self.send(ending)
+        """Ends a task. What fails while its steps are closed is printed to the log, and changes no other task."""
+        with self._lock:
+            self.tasks.remove(task)
+            answered = task.job in self._answered
+            self._answered.discard(task.job)
+        try:
+            if task.steps is not None:
+                task.steps.close()
+        except BaseException:
+            traceback.print_exc()
+        if not answered:
+            self.send(ending)
 
 
-def _failed(job: int, error: Exception) -> ev.Failed:
+def _is_ready(waits: Wait) -> bool:
+    """Returns True if a task can go on, also where that cannot be told: its next step says why."""
+    try:
+        return waits.ready()
+    except Exception:
+        traceback.print_exc()
+        return True
+
+
+def _failed(job: int, error: BaseException) -> ev.Failed:
     """The event that reports an error; the traceback of an unexpected one is printed to the log."""
     if isinstance(error, ReplacedError):
         return ev.Replaced(job, error.title, error.cause, error.next_step, int(error.exit_code), files=error.files)

@@ -7,6 +7,7 @@ import contextlib
 import faulthandler
 import gc
 import os
+import pickle
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -121,7 +122,7 @@ class Worker:
         with contextlib.suppress(EOFError, OSError):
             while (received := pipe.recv()) is not None:
                 if isinstance(received, rq.Stop):
-                    scheduler.to_stop.update(received.jobs)
+                    scheduler.stop(received.jobs)
                 else:
                     scheduler.inbox.append(received)
                 scheduler.arrived.set()
@@ -168,6 +169,21 @@ def _tell(workspace: Workspace, report: Report, told: Level | None) -> Level | N
     return level
 
 
+def _sender(pipe: Connection) -> Callable[[ev.Event], None]:
+    """Returns what sends an event, from any thread; the process ends if the program does not take it any more."""
+    lock = threading.Lock()
+
+    def send(event: ev.Event) -> None:
+        message = pickle.dumps(event)
+        try:
+            with lock:
+                pipe.send_bytes(message)
+        except OSError:
+            end_process()
+
+    return send
+
+
 def main(argv: Sequence[str]) -> None:
     """Entry of the child process: file descriptors of the pipe, the log and the lifeline."""
     requests, log, lifeline = (int(text) for text in argv)
@@ -180,12 +196,11 @@ def main(argv: Sequence[str]) -> None:
     sys.stderr = open(2, "w", buffering=1, closefd=False)
     faulthandler.enable(sys.stderr, all_threads=False)  # the log tells where an abort or a crash came from
     with Connection(requests) as pipe:
-        worker = Worker(pipe.send)
+        worker = Worker(_sender(pipe))
         clear_scratch()
         worker.store.trim()
         threading.Thread(target=worker.listen, args=(pipe,), daemon=True).start()
-        with contextlib.suppress(BrokenPipeError):
-            worker.scheduler.serve()
+        worker.scheduler.serve()
 
 
 if __name__ == "__main__":

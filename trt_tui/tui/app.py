@@ -1,16 +1,14 @@
 """The application: one session, drawn by one main screen."""
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rich.console import RenderableType
 from textual import events, on
-from textual._compositor import ChopsUpdate, LayoutUpdate
-from textual.app import App
 from textual.binding import Binding
 from textual.driver import Driver
-from textual.filter import Monochrome, NoColor
+from textual.filter import LineFilter, Monochrome, NoColor
 from textual.message import Message
 from textual.screen import Screen
 
@@ -21,16 +19,19 @@ from trt_tui.session.session import Session
 from trt_tui.tui import keys, themes
 from trt_tui.tui.hidden import HiddenFilter
 from trt_tui.tui.main_screen import MainScreen
-from trt_tui.tui.painting import Changes
+from trt_tui.tui.painting import Changes, Painted
 from trt_tui.tui.punctual import Punctual
 from trt_tui.tui.terminal import TerminalDriver, on_ending
+from trt_tui.tui.textual_parts import DrawingApp, is_update
 from trt_tui.tui.typed_ahead import TypedAhead
 from trt_tui.tui.walk import Walk
 from trt_tui.tui.widgets.lines import COMPONENTS
 from trt_tui.words import visible
 
+_HIDDEN, _NO_COLOR = HiddenFilter(), NoColor()
 
-class TrtTuiApp(Punctual, App[None]):
+
+class TrtTuiApp(Punctual, DrawingApp[None]):
     """The layer tree of a network, what each layer loses, and the keys to change it.
 
     Args:
@@ -58,9 +59,8 @@ class TrtTuiApp(Punctual, App[None]):
                  walk: Walk | None = None, **session_options: Any) -> None:
         super().__init__()
         self.animation_level = "none"
-        self._filters.append(HiddenFilter())
+        self.painted: Painted | None = None
         if self.no_color:
-            self._filters = [NoColor() if isinstance(one, Monochrome) else one for one in self._filters]
             self.add_class("-no-color")
         self.register_theme(themes.DARK)
         self.register_theme(themes.LIGHT)
@@ -70,7 +70,7 @@ class TrtTuiApp(Punctual, App[None]):
         table, self._untaken = keys.read(keys.user_file())
         keys.use(table)
         self.set_keymap(keys.changed())
-        self.main = MainScreen(self.session, self.quit, walk)
+        self.main = MainScreen.with_keys_in_use()(self.session, self.quit, walk)
         self._session_ended = False
         self.typed_ahead = TypedAhead(self, super().on_event)
 
@@ -94,12 +94,19 @@ class TrtTuiApp(Punctual, App[None]):
         """What speaks to the terminal."""
         return TerminalDriver
 
-    def _display(self, screen: Screen[Any], renderable: RenderableType | None) -> None:
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """What every line passes through before it is drawn."""
+        return (*(_NO_COLOR if self.no_color and isinstance(one, Monochrome) else one
+                  for one in super().get_line_filters()), _HIDDEN)
+
+    def to_draw(self, renderable: RenderableType | None) -> Any:
         """Writes what differs from what stands on the terminal."""
-        if isinstance(self._driver, TerminalDriver) and isinstance(renderable, (LayoutUpdate, ChopsUpdate)):
-            super()._display(screen, Changes(renderable, self._driver.painted))  # type: ignore[arg-type]
-        else:
-            super()._display(screen, renderable)
+        if self.painted is None or renderable is None:
+            return renderable
+        if is_update(renderable):
+            return Changes(renderable, self.painted)
+        self.painted.forget()
+        return renderable
 
     def on_resize(self) -> None:
         """A terminal of another size moved or lost what stood on it."""
@@ -111,8 +118,8 @@ class TrtTuiApp(Punctual, App[None]):
         self.screen.refresh()
 
     def _forget_painted(self) -> None:
-        if isinstance(self._driver, TerminalDriver):
-            self._driver.painted.forget()
+        if self.painted is not None:
+            self.painted.forget()
 
     def on_mount(self) -> None:
         """Listens to signals, and opens the session once the first picture stands."""

@@ -1,12 +1,14 @@
 """The main screen: composes the panes, and passes keys and events on to the controllers."""
 
+from __future__ import annotations
+
 from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from textual import events, on
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingsMap
+from textual.binding import Binding
 from textual.containers import Container, Vertical
 from textual.screen import Screen
 from textual.timer import Timer
@@ -58,11 +60,14 @@ class MainScreen(Punctual, Screen[None]):
     HORIZONTAL_BREAKPOINTS = [(0, "-thin"), (60, "-narrow"), (120, "-wide")]
     VERTICAL_BREAKPOINTS = [(0, "-low"), (15, "-short"), (34, "-tall")]
 
+    @classmethod
+    def with_keys_in_use(cls) -> type[MainScreen]:
+        """Returns the class with the keys as its bindings: those of the user's file, which are known by now."""
+        return type(cls.__name__, (cls,), {"BINDINGS": [
+            Binding(key, f"do('{action.id}')", action.label, show=False) for action in ACTIONS for key in action.keys]})
+
     def __init__(self, session: Session, leave: Callable[[], None], walk: Walk | None = None) -> None:
         super().__init__()
-        self._bindings = BindingsMap.merge([self._bindings, BindingsMap([  # of the keys in use, so not of the class
-            Binding(key, f"do('{action.id}')", action.label, show=False)
-            for action in ACTIONS for key in action.keys])])
         self.session = session
         self.desk = Desk(session, self, leave, walk)
         self.controllers = [kind(self.desk) for kind in CONTROLLERS]

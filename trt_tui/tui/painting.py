@@ -4,16 +4,16 @@ Textual writes whole widgets, and the whole screen where a dialog opens or close
 seconds on a line of 5 kB/s. Colours are written where they change, not around each word.
 """
 
-from collections.abc import Iterator
 from functools import lru_cache
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from rich.cells import get_character_cell_size
 from rich.color import ColorSystem
 from rich.console import COLOR_SYSTEMS, Console
 from rich.style import Style
-from textual._compositor import ChopsUpdate, CompositorUpdate, LayoutUpdate
 from textual.strip import Strip
+
+from trt_tui.tui.textual_parts import CompositorUpdate, find_pieces, find_region
 
 Pen: TypeAlias = tuple[str, str, str]
 """SGR codes of a cell: of its attributes, its colour (``39``: the terminal's own) and the colour behind it (``49``)."""
@@ -74,21 +74,6 @@ def _cells(strip: Strip, system: ColorSystem) -> tuple[list[Cell], bool]:
     return cells, single
 
 
-def _pieces(update: LayoutUpdate | ChopsUpdate) -> Iterator[tuple[int, int, Strip]]:
-    """The strips of an update with the line and the column where each starts."""
-    if isinstance(update, LayoutUpdate):
-        for y, line in enumerate(update.strips, update.region.y):
-            x = update.region.x
-            for strip in line:
-                yield y, x, strip
-                x += strip.cell_length
-        return
-    for y, start, end in update.spans:
-        for stop, (x, piece) in zip(update.chop_ends[y], update.chops[y].items(), strict=False):
-            if piece is not None and x < end and stop > start:
-                yield y, x, piece if stop <= end else piece.crop(0, end - x)
-
-
 class Painted:
     """The cells that stand on the terminal, as far as they are known, and the pen that it has.
 
@@ -107,13 +92,13 @@ class Painted:
         self._rows = {}
         self._pen = None
 
-    def render(self, update: LayoutUpdate | ChopsUpdate, system: ColorSystem) -> str:
+    def render(self, update: Any, system: ColorSystem) -> str:
         """What to write for the cells of an update that differ, which then stand there."""
-        if isinstance(update, LayoutUpdate) and update.region != self._size:
+        if (region := find_region(update)) is not None and region != self._size:
             self.forget()
-            self._size = update.region
+            self._size = region
         out: list[str] = []
-        for y, x, strip in _pieces(update):
+        for y, x, strip in find_pieces(update):
             new, single = _cells(strip, system)
             end = x + len(new)
             row = self._rows.setdefault(y, [])
@@ -183,9 +168,13 @@ def _change(before: Pen | None, now: Pen) -> str:
 
 
 class Changes(CompositorUpdate):
-    """An update of which only what differs from the terminal is written, once it is written at all."""
+    """An update of which only what differs from the terminal is written, once it is written at all.
 
-    def __init__(self, update: LayoutUpdate | ChopsUpdate, painted: Painted) -> None:
+    Args:
+        update: One that `trt_tui.tui.textual_parts.is_update` knows.
+    """
+
+    def __init__(self, update: Any, painted: Painted) -> None:
         self._update = update
         self._painted = painted
 

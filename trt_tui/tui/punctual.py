@@ -3,6 +3,8 @@
 from textual.message_pump import MessagePump
 from textual.timer import Timer, TimerCallback
 
+from trt_tui.tui.textual_parts import fire_late
+
 
 class Punctual(MessagePump):
     """Calls back once for every `set_timer`.
@@ -16,5 +18,5 @@ class Punctual(MessagePump):
                   pause: bool = False) -> Timer:
         """Calls a function after a delay in seconds."""
         timer = super().set_timer(delay, callback, name=name, pause=pause)
-        timer._skip = False  # read once its task begins to run
+        fire_late(timer)
         return timer

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import os
 import select
 import signal
@@ -9,11 +10,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol, cast
 
-from textual.drivers.linux_driver import LinuxDriver
+from textual.app import App
 
 from trt_tui.tui.painting import Painted
+from trt_tui.tui.textual_parts import DrawingDriver
 
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
 _LONGEST_END_S = 3.0
@@ -30,28 +32,40 @@ def _erases_in_colour() -> bool:
     return curses.tigetflag("bce") > 0 and curses.tigetstr("ech") is not None
 
 
-class TerminalDriver(LinuxDriver):
+class Draws(Protocol):
+    """The app that is drawn."""
+
+    painted: Painted | None
+
+
+class TerminalDriver(DrawingDriver):
     """Textual's driver, which draws on stderr, made to draw on stdout where stderr goes elsewhere.
 
     It comes back from every stop painted, from one that no process can see coming (SIGSTOP) too, and takes bytes that
     are no UTF-8 for no key.
     """
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        super().__init__(*arguments, **options)
+    def __init__(self, app: App[Any], **options: Any) -> None:
+        super().__init__(app, **options)
         file = sys.__stderr__ if os.isatty(2) else sys.__stdout__
         assert file is not None, "the command refuses to open the app where it could not be drawn"
         file.reconfigure(errors="replace")  # a locale that has no "│" gets a "?"
-        self._file = file
+        self.draw_on(file)
         self.painted = Painted(_erases_in_colour())
+        cast(Draws, app).painted = self.painted
+        self._is_drawn = False
+        for number, call in ((signal.SIGTSTP, self._stop_process), (signal.SIGCONT, self._go_on)):
+            signal.signal(number, functools.partial(self._in_loop, call))
 
     def start_application_mode(self) -> None:
         """Takes the terminal, on which nothing of the app stands yet."""
         self.painted.forget()
+        self._is_drawn = True
         super().start_application_mode()  # type: ignore[no-untyped-call]
 
     def stop_application_mode(self) -> None:
         """Gives the terminal back, with its own colours."""
+        self._is_drawn = False
         self.write("\x1b[m")
         super().stop_application_mode()
 
@@ -63,20 +77,7 @@ class TerminalDriver(LinuxDriver):
             except UnicodeDecodeError:  # bytes that are no keys
                 continue
 
-    def _get_terminal_size(self) -> tuple[int, int]:
-        """The size that the app's screens are laid out in: for one that the terminal does not tell, both say the same.
-
-        Where they differ, Textual lays out anew after each painting, and does nothing else.
-        """
-        return self._app.console.size.width, self._app.console.size.height
-
-    def _sigtstp_application(self, *_: object) -> None:
-        self._in_loop(super()._sigtstp_application)
-
-    def _sigcont_application(self, *_: object) -> None:
-        self._in_loop(self._go_on)
-
-    def _in_loop(self, call: Callable[[], None]) -> None:
+    def _in_loop(self, call: Callable[[], None], *_: object) -> None:
         """Calls what writes to the terminal from the app's loop.
 
         A signal's handler may not: it runs amid anything, also a writing to the same queue, whose lock it would wait
@@ -84,13 +85,18 @@ class TerminalDriver(LinuxDriver):
         """
         asyncio.get_running_loop().call_soon_threadsafe(call)
 
+    def _stop_process(self) -> None:
+        """Gives the terminal back and stops the process, until SIGCONT."""
+        if self._is_drawn:
+            self.suspend_application_mode()
+        os.kill(os.getpid(), signal.SIGSTOP)
+
     def _go_on(self) -> None:
-        if not self._auto_restart:
-            return
-        if self._writer_thread is not None and self._writer_thread.is_alive():
+        """Takes the terminal again; one that was stopped unseen has it still, as it was."""
+        if self._is_drawn:
             self.suspend_application_mode()
         self.resume_application_mode()
-        self._app.call_later(self._app.refresh, layout=True)
+        self.drawn_app.call_later(self.drawn_app.refresh, layout=True)
 
 
 def on_ending(end: Callable[[signal.Signals], None]) -> None:

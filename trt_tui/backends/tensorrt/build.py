@@ -17,6 +17,7 @@ from trt_tui.core.runner import TIMINGS_REFUSED, BuildSettings, BuildStep, Told
 from trt_tui.errors import CancelledError, InputError, TrtTuiError
 from trt_tui.files.locking import locked
 from trt_tui.files.reading import read_bytes
+from trt_tui.files.sealing import reseal
 from trt_tui.files.writing import write_atomic
 
 _PATIENCE_S = 10.0
@@ -131,6 +132,7 @@ def _write_timings(log: Log, config: Any, path: Path, refused: bool) -> None:
             if there is not None:
                 cache.combine(there, ignore_mismatch=True)
             write_atomic(path, bytes(cache.serialize()))
+            reseal(path)
     except Exception as error:
         cause = error.cause if isinstance(error, TrtTuiError) else getattr(error, "strerror", None) or error
         log.take("warning", f"the timing cache {path} cannot be written: {cause}")

@@ -1,6 +1,7 @@
 """Seeded random inputs, for networks that no data were given for."""
 
 import math
+import os
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,9 @@ from trt_tui.errors import InputError
 
 RANDOM_SAMPLES = 32
 """Least number of random samples made when no number is asked for."""
+
+MOST_RANDOM_SAMPLES = 1 << 16
+"""Random samples say nothing about accuracy, and more of them no more."""
 
 
 @dataclass(frozen=True)
@@ -121,10 +125,30 @@ def random_feeds(
                 cut.add(info.name)
         concrete[info.name] = tuple(size if known_size is None else known_size for known_size in sizes)
     total = limit or max(RANDOM_SAMPLES, 4 * size)
+    if limit is not None and limit > max(MOST_RANDOM_SAMPLES, size):
+        raise InputError(f"{limit:,} random samples are too many",
+                         f"at most {MOST_RANDOM_SAMPLES:,} are made; they say nothing about accuracy",
+                         "Use fewer with --samples, or give samples with --data.")
+    _refuse_larger_than_memory(inputs, concrete, size)
     rows = [size] * (math.ceil(total / size) if static else total // size)
     if not static and total % size:
         rows.append(total % size)
     return RandomFeeds(inputs, concrete, frozenset(cut), tuple(rows), seed), size
+
+
+def _refuse_larger_than_memory(inputs: Sequence[TensorInfo], shapes: Mapping[str, tuple[int, ...]], rows: int) -> None:
+    """Refuses feeds that take more than half of the machine's memory: the system would end the process.
+
+    Raises:
+        InputError: They do.
+    """
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    sizes = {info.name: max(4, info.dtype.itemsize) * math.prod(shapes[info.name]) for info in inputs}
+    if sum(sizes.values()) > memory // 2:
+        name = max(sizes, key=sizes.__getitem__)
+        raise InputError(f"Random inputs of shape {shape_text(shapes[name])} do not fit in memory",
+                         f"a batch of {rows:,} takes {sum(sizes.values()):,} bytes, most of it input '{name}'; "
+                         f"the machine has {memory:,}", "Use a smaller --batch or --shapes.")
 
 
 def _named_sizes(inputs: Sequence[TensorInfo], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:

@@ -29,7 +29,7 @@ _running = threading.local()
 _CODE = (".py", ".pyc", ".so", ".pyd", ".dll")
 """Endings of files that an import opens."""
 
-_SPEC = re.compile(r"(?P<path>.+\.py)(?::(?P<function>[^:/\\]+))?")
+_SPEC = re.compile(r"(?P<path>.+\.py)(?::(?P<function>[^:/\\]+))?", re.DOTALL)
 
 
 DETECTION = "detection:map="
@@ -38,7 +38,19 @@ DETECTION = "detection:map="
 
 def annotations_of(spec: str) -> Path | None:
     """The annotations that a metric names, see `DETECTION`; None for another metric."""
-    return Path(spec.removeprefix(DETECTION).partition(",")[0]) if spec.startswith(DETECTION) else None
+    return split_annotations(spec)[0] if spec.startswith(DETECTION) else None
+
+
+def split_annotations(spec: str) -> tuple[Path, list[str]]:
+    """Splits the path of the annotations from the settings behind it.
+
+    A path may contain commas: the longest one that names a file is taken, else the shortest one that ends in ``.json``.
+    """
+    parts = spec.removeprefix(DETECTION).split(",")
+    paths = [",".join(parts[:end]) for end in range(1, len(parts) + 1)]
+    path = next((one for one in reversed(paths) if os.path.isfile(one)),
+                next((one for one in paths if one.lower().endswith(".json")), paths[0]))
+    return Path(path), parts[paths.index(path) + 1:]
 
 
 def split_spec(spec: str) -> tuple[Path, str | None] | None:

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
-import functools
 import os
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from trt_tui.files.reading import digest
 
-Stamp = tuple[int, int, int]
-"""Inode, size in bytes and time of the last change of the content in ns: another one means another content."""
+Stamp = tuple[int, int, int, int]
+"""Inode, size in bytes, and times of the last change of the content and of the inode, in ns.
+
+Programs such as ``rsync --inplace -t`` write new content and set the time of the old one again. No program sets the
+time of the inode, which every change of content or of that other time renews.
+"""
+
+SETTLED_S = 2.0
+"""A younger file may change once more within one tick of its file system's clock, which leaves its stamp as it was."""
+
+HASHED_BYTES = 512 << 20
+"""Files of at most so many bytes together are hashed whenever they are opened: SHA-256 reads 1.7 GB/s on one core."""
+
+_digests: dict[tuple[str, Stamp], str] = {}
+"""SHA-256 of files by path and stamp, as far as this process has read them."""
 
 
 def stamp(path: Path | str) -> Stamp | None:
@@ -20,17 +33,35 @@ def stamp(path: Path | str) -> Stamp | None:
         known = os.stat(path)
     except (OSError, ValueError):
         return None
-    return known.st_ino, known.st_size, known.st_mtime_ns
+    return known.st_ino, known.st_size, known.st_mtime_ns, known.st_ctime_ns
+
+
+def is_settled(known: Stamp | None) -> bool:
+    """Returns True if a file with this stamp cannot change any more without another stamp."""
+    return known is not None and max(known[2:]) < time.time_ns() - SETTLED_S * 1e9
 
 
 def known_digest(path: Path | str) -> str:
-    """The SHA-256 of a file; one whose stamp is known is not read again."""
-    return _digest(str(path), stamp(path))
+    """The SHA-256 of a file; one whose stamp is known, and not too young to be trusted, is not read again."""
+    found = stamp(path)
+    if found is not None and (str(path), found) in _digests:
+        return _digests[str(path), found]
+    content = digest(path)
+    if found is not None and is_settled(found) and found == stamp(path):
+        _digests[str(path), found] = content
+    return content
 
 
-@functools.lru_cache(maxsize=64)
-def _digest(path: str, known: Stamp | None) -> str:
-    return digest(path)
+def _is_same(path: str, known: Stamp | None) -> bool:
+    """Returns True if a file is what it was when its stamp was taken.
+
+    Permissions, attributes and links change the time of the inode alone: then the content decides, if it was hashed.
+    """
+    now = stamp(path)
+    if now == known:
+        return True
+    return (now is not None and known is not None and now[:3] == known[:3]
+            and _digests.get((path, known)) == known_digest(path))
 
 
 @dataclass(frozen=True)
@@ -48,9 +79,16 @@ class StampedFiles:
         """Both; a file that is in both keeps its earlier stamp, which is that of ``self``."""
         return StampedFiles(tuple({**dict(other.stamps), **dict(self.stamps)}.items()))
 
+    def hash_contents(self) -> None:
+        """Reads the files, `HASHED_BYTES` of them at most, so that `replaced` can compare their content."""
+        room = HASHED_BYTES
+        for path, known in self.stamps:
+            if known is not None and (room := room - known[1]) >= 0:
+                known_digest(path)
+
     def replaced(self) -> tuple[str, ...]:
         """The files that are others now, or are gone."""
-        return tuple(path for path, known in self.stamps if stamp(path) != known)
+        return tuple(path for path, known in self.stamps if not _is_same(path, known))
 
     def differing(self, earlier: StampedFiles) -> tuple[str, ...]:
         """The files that were others when ``earlier`` was taken."""

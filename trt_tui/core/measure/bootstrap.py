@@ -15,7 +15,7 @@ and a metric that no draw changes is given the room that this interval gives to 
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import NormalDist
 
@@ -77,9 +77,13 @@ class Spread:
     part_gains: Mapping[str, Interval] = field(default_factory=dict)
 
 
-def drawn(count: int, resamples: int) -> np.ndarray:
-    """Numbers of samples, ``(resamples, count)`` integers from 0 to ``count``, seeded by ``count`` alone."""
-    return np.random.default_rng(count).integers(0, count, (resamples, count))
+def drawn(count: int, resamples: int) -> Iterator[np.ndarray]:
+    """Yields numbers of samples, ``(count,)`` integers from 0 to ``count`` for each draw, seeded by ``count`` alone.
+
+    All draws at once of a million samples take 8 GB.
+    """
+    rng = np.random.default_rng(count)
+    return (rng.integers(0, count, count) for _ in range(resamples))
 
 
 def other_of_each(count: int) -> np.ndarray:
@@ -93,7 +97,8 @@ def other_of_each(count: int) -> np.ndarray:
 @functools.lru_cache(maxsize=2)
 def _times(count: int) -> np.ndarray:
     """How often each draw has each sample, float64 ``(RESAMPLES, count)``."""
-    return np.stack([np.bincount(numbers, minlength=count) for numbers in drawn(count, RESAMPLES)]).astype(np.float64)
+    return np.stack([np.bincount(numbers, minlength=count) for numbers in drawn(count, RESAMPLES)]
+                    ).astype(np.float64)
 
 
 def _pooled(sums: np.ndarray) -> np.ndarray:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from trt_tui.core.data.userscript import DETECTION
+from trt_tui.core.data.userscript import DETECTION, split_annotations
 from trt_tui.errors import InputError
 from trt_tui.files.budget import file_budget
 from trt_tui.files.reading import read_bytes
@@ -85,7 +85,7 @@ def parse_spec(spec: str) -> tuple[Path, Settings]:
     Raises:
         InputError: a setting is none of `Settings`, or its value makes no sense.
     """
-    path, *rest = spec.removeprefix(DETECTION).split(",")
+    path, rest = split_annotations(spec)
     given: dict[str, Any] = {}
     for text in rest:
         name, _, value = text.partition("=")
@@ -100,7 +100,7 @@ def parse_spec(spec: str) -> tuple[Path, Settings]:
             raise InputError(f"--metric {spec}: {text!r} makes no sense", "there are boxes=cxcywh|xyxy, "
                              "fit=letterbox|stretch, iou=0..1 and score=0..1", "Correct it, or leave it out.")
         given[name] = number
-    return Path(path), Settings(**given)
+    return path, Settings(**given)
 
 
 @dataclass

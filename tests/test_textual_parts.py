@@ -1,0 +1,126 @@
+"""trt_tui.tui.textual_parts: private parts of Textual stand in one module, and the app goes on without each of them"""
+
+import ast
+import functools
+import importlib.util
+import inspect
+import os
+import pkgutil
+import re
+import sys
+import textwrap
+from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import Mock
+
+import pytest
+from textual.filter import Monochrome, NoColor
+from textual.geometry import Region
+from textual.strip import Strip
+
+import trt_tui.tui
+from trt_tui.options import Options
+from trt_tui.tui import textual_parts
+from trt_tui.tui.app import TrtTuiApp
+from trt_tui.tui.hidden import HiddenFilter
+from trt_tui.tui.painting import Changes, Painted
+
+ROOT = Path(trt_tui.__file__).parent
+OURS = "trt_tui.tui.textual_parts"
+MODULE = "tui/textual_parts.py"
+
+
+@functools.cache
+def tree_of(thing: type) -> ast.AST:
+    return ast.parse(textwrap.dedent(inspect.getsource(thing)))
+
+
+@functools.cache
+def names_of_textual(base: type) -> set[str]:
+    return {name for name in vars(base) if is_private(name)} | private_names(tree_of(base), ast.Store)
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
+def private_names(tree: ast.AST, context: type = ast.AST) -> set[str]:
+    """Private attributes and methods that a class or a module names."""
+    return {name for node in ast.walk(tree) for name in (
+        [node.attr] if isinstance(node, ast.Attribute) and isinstance(node.ctx, context) else
+        [node.name] if isinstance(node, ast.FunctionDef) else []) if is_private(name)}
+
+
+def test_private_parts_are_named_in_one_module_alone():
+    used = {}
+    for found in pkgutil.walk_packages(trt_tui.tui.__path__, "trt_tui.tui."):
+        module = importlib.import_module(found.name)
+        classes = [one for one in vars(module).values() if inspect.isclass(one) and one.__module__ == found.name]
+        for one in classes:
+            theirs = set().union(*(names_of_textual(base) for base in one.__mro__
+                                   if base.__module__.partition(".")[0] == "textual"))
+            if named := private_names(tree_of(one)) & theirs:
+                used.setdefault(found.name, set()).update(named)
+    assert set(used) == {OURS}, "a private name of Textual is used, or overridden by chance"
+    assert used[OURS] == {"_display", "_file", "_get_terminal_size"}
+
+
+def test_no_module_imports_or_reaches_into_what_is_private_elsewhere():
+    sources = {path.relative_to(ROOT).as_posix(): path.read_text() for path in ROOT.rglob("*.py")}
+    own = {name for source in sources.values()
+           for name in re.findall(r"(?:def |class |self\.|^(?:    )?)(_[a-z]\w*)(?=[ (:,])", source, re.M)}
+    reached = {(place, name) for place, source in sources.items()
+               for name in re.findall(r"(?<!self)(?<!cls)(?<!super\(\))\.(_[a-z]\w*)(?![\w\"'])", source)
+               if name not in own or place.startswith("tui/")}
+    assert {place for place, name in reached if name != "_exit"} == {MODULE}, "os._exit alone is public"
+
+
+def test_a_timer_without_the_part_stays_as_it_is():
+    timer = SimpleNamespace()
+    textual_parts.fire_late(timer)
+    assert vars(timer) == {}
+
+
+@pytest.fixture
+def app(monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    return TrtTuiApp(Options("none.onnx"), lambda *arguments, **options: Mock())
+
+
+def test_every_line_is_drawn_without_hidden_characters_and_without_colours_if_asked(app):
+    filters = app.get_line_filters()
+    assert isinstance(filters[-1], HiddenFilter) and any(isinstance(one, NoColor) for one in filters)
+    assert not any(isinstance(one, Monochrome) for one in filters)
+
+
+def test_an_update_that_is_not_known_is_written_by_textual_and_all_is_painted_anew(app):
+    from textual._compositor import LayoutUpdate
+
+    update = LayoutUpdate([[Strip.blank(4)]], Region(0, 0, 4, 1))
+    assert app.to_draw(update) is update and app.to_draw(None) is None  # no terminal of ours
+    app.painted = Mock(Painted)
+    assert isinstance(app.to_draw(update), Changes) and app.to_draw(None) is None and not app.painted.mock_calls
+    del update.strips  # a release that calls it otherwise
+    for other in (update, "text", SimpleNamespace(spans=(), chops=(), chop_ends=())):
+        app.painted.reset_mock()
+        assert app.to_draw(other) is other and app.painted.forget.called
+
+
+def test_the_app_is_imported_without_the_compositor(monkeypatch):
+    monkeypatch.setitem(sys.modules, "textual._compositor", None)
+    spec = importlib.util.spec_from_file_location("without_compositor", textual_parts.__file__)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert module.CompositorUpdate is object and not module.is_update(SimpleNamespace(strips=[], region=None))
+
+
+def test_a_driver_without_a_stream_of_its_own_has_standard_error_led_to_it(monkeypatch):
+    led = []
+    monkeypatch.setattr(os, "dup2", lambda *descriptors: led.append(descriptors))
+    driver = object.__new__(textual_parts.DrawingDriver)
+    for descriptor in (1, 2):
+        driver.draw_on(SimpleNamespace(fileno=lambda number=descriptor: number))
+    assert led == [(1, 2)]
+    driver._file, stream = None, object()
+    driver.draw_on(stream)
+    assert driver._file is stream and led == [(1, 2)]
