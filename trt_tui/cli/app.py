@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import gc
 import os
 import shutil
@@ -42,13 +41,6 @@ _NO_SCREENS = ("dumb", "unknown")
 def open_(model: str, whatif_samples: int, new: bool, no_mouse: bool, config_path: str | None, force: bool,
           target: str | None, **arguments: Any) -> None:
     """Open the app on MODEL (the same as `trt-tui MODEL`)."""
-    if not Path(model).exists():
-        parent = click.get_current_context().parent
-        group = parent.command if parent is not None else None
-        commands = list(group.commands) if isinstance(group, click.Group) else []
-        near = difflib.get_close_matches(model, commands, 1)
-        raise InputError(f"{model} is neither a command nor a file", f"Did you mean {near[0]}?" if near else "",
-                         "See `trt-tui --help`, or check the path.")
     check_usage()
     check_evidence(arguments)
     _run_app(options_of(model, whatif_samples, arguments), config_path, target, force, new, not no_mouse)
@@ -103,10 +95,6 @@ def _saying(what: str) -> Iterator[None]:
 
 def _run_app(options: Options, config_path: str | None, target: str | None, force: bool, new: bool,
              mouse: bool, walked: bool = False) -> None:
-    if target:
-        from trt_tui.core.measure.target import parse_target
-
-        parse_target(target)
     _check_terminal()
     with _saying(f"opening {Path(options.model).name} …"):
         from trt_tui.tui.app import TrtTuiApp
