@@ -19,7 +19,7 @@ from trt_tui.core.network.hierarchy import GroupRow, Scope
 from trt_tui.core.precision import Precision
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.tui import main_screen, spans
+from trt_tui.tui import known, main_screen, spans
 from trt_tui.tui.app import TrtTuiApp
 from trt_tui.tui.controllers import ACTIONS
 from trt_tui.tui.screens.configs import ConfigsPage
@@ -458,35 +458,62 @@ async def test_a_failed_build_shows_the_builders_lines_and_scrolls(tmp_path):
         assert app.screen is main and not app.session.building
 
 
-async def test_the_hint_walks_a_newcomer_through_four_keys_once(tmp_path):
+async def test_the_hint_walks_a_newcomer_to_an_export_that_passes(tmp_path):
     path = tmp_path / "state" / "walk.json"
-    async with opened(tmp_path, builder=H200, walk=Walk(path)) as (app, main, pilot):
-        assert "1 of 4: t puts the worst layers first" in status(main)
-        await answered(pilot, "t")
-        assert "2 of 4: space raises this one" in status(main)
+    async with opened(tmp_path, network="small_resnet", target="sqnr>=40", walk=Walk(path)) as (app, main, pilot):
+        assert "first: a finds" in status(main)
         await answered(pilot, "space")
-        assert "2 of 4: " in status(main) and "n, space raises" in status(main)
-        app.session.set_precision(app.session.outline.groups[:-1], Precision.FP32)
-        await settle(pilot)
+        assert "first: a finds" in status(main), "one row is not enough"
+        await answered(pilot, "a", "enter")
+        assert known.is_met(app.session)
+        await press(pilot, "down")
+        assert "last: e hands" in status(main), "the search has executed the export"
+        app.session.results[app.session.config].executed = None
         main.desk.draw_status()
-        assert Walk(path).step == 2 and f"3 of 4: b builds {main.session.names[app.session.config]} " in status(main)
+        assert "then: b executes " in status(main)
+        await _export(pilot, tmp_path / "early.json")
+        assert "the whole loop" not in status(main) and not Walk(path).over, "it was not executed"
         await answered(pilot, "b", "down")
-        assert "4 of 4: e hands " in status(main)
-        await press(pilot, "e", "escape")
+        assert "last: e hands " in status(main)
+        await press(pilot, "z")
+        assert "first: a finds" in status(main), "what was reached is undone"
+        await _export(pilot, tmp_path / "missed.json")
+        assert not Walk(path).over
+        await answered(pilot, "full_stop")
+        await _export(pilot, tmp_path / "good.json")
         assert Walk(path).over and "that is the whole loop" in status(main)
         await press(pilot, "down")
-        assert " of 4" not in status(main)
+        assert "last: " not in status(main)
     async with opened(tmp_path, walk=Walk(path)) as (_, main, _):
         assert "next: " in status(main)
 
 
-async def test_the_walk_goes_on_from_what_was_pressed(tmp_path):
+async def _export(pilot, path: Path) -> None:
+    """Exports precision.json to a path, and closes the dialog."""
+    await press(pilot, "e", "enter")
+    pilot.app.screen.query_one(Input).value = str(path)
+    await answered(pilot, "enter")
+    if pilot.app.screen is not pilot.app.main:
+        await press(pilot, "escape")
+    assert path.exists()
+
+
+async def test_an_export_that_misses_the_target_does_not_end_the_walk(tmp_path):
     path = tmp_path / "walk.json"
     path.write_text("no number")
-    async with opened(tmp_path, builder=H200, walk=Walk(path)) as (_, main, pilot):
-        assert "1 of 4" in status(main)
+    async with opened(tmp_path, builder=H200, target="sqnr>=1", walk=Walk(path)) as (app, main, pilot):
+        assert "then: b builds c0" in status(main)
         await answered(pilot, "b", "down")
-        assert "4 of 4" in status(main) and Walk(path).step == 3
+        assert "last: e hands" in status(main)
+        engine = app.session.results[app.session.config].engine
+        name, one = engine.verdict.worst
+        lower = replace(one, errors=replace(one.errors, sqnr_db=0.5))
+        app.session.results[app.session.config].engine = replace(
+            engine, verdict=replace(engine.verdict, outputs={name: lower}))
+        main.desk.draw_status()
+        assert "last: " not in status(main)
+        await _export(pilot, tmp_path / "c0.json")
+        assert not Walk(path).over
 
 
 async def test_stop_asks_only_for_old_jobs(tmp_path):

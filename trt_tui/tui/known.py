@@ -10,7 +10,8 @@ from trt_tui.core.moves.choice import Choice
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.keep import Keep
 from trt_tui.core.precision import Precision
-from trt_tui.session.config_results import SIMULATED_RUN, outcome_words, shown_result
+from trt_tui.jobs import requests as rq
+from trt_tui.session.config_results import ENGINE_RUN, EXECUTED_RUN, SIMULATED_RUN, outcome_words, shown_result
 from trt_tui.session.session import Session
 from trt_tui.tui.spans import Line, Span, decibel, shorten
 from trt_tui.words import (
@@ -68,6 +69,30 @@ def config_met(session: Session, config: PrecisionConfig) -> bool | None:
     """Whether a config meets the targets as simulated; None where it lowers nothing, which proves nothing."""
     result = session.config_results(config).get(SIMULATED_RUN)
     return None if result is None else result.passes
+
+
+def is_measuring(session: Session) -> bool:
+    """Returns True while a job runs or waits that changes the values of the config in hand."""
+    return session.asked.any(rq.Open, rq.Calibrate, rq.SetRanges, rq.Compare, rq.WhatIf)
+
+
+def is_unfinished(session: Session, config: PrecisionConfig) -> bool:
+    """Returns True if the accuracy of a config is not final: samples or the interval of its metric are missing."""
+    accuracy = session.results.of(config).verdict
+    if accuracy is None:
+        return True
+    wanted = min(accuracy.total, session.data.whatif) if session.data is not None else accuracy.total
+    if accuracy.samples < wanted:
+        return True
+    bounds_metric = any(target.kind == "metric" for target in session.targets)
+    spread = accuracy.spread
+    return bounds_metric and is_measuring(session) and spread is not None and spread.draws is None
+
+
+def is_confirmed(session: Session) -> bool:
+    """Returns True if the config meets the targets as simulated, and as built or exported and executed too."""
+    known = session.config_results(session.config)
+    return is_met(session) and not known.keys().isdisjoint((ENGINE_RUN, EXECUTED_RUN))
 
 
 def is_met(session: Session) -> bool:

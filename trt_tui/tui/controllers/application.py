@@ -34,9 +34,7 @@ class Application(Controller):
         """Closes the filter, else the pane that is alone, else goes back to the tree."""
         desk, screen, listing = self.desk, self.desk.screen, self.listing
         if listing.matches is not None or screen.has_class("-filtering"):
-            screen.remove_class("-filtering")
-            desk.filter.value = ""
-            listing.filter_by(None)
+            desk.clear_filter()
             desk.tree.focus()
             line = desk.tree.current
             group = desk.current_group
