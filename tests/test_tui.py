@@ -67,9 +67,9 @@ async def test_paints_before_the_network_is_open_and_a_big_one_with_its_rows(tmp
         assert app.session.outline is None and main.desk.tree.rows and "patch_embed" in main.desk.tree.text_of(0)
         app.deliver(ev.Failed(1, "x.onnx is not ONNX", "bad magic", "Export it again."))
         await settle(pilot)
+        assert app.screen is main and "x.onnx is not ONNX: o shows why" in status(main)
+        await press(pilot, "o")
         assert isinstance(app.screen, ErrorDialog)
-        await press(pilot, "escape")
-        assert app.screen is main
 
 
 async def test_answers_the_first_questions_without_a_key(tmp_path):
@@ -84,6 +84,8 @@ async def test_answers_the_first_questions_without_a_key(tmp_path):
         assert "8 of 16 samples" in text(main, "header")
         app.deliver(ev.Died(99, -9, "killed"))
         await settle(pilot)
+        assert app.screen is main and "The worker process ended: o shows why" in status(main)
+        await press(pilot, "o")
         assert isinstance(app.screen, ErrorDialog)
         await answered(pilot, "escape", "space")
         assert "1 FP32" in verdict(main)[3], "the app lives on"
@@ -442,7 +444,7 @@ async def test_one_build_at_a_time_that_counts_seconds_and_can_be_stopped(tmp_pa
 async def test_a_failed_build_shows_the_builders_lines_and_scrolls(tmp_path):
     lines = [f"[E] tactic {index} failed: out of memory" for index in range(40)]
     async with opened(tmp_path, builder=replace(H200, fails="\n".join(lines))) as (app, main, pilot):
-        await answered(pilot, "b")
+        await answered(pilot, "b", "o")
         dialog = app.screen
         assert isinstance(dialog, ErrorDialog) and dialog.parts[1].splitlines() == lines
         box = dialog.query_one(".box").region
@@ -580,7 +582,7 @@ async def test_exports_and_asks_before_it_overwrites(tmp_path, monkeypatch, kind
         await press(pilot, "e")
         assert isinstance(app.screen, ExportDialog) and tuple(app.screen.kinds) == NullSession.EXPORTS
         choose = ["down"] * app.screen.kinds.index(kind)
-        await answered(pilot, *choose, "enter", "enter")
+        await answered(pilot, *choose, "enter", "enter", "enter")
         path = Path(app.session.child.sent[-1].path)
         assert path.parent == tmp_path and path.stat().st_size and "Wrote" in status(main)
         path.write_text("{}")
@@ -588,7 +590,7 @@ async def test_exports_and_asks_before_it_overwrites(tmp_path, monkeypatch, kind
         assert isinstance(app.screen, Question)
         await answered(pilot, "n")
         assert path.read_text() == "{}" and isinstance(app.screen, ExportDialog), "another path can be typed"
-        await answered(pilot, "enter", "y")
+        await answered(pilot, "enter", "y", "enter")
         assert app.screen is main
         assert path.stat().st_size > 2
 
@@ -632,7 +634,9 @@ async def test_offers_what_the_session_exports_and_says_why_it_fails(tmp_path, m
         await answered(pilot, "enter", "enter")
         assert "vit.typed.onnx is a folder" in str(note.render()) and app.screen.job is None
         await answered(pilot, *"ab", "enter")
-        assert path.value == f"{tmp_path / 'vit.typed.onnx'}ab" and app.screen is main and "Wrote" in status(main)
+        assert path.value == f"{tmp_path / 'vit.typed.onnx'}ab"
+        await press(pilot, "enter")
+        assert app.screen is main and "Wrote" in status(main)
         await press(pilot, "e", "enter")
         typed = app.screen.query_one(Input).value = str(tmp_path / "no" / "such" / "x.onnx")
         await answered(pilot, "enter")

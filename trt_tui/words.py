@@ -189,6 +189,22 @@ def number(value: float | None, digits: int = 3) -> str:
     return text.replace("0.", ".", 1) if abs(value) < 1 and text.lstrip("-").startswith("0.") else text
 
 
+def fit_number(text: str, width: int) -> str:
+    """Returns a text with a number that fits into a width, with fewer digits if needed; an ellipsis if none fits."""
+    if cells(text) <= width:
+        return text
+    found = re.fullmatch(r"([^\d.]*?)(-?(?:\d+\.?\d*|\.\d+)(?:e-?\d+)?)(.*)", text)
+    if found is not None:
+        mark, value, rest = found[1], float(found[2]), found[3]
+        for digits in (4, 3, 2, 1):
+            whole = f"{value:.0f}" if abs(value) >= 10 ** (digits - 1) else ""
+            power = re.sub(r"e\+?(-?)0*", r"e\1", f"{value:.{digits - 1}e}")
+            for short in filter(None, (whole, number(value, digits), power)):
+                if cells(mark + short + rest) <= width:
+                    return mark + short + rest
+    return "…"[:max(0, width)]
+
+
 def decibels(sqnr_db: float | None, *, exact: bool = False, nan: int = 0, inf: int = 0, mark: str = SIMULATED) -> str:
     """An SQNR in dB: ``~12.3`` simulated, ``12.3`` as built, or ``exact``, ``NaN``, ``Inf``, a dash for none.
 

@@ -9,6 +9,8 @@ from trt_tui.core.measure.target_result import TargetResult
 from trt_tui.core.moves.choice import Choice
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.keep import Keep
+from trt_tui.core.moves.network_method import network_method
+from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.precision import Precision
 from trt_tui.jobs import requests as rq
 from trt_tui.session.config_results import ENGINE_RUN, EXECUTED_RUN, SIMULATED_RUN, outcome_words, shown_result
@@ -47,9 +49,15 @@ def config_title(session: Session, width: int = 40) -> str:
     counts = Counter(group.label(now) for group in outline.groups
                      if (now := config.precision_of(group)) is not config.default_for(group))
     changes = [f"{count} {label}" for label, count in counts.items()]
-    changes += [plural(len(moves), kind.column) for kind, moves in config.shown(outline) if kind not in (Choice, Keep)]
-    texts = [f"{name} · {', '.join(changes) or 'edited'}", f"{name} · {plural(len(config.moves), 'move')}",
-             f"{name} +{len(config.moves)}", name]
+    method = network_method(config, outline)
+    for kind, moves in config.shown(outline):
+        some = [move for _, move in moves if not (method and isinstance(move, RangeChoice)
+                                                        and move.method == method)]
+        if some and kind not in (Choice, Keep):
+            changes.append(plural(len(some), kind.column))
+    ranges = [f"{method} ranges"] * bool(method), [method] * bool(method)
+    texts = [*(f"{name} · {', '.join([*one, *changes]) or 'edited'}" for one in ranges),
+             f"{name} · {plural(len(config.moves), 'move')}", f"{name} +{len(config.moves)}", name]
     return next((text for text in texts if cells(text) <= width), shorten(name, width))
 
 

@@ -23,7 +23,7 @@ class Exports(Controller):
 
     def _exported(self, event: ev.Exported) -> None:
         if (dialog := waiting_for(self.desk.app.screen_stack, event.job)) is not None:
-            dialog.dismiss()
+            dialog.finish(self.session.notice)
         walk = self.desk.walk
         over = f"that is the whole loop, {key('help')} has all keys. " if (
             walk is not None and walk.exported(self.session)) else ""

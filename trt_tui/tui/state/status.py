@@ -12,6 +12,15 @@ from trt_tui.tui.state.jobs import jobs_line, place_forms
 from trt_tui.words import cells
 
 
+@dataclass(frozen=True)
+class Unread:
+    """The failure of a job that the user has not looked at yet: what went wrong, why, and what to do now."""
+
+    title: str
+    cause: str
+    next_step: str
+
+
 @dataclass
 class Status:
     """What the status lines show that the session does not know.
@@ -19,10 +28,12 @@ class Status:
     Attributes:
         message: The last message; the next key removes it.
         failure: Why nothing was opened.
+        unread: The last failure of a job, until the user asks for it or closes it.
     """
 
     message: Span | None = None
     failure: ev.Failed | ev.Died | None = None
+    unread: Unread | None = None
 
     def instead_of_rows(self, model: str) -> list[Line]:
         """What is shown in place of rows while there are none.
@@ -57,7 +68,12 @@ def status_lines(session: Session, status: Status, step: Hint, width: int, wide:
 
     Neither hides the other: both are told in fewer words where they do not fit, the hint so that no key is cut.
     """
-    texts = [status.message] if status.message is not None else [(text, "strong") for text in step.forms or ("",)]
+    texts: list[Span] = [(text, "strong") for text in step.forms or ("",)]
+    if status.message is not None:
+        texts = [status.message]
+    elif status.unread is not None:
+        asks = f"{key('log')} shows why"
+        texts = [(f"{status.unread.title}: {asks}", "bad"), (f"a job failed: {asks}", "bad")]
     if wide:
         said = next((one for one in texts if cells(one[0]) < width), texts[-1])
         return [jobs_line(session, width, key("stop")), clip([(" ", ""), said], width)]
