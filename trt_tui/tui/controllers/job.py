@@ -41,7 +41,7 @@ class Jobs(Controller):
     def _fail(self, event: ev.Failed | ev.Died, title: str, cause: str, next_step: str) -> None:
         if self.session.outline is None:
             self.status.failure = event  # it stands in place of the rows
-        self.status.unread = Unread(title, cause, next_step)
+        self.status.unread, self.status.message = Unread(title, cause, next_step), None
         self.desk.draw_status()
 
     @action(label="compare", help="Measure everything again", group="Work", disabled=Controller.nothing_to_ask)

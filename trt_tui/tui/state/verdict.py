@@ -210,7 +210,8 @@ def verdict_lines(session: Session, width: int, height: int = 40) -> list[Line]:
         if last is not None and last.stale and height >= _TALL:
             accuracy = session.results.of(last.config).verdict
             before = Shown(last.result, last.config, last.name)
-            line = [(fitted(f" {last.name}, built before", table.name), "dim"), *_simulated_cells(accuracy, table),
+            title = fitting([f" {last.name}, built before", f" {last.name}, built", f" {last.name}"], table.name)
+            line = [(fitted(title, table.name), "dim"), *_simulated_cells(accuracy, table),
                     _BAR, *_engine_cells(before, accuracy, table)]
             lines.append(clip([*line, *_outcome(session, accuracy, session.config_results(last.config),
                                                 width - width_of(line), calm)], width))
