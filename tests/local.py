@@ -180,6 +180,12 @@ class NullClient(LocalClient):
         self.scheduler.inbox.extend(released)
         self._waiting = [one for one in self._waiting if one not in released]
 
+    def release(self) -> None:
+        """Lets what was held be answered."""
+        self.held.clear()
+        self.scheduler.inbox.extend(self._waiting)
+        self._waiting = []
+
     def close(self) -> None:
         self.closed = True
         super().close()

@@ -239,9 +239,46 @@ def test_wrong_usage_is_exit_code_2(run, arguments):
     assert code == 2 and out == "" and "Traceback" not in err
 
 
-def test_a_slip_in_a_command_is_named(run):
-    code, _, err = run("comparr")
-    assert code == 2 and "comparr is neither a command nor a file" in err and "Did you mean compare?" in err
+@pytest.mark.parametrize(("typed", "meant"), [
+    (["comparr"], "compare"), (["comapre", "{model}"], "compare"),
+    (["comapre", "{model}", "--data", "{data}"], "compare"),
+    (["expotr", "--help"], "export"), (["{folder}/mpl.onnx"], "{folder}/mlp.onnx"),
+    (["open", "{folder}/mlp.onx"], "{folder}/mlp.onnx"),
+    (["--data", "{data}", "{folder}/ml.onnx"], "{folder}/mlp.onnx"),
+    (["compare", "{folder}/mlp2.onnx"], "{folder}/mlp.onnx"),
+    (["compare", "{model}", "--data", "{folder}/mpl.npz"], "{folder}/mlp.npz"),
+    (["search", "{folder}/mpl.onnx", "--tolerance", "nonsense"], "{folder}/mlp.onnx"),
+    (["compare", "{model}", "--metric", "{folder}/metrc.py:f"], "{folder}/metric.py")])
+def test_what_was_mistyped_is_suggested(run, mlp, tmp_path, typed, meant):
+    (tmp_path / "metric.py").write_text("def f(outputs, labels):\n    return 1.0\n")
+    names = {"model": mlp.model, "data": mlp.data, "folder": str(tmp_path)}
+    code, _, err = run(*(one.format(**names) for one in typed))
+    assert code == 2 and f"Did you mean {meant.format(**names)}?" in err, err
+
+
+@pytest.mark.parametrize("typed", [["nope.onnx"], ["compare", "nope.onnx"], ["xyzzy"], ["compare", "no/nope.onnx"]])
+def test_nothing_is_suggested_that_is_unlike_what_was_typed(run, mlp, monkeypatch, tmp_path, typed):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = run(*typed)
+    assert code == 2 and "Did you mean" not in err and typed[-1] in err
+
+
+@pytest.mark.parametrize(("named", "said", "unsaid"), [
+    ("foolayer", "the rules are layernorm, softmax", "Did you mean"), ("layernrm", "Did you mean layernorm?", None),
+    ("fc1/gem", "Did you mean /fc1/Gemm", "layernorm?"), ("/fc9/Gemm", "Did you mean /fc", None)])
+def test_a_mistyped_layer_suggests_layers_and_rules(run, mlp, named, said, unsaid):
+    code, _, err = run("compare", mlp.model, "--data", mlp.data, "--keep", named, "--layers", "none")
+    assert code == 2 and said in err and (unsaid is None or unsaid not in err), err
+
+
+@pytest.mark.parametrize(("typed", "first"), [
+    (["--tolerance", "sqrn>20"], "'sqrn>20' is no target"), (["--rungs", "int8,nonsense"], "nonsense is no precision"),
+    (["--sample", "last", "--tolerance", "nonsense"], "--sample last"),
+    (["--tolerance", "nonsense", "--sample", "last"], "'nonsense' is no target"),
+    (["--tolerance", "sqnr>=20"], "Missing option '-o'")])
+def test_the_first_wrong_value_is_told_first(run, mlp, typed, first):
+    code, _, err = run("search", mlp.model, *typed)
+    assert code == 2 and first in err, err
 
 
 def test_the_app_needs_a_terminal(run, mlp):

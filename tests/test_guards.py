@@ -24,7 +24,7 @@ from trt_tui.core.guards.facts import (
     InFloat,
     RangeFacts,
 )
-from trt_tui.core.guards.inputs import class_facts, input_stats
+from trt_tui.core.guards.inputs import class_facts, count_equal_samples, input_stats
 from trt_tui.core.guards.sampled import ranges_off, shares_beyond
 from trt_tui.core.guards.table import GUARDS, checked
 from trt_tui.core.guards.work import in_float
@@ -93,6 +93,7 @@ CASES = [  # guard, what it warns of, what it does not
      inputs(stats(np.ones((8, 16))), stats(np.ones((9, 16))))),
     ("unlike-inputs", inputs(images(48, times=4), images(64, seed=1)),
      inputs(images(16, times=1.3), images(8, seed=1))),
+    ("constant-inputs", Facts(equal_samples=24), Facts(equal_samples=0)),
     ("stale-ranges", ranges(CACHE, sampled=32, compared=40, off=OFF),
      ranges(CACHE, sampled=32, compared=40, off={"t": (8.0, 2.0)})),
     ("stale-ranges", ranges(CACHE, sampled=32, compared=40, off={"t": (20.0, 2.0)}),
@@ -121,6 +122,16 @@ CASES = [  # guard, what it warns of, what it does not
     ("fp16-floor", half(15.0, 15.6), half(25.0, 25.2)),  # the target is met
     ("back-in-float", Facts(in_float=InFloat(0.34, True, 3, 9)), Facts(in_float=InFloat(0.3, True, 3, 9))),
 ]
+
+
+@pytest.mark.parametrize(("array", "equal"), [
+    (np.ones((12, 3), np.float32), 12), (np.tile(RNG.integers(0, 9, (1, 3)), (12, 1)), 12),
+    (np.eye(12, 3, dtype=np.float32), 0), (np.ones((1, 3), np.float32), 0)])
+def test_samples_that_are_all_the_same_are_found(tmp_path, array, equal):
+    np.savez(tmp_path / "d.npz", x=array)
+    kind = "float32" if array.dtype == np.float32 else "int64"
+    samples = load_samples(str(tmp_path / "d.npz"), [TensorInfo("x", np.dtype(kind), ("n", 3))], batch=4)
+    assert count_equal_samples(samples) == equal
 
 
 def said(name, facts):

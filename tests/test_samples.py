@@ -173,6 +173,25 @@ def test_json_that_is_no_data(tmp_path, text, expected):
         load_samples(tmp_path / "inputs.json", STATIC)
 
 
+@pytest.mark.parametrize(("labels", "samples", "refused"), [
+    (31, 32, True), (33, 32, True), (30, 32, True), (10, 32, False), (64, 32, False), (6, 5, False)])
+def test_labels_of_nearly_as_many_rows_as_samples_are_refused(tmp_path, labels, samples, refused):
+    np.savez(tmp_path / "d.npz", x=rows(samples), label=np.arange(labels))
+    if refused:
+        with pytest.raises(InputError, match=f"'label' has {labels} rows for {samples} samples"):
+            load_samples(tmp_path / "d.npz", DYNAMIC)
+        return
+    warning, = load_samples(tmp_path / "d.npz", DYNAMIC).warnings
+    assert f"has {labels} rows for {samples} samples" in warning and "the metric gets all of it" in warning
+
+
+def test_labels_are_checked_in_every_file_of_a_folder(tmp_path):
+    for place, labels in enumerate((16, 15)):
+        np.savez(tmp_path / f"{place}.npz", x=rows(16), label=np.arange(labels))
+    with pytest.raises(InputError, match=r"1\.npz: label 'label' has 15 rows for 16 samples"):
+        load_samples(tmp_path, DYNAMIC)
+
+
 def test_script(tmp_path):
     path = script(tmp_path / "load.py", """
         import itertools

@@ -19,7 +19,7 @@ from trt_tui.core.network.hierarchy import GroupRow, Scope
 from trt_tui.core.precision import Precision
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.tui import main_screen, spans
+from trt_tui.tui import known, main_screen, spans
 from trt_tui.tui.app import TrtTuiApp
 from trt_tui.tui.controllers import ACTIONS
 from trt_tui.tui.screens.configs import ConfigsPage
@@ -67,9 +67,9 @@ async def test_paints_before_the_network_is_open_and_a_big_one_with_its_rows(tmp
         assert app.session.outline is None and main.desk.tree.rows and "patch_embed" in main.desk.tree.text_of(0)
         app.deliver(ev.Failed(1, "x.onnx is not ONNX", "bad magic", "Export it again."))
         await settle(pilot)
+        assert app.screen is main and "x.onnx is not ONNX: o shows why" in status(main)
+        await press(pilot, "o")
         assert isinstance(app.screen, ErrorDialog)
-        await press(pilot, "escape")
-        assert app.screen is main
 
 
 async def test_answers_the_first_questions_without_a_key(tmp_path):
@@ -84,6 +84,8 @@ async def test_answers_the_first_questions_without_a_key(tmp_path):
         assert "8 of 16 samples" in text(main, "header")
         app.deliver(ev.Died(99, -9, "killed"))
         await settle(pilot)
+        assert app.screen is main and "The worker process ended: o shows why" in status(main)
+        await press(pilot, "o")
         assert isinstance(app.screen, ErrorDialog)
         await answered(pilot, "escape", "space")
         assert "1 FP32" in verdict(main)[3], "the app lives on"
@@ -442,7 +444,7 @@ async def test_one_build_at_a_time_that_counts_seconds_and_can_be_stopped(tmp_pa
 async def test_a_failed_build_shows_the_builders_lines_and_scrolls(tmp_path):
     lines = [f"[E] tactic {index} failed: out of memory" for index in range(40)]
     async with opened(tmp_path, builder=replace(H200, fails="\n".join(lines))) as (app, main, pilot):
-        await answered(pilot, "b")
+        await answered(pilot, "b", "o")
         dialog = app.screen
         assert isinstance(dialog, ErrorDialog) and dialog.parts[1].splitlines() == lines
         box = dialog.query_one(".box").region
@@ -458,35 +460,62 @@ async def test_a_failed_build_shows_the_builders_lines_and_scrolls(tmp_path):
         assert app.screen is main and not app.session.building
 
 
-async def test_the_hint_walks_a_newcomer_through_four_keys_once(tmp_path):
+async def test_the_hint_walks_a_newcomer_to_an_export_that_passes(tmp_path):
     path = tmp_path / "state" / "walk.json"
-    async with opened(tmp_path, builder=H200, walk=Walk(path)) as (app, main, pilot):
-        assert "1 of 4: t puts the worst layers first" in status(main)
-        await answered(pilot, "t")
-        assert "2 of 4: space raises this one" in status(main)
+    async with opened(tmp_path, network="small_resnet", target="sqnr>=40", walk=Walk(path)) as (app, main, pilot):
+        assert "first: a finds" in status(main)
         await answered(pilot, "space")
-        assert "2 of 4: " in status(main) and "n, space raises" in status(main)
-        app.session.set_precision(app.session.outline.groups[:-1], Precision.FP32)
-        await settle(pilot)
+        assert "first: a finds" in status(main), "one row is not enough"
+        await answered(pilot, "a", "enter")
+        assert known.is_met(app.session)
+        await press(pilot, "down")
+        assert "last: e hands" in status(main), "the search has executed the export"
+        app.session.results[app.session.config].executed = None
         main.desk.draw_status()
-        assert Walk(path).step == 2 and f"3 of 4: b builds {main.session.names[app.session.config]} " in status(main)
+        assert "then: b executes " in status(main)
+        await _export(pilot, tmp_path / "early.json")
+        assert "the whole loop" not in status(main) and not Walk(path).over, "it was not executed"
         await answered(pilot, "b", "down")
-        assert "4 of 4: e hands " in status(main)
-        await press(pilot, "e", "escape")
+        assert "last: e hands " in status(main)
+        await press(pilot, "z")
+        assert "first: a finds" in status(main), "what was reached is undone"
+        await _export(pilot, tmp_path / "missed.json")
+        assert not Walk(path).over
+        await answered(pilot, "full_stop")
+        await _export(pilot, tmp_path / "good.json")
         assert Walk(path).over and "that is the whole loop" in status(main)
         await press(pilot, "down")
-        assert " of 4" not in status(main)
+        assert "last: " not in status(main)
     async with opened(tmp_path, walk=Walk(path)) as (_, main, _):
         assert "next: " in status(main)
 
 
-async def test_the_walk_goes_on_from_what_was_pressed(tmp_path):
+async def _export(pilot, path: Path) -> None:
+    """Exports precision.json to a path, and closes the dialog."""
+    await press(pilot, "e", "enter")
+    pilot.app.screen.query_one(Input).value = str(path)
+    await answered(pilot, "enter")
+    if pilot.app.screen is not pilot.app.main:
+        await press(pilot, "escape")
+    assert path.exists()
+
+
+async def test_an_export_that_misses_the_target_does_not_end_the_walk(tmp_path):
     path = tmp_path / "walk.json"
     path.write_text("no number")
-    async with opened(tmp_path, builder=H200, walk=Walk(path)) as (_, main, pilot):
-        assert "1 of 4" in status(main)
+    async with opened(tmp_path, builder=H200, target="sqnr>=1", walk=Walk(path)) as (app, main, pilot):
+        assert "then: b builds c0" in status(main)
         await answered(pilot, "b", "down")
-        assert "4 of 4" in status(main) and Walk(path).step == 3
+        assert "last: e hands" in status(main)
+        engine = app.session.results[app.session.config].engine
+        name, one = engine.verdict.worst
+        lower = replace(one, errors=replace(one.errors, sqnr_db=0.5))
+        app.session.results[app.session.config].engine = replace(
+            engine, verdict=replace(engine.verdict, outputs={name: lower}))
+        main.desk.draw_status()
+        assert "last: " not in status(main)
+        await _export(pilot, tmp_path / "c0.json")
+        assert not Walk(path).over
 
 
 async def test_stop_asks_only_for_old_jobs(tmp_path):
@@ -553,7 +582,7 @@ async def test_exports_and_asks_before_it_overwrites(tmp_path, monkeypatch, kind
         await press(pilot, "e")
         assert isinstance(app.screen, ExportDialog) and tuple(app.screen.kinds) == NullSession.EXPORTS
         choose = ["down"] * app.screen.kinds.index(kind)
-        await answered(pilot, *choose, "enter", "enter")
+        await answered(pilot, *choose, "enter", "enter", "enter")
         path = Path(app.session.child.sent[-1].path)
         assert path.parent == tmp_path and path.stat().st_size and "Wrote" in status(main)
         path.write_text("{}")
@@ -561,7 +590,7 @@ async def test_exports_and_asks_before_it_overwrites(tmp_path, monkeypatch, kind
         assert isinstance(app.screen, Question)
         await answered(pilot, "n")
         assert path.read_text() == "{}" and isinstance(app.screen, ExportDialog), "another path can be typed"
-        await answered(pilot, "enter", "y")
+        await answered(pilot, "enter", "y", "enter")
         assert app.screen is main
         assert path.stat().st_size > 2
 
@@ -605,7 +634,9 @@ async def test_offers_what_the_session_exports_and_says_why_it_fails(tmp_path, m
         await answered(pilot, "enter", "enter")
         assert "vit.typed.onnx is a folder" in str(note.render()) and app.screen.job is None
         await answered(pilot, *"ab", "enter")
-        assert path.value == f"{tmp_path / 'vit.typed.onnx'}ab" and app.screen is main and "Wrote" in status(main)
+        assert path.value == f"{tmp_path / 'vit.typed.onnx'}ab"
+        await press(pilot, "enter")
+        assert app.screen is main and "Wrote" in status(main)
         await press(pilot, "e", "enter")
         typed = app.screen.query_one(Input).value = str(tmp_path / "no" / "such" / "x.onnx")
         await answered(pilot, "enter")

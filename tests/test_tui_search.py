@@ -82,6 +82,8 @@ async def test_what_is_found_becomes_the_config_in_one_step_and_says_why(tmp_pat
         assert [int(line.split()[0]) for line in table] == list(range(len(rows)))
         app.deliver(ev.Failed(99, "no metric", "none was named", "Name one."))
         await settle(pilot)
+        assert app.screen is main and "no metric: o shows why" in status(main)
+        await press(pilot, "o")
         assert isinstance(app.screen, ErrorDialog)
 
 
@@ -105,7 +107,7 @@ async def test_the_dialog_is_what_is_searched(tmp_path):
         assert main.session.finding.ended is not None
 
 
-async def test_a_budget_is_kept_and_its_best_offered(tmp_path):
+async def test_a_budget_is_kept_and_its_best_listed(tmp_path):
     async with opened(tmp_path, target="sqnr>=50") as (app, main, pilot):
         before = main.session.config
         await press(pilot, "a", "down", *"2 ms", "enter")
@@ -113,10 +115,10 @@ async def test_a_budget_is_kept_and_its_best_offered(tmp_path):
             assert wrong in str(app.screen.query_one("#note", Static).render())
             app.screen.query_one("#budget", Input).value = value
             await answered(pilot, "enter")
-        assert isinstance(app.screen, Question) and main.session.config == before
+        assert app.screen is main and main.session.config == before and "c lists it as c1" in status(main)
         assert main.session.finding.ended.result.outcome is Outcome.SHORT
-        await answered(pilot, "y")
-        assert len(raised(main)) == 1 and "not met" in status(main)
+        await answered(pilot, "c", "enter")
+        assert len(raised(main)) == 1
 
 
 async def test_while_it_runs_its_best_is_shown_and_can_be_taken_over(tmp_path):
@@ -126,7 +128,7 @@ async def test_while_it_runs_its_best_is_shown_and_can_be_taken_over(tmp_path):
         finding = main.session.finding
         best, said = finding.config, found_so_far(finding)
         assert main.session.searching and finding.progress.done == 5
-        assert f"tried; best: {said}" in status(main) and "a takes the best so far" in status(main)
+        assert f"tried; best: {said}" in status(main) and "a offers the best so far" in status(main)
         figures = main.desk.listing.figures
         assert set(finding.best.raised) == {name for name, mark in figures.marks.items() if mark == FOUND}
         marked = [line.row.group.name for line in main.desk.listing.rows() if isinstance(line.row, GroupRow)
@@ -144,7 +146,7 @@ async def test_while_it_runs_its_best_is_shown_and_can_be_taken_over(tmp_path):
 
 
 @pytest.mark.parametrize("killed", [False, True])
-async def test_stopped_it_offers_what_it_found(tmp_path, killed):
+async def test_stopped_it_says_where_what_it_found_is_listed(tmp_path, killed):
     async with opened(tmp_path, searched=5) as (app, main, pilot):
         before = main.session.config
         await answered(pilot, "a", "enter")
@@ -153,12 +155,11 @@ async def test_stopped_it_offers_what_it_found(tmp_path, killed):
             await settle(pilot)
         else:
             await answered(pilot, "x")
-        assert isinstance(app.screen, Question) and "Take what the search found" in app.screen.question
+        assert app.screen is main and "c lists the best of the stopped search as c1" in status(main)
         assert (main.session.finding.ended is None) is killed
         assert main.session.config == before and main.session.finding.config in main.session.names
-        await answered(pilot, "n" if killed else "y")
-        assert (main.session.config == before) is killed
-        assert killed or raised(main) == main.session.finding.best.raised
+        await answered(pilot, "c", "enter")
+        assert raised(main) == main.session.finding.best.raised
 
 
 async def test_nothing_is_taken_before_there_is_something(tmp_path):

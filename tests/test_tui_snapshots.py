@@ -58,7 +58,7 @@ PICTURES = {
     "trade": ({}, "8 4 right right", (SMALL,)),
     "trade_no_color": ({"builder": H200}, "b space b 8 4", (SMALL,)),
     "layers": ({"builder": NOISY}, "b 8 5", (SMALL,)),
-    "methods": ({}, "7", (SMALL,)),
+    "methods": ({}, "7 7", (SMALL,)),
     "rules": ({}, "5", (SMALL,)),
     "diff": ({}, "space n space d", (SMALL,)),
     "engine_page": ({"builder": NOISY}, "b i", (SMALL, LARGE)),

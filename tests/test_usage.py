@@ -19,6 +19,13 @@ from trt_tui.core.network.network import open_network
 pytestmark = [pytest.mark.shares_cache, pytest.mark.usefixtures("placed")]
 
 
+@pytest.fixture
+def unread_model(tmp_path, monkeypatch):
+    """A file m.onnx in the current folder, which is no network: nothing may read it."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "m.onnx").write_bytes(b"")
+
+
 @pytest.mark.parametrize(("command", "option"), [
     ("compare m.onnx --force", "--force"),
     ("compare m.onnx --config c.json --other bf16", "--other"),
@@ -45,7 +52,7 @@ pytestmark = [pytest.mark.shares_cache, pytest.mark.usefixtures("placed")]
     ("inspect m.onnx --backend tensorrt", "--backend"),
     ("inspect m.onnx --nodes --engine e", "--nodes"),
 ])
-def test_an_option_that_would_do_nothing_is_refused_before_anything_is_opened(run, command, option):
+def test_an_option_that_would_do_nothing_is_refused_before_anything_is_opened(run, unread_model, command, option):
     code, out, err = run(*command.split())
     assert code == 2 and not out
     assert f"Error: {option} would do nothing here\n  Why: " in err and "  Next: " in err
@@ -55,7 +62,7 @@ def test_an_option_that_would_do_nothing_is_refused_before_anything_is_opened(ru
     "build m.onnx --precision int8 -o t.onnx --judge y", "build m.onnx --precision int8 -o t.onnx --metric m.py:f",
     "export m.onnx --precision int8 --format onnx -o o --weak", "export m.onnx --precision int8 --format onnx -o o "
     "--target sqnr>=20"])
-def test_a_command_has_no_option_that_it_never_heeds(run, command):
+def test_a_command_has_no_option_that_it_never_heeds(run, unread_model, command):
     code, _, err = run(*command.split())
     assert code == 2 and "No such option" in err
 
@@ -65,12 +72,12 @@ def test_a_command_has_no_option_that_it_never_heeds(run, command):
     "compare m.onnx --json - --markdown /proc/self/fd/1",
     "search m.onnx --tolerance sqnr>=20 -o - --markdown -",
     "search m.onnx --tolerance sqnr>=20 -o /dev/stdout --markdown -"])
-def test_two_outputs_do_not_mix_on_stdout(run, command):
+def test_two_outputs_do_not_mix_on_stdout(run, unread_model, command):
     code, out, err = run(*command.split())
     assert code == 2 and not out and "stdout takes one thing" in err
 
 
-def test_an_export_does_not_mix_with_what_says_where_it_is(run):
+def test_an_export_does_not_mix_with_what_says_where_it_is(run, unread_model):
     code, out, err = run("export", "m.onnx", "--precision", "fp16", "--format", "markdown", "-o", "/dev/stdout")
     assert code == 2 and not out and "goes to a file" in err
 

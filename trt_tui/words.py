@@ -5,10 +5,11 @@ Text from files made safe to show, what things are called, figures with their un
 ``~`` before a figure says that it is simulated; figures of engines carry no mark.
 """
 
+import difflib
 import json
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TextIO
 from unicodedata import category
 
@@ -94,6 +95,10 @@ def _shown(character: str, lines: bool) -> str:
     if not is_hidden(character) or lines and character == "\n":
         return character
     return character.encode("unicode_escape").decode("ascii")
+
+
+MIN_LIKENESS, MIN_LIKENESS_SHORT = 0.65, 0.5
+"""The similarities (0 to 1) from which two names count as spelled alike; the second is of names of up to 3 letters."""
 
 
 # -- what things are called -------------------------------------------------------------------------------------------
@@ -182,6 +187,22 @@ def number(value: float | None, digits: int = 3) -> str:
         whole = len(str(int(abs(value))))
         text = f"{value:.{max(0, digits - (whole if abs(value) >= 1 else 0))}f}"
     return text.replace("0.", ".", 1) if abs(value) < 1 and text.lstrip("-").startswith("0.") else text
+
+
+def fit_number(text: str, width: int) -> str:
+    """Returns a text with a number that fits into a width, with fewer digits if needed; an ellipsis if none fits."""
+    if cells(text) <= width:
+        return text
+    found = re.fullmatch(r"([^\d.]*?)(-?(?:\d+\.?\d*|\.\d+)(?:e-?\d+)?)(.*)", text)
+    if found is not None:
+        mark, value, rest = found[1], float(found[2]), found[3]
+        for digits in (4, 3, 2, 1):
+            whole = f"{value:.0f}" if abs(value) >= 10 ** (digits - 1) else ""
+            power = re.sub(r"e\+?(-?)0*", r"e\1", f"{value:.{digits - 1}e}")
+            for short in filter(None, (whole, number(value, digits), power)):
+                if cells(mark + short + rest) <= width:
+                    return mark + short + rest
+    return "…"[:max(0, width)]
 
 
 def decibels(sqnr_db: float | None, *, exact: bool = False, nan: int = 0, inf: int = 0, mark: str = SIMULATED) -> str:
@@ -303,6 +324,32 @@ def first_few(names: Sequence[str], most: int = 5) -> str:
     """The first ``most`` names, and how many more there are: "conv1, conv2 and 3 more"."""
     more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
+
+
+def near_names(typed: str, names: Iterable[str], most: int = 3) -> list[str]:
+    """Returns the names that a mistyped one most likely means, the likeliest first; [] if none is near.
+
+    Those that contain it come first, the shortest before the others; then those that are spelled alike, as a whole or
+    in a part between slashes.
+    """
+    wanted = typed.casefold().strip("/")
+    known = list(dict.fromkeys(names))
+    inside = sorted((name for name in known if len(wanted) > 1 and wanted in name.casefold()), key=len)
+    if len(inside) >= most:
+        return inside[:most]
+    spelled: dict[str, list[str]] = {}
+    for name in known:
+        folded = name.casefold().strip("/")
+        for part in dict.fromkeys((folded, *folded.split("/"))):
+            spelled.setdefault(part, []).append(name)
+    likeness = MIN_LIKENESS if len(wanted) > 3 else MIN_LIKENESS_SHORT
+    alike = difflib.get_close_matches(wanted, spelled, most, likeness)
+    return list(dict.fromkeys([*inside, *(name for part in alike for name in spelled[part])]))[:most]
+
+
+def did_you_mean(near: Sequence[str]) -> str:
+    """Returns the question that suggests names; "" if there is none."""
+    return f"Did you mean {' or '.join(near)}?" if near else ""
 
 
 def plural(count: int, word: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import gc
 import os
 import shutil
@@ -29,6 +28,9 @@ _whatif_samples = option("Data", "--whatif-samples", default=32, show_default=Tr
                          help="Take every figure in the app on the first so many judged samples.")
 _new = option("Config", "--new", is_flag=True, help="Do not resume the saved session of this network.")
 
+_session = option("Config", "--session", hidden=True, default="", metavar="NAME", help="Resume the saved session "
+                  "of this name, as the list of sessions does.")
+
 _no_mouse = option("Output", "--no-mouse", is_flag=True, help="Leave the mouse to the terminal, for selecting text.")
 
 _NO_SCREENS = ("dumb", "unknown")
@@ -39,28 +41,23 @@ _NO_SCREENS = ("dumb", "unknown")
 @takes(*EVERYTHING, *PREVIEW, *STAGES)
 @_whatif_samples
 @_new
+@_session
 @_no_mouse
-def open_(model: str, whatif_samples: int, new: bool, no_mouse: bool, config_path: str | None, force: bool,
-          target: str | None, **arguments: Any) -> None:
+def open_(model: str, whatif_samples: int, new: bool, session: str, no_mouse: bool, config_path: str | None,
+          force: bool, target: str | None, **arguments: Any) -> None:
     """Open the app on MODEL (the same as `trt-tui MODEL`)."""
-    if not Path(model).exists():
-        parent = click.get_current_context().parent
-        group = parent.command if parent is not None else None
-        commands = list(group.commands) if isinstance(group, click.Group) else []
-        near = difflib.get_close_matches(model, commands, 1)
-        raise InputError(f"{model} is neither a command nor a file", f"Did you mean {near[0]}?" if near else "",
-                         "See `trt-tui --help`, or check the path.")
     check_usage()
     check_evidence(arguments)
-    _run_app(options_of(model, whatif_samples, arguments), config_path, target, force, new, not no_mouse)
+    _run_app(options_of(model, whatif_samples, arguments), config_path, target, force, new, not no_mouse, session)
 
 
 @click.command(cls=Command, context_settings=CONTEXT)
 @PREVIEW[0]
 @_whatif_samples
 @_new
+@_session
 @_no_mouse
-def demo(new: bool, no_mouse: bool, whatif_samples: int, no_preview: bool) -> None:
+def demo(new: bool, session: str, no_mouse: bool, whatif_samples: int, no_preview: bool) -> None:
     """Open the app on the bundled network.
 
     It segments images, and INT8 breaks it.
@@ -70,7 +67,7 @@ def demo(new: bool, no_mouse: bool, whatif_samples: int, no_preview: bool) -> No
 
     options = Options(str(bundled.network_path()), str(bundled.samples_path()), str(bundled.calibration_path()),
                       metric=bundled.metric_spec(), whatif_samples=whatif_samples, preview=not no_preview)
-    _run_app(options, None, None, False, new, not no_mouse, walked=True)
+    _run_app(options, None, None, False, new, not no_mouse, session, walked=True)
 
 
 def _check_terminal() -> None:
@@ -103,20 +100,17 @@ def _saying(what: str) -> Iterator[None]:
 
 
 def _run_app(options: Options, config_path: str | None, target: str | None, force: bool, new: bool,
-             mouse: bool, walked: bool = False) -> None:
-    if target:
-        from trt_tui.core.measure.target import parse_target
-
-        parse_target(target)
+             mouse: bool, session: str, walked: bool = False) -> None:
     _check_terminal()
     with _saying(f"opening {Path(options.model).name} …"):
+        from trt_tui.session.saved import SavedSessions
         from trt_tui.tui.app import TrtTuiApp
         from trt_tui.tui.walk import Walk
 
     gc.set_threshold(100_000, 20, 50)  # a big network is many small objects that all stay
     interrupts.release()
     app = TrtTuiApp(options, config_path=config_path, target=target, force=force, resume=not new,
-                     walk=Walk() if walked else None)
+                    store=SavedSessions(wanted=session), walk=Walk() if walked else None)
     app.run(mouse=mouse)
     from trt_tui.cli.recent import remember
 

@@ -89,7 +89,6 @@ def compare(model: str, against: str | None, config_paths: tuple[str, ...], forc
     from trt_tui.cli.report import comparison_table
     from trt_tui.cli.stage_report import stage_lines
     from trt_tui.core.exporters.markdown import comparison_markdown
-    from trt_tui.core.measure.target import parse_target
     from trt_tui.session.config_results import SUFFIXES
 
     config_path = config_paths[0] if config_paths else None
@@ -101,8 +100,6 @@ def compare(model: str, against: str | None, config_paths: tuple[str, ...], forc
     json_path, markdown_path, junit_path = map(stdout_for, (json_path, markdown_path, junit_path))
     one_on_stdout({"--json": json_path, "--markdown": markdown_path, "--junit": junit_path})
     outputs_path, saved_runs = split_runs(outputs_path)
-    if target is not None:
-        parse_target(target)
     check_evidence(arguments)
     places = check_places(model, arguments, config_path, json_path, markdown_path, junit_path, outputs_path)
     if calib_methods is not None:

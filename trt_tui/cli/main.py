@@ -4,6 +4,7 @@ import os
 import sys
 import traceback
 from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
 from typing import Any
 
 import click
@@ -22,7 +23,8 @@ from trt_tui.cli.preflight import preflight
 from trt_tui.cli.search import search
 from trt_tui.cli.streams import guarded
 from trt_tui.errors import ExitCode, InputError, TrtTuiError, memory_error, system_error
-from trt_tui.words import VisibleStream, visible
+from trt_tui.files.reading import missing_file, near_files
+from trt_tui.words import VisibleStream, did_you_mean, near_names, visible
 
 
 class _Commands(click.Group):
@@ -31,8 +33,21 @@ class _Commands(click.Group):
     def resolve_command(self, ctx: click.Context, args: list[str]
                         ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and self.get_command(ctx, args[0]) is None:
+            if not ctx.resilient_parsing and not os.path.exists(args[0]):
+                raise self._unknown(args[0])
             return "open", self.commands["open"], args
         return super().resolve_command(ctx, args)
+
+    def _unknown(self, word: str) -> InputError:
+        """Returns the error of a first argument that is neither a command nor a file, with what is most likely meant.
+
+        A word with a suffix or a folder is a file; any other is rather a command.
+        """
+        if Path(word).suffix or os.path.basename(word) != word:
+            return missing_file(f"{word} does not exist", word)
+        near = [*near_names(word, self.commands, 1), *near_files(word)]
+        return InputError(f"{word} is neither a command nor a file", did_you_mean(near[:2]),
+                          "`trt-tui --help` lists the commands.")
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return ["open", "demo", "preflight", "compare", "search", "build", "export", "inspect", "doctor"]

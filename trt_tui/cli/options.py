@@ -59,6 +59,40 @@ class Command(click.Command):
                     formatter.write_dl(records)
 
 
+def checked(check: Callable[[str], object]) -> Callable[[click.Context, click.Parameter, Any], Any]:
+    """Returns a callback that checks each text of an option where it stands on the command line.
+
+    Click reads parameters in the order in which they were typed and misses the required ones last, so that the first
+    wrong value is told first.
+
+    Args:
+        check: Raises an `InputError` for a text that makes no sense.
+    """
+    def callback(ctx: click.Context, parameter: click.Parameter, value: Any) -> Any:
+        if not ctx.resilient_parsing:
+            for text in () if value is None else (value,) if isinstance(value, str) else value:
+                check(text)
+        return value
+
+    return callback
+
+
+def check_target(text: str) -> None:
+    """Raises an `InputError` if a text is not a valid target."""
+    from trt_tui.core.measure.target import parse_target
+
+    parse_target(text)
+
+
+def _check_model(path: str) -> None:
+    """Raises an `InputError` if a network, or a dump in its place, is not there."""
+    from trt_tui.core.data.dumps import split_dump
+    from trt_tui.files.reading import missing_file
+
+    if not Path(path).exists() and not split_dump(path)[0].exists():
+        raise missing_file(f"{path} does not exist", path)
+
+
 def files(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """The completion by which a shell completes the names of files."""
     return [CompletionItem(incomplete, type="file")]
@@ -139,7 +173,8 @@ CONFIG = (
     _config("--no-keep", multiple=True, type=click.Choice(["indices"]), help="Turn off a rule that keeps layers by "
             "default: indices keeps in FP32 what computes values that become integers, indices or sizes."),
     _config("--range", "tensor_ranges", multiple=True, metavar="TENSOR=RANGE", help="Give a tensor this range: an amax "
-            "like 2.5, a method (minmax, percentile, entropy, mse), p99.9 or top5-mean; may be repeated."),
+            "like 2.5, a method (minmax, percentile, entropy, mse), p99.9 or top5-mean; may be repeated.",
+            callback=checked(lambda text: _tensor_ranges([text]))),
     _config("--tf32", is_flag=True, help="Let FP32 layers use TF32, which keeps 10 bits of mantissa; applies to the "
             "whole engine."),
 )
@@ -153,7 +188,7 @@ JUDGING = (
                 "detection:map=FILE.json with COCO annotations."),
     _judging("--target", metavar="TEXT", help="metric>=base-0.01, metric>=base-1%, metric[f1/8]>=base-1% of a part, "
              "metric[*]>=base-2% of each, the metric by its own name (f1>=93), sqnr>=20, cosine>=0.999 or "
-             "agreement>=0.99."),
+             "agreement>=0.99.", callback=checked(check_target)),
     _judging("--exact", is_flag=True, help="Measure the layers' shares on all samples. Without: on a few, then "
              "those that may be 1 % or more on as many as it takes; each says on how many samples it stands."),
     _judging("--judge-at", multiple=True, type=click.Choice(["min", "max"]),
@@ -172,7 +207,8 @@ BUILDER = (
               "the layers that it names lose their precision or are raised one step; next precisions are only "
               "preferred; last none is given (8.6 and --weak; a strongly typed release takes the first step "
               "only). The report says what was asked and what was built."),
-    _tensorrt("--compute-capability", metavar="8.9", help="TensorRT-RTX: the GPU to build for."),
+    _tensorrt("--compute-capability", metavar="8.9", help="TensorRT-RTX: the GPU to build for.",
+              callback=checked(lambda text: _compute_capability(text))),
 )
 """What builds engines, and how."""
 
@@ -247,7 +283,8 @@ CLUSTER = (
 
 EVERYTHING = (*DATA, *REFERENCE, *SEED, *CONFIG, *JUDGING, *BUILDER, *PRODUCTION, *LIBRARIES, *CLUSTER)
 
-model_argument = click.argument("model", shell_complete=files)
+model_argument = click.argument("model", shell_complete=files, is_eager=True, callback=checked(_check_model))
+"""It is read before all options, so that a network that is not there is told first."""
 config_or_precision = _config("--precision",
                               type=click.Choice(["fp32", "bf16", "fp16+", "fp16", "fp8", "int8", "int4", "file"]),
                               help="In place of a config. fp8 (E4M3, SM89 and later) and int4 (weights of MatMul and "

@@ -38,13 +38,10 @@ def preflight(model: str, config_path: str | None, force: bool, target: str | No
     """
     from trt_tui.cli.guard_report import preflight_markdown, preflight_record, preflight_table
     from trt_tui.cli.headless import preflight_session
-    from trt_tui.core.measure.target import parse_target
 
     check_usage()
     json_path, markdown_path = stdout_for(json_path), stdout_for(markdown_path)
     one_on_stdout({"--json": json_path, "--markdown": markdown_path})
-    if target is not None:
-        parse_target(target)
     places = check_places(model, arguments, config_path, json_path, markdown_path)
     with preflight_session(options_of(model, 0, arguments), config_path, target, force, places) as session:
         write_outputs([(json_path, lambda session: json.dumps(preflight_record(session), indent=1) + "\n"),

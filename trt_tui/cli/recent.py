@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 import platformdirs
+from filelock import Timeout
 
 from trt_tui.errors import InputError
 from trt_tui.files.folders import make_private
+from trt_tui.files.locking import locked
 from trt_tui.files.reading import TEXT_BYTES, read_bytes
 from trt_tui.files.writing import write_atomic
 from trt_tui.module_path import python_command
@@ -24,6 +26,9 @@ from trt_tui.words import duration, left, plural, table
 
 if TYPE_CHECKING:
     from trt_tui.session.session import Session
+
+PATIENCE_S = 5.0
+"""How long the list is waited for while other programs write it."""
 
 MOST = 9
 """Sessions that are listed."""
@@ -36,6 +41,7 @@ class Recent(msgspec.Struct, frozen=True):
         arguments: What followed ``trt-tui``, in ``folder``.
         config: The config in hand at its end; ``outcome`` says whether it met the target.
         when: The end, in seconds since the epoch.
+        session: The name of the saved session that holds its configs, "" if nothing was saved.
     """
 
     folder: str
@@ -44,6 +50,12 @@ class Recent(msgspec.Struct, frozen=True):
     config: str
     outcome: str
     when: float
+    session: str = ""
+
+    @property
+    def resuming(self) -> list[str]:
+        """The arguments that open it again with its own configs, whatever other sessions the network has."""
+        return [*self.arguments, *(["--session", self.session] if self.session else [])]
 
 
 def recent() -> list[Recent]:
@@ -64,21 +76,38 @@ def remember(session: Session, arguments: list[str]) -> None:
     if session.outline is None:
         return
     verdict = session.measured("config").verdict
-    one = Recent(os.getcwd(), arguments, Path(session.outline.path).name, config_title(session, 28),
+    one = Recent(os.getcwd(), _typed(arguments), Path(session.outline.path).name, config_title(session, 28),
                  "not measured" if verdict is None else
-                 " ".join(outcome_words(session.config_results(session.config))) or "nothing lowered", time.time())
-    same = (one.folder, one.arguments)
-    kept = [one, *(other for other in recent() if (other.folder, other.arguments) != same)]
-    with contextlib.suppress(InputError, OSError, ValueError):  # a name of broken UTF-8 is a ValueError
+                 " ".join(outcome_words(session.config_results(session.config))) or "nothing lowered", time.time(),
+                 session.store.name)
+    with contextlib.suppress(InputError, OSError, ValueError, Timeout):  # a name of broken UTF-8 is a ValueError
         make_private(_place().parent)
-        write_atomic(_place(), msgspec.json.encode(kept[:MOST]), private=True)
+        with locked(_place(), PATIENCE_S):  # several programs may end at once
+            kept = [one, *(other for other in recent() if not _same(one, other))]
+            write_atomic(_place(), msgspec.json.encode(kept[:MOST]), private=True)
+
+
+def _same(one: Recent, other: Recent) -> bool:
+    """Returns True if a use of the app goes on from another: by the saved session, or by the arguments without one."""
+    if one.session and other.session:
+        return one.session == other.session
+    return (one.folder, one.arguments) == (other.folder, other.arguments)
+
+
+def _typed(arguments: list[str]) -> list[str]:
+    """Returns arguments without the name of a session."""
+    if "--session" not in arguments:
+        return arguments
+    place = arguments.index("--session")
+    return [*arguments[:place], *arguments[place + 2:]]
 
 
 def listed(sessions: list[Recent], now: float) -> list[str]:
     """A line for each session: its number, network, config, outcome, age, and the command that opens it again."""
     def command(one: Recent) -> str:
+        several = sum((other.folder, other.arguments) == (one.folder, one.arguments) for other in sessions) > 1
         there = "" if one.folder == os.getcwd() else f"cd {shlex.quote(one.folder)} && "
-        return f"{there}trt-tui {shlex.join(one.arguments)}"
+        return f"{there}trt-tui {shlex.join(one.resuming if several else one.arguments)}"
 
     rows = table([[str(number), left(one.network, 32).rstrip(), one.config, one.outcome, _age(now - one.when)]
                   for number, one in enumerate(sessions, 1)], flush_left=4)
@@ -105,6 +134,7 @@ def offer(sessions: list[Recent]) -> None:
     except OSError as error:
         raise InputError(f"the folder {one.folder} cannot be entered", error.strerror or "",
                          "Give the network's path to `trt-tui`.") from None
+    one = msgspec.structs.replace(one, arguments=one.resuming)
     sys.stdout.flush()
     os.execv(sys.executable, python_command("trt_tui", *one.arguments))
 

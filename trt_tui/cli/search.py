@@ -14,6 +14,8 @@ from trt_tui.cli.options import (
     MOST_SAMPLES,
     PREVIEW,
     Command,
+    check_target,
+    checked,
     file_option,
     option,
     options_of,
@@ -63,13 +65,20 @@ def _rungs(text: str | None, config: bool) -> tuple[Precision | None, tuple[Prec
     return (None, tuple(rungs[:-1]), rungs[-1]) if config else (rungs[0], tuple(rungs[1:-1]), rungs[-1])
 
 
+def _check_sample(text: str) -> None:
+    """Raises an `InputError` if a text is neither the number of a sample nor ``worst``."""
+    if text != "worst" and not text.isdecimal():
+        raise InputError(f"--sample {text} is no sample", "it takes a number from 0, or worst", "Name one of them.")
+
+
 @click.command(cls=Command, context_settings=CONTEXT)
 @takes(*EVERYTHING, *PREVIEW)
 @option("Config", "--precision", type=click.Choice(["bf16", "fp16+", "fp16", "fp8", "int8", "int4", "file"]),
         help="Start with everything in this precision, in place of a config. Without: int8; for a network that has "
              "precisions of its own, what its file has.")
 @option("Judging", "--tolerance", "tolerances", multiple=True, metavar="TEXT", help="What the result must meet, like "
-        "sqnr>=20, scores:cosine>=0.999, max_abs<=1e-2 or metric>=base-0.01; may be repeated.")
+        "sqnr>=20, scores:cosine>=0.999, max_abs<=1e-2 or metric>=base-0.01; may be repeated.",
+        callback=checked(check_target))
 @option("Judging", "--check", metavar="CMD", help="A command that passes a config by exit code 0; {model} in it is the "
         "lowered ONNX, {outputs} an .npz of the simulated outputs.")
 @option("Search", "--method", default="auto", show_default=True, metavar="NAME", shell_complete=_methods,
@@ -78,11 +87,13 @@ def _rungs(text: str | None, config: bool) -> tuple[Precision | None, tuple[Prec
         "--from) and lower what may be lowered at all, what saves most time first. What a --config has lowered stays.")
 @option("Search", "--from", "higher_from", type=click.Choice(["fp32", "fp16", "bf16"]),
         help="What --lower and --method scoped begin with: the same as --higher.")
-@option("Search", "--sample", metavar="N|worst", help="Judge on the batch that holds this sample alone (with --batch 1 "
+@option("Search", "--sample", metavar="N|worst", callback=checked(_check_sample),
+        help="Judge on the batch that holds this sample alone (with --batch 1 "
         "that sample), then the result on all others.")
 @option("Search", "--higher", default="fp32", show_default=True, type=click.Choice(["fp32", "fp16", "bf16"]),
         help="What layers are raised to.")
-@option("Search", "--rungs", metavar="A,B,...", help="Precisions that layers may end in, lowest first, like "
+@option("Search", "--rungs", metavar="A,B,...", callback=checked(lambda text: _rungs(text, True)),
+        help="Precisions that layers may end in, lowest first, like "
         "int8,fp8,fp16,fp16+,bf16,tf32,fp32 (fp16+: FP16 with products summed in FP32): the search begins with the "
         "first, in place of --precision, or with a --config, raises to the last, in place of --higher, and then gives "
         "what it raised the lowest of those between that does; tf32 is given to all layers in FP32 or none.")
@@ -116,7 +127,6 @@ def search(model: str, config_path: str | None, force: bool, target: str | None,
     """
     from trt_tui.cli.headless import search_session
     from trt_tui.cli.search_report import search_report, search_table
-    from trt_tui.core.measure.target import parse_target
     from trt_tui.core.moves.config import PrecisionConfig
     from trt_tui.core.precision import Precision
     from trt_tui.session.finding import found_so_far, held_out_words, search_request
@@ -131,13 +141,9 @@ def search(model: str, config_path: str | None, force: bool, target: str | None,
                          "Leave out one of them.")
     check_usage()
     method, higher = ("lower" if lower else method), higher_from or higher
-    if sample is not None and sample != "worst" and not sample.isdecimal():
-        raise InputError(f"--sample {sample} is no sample", "it takes a number from 0, or worst", "Name one of them.")
     first, between, highest = _rungs(rungs, config_path is not None)
     output, markdown_path = stdout_for(output) or output, stdout_for(markdown_path)
     one_on_stdout({"-o": output, "--markdown": markdown_path})
-    for text in tolerances:
-        parse_target(text)
     places = check_places(model, arguments, config_path, output, markdown_path, config_to=output)
     request = search_request(PrecisionConfig(), tolerances, method=method, higher=highest or Precision(higher),
                              rungs=between, ranges=ranges, free=free, max_raised=max_raised, max_latency=max_latency,

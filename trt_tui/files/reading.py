@@ -5,12 +5,14 @@ both are refused before anything is read.
 """
 
 import hashlib
+import itertools
 import os
 import stat
 from pathlib import Path
 from typing import BinaryIO
 
 from trt_tui.errors import InputError
+from trt_tui.words import did_you_mean, near_names
 
 TEXT_BYTES = 256 << 20
 """Most bytes of a file that is read as text in one piece: configs, calibration caches, the JSON of engine layers."""
@@ -24,6 +26,9 @@ MAX_DEPTH = 64
 
 _BLOCK_BYTES, _BLOCKS = 1 << 16, 128
 """What `sample_digest` reads of a large file: 8 MiB of it."""
+
+MAX_SCANNED_FILES = 10_000
+"""Files of a folder that are looked at for names like that of a missing file."""
 
 _NO_FILES = ((stat.S_ISDIR, "it is a folder"), (stat.S_ISFIFO, "it is a pipe"), (stat.S_ISSOCK, "it is a socket"),
              (stat.S_ISCHR, "it is a device"), (stat.S_ISBLK, "it is a device"))
@@ -39,10 +44,35 @@ def regular(path: Path | str, *, most: int | None = None) -> os.stat_result:
     try:
         status = os.stat(path)
     except FileNotFoundError:
-        raise InputError(f"{path} does not exist", "", "Check the path.") from None
+        raise missing_file(f"{path} does not exist", path) from None
     except (OSError, ValueError) as error:
         raise _unreadable(path, error) from None
     return _checked(path, status, most)
+
+
+def near_files(path: Path | str) -> list[str]:
+    """Returns up to 3 files of the same folder whose names are most like that of a missing one, the likeliest first.
+
+    Of a file with a suffix only files with that suffix, or with one that is spelled alike, are suggested.
+    """
+    wanted = Path(path)
+    try:
+        names = [entry.name for entry in itertools.islice(os.scandir(wanted.parent), MAX_SCANNED_FILES)]
+    except (OSError, ValueError):
+        return []
+    suffixes = near_names(wanted.suffix, {Path(name).suffix for name in names} - {""}) if wanted.suffix else None
+    near = near_names(wanted.stem, sorted({Path(name).stem for name in names
+                                           if suffixes is None or Path(name).suffix in suffixes}))
+    by_stem = {stem: [name for name in sorted(names) if Path(name).stem == stem
+                      and (suffixes is None or Path(name).suffix in suffixes)] for stem in near}
+    return [str(wanted.with_name(name)) for stem in near for name in by_stem[stem]][:3]
+
+
+def missing_file(title: str, path: Path | str, next_step: str = "Check the path.") -> InputError:
+    """Returns the error of a file that is not there, with the files that may be meant."""
+    folder = Path(path).parent
+    cause = did_you_mean(near_files(path)) if folder.is_dir() else f"there is no folder {folder}"
+    return InputError(title, cause, next_step)
 
 
 def open_regular(path: Path | str, *, most: int | None = None) -> BinaryIO:

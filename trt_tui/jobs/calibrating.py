@@ -11,6 +11,7 @@ from trt_tui.core.codes import CODES
 from trt_tui.core.guards.facts import CONFIG, MEASURED, RangeFacts
 from trt_tui.core.lowering.lowered import quantizes
 from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.errors import InputError
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
@@ -24,8 +25,13 @@ from trt_tui.workspace import Workspace
 
 
 def run(workspace: Workspace, store: Store, report: Report, request: rq.Calibrate) -> Steps[None]:
-    """Measures the ranges by a method."""
-    _calibrate(workspace, store, report, request.method)
+    """Measures the ranges by a method, and sends those of some tensors as moves of a config."""
+    found, network = measured(workspace, store, report, request.method), workspace.network
+    kinds = {site.tensor: request.config.precision_of(group) for group in network.groups
+             for site in group.activations()}
+    moves = {tensor: RangeChoice(found.others.get(kinds[tensor].value, found.ranges).get(tensor, found.ranges[tensor]),
+                                 request.method) for tensor in request.tensors if tensor in found.ranges}
+    report.send(ev.RangesSet(report.job, moves))
     yield from ()
 
 

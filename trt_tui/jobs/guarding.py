@@ -7,7 +7,7 @@ from pathlib import Path
 from trt_tui.core.calibration.cache import read_header
 from trt_tui.core.calibration.methods import RANGE_METHODS
 from trt_tui.core.guards.facts import CACHE, MEASURED, ClassFacts, Facts, RangeFacts
-from trt_tui.core.guards.inputs import class_facts, input_stats
+from trt_tui.core.guards.inputs import class_facts, count_equal_samples, input_stats
 from trt_tui.core.guards.sampled import ranges_off
 from trt_tui.errors import InputError
 from trt_tui.jobs import events as ev
@@ -24,10 +24,11 @@ def facts_of_data(workspace: Workspace) -> Facts:
     try:
         both = (input_stats(data.calibration), input_stats(data.judged)) if not same else ({}, {})
         found, why = _classes(workspace)
+        equal = count_equal_samples(data.judged)
     except InputError:
         return Facts()
     return Facts(inputs={name: (one, both[1][name]) for name, one in both[0].items() if name in both[1]},
-                 same_samples=same, classes=found, no_classes=why)
+                 same_samples=same, equal_samples=equal, classes=found, no_classes=why)
 
 
 def _classes(workspace: Workspace) -> tuple[tuple[ClassFacts, ...], str]:

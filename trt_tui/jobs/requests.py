@@ -38,9 +38,16 @@ class Open:
 
 @dataclass(frozen=True)
 class Calibrate:
-    """Measure ranges; answered by `Calibrated`. Happens by itself, once, before anything that needs ranges."""
+    """The ranges of a calibration method for tensors of a config; answered by `RangesSet`.
+
+    Attributes:
+        tensors: Those that get one.
+        config: The quantized types that the ranges are for.
+    """
 
     method: str
+    tensors: tuple[str, ...] = ()
+    config: PrecisionConfig = PrecisionConfig()
 
 
 @dataclass(frozen=True)

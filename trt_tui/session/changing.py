@@ -3,13 +3,13 @@
 import time
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 
 from trt_tui.core.calibration.given import amax_given
 from trt_tui.core.calibration.methods import RANGE_METHODS, methods_of
 from trt_tui.core.codes import CODES
 from trt_tui.core.moves.barrier import Barrier
 from trt_tui.core.moves.config import PrecisionConfig, step
+from trt_tui.core.moves.network_method import range_tensors, without_method
 from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.moves.smooth import Smooth
 from trt_tui.core.network.layers import Group
@@ -17,7 +17,6 @@ from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError, NotYetError
 from trt_tui.jobs import requests as rq
 from trt_tui.session.recorded import Recorded
-from trt_tui.session.results import Results
 
 
 class Changing(Recorded):
@@ -38,10 +37,6 @@ class Changing(Recorded):
     @abstractmethod
     def try_flips(self) -> None:
         """Asks what the figures become when a row is flipped."""
-
-    @abstractmethod
-    def compare(self, layers: bool = True, shares: bool = True) -> None:
-        """Measures the runs of the verdict again."""
 
     def toggle(self, groups: Iterable[Group]) -> None:
         """FP32 on and off: raises all of them, or returns all of them to their defaults if all are FP32."""
@@ -128,14 +123,26 @@ class Changing(Recorded):
     def compare_methods(self, methods: Iterable[str] = RANGE_METHODS) -> None:
         """Asks what the config yields with the ranges of each calibration method."""
         self.methods = None
-        self.ask(rq.CompareMethods(self.config, tuple(methods)))
+        self.ask(rq.CompareMethods(without_method(self.config, self.opened.outline), tuple(methods)))
+
+    @property
+    def methods_known(self) -> bool:
+        """Whether the calibration methods were compared for the config."""
+        return (self.methods is not None and not self.asked.any(rq.CompareMethods)
+                and self.methods.config == without_method(self.config, self.opened.outline))
 
     def use_method(self, method: str) -> None:
-        """Takes the ranges of another calibration method, and measures everything anew."""
-        self.options = replace(self.options, calib_method=method)
-        self.results = Results()
-        self.ask(rq.Calibrate(method))
-        self.compare()
+        """Gives all tensors the ranges of a calibration method, as one change; those that were set by hand stay.
+
+        It is made at once if it takes ranges back, else once they are measured.
+        """
+        outline = self.opened.outline
+        config = without_method(self.config, outline)
+        if self.calibration is not None and method == self.calibration.method:
+            self._change(config, outline.groups)
+            return
+        tensors = tuple(tensor for tensor in range_tensors(outline) if tensor not in config.ranges)
+        self.ask(rq.Calibrate(method, tensors, config))
 
     def set_config(self, config: PrecisionConfig, groups: Iterable[Group] = ()) -> None:
         """Makes a config current; ``groups`` are those it changes, as far as rows say when."""

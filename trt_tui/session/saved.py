@@ -148,12 +148,15 @@ class SavedSessions:
 
     Args:
         folder: Where; the user's state folder by default.
+        wanted: The name of the session to resume; "" for the newest of the network.
 
     Attributes:
+        name: The name of the session that this program writes or wrote last; "" if it wrote none.
         lost: What could not be restored when a session was loaded, a sentence each.
     """
 
-    def __init__(self, folder: Path | None = None) -> None:
+    def __init__(self, folder: Path | None = None, wanted: str = "") -> None:
+        self.wanted, self.name = wanted, ""
         self.folder = folder or Path(platformdirs.user_state_dir("trt-tui")) / "sessions"
         self.lost: list[str] = []
         self._path: Path | None = None
@@ -188,7 +191,7 @@ class SavedSessions:
                 found.append((_one_file(saved.network, network), changed, path, saved))
         if not found:
             return None
-        same, _, path, saved = max(found, key=lambda one: one[:2])
+        same, _, path, saved = max(found, key=lambda one: (one[2].stem == self.wanted, *one[:2]))
         saved.note = ""
         if not same:
             saved.note = f"The session resumed is the one of {saved.network}, which has the same structure."
@@ -244,7 +247,7 @@ class SavedSessions:
         except (OSError, Timeout):
             return False
         self.release()
-        self._lock, self._path = lock, path
+        self._lock, self._path, self.name = lock, path, path.stem
         return True
 
 

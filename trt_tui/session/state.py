@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 
 from trt_tui.core.calibration.calibrate import Calibration
+from trt_tui.core.calibration.methods import RANGE_METHODS
 from trt_tui.core.codes import CODES
 from trt_tui.core.data.watched import Source
 from trt_tui.core.engines.preview import Refusal
@@ -20,6 +21,7 @@ from trt_tui.core.measure.target import Target, default_target, parse_target
 from trt_tui.core.measure.target_result import TargetResult, judge_accuracy
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.keeping import with_default_rules
+from trt_tui.core.moves.network_method import network_method
 from trt_tui.core.network.layers import Outline
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import Level
@@ -190,7 +192,8 @@ class State:
                 self.given.ranges.items() <= self.calibration.ranges.items()):
             rest = "" if self.calibration == self.given else " and others"
             return f"ranges of {Path(self.config_path).name}{rest}"
-        return f"calibrated on {self.data.calibrating}"
+        method = network_method(self.config, self.opened.outline) or self.calibration.method
+        return f"calibrated on {self.data.calibrating}{f' by {method}' if method in RANGE_METHODS[1:] else ''}"
 
     # -- what is going on ---------------------------------------------------------------------------------------
 

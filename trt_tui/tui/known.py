@@ -9,8 +9,11 @@ from trt_tui.core.measure.target_result import TargetResult
 from trt_tui.core.moves.choice import Choice
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.keep import Keep
+from trt_tui.core.moves.network_method import network_method
+from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.precision import Precision
-from trt_tui.session.config_results import SIMULATED_RUN, outcome_words, shown_result
+from trt_tui.jobs import requests as rq
+from trt_tui.session.config_results import ENGINE_RUN, EXECUTED_RUN, SIMULATED_RUN, outcome_words, shown_result
 from trt_tui.session.session import Session
 from trt_tui.tui.spans import Line, Span, decibel, shorten
 from trt_tui.words import (
@@ -46,9 +49,15 @@ def config_title(session: Session, width: int = 40) -> str:
     counts = Counter(group.label(now) for group in outline.groups
                      if (now := config.precision_of(group)) is not config.default_for(group))
     changes = [f"{count} {label}" for label, count in counts.items()]
-    changes += [plural(len(moves), kind.column) for kind, moves in config.shown(outline) if kind not in (Choice, Keep)]
-    texts = [f"{name} · {', '.join(changes) or 'edited'}", f"{name} · {plural(len(config.moves), 'move')}",
-             f"{name} +{len(config.moves)}", name]
+    method = network_method(config, outline)
+    for kind, moves in config.shown(outline):
+        some = [move for _, move in moves if not (method and isinstance(move, RangeChoice)
+                                                        and move.method == method)]
+        if some and kind not in (Choice, Keep):
+            changes.append(plural(len(some), kind.column))
+    ranges = [f"{method} ranges"] * bool(method), [method] * bool(method)
+    texts = [*(f"{name} · {', '.join([*one, *changes]) or 'edited'}" for one in ranges),
+             f"{name} · {plural(len(config.moves), 'move')}", f"{name} +{len(config.moves)}", name]
     return next((text for text in texts if cells(text) <= width), shorten(name, width))
 
 
@@ -68,6 +77,30 @@ def config_met(session: Session, config: PrecisionConfig) -> bool | None:
     """Whether a config meets the targets as simulated; None where it lowers nothing, which proves nothing."""
     result = session.config_results(config).get(SIMULATED_RUN)
     return None if result is None else result.passes
+
+
+def is_measuring(session: Session) -> bool:
+    """Returns True while a job runs or waits that changes the values of the config in hand."""
+    return session.asked.any(rq.Open, rq.Calibrate, rq.SetRanges, rq.Compare, rq.WhatIf)
+
+
+def is_unfinished(session: Session, config: PrecisionConfig) -> bool:
+    """Returns True if the accuracy of a config is not final: samples or the interval of its metric are missing."""
+    accuracy = session.results.of(config).verdict
+    if accuracy is None:
+        return True
+    wanted = min(accuracy.total, session.data.whatif) if session.data is not None else accuracy.total
+    if accuracy.samples < wanted:
+        return True
+    bounds_metric = any(target.kind == "metric" for target in session.targets)
+    spread = accuracy.spread
+    return bounds_metric and is_measuring(session) and spread is not None and spread.draws is None
+
+
+def is_confirmed(session: Session) -> bool:
+    """Returns True if the config meets the targets as simulated, and as built or exported and executed too."""
+    known = session.config_results(session.config)
+    return is_met(session) and not known.keys().isdisjoint((ENGINE_RUN, EXECUTED_RUN))
 
 
 def is_met(session: Session) -> bool:

@@ -4,7 +4,10 @@ Nothing here draws. A line is a list of spans, a span a text and the name of a s
 what the names look like. Figures are written by `trt_tui.words`.
 """
 
-from collections.abc import Sequence
+import os
+import re
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import TypeAlias
 
 from trt_tui.core.measure.comparison import Errors
@@ -39,9 +42,77 @@ def shorten(text: str, width: int) -> str:
     if width <= 1:
         return "…"[:max(0, width)]
     head = (width - 1) // 3
-    return f"{first_cells(text, head)}…{last_cells(text, width - 1 - head)}"
+    first, last = first_cells(text, head), last_cells(text, width - 1 - head)
+    first = text[:outside_number(text, len(first))]
+    return f"{first}…{text[outside_number(text, len(text) - len(last), False):]}"
 
 
+_NUMBER = re.compile(r"[~<≥≤±+-]{0,2}(?:\d+(?:\.\d+)?|\.\d+)(?:e[+-]?\d+)?%?")
+"""A number as the program writes one, with its marks."""
+
+_MAX_DIGITS = 12
+"""Cells of a number that is kept whole; a longer one is rather a name."""
+
+
+def outside_number(text: str, place: int, before: bool = True) -> int:
+    """Returns a place to cut a text at: before or behind the number that the given place lies in, else that place."""
+    if not 0 < place < len(text) or not (_is_numeric(text[place - 1]) and _is_numeric(text[place])):
+        return place
+    for found in _NUMBER.finditer(text, max(0, place - _MAX_DIGITS), place + _MAX_DIGITS):
+        if found.start() < place < found.end() and found.end() - found.start() <= _MAX_DIGITS:
+            return found.start() if before else found.end()
+    return place
+
+
+def _is_numeric(character: str) -> bool:
+    return character.isdigit() or character in "~<≥≤±+-.%e"
+
+
+def shorten_apart(texts: Iterable[str], width: int) -> dict[str, str]:
+    """Returns each of some texts as `shorten_path` has it, or otherwise where two of them would look alike.
+
+    Texts that would be alike show the part in which they differ; where there is no room for that they are numbered.
+    """
+    shown = {text: text if text.isascii() and text.isprintable() and len(text) <= width else shorten_path(text, width)
+             for text in dict.fromkeys(texts)}
+    alike: dict[str, list[str]] = {}
+    for text, short in shown.items():
+        alike.setdefault(short, []).append(text)
+    taken = {short for short, same in alike.items() if len(same) == 1}
+    for short, same in alike.items():
+        if len(same) == 1:
+            continue
+        start, end = len(os.path.commonprefix(same)), len(os.path.commonprefix([text[::-1] for text in same]))
+        end = min(end, min(map(len, same)) - start)
+        for text in same:
+            other = _around(text, start, len(text) - end, width)
+            number = 1
+            while other is None or other in taken:
+                tag = f"#{number}"
+                other, number = f"{first_cells(short, width - len(tag))}{tag}"[:max(width, len(tag))], number + 1
+            shown[text] = other
+            taken.add(other)
+    return shown
+
+
+def _around(text: str, start: int, end: int, width: int) -> str | None:
+    """Returns a text with a part of it whole and as much of its end and beginning as fits; None if there is no room."""
+    start, end = outside_number(text, start), outside_number(text, end, False)
+    if text != visible(text) or cells(text[start:end]) + 2 > width:
+        return None
+    room = width - cells(text[start:end])
+    behind = text[end:]
+    if cells(behind) > room - 1:
+        cut = len(behind) - len(last_cells(behind, room - 2))
+        behind = f"…{behind[outside_number(behind, cut, False):]}"
+    first, room = text[:start], room - cells(behind)
+    if cells(first) > room:
+        first = first_cells(first, room - 1)
+        first = f"{first[:outside_number(text, len(first))]}…"
+    return f"{first}{text[start:end]}{behind}"
+
+
+@lru_cache(maxsize=8192)
 def shorten_path(text: str, width: int) -> str:
     """A path with names replaced by ellipses where it is wider than ``width`` cells: those after the first, then with
     it, then any but the last; numbers, which tell layers apart, go last. As `shorten` where that leaves too much, and
@@ -78,6 +149,7 @@ def clip(line: Line, width: int) -> Line:
     for text, style in line:
         shown = visible(text)
         first = first_cells(shown, room)
+        first = first[:outside_number(shown, len(first))]
         result.append((first, style))
         room -= cells(first)
         if first != shown:

@@ -8,7 +8,7 @@ from trt_tui.core.data.inputs_json import polygraphy_feeds
 from trt_tui.core.data.stored import DATA_FORMATS, Part, Spool, npz_part, reading, spooled_part
 from trt_tui.core.data.userscript import UserFunction, split_spec
 from trt_tui.errors import InputError
-from trt_tui.files.reading import regular
+from trt_tui.files.reading import missing_file, regular
 
 MAX_SCRIPT_FEEDS = 1024
 """Most feeds taken from a script when no number of samples is asked for."""
@@ -38,7 +38,7 @@ def read_parts(spec: str, limit: int | None, warnings: list[str]) -> Iterator[Pa
     elif path.exists():
         yield from _file_parts(path, path.name)
     else:
-        raise InputError(f"Data not found: {spec}", next_step=f"Give {DATA_FORMATS}.")
+        raise missing_file(f"Data not found: {spec}", path, f"Give {DATA_FORMATS}.")
 
 
 def _file_parts(path: Path, source: str) -> Iterator[Part]:

@@ -10,7 +10,7 @@ are kept in an unnamed temporary file.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -29,6 +29,10 @@ from trt_tui.errors import InputError
 RANDOM_WARNING = "Random inputs say nothing about accuracy on real data: give --data D.npz"
 MOST_FEEDS = 1 << 22
 """Most feeds that data may be cut into."""
+LABELS_OFF = 1 / 16
+"""Share of the samples by which the rows of labels may differ from them if each row is still meant for a sample."""
+MIN_LABELLED = 8
+"""Labels of fewer samples than this are not refused: a table of the metric may have nearly as many rows by chance."""
 
 
 class Feeds(Protocol):
@@ -245,6 +249,7 @@ def _stored_samples(
                 f"Only one of them has: {', '.join(sorted(differing))}.",
                 "Give the same labels everywhere.",
             )
+        _check_labels(part, layout, input_names, warnings)
         parts.append(part)
         layouts.append(layout)
         total += layout.rows
@@ -262,12 +267,6 @@ def _stored_samples(
                          "Use fewer with --samples, or a larger --batch.")
     found = list(cuts(layouts, dynamic_batch, limit))
     label_names = sorted(set(parts[0].members) - input_names)
-    for name in label_names:
-        member = parts[0].members[name]
-        if name not in layouts[0].steps and member.shape[:1] not in ((), (1,)):
-            warnings.append(
-                f"Label '{name}' has {member.shape[0]} rows for {layouts[0].rows} samples: given whole with each batch"
-            )
     return Samples(
         StoredFeeds(inputs, parts, layouts, found),
         range(len(found)),
@@ -276,6 +275,28 @@ def _stored_samples(
         label_names=label_names,
         warnings=warnings,
     )
+
+
+def _check_labels(part: Part, layout: Layout, input_names: Collection[str], warnings: list[str]) -> None:
+    """Warns of arrays beside the inputs that are not cut into samples, since their rows are not as many.
+
+    Raises:
+        InputError: so few rows are missing, or too many, that each row belongs to a sample.
+    """
+    for name, member in part.members.items():
+        if name in input_names or name in layout.steps or member.shape[:1] in ((), (1,)):
+            continue
+        rows, samples = member.shape[0], layout.rows
+        if samples >= MIN_LABELLED and abs(rows - samples) <= max(1, samples * LABELS_OFF):
+            raise InputError(
+                f"{part.source}: label '{name}' has {rows} rows for {samples} samples",
+                "Nobody can say which sample has which label, so the metric would be wrong.",
+                "Give one row for each sample. A table that belongs to no sample is better read by the metric itself.",
+            )
+        warning = (f"Label '{name}' has {rows} rows for {samples} samples, so it is not cut into samples: the metric "
+                   "gets all of it with each batch. If each row belongs to a sample, the metric is wrong.")
+        if not any(one.startswith(f"Label '{name}' ") for one in warnings):
+            warnings.append(warning)
 
 
 @dataclass(frozen=True)

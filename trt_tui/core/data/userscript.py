@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from trt_tui.errors import InputError, TrtTuiError, text_of
-from trt_tui.files.reading import SCRIPT_BYTES, regular
+from trt_tui.files.reading import SCRIPT_BYTES, missing_file, regular
 
 _imported: dict[Path, dict[str, ModuleType]] = {}
 """Modules of a folder that scripts in it have imported, by folder and name."""
@@ -148,7 +148,7 @@ class UserFunction:
         self.path = Path(os.path.realpath(path))
         self.name = name
         if not self.path.is_file():
-            raise InputError(f"Script not found: {path}", next_step="Check the path.")
+            raise missing_file(f"Script not found: {path}", path)
         regular(self.path, most=SCRIPT_BYTES)
         digest = hashlib.sha256(str(self.path).encode()).hexdigest()[:12]
         module_spec = importlib.util.spec_from_file_location(f"trt_tui_user_{self.path.stem}_{digest}", self.path)

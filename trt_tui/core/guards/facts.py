@@ -137,6 +137,7 @@ class Facts:
         ranges: The ranges in use.
         inputs: The calibrating samples and the judged ones, by network input.
         same_samples: Whether the calibrating samples are the judged ones.
+        equal_samples: How many judged samples there are if all of them are the same, else 0; None if nobody looked.
         classes: By array of labels; None before they were looked for.
         no_classes: Why there are no ``classes``.
         grown: With a quarter, a half and all of the calibrating samples; ``not_grown`` says why there are none.
@@ -156,6 +157,7 @@ class Facts:
     ranges: RangeFacts | None = None
     inputs: Mapping[str, tuple[SampleStats, SampleStats]] | None = None
     same_samples: bool = False
+    equal_samples: int | None = None
     classes: tuple[ClassFacts, ...] | None = None
     no_classes: str = ""
     grown: tuple[Grown, ...] = ()

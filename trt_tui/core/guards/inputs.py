@@ -48,6 +48,25 @@ def input_stats(samples: Samples) -> dict[str, SampleStats]:
             if len({one.shape for one in rows}) == 1}
 
 
+def count_equal_samples(samples: Samples) -> int:
+    """Returns the number of samples if there are several and every input is the same in all that are looked at, else 0.
+
+    Raises:
+        InputError: the data cannot be read.
+    """
+    first: dict[str, bytes] | None = None
+    for index in spread_over(samples, MOST_SAMPLES):
+        rows = samples.rows(index)
+        arrays = {name: array if array.ndim and len(array) == rows else np.stack([array] * rows)
+                  for name, array in samples.feed(index).items()}
+        for row in range(rows):
+            values = {name: np.ascontiguousarray(array[row]).tobytes() for name, array in arrays.items()}
+            first = values if first is None else first
+            if values != first:
+                return 0
+    return samples.count if samples.count > 1 else 0
+
+
 def _figures(sample: np.ndarray) -> np.ndarray:
     """Mean, deviation, least and largest value of each channel of a sample, float64 ``(4, channels)``."""
     axes = (0, sample.ndim - 1) if sample.ndim > 1 else ()

@@ -2,6 +2,7 @@
 
 from trt_tui.core.guards.back_in_float import BackInFloat
 from trt_tui.core.guards.beyond_range import BeyondRange
+from trt_tui.core.guards.constant_inputs import ConstantInputs
 from trt_tui.core.guards.facts import Facts
 from trt_tui.core.guards.few_samples import FewSamples
 from trt_tui.core.guards.foreign_cache import ForeignCache
@@ -14,8 +15,8 @@ from trt_tui.core.guards.stale_ranges import StaleRanges
 from trt_tui.core.guards.unlike_inputs import UnlikeInputs
 
 GUARDS: tuple[Guard, ...] = (
-    UnlikeInputs(), StaleRanges(), ForeignCache(), FewSamples(), MissingClasses(), MoreSamples(), BeyondRange(),
-    Framework(), Fp16Floor(), BackInFloat())
+    ConstantInputs(), UnlikeInputs(), StaleRanges(), ForeignCache(), FewSamples(), MissingClasses(), MoreSamples(),
+    BeyondRange(), Framework(), Fp16Floor(), BackInFloat())
 """All guards, the gravest first."""
 
 

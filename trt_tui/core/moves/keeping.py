@@ -7,7 +7,6 @@ one in attention's scores goes through an exponential. A float that becomes an i
 `trt_tui.core.network.index_paths`); its rule, `indices`, is applied where nobody turns it off.
 """
 
-import difflib
 import re
 from collections.abc import Callable, Collection, Iterable
 from typing import TypeAlias
@@ -19,7 +18,7 @@ from trt_tui.core.network.layers import Group, Outline
 from trt_tui.core.precision import Precision, rank
 from trt_tui.errors import InputError
 from trt_tui.files.budget import reading_budget
-from trt_tui.words import first_few, plural
+from trt_tui.words import did_you_mean, first_few, near_names, plural
 
 Named: TypeAlias = Outline
 
@@ -116,9 +115,9 @@ def groups_named(network: Named, names: Iterable[str]) -> tuple[str, ...]:
             raise InputError(f"layer {name} takes no precision", network.layer(name).note or "it is folded away",
                              "Name a layer that computes floats; trt-tui inspect lists them.")
         if group is None:
-            near = difflib.get_close_matches(name, [*RULES, *(layer.name for layer in network.layers)], 3, 0.5)
-            raise InputError(f"{network.name} has no layer {name}", f"Did you mean {', '.join(near)}?" if near else "",
-                             "trt-tui inspect lists the layers.")
+            near = near_names(name, [*(layer.name for layer in network.layers), *RULES])
+            raise InputError(f"{network.name} has no layer {name}, and no rule has that name", did_you_mean(near),
+                             f"`trt-tui inspect {network.name}` lists the layers; the rules are {', '.join(RULES)}.")
         found.setdefault(group.name)
     return tuple(found)
 

@@ -9,9 +9,14 @@ from trt_tui.tui.state.tree import View
 class Application(Controller):
     """See the module's docstring."""
 
-    @action(label="log", help="Show the log", group="Files")
+    @action(label="log", help="Show why a job failed, then the log", group="Files")
     def log(self) -> None:
-        """Shows what was logged."""
+        """Shows the failure that nobody has looked at yet, else what was logged."""
+        if (unread := self.status.unread) is not None:
+            self.status.unread = None
+            self.desk.draw_status()
+            self.desk.show_failure(unread.title, unread.cause, unread.next_step)
+            return
         self.desk.app.push_screen(LogPage(self.session))
 
     @action(label="keys", help="All keys and actions: type to find one, enter does it", group="Application", footer=0)
@@ -33,10 +38,11 @@ class Application(Controller):
     def close(self) -> None:
         """Closes the filter, else the pane that is alone, else goes back to the tree."""
         desk, screen, listing = self.desk, self.desk.screen, self.listing
-        if listing.matches is not None or screen.has_class("-filtering"):
-            screen.remove_class("-filtering")
-            desk.filter.value = ""
-            listing.filter_by(None)
+        if self.status.unread is not None:
+            self.status.unread = None
+            desk.draw_status()
+        elif listing.matches is not None or screen.has_class("-filtering"):
+            desk.clear_filter()
             desk.tree.focus()
             line = desk.tree.current
             group = desk.current_group

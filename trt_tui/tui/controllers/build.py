@@ -21,16 +21,12 @@ class Builds(Controller):
         return {ev.Built: self._built, ev.ExportedExecuted: self._executed}
 
     def _executed(self, event: ev.ExportedExecuted) -> None:
-        if self.desk.walk is not None:
-            self.desk.walk.built()
         executed = event.result
         said = f"not executed: {executed.missing}" if executed.missing else \
             f"{headline(self.session, executed.accuracy, False)[0]} by {executed.executor}"
         self.desk.say(f"{EXPORTED_NETWORK}: {said}", "")
 
     def _built(self, event: ev.Built) -> None:
-        if self.desk.walk is not None:
-            self.desk.walk.built()
         self.desk.say(self._told(event.result), "")
 
     def _told(self, result: EngineResult) -> str:

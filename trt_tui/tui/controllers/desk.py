@@ -16,7 +16,6 @@ from trt_tui.tui.state import detail, verdict
 from trt_tui.tui.state.columns import Columns, tree_header, tree_title
 from trt_tui.tui.state.configs import Marks
 from trt_tui.tui.state.hint import next_step
-from trt_tui.tui.state.jobs import shown_jobs
 from trt_tui.tui.state.listing import Listing
 from trt_tui.tui.state.status import Status, first_warning, status_lines
 from trt_tui.tui.state.tree import View
@@ -67,10 +66,6 @@ class Desk(Panes):
             self.say(f"{offer.action.key} {offer.action.label}: {error.title}. {error.next_step}")
         except TrtTuiError as error:
             self.show_error(error)
-        if self.walk is not None and not self.walk.over:
-            self.walk.pressed(action_id)
-            if self.walk.over:
-                self.say(f"that is the whole loop; {key('help')} has all keys", "")
         if had_message and self.status.message is None:
             self.draw_status()
 
@@ -130,14 +125,24 @@ class Desk(Panes):
         return next((one for one in ("list", "detail", "configs") if self.screen.has_class(f"-zoom-{one}")), "")
 
     def go_to(self, group: str) -> None:
-        """Puts the cursor of the tree on a group, wherever it hides."""
+        """Puts the cursor of the tree on a group, wherever it hides, and gives it the keys."""
         self.touched()
+        if self.listing.matches is not None and group not in self.listing.matches:
+            self.clear_filter()
+        if self.zoomed == "configs":
+            self.zoom("")
         if self.listing.view is View.BLOCKS:
             self.set_view(View.TREE)
         self.tree.focus()
         self.listing.reveal(group)
         self.draw_tree(self.listing.model.rows[group].path)
         self.moved()
+
+    def clear_filter(self) -> None:
+        """Lists all rows again; whoever calls it draws."""
+        self.screen.remove_class("-filtering")
+        self.listing.filter_by(None)
+        self.filter.value = ""
 
     # -- following the cursor -----------------------------------------------------------------------------------
 
@@ -275,10 +280,10 @@ class Desk(Panes):
             return
         session, group = self.session, self.current_group
         found = self.listing.figures if self.listing.is_measured else None
-        beside = not self.wide and any(shown_jobs(session))
-        place = group.name if group is not None else "", beside, 60 if self.wide else 24
-        step = next_step(session, found, *place)
-        if self.walk is not None and (hint := self.walk.hint(session, found, *place)):
+        typing = self.filter.has_focus
+        here = group.name if group is not None and self.rows.has_focus else ""
+        step = next_step(session, found, here, typing)
+        if self.walk is not None and not typing and (hint := self.walk.hint(session)):
             step = hint
         warning = first_warning(session.warned) if session.outline is not None else ""
         self.lines("status").lines = status_lines(session, self.status, step, self.width, self.wide)

@@ -10,6 +10,7 @@ from trt_tui.errors import InputError, TrtTuiError
 from trt_tui.files.folders import refuse_folder
 from trt_tui.jobs import events as ev
 from trt_tui.tui.controllers.controller import Controller, action
+from trt_tui.tui.keys import key
 from trt_tui.tui.screens.dialogs import Item, Picker, Question
 from trt_tui.tui.screens.export import ExportDialog, waiting_for
 
@@ -23,8 +24,11 @@ class Exports(Controller):
 
     def _exported(self, event: ev.Exported) -> None:
         if (dialog := waiting_for(self.desk.app.screen_stack, event.job)) is not None:
-            dialog.dismiss()
-        self.desk.say(self.session.notice, "")
+            dialog.finish(self.session.notice)
+        walk = self.desk.walk
+        over = f"that is the whole loop, {key('help')} has all keys. " if (
+            walk is not None and walk.exported(self.session)) else ""
+        self.desk.say(over + self.session.notice, "")
 
     def _stopped(self, event: ev.Cancelled) -> None:
         if (dialog := waiting_for(self.desk.app.screen_stack, event.job)) is not None:

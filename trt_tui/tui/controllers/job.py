@@ -11,6 +11,7 @@ from trt_tui.tui.screens.dialogs import Question
 from trt_tui.tui.screens.export import waiting_for
 from trt_tui.tui.screens.jobs import JobsPage
 from trt_tui.tui.state.jobs import stopped_words
+from trt_tui.tui.state.status import Unread
 from trt_tui.words import duration, plural
 
 ASK_AFTER_S = 10.0
@@ -21,7 +22,7 @@ class Jobs(Controller):
     """See the module's docstring."""
 
     def heeds(self) -> Mapping[type[ev.Event], Callable[[Any], None]]:
-        """Handlers that show why a job failed, that of an export in its dialog."""
+        """Returns the handlers that tell of a failed job on the main screen, of an export in its dialog."""
         return {ev.Failed: self._failed, ev.Died: self._died}
 
     def _failed(self, event: ev.Failed) -> None:
@@ -39,8 +40,9 @@ class Jobs(Controller):
 
     def _fail(self, event: ev.Failed | ev.Died, title: str, cause: str, next_step: str) -> None:
         if self.session.outline is None:
-            self.status.failure = event
-        self.desk.show_failure(title, cause, next_step)
+            self.status.failure = event  # it stands in place of the rows
+        self.status.unread, self.status.message = Unread(title, cause, next_step), None
+        self.desk.draw_status()
 
     @action(label="compare", help="Measure everything again", group="Work", disabled=Controller.nothing_to_ask)
     def compare(self) -> None:

@@ -1,6 +1,7 @@
 """Moving the cursor over the rows, and opening and closing them."""
 
 from trt_tui.tui.controllers.controller import Controller, action
+from trt_tui.tui.state.hint import worst_row
 from trt_tui.tui.state.tree import VisibleRow
 
 
@@ -101,15 +102,21 @@ class Navigate(Controller):
         """To the bad row before."""
         self._step(False)
 
-    def no_nan(self) -> str:
-        """Why there is no NaN to go to."""
-        return self.not_open() or ("" if self.listing.figures.bad else "no NaN or Inf in this run")
+    def no_worst_row(self) -> str:
+        """Returns the reason why there is no worst row to go to; "" if there is one."""
+        if reason := self.not_open():
+            return reason
+        if worst_row(self.session, self.listing.figures) is not None:
+            return ""
+        return "no row loses anything in FP32" if self.session.measured("config").shares else "nothing was measured yet"
 
-    @action(label="first NaN", help="Go to where the first NaN or Inf appears", group="Move", disabled=no_nan)
+    @action(label="worst", help="Go to the row to raise first: the first with NaN or Inf, else that with the largest "
+            "share", group="Move", disabled=no_worst_row)
     def first_nan(self) -> None:
-        """To the first group, in network order, with NaN or Inf."""
-        bad = self.listing.figures.bad
-        self.desk.go_to(next(group.name for group in self.listing.model.outline.groups if group.name in bad))
+        """Goes to the first row with NaN or Inf, else to the worst one that can be raised to FP32."""
+        name = worst_row(self.session, self.listing.figures)
+        if name is not None:
+            self.desk.go_to(name)
 
     def _move(self, steps: int) -> None:
         self.desk.touched()

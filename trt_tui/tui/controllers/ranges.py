@@ -4,10 +4,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from trt_tui.core.calibration.given import amax_given
+from trt_tui.core.calibration.methods import RANGE_METHODS
+from trt_tui.core.moves.network_method import network_method
 from trt_tui.core.network.layers import Group
 from trt_tui.core.precision import Precision
 from trt_tui.errors import TrtTuiError
 from trt_tui.jobs import events as ev
+from trt_tui.jobs import requests as rq
 from trt_tui.session.methods import best_method, method_rows, ranked_by
 from trt_tui.tui.controllers.controller import Controller, action
 from trt_tui.tui.keys import key
@@ -28,20 +31,19 @@ class Ranges(Controller):
     """See the module's docstring."""
 
     def heeds(self) -> Mapping[type[ev.Event], Callable[[Any], None]]:
-        """Handlers that say what ranges became, and show the methods once all are compared."""
+        """Returns the handlers that say what ranges became, and that all methods are compared."""
         return {ev.RangesSet: self._set, ev.MethodsCompared: self._compared}
 
     def _set(self, event: ev.RangesSet) -> None:
         self.desk.changed()
+        if network_method(self.session.config, self.session.opened.outline):
+            return  # the config's title says it
         shown = [f"{move.label} ({move.set_by})" for move in event.ranges.values()]
         self.desk.say(f"range of {plural(len(shown), 'tensor')}: {shown[0] if len(set(shown)) == 1 else 'set'}", "")
 
     def _compared(self, event: ev.MethodsCompared) -> None:
-        if len(event.rows) == len(self._asked):
-            self._asked = ()
-            self._show()
-
-    _asked: tuple[str, ...] = ()
+        if len(event.rows) == len(RANGE_METHODS):
+            self.desk.say(f"calibration methods are compared: {key('methods')} shows them", "")
 
     def _with_ranges(self) -> list[Group]:
         config = self.session.config
@@ -102,31 +104,24 @@ class Ranges(Controller):
     @action(label="methods", help="Calibration methods beside each other; enter takes one for everything",
             group="Work", disabled=Controller.nothing_to_ask)
     def methods(self) -> None:
-        """Compares them; shows the table once it is there, and takes the one that is chosen."""
+        """Compares them; once they are compared, shows the table and takes the method that is chosen."""
         session = self.session
-        if session.methods is None or session.methods.config != session.config:
-            if not self._asked:
+        if session.methods is None or not session.methods_known:
+            if not session.asked.any(rq.CompareMethods):
                 session.compare_methods()
-                self._asked = ("minmax", "percentile", "entropy", "mse")
-            self.desk.say(f"calibration methods are being compared; {key('methods')} shows them", "")
+            self.desk.say(f"calibration methods are being compared; {key('methods')} shows them afterwards", "")
             return
-        self._show()
-
-    def _show(self) -> None:
-        """Shows the table, and takes the method that is chosen."""
-        session = self.session
-        if session.methods is None:
-            return
+        now = network_method(session.config, session.opened.outline)
+        now = now or (session.calibration.method if session.calibration is not None else session.options.calib_method)
         header, *rows = table(method_rows(session))
         items = [Item(str(place + 1), text, row.method)
                  for place, (text, row) in enumerate(zip(rows, session.methods.rows, strict=True))]
 
         def chosen(method: str | None) -> None:
-            if method is not None and method != session.options.calib_method:
+            if method is not None and method != now:
                 session.use_method(method)
                 self.desk.changed()
-                self.desk.say(f"ranges by {method}: all is measured anew", "")
+                self.desk.say(f"ranges by {method}: {key('undo')} takes them back", "")
 
         self.desk.app.push_screen(Picker(f"Calibration methods, {best_method(session)} is best by {ranked_by(session)}",
-                                         items,
-                                         session.options.calib_method, header=header), chosen)
+                                         items, now, header=header), chosen)

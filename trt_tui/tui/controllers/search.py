@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from trt_tui.core.search import Outcome
 from trt_tui.errors import TrtTuiError
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
@@ -95,14 +94,15 @@ class Searches(Controller):
         self.desk.app.push_screen(Question(question, "take it", "leave it"), answered)
 
     def _tell(self) -> None:
-        """Says once what a search found; where it was stopped, asks whether to take that."""
+        """Says once what a search found, and where that is listed; the cursor and the keys stay where they are."""
         session, finding = self.session, self.session.finding
         if finding is None or finding is self._told_of or finding.ended is None and session.searching:
             return
         self._told_of = finding
         if not finding.finished or finding.ended is None:
             if finding.config not in (None, session.config):
-                self._ask_to_take(finding, f"Take what the search found? {found_so_far(finding)}.")
+                self.desk.say(f"{key('configs')} lists the best of the stopped search as "
+                              f"{known.config_name(session, finding.config)}: {found_so_far(finding)}")
             return
         result = finding.ended.result
         session.log.extend(table(iteration_table(finding.ended.evaluations, finding.ended.built,
@@ -114,12 +114,8 @@ class Searches(Controller):
             if result.config == finding.request.config:
                 self.desk.say(f"nothing to do: {result.said}{_not_executed(finding)}", "")
             else:
-                if self.listing.following and result.why:
-                    self.desk.go_to(next(iter(result.why)))
                 self.desk.say(f"{known.config_name(session)}, {key('undo')} takes it back: {result.said}"
                               f"{_not_executed(finding)}", "")
-        elif result.outcome is Outcome.SHORT and result.best is not None and result.best.raised:
-            self._ask_to_take(finding, f"Take the best within the budget? {result.said}.")
         else:
             exported = finding.ended.exported
             why = "; its engine misses it" if finding.ended.confirmed is False else ""

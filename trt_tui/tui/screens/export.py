@@ -40,13 +40,14 @@ def offered(session: Session) -> list[str]:
 
 
 class ExportDialog(Dialog):
-    """Asks for a kind and a path, and stands until that is written: what fails is told in it.
+    """Asks for a kind and a path, and stands until the user closes it: what was written or fails is told in it.
 
     Args:
         write: Has a kind written to a path, and gives `wait_for` the job once there is one.
 
     Attributes:
         job: The job that writes, None while none does.
+        finished: It was written, and the next enter closes the dialog.
     """
 
     BINDINGS = [CLOSE, Binding("up", "formats", id="up")]
@@ -55,6 +56,7 @@ class ExportDialog(Dialog):
         super().__init__()
         self.write = write
         self.job: int | None = None
+        self.finished = False
         self.model_path = Path(session.options.model)
         self.kinds = offered(session)
         self.kind = self.kinds[0]
@@ -83,6 +85,7 @@ class ExportDialog(Dialog):
 
     def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
         """The cursor is on another entry."""
+        self.finished = False
         path = self.query_one(Input)
         untouched = path.value == self.default_path(self.kind)
         self.kind = self.kinds[event.option_index]
@@ -97,7 +100,9 @@ class ExportDialog(Dialog):
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Enter was pressed behind the path."""
-        if not event.value.strip() or self.job is not None:
+        if self.finished:
+            self.dismiss(None)
+        if self.finished or not event.value.strip() or self.job is not None:
             return
         self._note("")
         try:
@@ -109,6 +114,11 @@ class ExportDialog(Dialog):
         """A job writes; the dialog stands until it has ended."""
         self.job = job
         self._note(worded("writing …  {close} closes this, and it is written all the same"))
+
+    def finish(self, notice: str) -> None:
+        """Says what was written; the dialog stands until a key closes it, so that no key goes elsewhere."""
+        self.job, self.finished = None, True
+        self._note(worded(f"{visible(notice).replace('{', '{{').replace('}', '}}')}. {{open}} closes this."))
 
     def tell(self, title: str, cause: str, next_step: str) -> None:
         """Says why nothing was written; another path or format can be tried."""

@@ -13,7 +13,7 @@ from trt_tui.core.precision import Precision
 from trt_tui.jobs.summaries import BuilderSummary
 from trt_tui.session.session import Session
 from trt_tui.tui.keys import key
-from trt_tui.tui.known import config_name, executed_met, met
+from trt_tui.tui.known import config_name
 from trt_tui.tui.spans import Span, shorten
 from trt_tui.words import (
     COMPUTED_IN,
@@ -270,31 +270,6 @@ def alert(session: Session) -> str:
     if not broken and (gap is None or gap <= GAP_DB):
         return ""
     return worse_by(gap) + f": {key('engine')} shows what to check"
-
-
-def engine_step(session: Session) -> str:
-    """What an engine of the current config leads to, "" where there is none or nothing to say of it."""
-    result, executed = session.measured("config").engine, session.measured("config").executed
-    if result is None and executed is not None:
-        if executed_met(session, executed) is False:
-            return "next: the exported network misses the target: raise one more row"
-        reached = met(session, session.measured("config").verdict)
-        return f"next: {key('export')} exports precision.json" if reached else ""
-    if result is None:
-        return ""
-    if wrong := alert(session):
-        return f"engine: {wrong}"
-    verdict = session.measured("config").verdict
-    simulated, built = met(session, verdict), met(session, result.verdict)
-    if result.verdict is None:
-        return f"next: {key('export')} exports; the engine was built but cannot run here" if simulated else ""
-    if built is False:
-        return "next: the build misses the target: raise one more row, then b" if simulated else ""
-    if built is None:
-        return ""
-    if result.quick:
-        return f"next: {key('build')} builds {config_name(session)} in full, this was a quick build"
-    return f"next: {key('export')} exports precision.json"
 
 
 def fitting(texts: Sequence[str], width: int) -> str:

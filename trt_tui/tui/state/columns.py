@@ -11,7 +11,7 @@ from trt_tui.tui.state.flips import flip_title
 from trt_tui.tui.state.listing import Listing
 from trt_tui.tui.state.order import Column
 from trt_tui.tui.state.tree import View
-from trt_tui.words import cells, left
+from trt_tui.words import cells, fit_number, left
 
 
 def legend(measure: Measure) -> str:
@@ -33,6 +33,12 @@ def bar_text(fraction: float, width: int) -> str:
 
 _MOST = 120
 """Cells that all columns take at most."""
+
+_OUTCOME = 5
+"""Cells of an outcome such as ``FAIL?``."""
+
+PARTIAL = "part"
+"""In place of an outcome on part of the samples, where their number has no room."""
 
 _NAME = 18
 """Cells that the name has before other columns are given up for it."""
@@ -95,20 +101,30 @@ def operator_text(operator: str, width: int) -> str:
     return left("".join(part for part, _ in clip([(text, "")], width)), width)
 
 
-def row_line(row: Cells, depth: int, columns: Columns, cursor: bool) -> Line:
-    """One line of the list."""
-    indent = "  " * min(depth, max(0, columns.name // 4))
-    room = columns.name - len(indent)
+def name_room(depth: int, columns: Columns) -> int:
+    """Returns the cells that the name of a row at a depth has."""
+    return columns.name - 2 * min(depth, max(0, columns.name // 4))
+
+
+def row_line(row: Cells, depth: int, columns: Columns, cursor: bool, short: str | None = None) -> Line:
+    """One line of the list, as wide as its columns.
+
+    Args:
+        short: The name as it is shown; `shorten_path` makes it by default.
+    """
+    room = name_room(depth, columns)
+    indent = " " * (columns.name - room)
     mark_style = "key" if row.mark == FOUND else "dim"
     line: Line = [
         (">" if cursor else " ", "strong"), (row.glyph, row.glyph_style), (f" {indent}{row.mark} ", mark_style),
-        (left(shorten_path(row.name, room), room) + " ", row.name_style),
+        (left(short if short is not None else shorten_path(row.name, room), room) + " ", row.name_style),
     ]
     if not row.operator and not row.asked and not row.value:
         return [*line[:-1], (row.name, row.name_style)]
     if columns.operator:
         line.append((operator_text(row.operator, columns.operator) + " ", "dim"))
-    line.append((row.asked.ljust(columns.asked) + " ", row.asked_style))
+    asked, _ = clip([(row.asked, "")], columns.asked)[0] if cells(row.asked) > columns.asked else (row.asked, "")
+    line.append((left(asked, columns.asked) + " ", row.asked_style))
     if columns.made:
         line.append((fitted(row.made, columns.made) + " ", row.made_style))
     bar = columns.bar + 1 if columns.bar else 0
@@ -118,10 +134,11 @@ def row_line(row: Cells, depth: int, columns: Columns, cursor: bool) -> Line:
         line += _share_spans(row, columns.value, bar)
         if columns.flip:
             flip = row.flip
-            line += [(f"{flip.figure:>{columns.flip - 5}} ", flip.figure_style),
-                     (f"{flip.outcome:<5}", flip.outcome_style)]
+            outcome = flip.outcome if len(flip.outcome) <= _OUTCOME else PARTIAL if flip.partial else "…"
+            line += [(f"{fit_number(flip.figure, columns.flip - _OUTCOME):>{columns.flip - _OUTCOME}} ",
+                      flip.figure_style), (f"{outcome:<{_OUTCOME}}", flip.outcome_style)]
     if columns.cost:
-        line.append((row.cost.rjust(columns.cost), "dim"))
+        line.append((fit_number(row.cost, columns.cost).rjust(columns.cost), "dim"))
     return line
 
 
@@ -132,9 +149,18 @@ def _share_spans(row: Cells, width: int, bar: int) -> Line:
     if row.of:
         if not bar:
             return [(" " * (width + 1), "")]
-        return [(f"{row.value:>{width}} {fitted(row.of, bar - 1)} ", "stale")]
+        return [(f"{fit_share(row.value, width):>{width}} {fitted(row.of, bar - 1)} ", "stale")]
+    if cells(row.value) > width:  # a share far below zero, or one with decibels: the bar gives way, then the number
+        return [(left(fit_share(row.value, width + bar), width + bar) + " ", row.value_style)]
     line: Line = [(row.value.rjust(width) + " ", row.value_style)]
     return [*line, (bar_text(row.bar, bar - 1) + " ", row.glyph_style)] if bar else line
+
+
+def fit_share(text: str, width: int) -> str:
+    """Returns a share that fits into a width; one far below zero is that if nothing else fits."""
+    if cells(text) <= width:
+        return text
+    return "<0" if "-" in text and text.endswith("%") else fit_number(text, width)
 
 
 def _taken_on(listing: Listing) -> str:
@@ -148,13 +174,23 @@ def _taken_on(listing: Listing) -> str:
         f"shares on {min(taken)} of {every}")
 
 
+def view_title(listing: Listing) -> str:
+    """Returns the title of the view; the rows are called worst first only while they are."""
+    if listing.view is not View.WORST:
+        return str(listing.view.value).capitalize()
+    found = listing.figures
+    if listing.by is not Column.SHARE or not listing.order or listing.is_old or found.stale:
+        return "All layers"
+    return "Worst first" if len(found.values.keys() | found.unknown) >= len(listing.model.rows) else "Worst so far"
+
+
 def tree_title(listing: Listing, width: int) -> tuple[str, Line]:
     """Left and right words of the list's rule of so many cells; a click on a view shows it. Where not all fits, on how
     many samples shares are is left to the rows' details."""
     model, found, finding = listing.model, listing.figures, listing.session.finding
     old = f", old: {key('sort')} sorts" if listing.is_old else ""
     by = f", {'' if listing.by is Column.LAYER else 'by '}{listing.by.value}" if listing.by is not Column.SHARE else ""
-    left = f"{key('pane_tree')} {listing.view.value.capitalize()} in {found.of}{by}{old}"
+    left = f"{key('pane_tree')} {view_title(listing)} in {found.of}{by}{old}"
     more = ""
     if listing.matches is not None:
         left += f" ─ {len(listing.matches)} of {len(model.group_rows)} match, {key('close')} clears"

@@ -9,7 +9,7 @@ from trt_tui.core.moves.config import PrecisionConfig, compared
 from trt_tui.session.history import Note
 from trt_tui.session.session import Session
 from trt_tui.tui.known import config_name, headline, outcome_line
-from trt_tui.tui.spans import Line, Span, clip, decibel, fitted, width_of
+from trt_tui.tui.spans import Line, Span, clip, decibel, shorten_apart, width_of
 from trt_tui.tui.state import built
 from trt_tui.tui.state.previewed import kernel_lines
 from trt_tui.tui.state.tree import TreeModel
@@ -125,7 +125,8 @@ def diff_lines(session: Session, model: TreeModel, one: PrecisionConfig, other: 
         return [[("They are the same.", "dim")]]
     width = min(48, max(width_of([(name, "")]) for name, *_ in changed))
     lines: list[Line] = [[(" " * (width + 2), ""), (left(names[0], 18), "strong"), (names[1], "strong")]]
-    lines += [[(fitted(name, width) + "  ", ""), (f"{here:<18}", ""), (there, "")]
+    apart = shorten_apart((name for name, *_ in changed), width)
+    lines += [[(left(apart[name], width) + "  ", ""), (f"{here:<18}", ""), (there, "")]
               for name, here, there in changed]
     verdicts = [session.results.of(config).verdict for config in (one, other)]
     metric = next(iter(session.results.reference), "")

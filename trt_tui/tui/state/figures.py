@@ -15,6 +15,7 @@ from trt_tui.core.moves.choice import Choice
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.keep import Keep
 from trt_tui.core.moves.move import Move
+from trt_tui.core.moves.network_method import network_method
 from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.network.hierarchy import GroupRow, LayerRow, Scope
 from trt_tui.core.network.layers import Group
@@ -150,6 +151,11 @@ class Figures:
         return frozenset(self.config.of(Barrier))
 
     @cached_property
+    def network_method(self) -> str:
+        """The calibration method of the whole network, if the config changes it; it marks no single row."""
+        return network_method(self.config, self.model.outline)
+
+    @cached_property
     def codes(self) -> Precision:
         """The codes in use, see `PrecisionConfig.codes_in_use`."""
         return self.config.codes_in_use(self.model.outline)
@@ -197,8 +203,8 @@ class Figures:
 
     @cached_property
     def raised(self) -> frozenset[str]:
-        """Groups that run in a higher precision than by default."""
-        return frozenset(self.config.raised(self.model.outline)) if self.run == "config" else frozenset()
+        """Groups that the config in hand runs in a higher precision than by default, whatever rows are coloured by."""
+        return frozenset(self.config.raised(self.model.outline))
 
     @cached_property
     def loud(self) -> frozenset[str]:
@@ -269,8 +275,9 @@ class Figures:
         glyph, style = self.style_of(value, bad, group.name in self.stale)
         asked, stale = self.asked(group), group.name in self.stale
         marks, instead = self._marks(group, asked), self.instead(group)
-        if instead == "raised" and not bad:
-            glyph, style = RAISED, "strong"
+        raised = group.name in self.raised and RAISED not in marks
+        if raised and not bad:
+            glyph, style = RAISED, "strong" if instead else style
         made_cell = self.made_cell(group)
         quiet = style in ("dim", "band4") and not marks
         bar = 0.0
@@ -282,7 +289,8 @@ class Figures:
         text = "NaN" if nan else missing if value is None else self.value_text(value)
         name = self.model.titles[group.name] if full else row.label
         barred = self.run == "config" and not self.hidden.isdisjoint(Barrier.subject.of(group))
-        mark = self.marks.get(group.name, PARTS if group.name == self.parts else BARRED if barred else " ")
+        mark = self.marks.get(group.name, RAISED if raised and bad else PARTS if group.name == self.parts else
+                              BARRED if barred else " ")
         label = group.label(asked)
         gap = " " if marks and " " not in label else ""
         return Cells(mark, glyph, style, name, "dim" if quiet else "", group.operator,
@@ -309,7 +317,8 @@ class Figures:
         default = self.config.default_for(group)
         marks = "" if asked is Precision.FP32 else RAISED if group.rank(asked) > group.rank(default) else \
             "↓" if group.rank(asked) < group.rank(default) else ""
-        found = [mark_of(move) for _, move in self.config.moves_on(group)]
+        found = [mark_of(move) for _, move in self.config.moves_on(group)
+                 if not (self.network_method and isinstance(move, RangeChoice) and move.method == self.network_method)]
         return marks + "".join(dict.fromkeys(found))
 
     def instead(self, group: Group) -> str:

@@ -19,6 +19,7 @@ class Flip:
         outcome: FAIL or FAIL? where it misses the target, PASS or PASS? where it meets one that the config misses;
             ``on 8`` where it is on so few samples, which settles nothing.
         margin: By how much the figure is better than the target's bound; None where that is not known.
+        partial: The figure is on fewer samples than are to be judged.
     """
 
     figure: str = ""
@@ -26,6 +27,7 @@ class Flip:
     figure_style: str = ""
     outcome_style: str = ""
     margin: float | None = None
+    partial: bool = False
 
 
 def flip_of(session: Session, groups: Sequence[Group]) -> Flip:
@@ -43,7 +45,7 @@ def flip_of(session: Session, groups: Sequence[Group]) -> Flip:
         figure = figure.removesuffix(" dB")
         margin = session.target.margin(verdict) if session.target is not None else None
         if verdict.samples < verdict.total:
-            return Flip(figure, f"on {verdict.samples}", style, "dim", margin)
+            return Flip(figure, f"on {verdict.samples}", style, "dim", margin, True)
         then = met(session, verdict)
         if then is None or then and now is not False:
             return Flip(figure, "", style, margin=margin)
@@ -60,7 +62,7 @@ def _by_share(session: Session, group: Group) -> Flip:
     figure, now = decibels(share.kept_db), config_met(session, session.config)
     margin = share.kept_db - target.value
     if session.data is not None and share.samples < session.data.whatif:
-        return Flip(figure, f"on {share.samples}", "", "dim", margin)
+        return Flip(figure, f"on {share.samples}", "", "dim", margin, True)
     accuracy = Verdict({"": OutputErrors(Errors(share.kept_db))}, samples=share.samples, total=share.samples)
     then, told = met(session, accuracy), verdict_outcome(session, accuracy)
     if then is False:

@@ -128,7 +128,8 @@ class Listing:
         order = weights_by(found, self.by) or None
         if self.order != order:
             self.order = order
-        first, small = (found.raised, found.small) if self.by is Column.SHARE else (frozenset[str](),) * 2
+        first, small = (found.raised if found.run == "config" else frozenset(), found.small) if (
+            self.by is Column.SHARE) else (frozenset[str](),) * 2
         if (self._first, self._small) != (first, small):
             self._first, self._small = first, small
 

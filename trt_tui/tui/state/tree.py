@@ -128,6 +128,13 @@ class TreeModel:
             level = [child for scope in level for child in scope.children if isinstance(child, Scope)]
         return opened
 
+    def name_of(self, line: VisibleRow, full: bool = False) -> str:
+        """Returns the name that a line begins with; ``full`` gives groups their path, for views that are no tree."""
+        row = line.row
+        if row is None:
+            return line.node
+        return self.titles[row.group.name] if full and isinstance(row, GroupRow) else row.label
+
     def words_of(self, row: GroupRow) -> str:
         """What a filter finds a row by: its names, path and operator."""
         name = row.group.name

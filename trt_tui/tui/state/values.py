@@ -5,7 +5,7 @@ import math
 from trt_tui.core.calibration.statistics import TensorStats, TopChannels
 from trt_tui.core.network.layers import Group
 from trt_tui.session.session import Session
-from trt_tui.tui.spans import Line, clip, shorten
+from trt_tui.tui.spans import Line, clip, shorten, shorten_apart
 from trt_tui.tui.state.plots import Mark, bars, mark_lines, strip
 from trt_tui.words import number, percent
 
@@ -79,5 +79,6 @@ def group_channels(session: Session, group: Group, width: int) -> list[Line]:
     inputs = dict.fromkeys(site.tensor for site in group.activations() if site.tensor in stats)
     tops = [(tensor, stats[tensor].top_channels) for tensor in inputs]
     tops += results.weights.get(group.name, {}).items()
-    lines = [line for tensor, top in tops if top is not None for line in channel_lines(tensor, top, width)]
+    apart = shorten_apart((tensor for tensor, _ in tops), max(8, width - 40))
+    lines = [line for tensor, top in tops if top is not None for line in channel_lines(apart[tensor], top, width)]
     return [[(" ranges by channel: an eighth less in height is half of it", "dim")], *lines] if lines else []

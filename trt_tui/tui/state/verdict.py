@@ -37,6 +37,7 @@ from trt_tui.words import (
     SIMULATED,
     cells,
     decibels,
+    fit_number,
     megabytes,
     metric_figure,
     number,
@@ -192,11 +193,11 @@ def verdict_lines(session: Session, width: int, height: int = 40) -> list[Line]:
         lines.append(clip(_fp32_line(session, table), width))
     calm = is_met(session)
     for run in RUN_TITLES:
-        verdict, shown = session.measured(run).verdict, shown_engine(session, run)
+        verdict, last = session.measured(run).verdict, shown_engine(session, run)
+        shown = last if last is not None and not last.stale else None  # a row has values of one config
         name = config_title(session, table.name - 1) if run == "config" else run_title(run)
         line: Line = [(f" {name}".ljust(table.name), "strong" if run == "config" else "")]
         line += [*_simulated_cells(verdict, table), _BAR]
-        fresh = shown.result if shown is not None and not shown.stale else None
         executed = session.measured(run).executed
         built = shown is not None or executed is None
         line += _engine_cells(shown, verdict, table) if built else _executed_cells(executed, table)
@@ -204,10 +205,16 @@ def verdict_lines(session: Session, width: int, height: int = 40) -> list[Line]:
             line.append((" nothing lowered"[:width - width_of(line)], "dim"))
         else:
             results = session.config_results(session.run_configs()[run])
-            if fresh is None:  # of a build that is out of date
-                results.pop(ENGINE_RUN, None)
             line += _outcome(session, verdict, results, width - width_of(line), calm and run != "config")
         lines.append(clip(line, width))
+        if last is not None and last.stale and height >= _TALL:
+            accuracy = session.results.of(last.config).verdict
+            before = Shown(last.result, last.config, last.name)
+            title = fitting([f" {last.name}, built before", f" {last.name}, built", f" {last.name}"], table.name)
+            line = [(fitted(title, table.name), "dim"), *_simulated_cells(accuracy, table),
+                    _BAR, *_engine_cells(before, accuracy, table)]
+            lines.append(clip([*line, *_outcome(session, accuracy, session.config_results(last.config),
+                                                width - width_of(line), calm)], width))
         if (exported := session.measured(run).exported) is not None:
             line = [(f" {run_title(EXPORTED)}".ljust(table.name), ""), *_simulated_cells(exported, table), _BAR,
                     *_engine_cells(None, exported, table)]
@@ -247,7 +254,7 @@ def _stage_lines(session: Session, table: _Table, width: int, height: int) -> li
         mark = stage.kind == SIMULATED_STAGE
         cells = zip(_verdict_cells(verdict, table, mark), table.simulated, strict=True)
         line: Line = [(f" {fitted(stage.name, table.name - 1)}", ""),
-                      *((f"{text:>{w}} ", style) for (text, style), (_, w) in cells), _BAR]
+                      *((f"{fit_number(text, w):>{w}} ", style) for (text, style), (_, w) in cells), _BAR]
         change: Line = []
         if stage.failed:
             line.append((f" {stage.failed}", "dim"))
@@ -267,7 +274,7 @@ def _stage_lines(session: Session, table: _Table, width: int, height: int) -> li
 def _simulated_cells(verdict: Verdict | None, table: _Table) -> Line:
     """The cells of the simulation, padded to their columns."""
     cells = zip(_verdict_cells(verdict, table, True), table.simulated, strict=True)
-    return [(f"{text:>{width}} ", style) for (text, style), (_, width) in cells]
+    return [(f"{fit_number(text, width):>{width}} ", style) for (text, style), (_, width) in cells]
 
 
 def _fp32_line(session: Session, table: _Table) -> Line:
@@ -314,7 +321,7 @@ def _verdict_cells(verdict: Verdict | None, table: _Table, simulated: bool) -> l
 def _plain_cells(verdict: Verdict | None, table: _Table) -> Line:
     """The cells of what is neither simulated nor built, padded to their columns."""
     cells = zip(_verdict_cells(verdict, table, False), table.simulated, strict=True)
-    return [(f"{text:>{width}} ", style) for (text, style), (_, width) in cells]
+    return [(f"{fit_number(text, width):>{width}} ", style) for (text, style), (_, width) in cells]
 
 
 def _figure(verdict: Verdict, mark: str) -> Span:
@@ -326,7 +333,7 @@ def _figure(verdict: Verdict, mark: str) -> Span:
 
 
 def _engine_cells(shown: Shown | None, simulated: Verdict | None, table: _Table) -> Line:
-    """The cells of an engine, padded to their columns; where it is another config's its name stands first."""
+    """The cells of an engine, padded to their columns."""
     engine = shown.result if shown is not None else None
     first = table.built[0][0]
     cells_of: dict[str, Span] = {title: (NOTHING, "dim") for title, _ in table.built}
@@ -335,11 +342,10 @@ def _engine_cells(shown: Shown | None, simulated: Verdict | None, table: _Table)
     verdict = engine.verdict if engine is not None else None
     if shown is not None and engine is not None and verdict is None:
         before = _cells([one for one in table.built if one[0] in (first, "gap", table.figure, "ms")]) - 1
-        of = f"{shown.name}: " if shown.stale else ""
         said = ("not built",) if engine.failed else (CANNOT_RUN, "cannot run here", "cannot run")
-        words = shorten(fitting([of + one for one in said], before), before)
+        words = shorten(fitting(said, before), before)
         size = next((width for title, width in table.built if title == "MB"), 0)
-        return padded([(f"{words:>{before}} ", "stale" if shown.stale else "dim"),
+        return padded([(f"{words:>{before}} ", "dim"),
                        *([(f"{cells_of['MB'][0]:>{size}} ", "")] if size else [])], _cells(table.built))
     if shown is not None and engine is not None and verdict is not None:
         worst = verdict.worst
@@ -355,13 +361,8 @@ def _engine_cells(shown: Shown | None, simulated: Verdict | None, table: _Table)
             cells_of["MB"] = ("quick", "dim")
         if text := codes_time(engine, table.codes):
             cells_of[f"{table.codes.label} time"] = (text, "")
-        if not shown.stale:
-            cells_of["gap"] = gap_span(simulated, engine) or (NOTHING, "dim")
-        else:
-            room = table.built[0][1] - cells(value) - 1
-            cells_of = {title: (text, "stale") for title, (text, _) in cells_of.items()}
-            cells_of[first] = (f" {fitted(shown.name, room)}{value}", "stale")
-    return [(f"{cells_of[title][0]:>{w}} "[:w + 1], cells_of[title][1]) for title, w in table.built]
+        cells_of["gap"] = gap_span(simulated, engine) or (NOTHING, "dim")
+    return [(f"{fit_number(cells_of[title][0], w):>{w}} ", cells_of[title][1]) for title, w in table.built]
 
 
 def _executed_cells(executed: ExportedRun | None, table: _Table) -> Line:
@@ -373,7 +374,7 @@ def _executed_cells(executed: ExportedRun | None, table: _Table) -> Line:
     found[table.built[0][0]] = decibel(verdict.worst[1].errors if verdict.worst else None, simulated=False)
     if table.figure:
         found[table.figure] = _figure(verdict, "")
-    return [(f"{found[title][0]:>{w}} "[:w + 1], found[title][1]) for title, w in table.built]
+    return [(f"{fit_number(found[title][0], w):>{w}} ", found[title][1]) for title, w in table.built]
 
 
 def _outcome(session: Session, verdict: Verdict | None, results: Mapping[str, TargetResult] | None, room: int,
@@ -389,7 +390,7 @@ def _outcome(session: Session, verdict: Verdict | None, results: Mapping[str, Ta
     wanted = min(verdict.total, session.data.whatif) if session.data is not None else verdict.total
     if verdict.samples < wanted:
         said = f" on {verdict.samples}/{wanted}"
-        return [(said if len(said) <= room else f" on {verdict.samples}", "dim")]
+        return [(next((one for one in (said, f" on {verdict.samples}") if len(one) <= room), " …"), "dim")]
     if results is None:
         result = session.target_result(verdict)
         results = {SIMULATED_RUN: result} if result is not None else {}

@@ -9,7 +9,7 @@ from textual.strip import Strip
 from trt_tui.core.network.blocks import Blocks
 from trt_tui.tui.spans import Line, fitted, width_of
 from trt_tui.tui.state.columns import legend
-from trt_tui.tui.state.figures import Figures, block_cell, block_note
+from trt_tui.tui.state.figures import RAISED, Figures, block_cell, block_note
 from trt_tui.tui.widgets.lines import Styled
 from trt_tui.words import right, visible
 
@@ -140,8 +140,8 @@ class BlockMap(ScrollView, Styled, can_focus=True, inherit_bindings=False):
         for column, names in enumerate(self.blocks.cells[role][shown], self._first):
             glyph, style = block_cell(self._figures, names)
             picked = here and column == self.column
-            up = any(name in self._figures.config.groups for name in names)
-            text = f"[{glyph}]" if picked else f" {glyph}{'↑' if up else ' '}"
+            up = not self._figures.raised.isdisjoint(names)
+            text = f"{'[' if picked else ' '}{glyph}{RAISED if up else ']' if picked else ' '}"
             line.append((text.rjust(cell + 1)[-cell:] if cell < 3 else " " * (cell - 3) + text, style))
         if role not in self._notes:
             self._notes[role] = block_note(self._figures, [name for names in self.blocks.cells[role] for name in names])

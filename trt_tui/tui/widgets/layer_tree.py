@@ -8,12 +8,12 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from trt_tui.tui.spans import Line
-from trt_tui.tui.state.columns import Columns, row_line
+from trt_tui.tui.spans import Line, shorten_apart
+from trt_tui.tui.state.columns import Columns, name_room, row_line
 from trt_tui.tui.state.figures import Figures
-from trt_tui.tui.state.tree import VisibleRow
+from trt_tui.tui.state.tree import Tail, VisibleRow
 from trt_tui.tui.widgets.lines import Styled
-from trt_tui.words import visible
+from trt_tui.words import cells, visible
 
 
 class LayerTree(ScrollView, Styled, can_focus=True, inherit_bindings=False):
@@ -41,6 +41,7 @@ class LayerTree(ScrollView, Styled, can_focus=True, inherit_bindings=False):
         self._empty: list[Line] = []
         self._drawn: dict[int, Line] = {}
         self._drawn_width = 0
+        self._names: dict[int, dict[str, str]] = {}
 
     # -- contents -----------------------------------------------------------------------------------------------
 
@@ -49,6 +50,9 @@ class LayerTree(ScrollView, Styled, can_focus=True, inherit_bindings=False):
         """Shows rows. The cursor goes to the row of ``cursor_key``, else stays on its row, else on its line."""
         key = cursor_key if cursor_key is not None else (self.current.key if self.current else None)
         same = rows is self.rows
+        if not same or full != self._full or figures is None or self._figures is None or (
+                figures.has_engines != self._figures.has_engines):
+            self._names = {}
         self.rows = rows if isinstance(rows, list) else list(rows)
         self._full = full
         old_drawn, self._drawn = self._drawn, {}
@@ -126,17 +130,29 @@ class LayerTree(ScrollView, Styled, can_focus=True, inherit_bindings=False):
 
     # -- drawing ------------------------------------------------------------------------------------------------
 
+    def _short(self, line: VisibleRow, columns: Columns) -> str | None:
+        """The name of a line as it is shown, unlike that of any other line of the list; None for the usual form."""
+        if self._figures is None:
+            return None
+        model, room = self._figures.model, name_room(line.depth, columns)
+        if cells(model.name_of(line, self._full)) <= room:
+            return None
+        if room not in self._names:
+            names = (model.name_of(one, self._full) for one in self.rows if name_room(one.depth, columns) == room
+                     and not isinstance(one.row, Tail))
+            self._names[room] = shorten_apart(names, room)
+        return self._names[room].get(model.name_of(line, self._full))
+
     def _line(self, index: int) -> Line:
         if self._drawn_width != self.row_width:  # the scrollbar came or went
-            self._drawn, self._drawn_width = {}, self.row_width
+            self._drawn, self._drawn_width, self._names = {}, self.row_width, {}
         if index not in self._drawn:
             if not 0 <= index < len(self.rows) or self._figures is None:
                 self._drawn[index] = []
             else:
-                row = self.rows[index]
-                self._drawn[index] = row_line(self._figures.cells(row, self._full), row.depth,
-                                              Columns.fit(self.row_width, self._figures.has_engines),
-                                              index == self.cursor)
+                row, columns = self.rows[index], Columns.fit(self.row_width, self._figures.has_engines)
+                self._drawn[index] = row_line(self._figures.cells(row, self._full), row.depth, columns,
+                                              index == self.cursor, self._short(row, columns))
         return self._drawn[index]
 
     def render_line(self, y: int) -> Strip:

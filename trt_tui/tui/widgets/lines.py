@@ -9,7 +9,7 @@ from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
-from trt_tui.tui.spans import Line, padded, width_of
+from trt_tui.tui.spans import Line, clip, padded, width_of
 from trt_tui.words import cells, visible
 
 STYLES = ("dim", "strong", "bad", "good", "warn", "stale", "key", "rule", "plot", "cursor",
@@ -34,7 +34,11 @@ class Styled(Widget):
         return self._span_styles[look]
 
     def strip_of(self, line: Line, width: int, *overlays: str) -> Strip:
-        """The line as a strip of exactly ``width`` cells; ``overlays`` are styles laid over all of it."""
+        """The line as a strip of exactly ``width`` cells; ``overlays`` are styles laid over all of it.
+
+        A line that is wider ends in an ellipsis, before which no number is cut.
+        """
+        line = clip(line, width)
         base = self.rich_style
         over = Style.combine([self.span_style(name) for name in overlays]) if overlays else None
         segments = []

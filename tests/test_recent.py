@@ -1,0 +1,73 @@
+"""trt_tui.cli.recent and trt_tui.session.saved: what two programs on one network leave for `trt-tui` to open again."""
+
+import sys
+
+import pytest
+
+from tests import local
+from trt_tui.cli import recent
+from trt_tui.core.precision import Precision
+from trt_tui.session.saved import SavedSessions
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+
+def opened(folder, wanted=""):
+    """A session of the small residual network that goes on from what is saved in a folder."""
+    session = local.NullSession(local.options(folder, "small_resnet", False, False), folder=folder)
+    session.store.wanted = wanted
+    session.start()
+    return session.rest()
+
+
+def change(session, *places):
+    for place in places:
+        session.set_precision([session.outline.groups[place]], Precision.FP32)
+        session.rest()
+    return session.config
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_two_sessions_of_one_network_are_both_listed_and_resumed(tmp_path, monkeypatch, first):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.chdir(tmp_path)
+    both = [opened(tmp_path), opened(tmp_path)]
+    configs = [change(both[0], 0, 1), change(both[1], 2)]
+    for place in (first, 1 - first):
+        both[place].close()
+        recent.remember(both[place], ["net.onnx"])
+    listed = recent.recent()
+    assert len(listed) == 2 and {one.session for one in listed} == {one.store.name for one in both}
+    assert sorted(one.config for one in listed) == ["c1 · 1 FP32", "c2 · 2 FP32"]
+    lines = recent.listed(listed, listed[0].when)
+    assert all(f"trt-tui net.onnx --session {one.session}" in lines[2 * place + 1] for place, one in enumerate(listed))
+    for place, session in enumerate(both):
+        again = opened(tmp_path, session.store.name)
+        assert again.config == configs[place] and set(again.names) >= set(session.names)
+        again.close()
+        recent.remember(again, ["net.onnx", "--session", session.store.name])
+    assert len(recent.recent()) == 2, "a session that is resumed takes the place of its entry"
+    assert all(one.arguments == ["net.onnx"] for one in recent.recent())
+
+
+def test_a_session_that_goes_on_takes_the_place_of_its_entry(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.chdir(tmp_path)
+    for place in range(2):
+        session = opened(tmp_path)
+        change(session, place)
+        session.close()
+        recent.remember(session, ["net.onnx"])
+    one, = recent.recent()
+    assert one.config == "c2 · 2 FP32" and one.resuming == ["net.onnx", "--session", one.session]
+
+
+def test_what_is_opened_again_names_its_session(tmp_path, monkeypatch):
+    one = recent.Recent(str(tmp_path), ["demo"], "scenes.onnx", "c1", "PASS", 0.0, "abc-2")
+    started = []
+    monkeypatch.setattr(recent.os, "execv", lambda program, arguments: started.append(arguments))
+    monkeypatch.setattr(recent.click, "prompt", lambda *_, **__: "1")
+    monkeypatch.chdir(tmp_path)
+    recent.offer([one])
+    assert started[0][0] == sys.executable and started[0][-3:] == ["demo", "--session", "abc-2"]
+    assert SavedSessions(tmp_path, "abc-2").wanted == "abc-2"

@@ -1,0 +1,120 @@
+"""No job opens, closes or moves what has the focus: what it leads to waits on the main screen for a key."""
+
+import pytest
+from textual.widgets import Input
+
+from tests.local import H200
+from tests.screen import answered, opened, press, settle, status, verdict
+from trt_tui.core.moves.network_method import network_method, range_tensors
+from trt_tui.core.precision import Precision
+from trt_tui.jobs import events as ev
+from trt_tui.jobs import requests as rq
+from trt_tui.tui.screens.dialogs import ErrorDialog, Picker
+from trt_tui.tui.screens.export import ExportDialog
+
+pytestmark = pytest.mark.usefixtures("quick")
+
+PLACES = {"the rows": ("end", "up"), "a dialog": ("p",), "a line to type": ("g",), "the export": ("e",),
+          "a page": ("c",), "the jobs": ("f9",), "the configs": ("4",), "the filter": ("slash", "h"),
+          "the help": ("f1",)}
+"""Where the keys may be, and how they get there."""
+
+
+def place(app):
+    """What has the keys, and where its cursor stands."""
+    line = app.main.desk.tree.current
+    return (app.screen, app.focused, line.key if line is not None else None, len(app.screen_stack))
+
+
+@pytest.mark.parametrize("keys", PLACES.values(), ids=PLACES)
+async def test_no_job_moves_what_has_the_focus(tmp_path, keys):
+    """Every kind of job that a user asks for ends, well, badly and stopped, while the keys are somewhere."""
+    held = (rq.CompareMethods, rq.Build, rq.FindConfig, rq.WriteText, rq.SetRanges)
+    async with opened(tmp_path, size=(120, 40), builder=H200, held=held) as (app, main, pilot):
+        session = app.session
+        session.compare_methods()
+        session.build()
+        session.set_ranges(range_tensors(session.outline)[:1], "2.5")
+        session.export("precision.json", tmp_path / "c.json")
+        await press(pilot, *keys)
+        before = place(app)
+        session.child.release()
+        await settle(pilot)
+        assert place(app) == before and session.methods is not None and session.built is not None
+        for event in (ev.Failed(99, "out of memory", "it is full", "Free some."), ev.Died(99, -9, "Killed"),
+                      ev.Cancelled(99)):
+            app.deliver(event)
+            await settle(pilot)
+            assert place(app) == before, event
+
+
+async def test_a_search_that_ends_leaves_the_keys_where_they_are(tmp_path):
+    async with opened(tmp_path, network="small_resnet", target="sqnr>=40", searched=5) as (app, main, pilot):
+        await answered(pilot, "a", "enter")
+        await press(pilot, "p")
+        before = place(app)
+        session = app.session
+        session.child.searched = None
+        await settle(pilot)
+        assert place(app) == before and isinstance(app.screen, Picker) and not session.searching
+
+
+async def test_keys_typed_while_methods_are_compared_choose_no_method(tmp_path):
+    async with opened(tmp_path, held=(rq.CompareMethods,)) as (app, main, pilot):
+        await press(pilot, "7", "p")
+        group = main.desk.current_group
+        app.session.child.release()
+        await settle(pilot)
+        await answered(pilot, "3")
+        assert app.session.config.precision_of(group) is Precision.FP32
+        assert not network_method(app.session.config, app.session.outline)
+        await answered(pilot, "z")
+        await press(pilot, "7")
+        assert isinstance(app.screen, Picker) and "Calibration methods" in app.screen.heading
+
+
+async def test_a_failure_waits_until_it_is_asked_for_or_closed(tmp_path):
+    async with opened(tmp_path) as (app, main, pilot):
+        for closing in ("o", "escape"):
+            app.deliver(ev.Failed(99, "out of memory", "it is full", "Free some."))
+            await settle(pilot)
+            await press(pilot, "down")
+            assert "out of memory: o shows why" in status(main)
+            await press(pilot, closing)
+            assert isinstance(app.screen, ErrorDialog) is (closing == "o")
+            await press(pilot, "escape")
+            assert app.screen is main and "shows why" not in status(main)
+
+
+async def test_an_export_tells_in_its_dialog_that_it_is_written(tmp_path):
+    async with opened(tmp_path) as (app, main, pilot):
+        await press(pilot, "e", "enter")
+        app.screen.query_one(Input).value = str(tmp_path / "c.json")
+        await answered(pilot, "enter")
+        assert isinstance(app.screen, ExportDialog) and app.screen.finished and (tmp_path / "c.json").exists()
+        await press(pilot, "enter")
+        assert app.screen is main and "Wrote" in status(main)
+
+
+@pytest.mark.parametrize("size", [(60, 15), (80, 24), (120, 40)])
+async def test_a_change_of_the_calibration_is_named_undone_and_saved(tmp_path, size):
+    async with opened(tmp_path, size=size) as (app, main, pilot):
+        session, before = app.session, app.session.config
+        old = session.measured("config").verdict
+        await answered(pilot, "7", "7", "3")
+        assert network_method(session.config, session.outline) == "entropy"
+        assert {one.method for one in session.config.ranges.values()} == {"entropy"}
+        assert session.config.ranges.keys() == set(range_tensors(session.outline))
+        assert "c1 · entropy" in verdict(main)[-1] or size[0] == 60
+        best = {row.method: row.verdict for row in session.methods.rows}["entropy"]
+        assert session.measured("config").verdict.outputs == best.outputs, "it has the figures of the table"
+        assert session.measured("int8").verdict == old
+        assert not main.desk.listing.figures._marks(session.outline.groups[0])
+        await answered(pilot, "z")
+        assert session.config == before and session.measured("config").verdict == old
+        await answered(pilot, "full_stop", "7", "7")
+        assert app.screen.chosen == "entropy" if isinstance(app.screen, Picker) else True
+        await answered(pilot, "1")
+        assert session.config == before, "its own method is the file's calibration"
+        await answered(pilot, "z")
+        assert network_method(session.config, session.outline) == "entropy"

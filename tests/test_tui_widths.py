@@ -1,0 +1,199 @@
+"""What is drawn at every width from 60 to 200: no number is cut, no two rows look alike, marks stay."""
+
+import random
+import re
+from dataclasses import replace
+
+import pytest
+
+from tests import local
+from trt_tui.core.measure.comparison import Errors, OutputErrors
+from trt_tui.core.precision import Precision
+from trt_tui.tui import spans
+from trt_tui.tui.state import verdict
+from trt_tui.tui.state.columns import Columns, row_line, tree_title, view_title
+from trt_tui.tui.state.configs import config_table
+from trt_tui.tui.state.figures import RAISED, Cells, Measure, figures_of
+from trt_tui.tui.state.flips import Flip
+from trt_tui.tui.state.hint import Hint
+from trt_tui.tui.state.listing import Listing
+from trt_tui.tui.state.order import Column
+from trt_tui.tui.state.status import Status, status_lines
+from trt_tui.tui.state.tree import TreeModel, View, VisibleRow
+from trt_tui.words import cells, fit_number
+
+WIDTHS = range(60, 201)
+NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e-?\d+)?|\.\d+(?:e-?\d+)?")
+
+
+@pytest.fixture
+def session(tmp_path, measured_before):
+    return local.measured(tmp_path)
+
+
+def text(line) -> str:
+    return "".join(part for part, _ in line)
+
+
+def numbers(shown: str) -> list[float]:
+    return [float(one) for one in NUMBER.findall(shown)]
+
+
+def cut(shown: str, whole: list[float]) -> list[float]:
+    """The numbers of a text that are no rounding of any of the whole ones."""
+    return [one for one in numbers(shown) if not any(abs(one - other) <= abs(other) / 2 for other in whole)]
+
+
+EXTREMES = [
+    Cells("»", "█", "", "blocks/17/attention/conv123", operator="Convolution64", asked="FP16+↑epku", made="≠ FP16 +128",
+          value=value, flip=Flip(figure, outcome, partial=outcome.startswith("on")), cost=cost, of=of, bar=0.7)
+    for value, figure, outcome, cost, of in (
+        ("~-12345%", "~-123456.7", "on 16384", "1.2e-10", ""), ("~57%", "~91.07", "on 16", "12345", ""),
+        ("~100%", "~99999.9", "FAIL?", "123457", "c128"), ("~-1.5e9", "~1.234e-12", "on 128", ".00123", ""),
+        ("-123.4", "~0.99999", "PASS?", "99.9%", ""), ("~12345.6", "~-0.00012", "on 1024", "·", "c3"))]
+
+
+def test_no_number_of_a_row_is_cut():
+    for width in WIDTHS:
+        for made in (False, True):
+            fit = Columns.fit(width, made)
+            for row in EXTREMES:
+                for depth in (0, 3, 9):
+                    line = row_line(row, depth, fit, True)
+                    assert spans.width_of(line) <= min(width, 120), (width, text(line))
+                    whole = [number for one in (row.name, row.operator, row.asked, row.made, row.value, row.cost,
+                                                row.flip.figure, row.flip.outcome, row.of) for number in numbers(one)]
+                    assert not cut(text(line).replace("<0", ""), whole), (width, text(line))
+
+
+def extreme(session):
+    """Gives the runs of a session figures of many digits."""
+    name, one = session.measured("config").verdict.worst
+    for config in session.run_configs().values():
+        known = session.results.at(config)
+        errors = Errors(-123456.7, 0.123456)
+        output = OutputErrors(errors, worst_index=123456, worst_sqnr_db=-98765.4)
+        known.verdict = replace(known.verdict, outputs={name: output}, metric={"accuracy": -1.23456e-7},
+                                samples=12345, total=67890)
+
+
+def test_no_number_of_the_header_is_cut(session):
+    whole = []
+    for prepare in (lambda _: None, extreme):
+        prepare(session)
+        whole += [-123456.7, 98765.4, 123456, 1.235e-7, 1.23456e-7, 12345, 67890]
+        wide = [verdict.header_line(session, 400), *verdict.verdict_lines(session, 400, 40),
+                *(one.line for one in config_table(session, {}, 400)[1])]
+        whole += [number for line in wide for number in numbers(text(line))]
+        whole = [abs(one) for one in whole]
+        for width in WIDTHS:
+            for line in (verdict.header_line(session, width), *verdict.verdict_lines(session, width, 40),
+                         *(one.line for one in config_table(session, {}, width)[1])):
+                assert spans.width_of(line) <= width
+                assert not cut(text(line), whole), (width, text(line))
+
+
+def test_no_number_of_a_hint_or_message_is_cut(session):
+    said = "2 rows to FP32 meet the target: w, space raises blocks/1234/conv5678 → SQNR ~123456.7"
+    for width in WIDTHS:
+        for status, hint in ((Status((said, "")), Hint()), (Status(), Hint((said, "next: w, space raises it")))):
+            shown = "".join(map(text, status_lines(session, status, hint, width, width >= 120)))
+            assert not cut(shown, [*numbers(said), *numbers("0.0"), 0.0]), shown
+
+
+@pytest.mark.parametrize(("shown", "width", "expected"), [
+    ("~12.3", 5, "~12.3"), ("~-123.4", 6, "~-123"), ("~-123456.7", 6, "~-1e5"), ("~-8.1 #12345", 10, "~-8 #12345"),
+    ("abc", 2, "…"), ("~1.234e-12", 8, "~1.2e-12"), (".12345", 4, ".123"), ("12345.6", 5, "12346")])
+def test_a_number_that_has_no_room_is_rounded(shown, width, expected):
+    assert fit_number(shown, width) == expected
+
+
+@pytest.mark.parametrize(("said", "width", "expected"), [
+    ("on 16 of 32", 4, "on …"), ("on 16 of 32", 5, "on …"), ("on 16 of 32", 6, "on 16…"), ("~12.34 dB", 5, "…"),
+    ("F1 ~12.34", 6, "F1 …"), ("share ~-12% left", 10, "share …")])
+def test_a_line_is_cut_before_a_number(said, width, expected):
+    assert text(spans.clip([(said, "")], width)) == expected
+
+
+def names(rng):
+    """Paths of layers as networks have them, many of which are alike but for a part."""
+    parts = ["model", "encoder", "decoder", "block", "residual", "depthwise_separable", "attention", "conv", "norm1",
+             "projection", "漢字", "layer.12"]
+    return list({"/".join(f"{rng.choice(parts)}{rng.choice(('', '.0', '.1', '.11', '_a', '2'))}"
+                          for _ in range(rng.randint(1, 7))) for _ in range(60)})
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_no_two_names_are_shortened_to_the_same_text(seed):
+    every = names(random.Random(seed))
+    for width in (8, 11, 16, 18, 24, 33, 47):
+        shown = spans.shorten_apart(every, width)
+        assert shown.keys() == set(every) and len(set(shown.values())) == len(every), width
+        assert all(cells(short) <= width for short in shown.values())
+        for name, short in shown.items():
+            assert short == name if cells(name) <= width else short != name
+
+
+def test_names_that_differ_in_the_middle_show_where():
+    shown = spans.shorten_apart(["model/encoder/left/conv/weights", "model/encoder/right/conv/weights"], 20)
+    assert "left" in shown["model/encoder/left/conv/weights"] and "right" in shown["model/encoder/right/conv/weights"]
+
+
+@pytest.mark.parametrize("measure", Measure)
+@pytest.mark.parametrize("run", ["config", "int8", "fp16"])
+@pytest.mark.parametrize("bad", [False, True])
+def test_a_raised_row_keeps_its_mark_in_every_colouring(session, measure, run, bad):
+    model = TreeModel(session.outline)
+    first, second, other = session.outline.groups[0], session.outline.groups[3], session.outline.groups[5]
+    session.set_precision([first], Precision.FP32)
+    session.set_precision([second], Precision.FP16)
+    session.rest()
+    found = figures_of(session, model, measure, run)
+    if bad:
+        found = replace(found, bad=frozenset({first.name, second.name, other.name}))
+    for group, marked in ((first, True), (second, Precision.INT8 in second.allowed), (other, False)):
+        row = model.rows[group.name]
+        line = found.cells(VisibleRow(row.path, 0, row))
+        assert (RAISED in f"{line.mark}{line.glyph}{line.asked}") is marked, (measure, run, line)
+        assert not bad or line.glyph == "!", "what is not finite is never hidden"
+
+
+def test_the_rows_are_called_worst_first_only_while_they_are(session):
+    listing = Listing(session)
+    listing.open(session.outline)
+    listing.take_figures()
+    listing.view = View.WORST
+    listing.sort(Column.SHARE)
+    assert view_title(listing) == "Worst first"
+    shares = session.results.at(session.config).shares
+    best = min(shares, key=lambda name: shares[name].owns)
+    left = {name: share for name, share in shares.items() if name != best}
+    session.results.at(session.config).shares = left
+    listing.take_figures()
+    assert view_title(listing) == "Worst so far", "a share is missing"
+    listing.following = False
+    session.results.at(session.config).shares = {**left, best: replace(shares[best], owns=9.0)}
+    listing.take_figures()
+    assert view_title(listing) == "All layers" and "old: s sorts" in tree_title(listing, 120)[0]
+    listing.sort(Column.SHARE)
+    assert view_title(listing) == "Worst first"
+    listing.sort(Column.OPERATOR)
+    assert view_title(listing) == "All layers" and "by operator" in tree_title(listing, 120)[0]
+    listing.view = View.TREE
+    assert view_title(listing) == "Tree"
+
+
+def test_a_row_of_the_header_has_values_of_one_config(tmp_path, measured_before):
+    session = local.measured(tmp_path, builder=local.H200)
+    session.build()
+    session.rest()
+    built = session.results[session.config].engine
+    figure = f"{built.verdict.worst[1].errors.sqnr_db:.1f}"
+    session.toggle(session.outline.groups[:1])
+    session.rest()
+    for height in (24, 40):
+        lines = [text(line) for line in verdict.verdict_lines(session, 120, height)]
+        row = next(line for line in lines if line.startswith(" c1"))
+        assert not numbers(row.partition("│")[2].replace("%", "")) , row
+        before = [line for line in lines if line.startswith(" c0, built")]
+        assert bool(before) is (height == 40) and all(figure in line for line in before)
