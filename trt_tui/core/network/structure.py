@@ -253,7 +253,9 @@ class _Check:
             self._against(schema, node)
         known = _CONTRIB_ATTRIBUTES.get(node.op_type) if domain == "com.microsoft" else (
             schema.attributes if schema is not None else None)
-        for attribute in node.attribute if known is not None else ():
+        if known is None:
+            return
+        for attribute in node.attribute:
             if attribute.name not in known and not attribute.name.startswith("__"):
                 raise InputError(f"{self.file} has an attribute that its operator does not know",
                                  f"{_title(node)} has {attribute.name}, and ONNX Runtime refuses it",

@@ -108,7 +108,7 @@ class HelpPage(Dialog):
         """Moves the cursor of the list while words are typed."""
         choices = self.query_one(Choices)
         if way.startswith("page"):
-            (choices.action_page_down if way == "page_down" else choices.action_page_up)()  # type: ignore[no-untyped-call]
+            (choices.action_page_down if way == "page_down" else choices.action_page_up)()
         else:
             (choices.action_cursor_down if way == "down" else choices.action_cursor_up)()
 
