@@ -30,18 +30,21 @@ def write_atomic(path: Path | str, data: bytes | str) -> None:
 
 @dataclass(frozen=True)
 class _Pending:
-    """A file that is written and takes its place when the transaction ends."""
+    """A file that is written and takes its place when the transaction ends.
+
+    Attributes:
+        path: The target as it was named.
+        replaces: The target is there already.
+    """
 
     temporary: Path
     target: Path
     path: Path
-    mode: int | None
+    replaces: bool
 
     def commit(self) -> None:
-        """Replaces the target, whose permissions stay."""
+        """Puts the file in the place of the target."""
         with cannot_write(self.path):
-            if self.mode is not None:
-                os.chmod(self.temporary, self.mode & 0o7777)
             os.replace(self.temporary, self.target)
 
 
@@ -78,7 +81,7 @@ def file_transaction() -> Iterator[None]:
                     file.commit()
                 except BaseException:
                     for done in transaction.files[:number]:
-                        if done.mode is None:
+                        if not done.replaces:
                             _remove(done.target)
                     raise
     finally:
@@ -134,7 +137,9 @@ def atomic(path: Path | str) -> Iterator[BinaryIO]:
                 yield stream
                 stream.flush()
                 os.fsync(stream.fileno())
-            file = _Pending(temporary, target, path, mode)
+            if mode is not None:
+                os.chmod(temporary, mode & 0o7777)
+            file = _Pending(temporary, target, path, mode is not None)
             if (transaction := _transaction.get()) is None:
                 file.commit()
             else:
