@@ -318,6 +318,8 @@ def test_the_threshold_decides_the_exit_code_and_nothing_is_written_without_a_fa
     (["{a}", "{b}", "--model", "{model}", "--calib-cache", "c"], "would do nothing"),
     (["{a}", "{b}", "--model", "{model}", "-o", "p.json", "--config", "c", "--config", "d"], "one config"),
     (["{a}", "{b}", "--model", "{model}", "--force"], "would do nothing"),
+    (["{a}", "{b}", "--model", "{model}", "--script", "-"], "goes to a file"),
+    (["{a}", "{b}", "--model", "{model}", "-o", "-", "--json", "-"], "stdout"),
     (["{a}", "gone.json"], "does not exist"),
     (["{a}", "{b}", "--model", "{model}", "--script", "{a}"], "is read from"),
     (["{a}", "{b}:other"], "no runner other"),
