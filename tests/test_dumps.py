@@ -127,6 +127,28 @@ def test_channels_that_the_config_scales_are_no_difference(tmp_path, run):
     assert run("compare", first, second, "--model", model)[0] == 1
 
 
+def test_a_value_that_overflows_is_kept_in_fp32_where_it_is_read_too(tmp_path, run):
+    """Raising what makes it alone lets it overflow at the Cast in front of what reads it."""
+    b = Builder()
+    large = b.node("MatMul", ["x", b.kernel("w", (8, 8), 8)], name="m", output="large")
+    copied = b.node("Reshape", [large, b.weights.append(onnx.numpy_helper.from_array(np.int64([2, 8]), "to")) or "to"],
+                    name="r")
+    b.node("Softmax", [copied], name="s", output="y")
+    model, config, data = tmp_path / "net.onnx", tmp_path / "fix.json", tmp_path / "d.npz"
+    onnx.save(b.model([floats("x", 2, 8)], [floats("y", 2, 8)], name="net"), model)
+    x = np.random.default_rng(0).standard_normal((2, 8)).astype(np.float32) * 1e6
+    np.savez(data, x=x)
+    for name, value in (("a", 2e6), ("b", np.inf)):
+        np.savez(tmp_path / f"{name}.npz", large=np.full((2, 8), value), y=np.full((2, 8), 0.125))
+    assert run("compare", tmp_path / "a.npz", tmp_path / "b.npz", "--model", model, "-o", config)[0] == 1
+    network = open_network(model)
+    assert {"m", "s"} <= {layer for group in read_config(config, network).config.raised(network)
+                          for layer in network.group(group).layers}
+    code, out, _ = run("compare", model, "--data", data, "--config", config, "--layers", "none", "--json", "-")
+    runs = json.loads(out)["runs"]
+    assert runs["fp16"]["outputs"]["y"]["nan"] and not runs["config"]["outputs"]["y"]["nan"]
+
+
 @pytest.mark.parametrize("side", [0, 1])
 def test_nan_in_either_dump_is_the_first_difference(side, tmp_path, run):
     paths = [tmp_path / "a.npz", tmp_path / "b.npz"]
@@ -318,6 +340,8 @@ def test_the_threshold_decides_the_exit_code_and_nothing_is_written_without_a_fa
     (["{a}", "{b}", "--model", "{model}", "--calib-cache", "c"], "would do nothing"),
     (["{a}", "{b}", "--model", "{model}", "-o", "p.json", "--config", "c", "--config", "d"], "one config"),
     (["{a}", "{b}", "--model", "{model}", "--force"], "would do nothing"),
+    (["{a}", "{b}", "--model", "{model}", "--script", "-"], "goes to a file"),
+    (["{a}", "{b}", "--model", "{model}", "-o", "-", "--json", "-"], "stdout"),
     (["{a}", "gone.json"], "does not exist"),
     (["{a}", "{b}", "--model", "{model}", "--script", "{a}"], "is read from"),
     (["{a}", "{b}:other"], "no runner other"),

@@ -93,8 +93,9 @@ def compare(model: str, against: str | None, config_paths: tuple[str, ...], forc
 
     config_path = config_paths[0] if config_paths else None
     if check_sides(model, against, config_paths):
-        compare_dumps(Asked(model, str(against), threshold, top_k, stdout_for(json_path), script, output, config_path,
-                            force, options_of(network, 0, arguments) if network is not None else None))
+        options = options_of(network, 0, arguments) if network is not None else None
+        compare_dumps(Asked(model, str(against), threshold, top_k, stdout_for(json_path), stdout_for(script),
+                            stdout_for(output), config_path, force, options))
         return
     check_usage()
     json_path, markdown_path, junit_path = map(stdout_for, (json_path, markdown_path, junit_path))

@@ -14,7 +14,7 @@ import click
 
 from trt_tui.cli.places import check_places, write_outputs
 from trt_tui.cli.streams import print_table
-from trt_tui.cli.usage import given
+from trt_tui.cli.usage import given, one_on_stdout
 from trt_tui.errors import ExitCode, InputError
 
 if TYPE_CHECKING:
@@ -141,6 +141,9 @@ def compare_dumps(asked: Asked) -> None:
     from trt_tui.cli.headless import Writer, compared_dumps
     from trt_tui.core.precision import Precision
 
+    if asked.script == "-":
+        raise InputError("the script goes to a file", "it has others beside it, which it names", "Name it: fix.py.")
+    one_on_stdout({"--json": asked.json_path, "-o": asked.output})
     options = asked.options
     arguments = {"data": asked.first, "calib_data": asked.second,
                  "calib_cache": options.calib_cache if options is not None else None}
@@ -163,7 +166,7 @@ def compare_dumps(asked: Asked) -> None:
 def _show(asked: Asked, found: DumpsCompared) -> None:
     """Writes the record and prints the table."""
     write_outputs([(asked.json_path, lambda _: _record(found, asked.threshold, asked.options is not None))], None)
-    if asked.json_path != "-":
+    if "-" not in (asked.json_path, asked.output):
         print_table("\n".join(_table(found, asked)))
 
 
@@ -217,8 +220,8 @@ def _next_steps(asked: Asked, network: Outline, lacks_ranges: bool) -> list[str]
         if open_sizes and asked.options is not None and not asked.options.shapes:
             lines.append(f"add --shapes {open_sizes[0]}:MIN:OPT:MAX, since the network leaves sizes open and the "
                          "builder takes 1 for each.")
-    if asked.output is not None:
-        command = f"trt-tui {{}} {shlex.quote(str(network.path))} --config {shlex.quote(asked.output)}"
+    if asked.output not in (None, "-"):
+        command = f"trt-tui {{}} {shlex.quote(str(network.path))} --config {shlex.quote(str(asked.output))}"
         lines.append(f"{command.format('compare')} --data D shows what the config yields"
                      + (", and calibrates, since the config has no ranges." if lacks_ranges else "."))
         lines.append(f"{command.format('export')} --format onnx -o typed.onnx writes the network for TensorRT 10 and "

@@ -17,6 +17,7 @@ from trt_tui.core.data.stored import Member, reading
 from trt_tui.core.measure.comparison import Errors
 from trt_tui.core.measure.metrics import Sums
 from trt_tui.core.measure.reference import nothing_common
+from trt_tui.core.network.layers import Kind
 from trt_tui.core.network.network import FP16_MASK, Network
 from trt_tui.errors import InputError
 from trt_tui.words import first_few, plural, with_unit
@@ -47,6 +48,8 @@ class TensorErrors:
         over: The relative error is over the threshold.
         begins: It is, and at least twice that of what the tensor is computed from.
         group: The layers that TensorRT fuses around the one that makes it; "" without a network.
+        readers: The groups that read it, copies between left out, if it has NaN or infinities: a value beyond the range
+            of 16 bits overflows again where they read it.
         first_bad: Count of NaN and infinities in the first that the second does not have; `errors` counts the reverse.
         nan_in_both: Count of elements that are NaN in both, which nothing is said of.
         masked: Count of elements that are masks in both, which are no errors even where one of them is clamped.
@@ -63,6 +66,7 @@ class TensorErrors:
     over: bool
     begins: bool = False
     group: str = ""
+    readers: tuple[str, ...] = ()
     first_bad: int = 0
     nan_in_both: int = 0
     foreign: bool = False
@@ -223,8 +227,25 @@ def placed(found: Sequence[TensorErrors], network: Network | None, scaled: Colle
     for one in own:
         group = network.group_of(network.producer[one.name]) if one.name in network.producer else None
         before = [known[name] for name in _nearest(network, one.name, known)]
-        result.append(replace(one, begins=_begins(one, before), group=group.name if group is not None else ""))
+        result.append(replace(one, begins=_begins(one, before), group=group.name if group is not None else "",
+                              readers=_readers(network, one.name) if one.bad else ()))
     return [*result, *(replace(one, foreign=True) for one in found if not network.has_tensor(one.name))]
+
+
+def _readers(network: Network, tensor: str) -> tuple[str, ...]:
+    """The groups that compute with a tensor, through copies of it, in network order."""
+    found: set[str] = set()
+    stack, seen = [tensor], {tensor}
+    while stack:
+        for name in network.graph.readers.get(stack.pop(), ()):
+            layer, group = network.layer(name), network.group_of(name)
+            if group is not None and layer.kind is not Kind.COPY:
+                found.add(group.name)
+                continue
+            found |= {group.name} if group is not None else set()
+            stack += [output for output in layer.outputs if output not in seen]
+            seen.update(layer.outputs)
+    return tuple(group.name for group in network.groups if group.name in found)
 
 
 def _begins(one: TensorErrors, before: Sequence[float]) -> bool:
@@ -284,7 +305,7 @@ def _advice_on(over: Sequence[TensorErrors], found: Sequence[TensorErrors], firs
         sides = ((earliest.first_bad, first, second), (earliest.errors.bad, second, first))
         lines += [f"{one} has {count} NaN or Inf there that {other} has not." for count, one, other in sides if count]
         lines.append("Mostly that is a value that left the range of 16 bits, or a scale that is infinite. Keep that "
-                     "layer in FP32, or in BF16, which has the range of FP32.")
+                     "layer and those that read its result in FP32, or in BF16, which has the range of FP32.")
     elif earliest is found[0] and len(found) > 1:
         lines.append("It is the first tensor of both: the inputs may differ. Compare those first.")
     if len(begins) > 1 or begins and begins[0] is not earliest:
@@ -309,6 +330,10 @@ def _figure(one: TensorErrors) -> str:
 
 
 def groups_to_raise(found: Sequence[TensorErrors]) -> tuple[str, ...]:
-    """The groups that a fix keeps in FP32: where errors begin, else all that make a tensor over the threshold."""
+    """The groups that a fix keeps in FP32: where errors begin, else all that make a tensor over the threshold.
+
+    If only one of the dumps is finite there, also those that read it.
+    """
     over = [one for one in found if one.over and one.group]
-    return tuple(dict.fromkeys(one.group for one in [one for one in over if one.begins] or over))
+    return tuple(dict.fromkeys(
+        group for one in [one for one in over if one.begins] or over for group in (one.group, *one.readers)))
