@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from packaging.version import Version
 
 from tests import networks, nursery, standins
 from tests.driven import DrivenSession, isolate, save_mlp
@@ -23,7 +24,12 @@ from trt_tui.session.session import Session
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skips a test that holds what one release of TensorRT-RTX makes of a network where another is installed."""
+    """Skips what one release of TensorRT-RTX makes of a network, and what an older ONNX Runtime computes otherwise."""
+    for mark in item.iter_markers("onnxruntime"):
+        import onnxruntime  # after trt_tui, which turns its telemetry off
+
+        if Version(onnxruntime.__version__) < Version(mark.args[0]):
+            pytest.skip(f"ONNX Runtime {onnxruntime.__version__} is older than {mark.args[0]}")
     for mark in item.iter_markers("rtx"):
         if mark.args:
             trt = pytest.importorskip("tensorrt_rtx", reason="TensorRT-RTX is not installed")

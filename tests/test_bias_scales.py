@@ -110,6 +110,7 @@ def drawn(kind, seed, tiny, bias, backend, opened):
     return network, feeds, plain, {name: float(np.abs(plain[name]).max()) for name in network.activations}
 
 
+@pytest.mark.onnxruntime("1.31")
 @pytest.mark.parametrize("other", [FP16, FP32])
 @pytest.mark.parametrize("kind", ["Conv", "ConvTranspose", "Gemm", "MatMul"])
 @pytest.mark.parametrize(("seed", "tiny", "bias"), [(0, 2e-3, 2.0), (1, 1e-6, -1.5), (2, 1e-12, 0.7), (3, 1.0, 0.1)])

@@ -318,6 +318,7 @@ def test_a_transpose_in_fp16_before_a_matmul_loads_as_the_note_of_its_export_say
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.onnxruntime("1.31")
 @pytest.mark.parametrize(("opset", "other", "stored"), [
     (17, Precision.FP16, True), (17, Precision.FP32, True), (21, Precision.FP16, True), (23, Precision.FP32, True),
     (21, Precision.FP16, False), (23, Precision.FP32, False)])

@@ -50,6 +50,7 @@ def quantized(request, tmp_path):
     return path
 
 
+@pytest.mark.onnxruntime("1.31")
 def test_what_a_quantizer_wrote_runs_as_opened(quantized, backend):
     network = open_network(quantized)
     assert all(value.uses() or value.is_graph_output() for value in network.model.graph.initializers.values())

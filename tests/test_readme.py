@@ -9,11 +9,14 @@ from types import SimpleNamespace
 import numpy as np
 import onnx
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from tests import networks
 from trt_tui import demo
 
-TEXT = (Path(__file__).parents[1] / "README.md").read_text()
+ROOT = Path(__file__).parents[1]
+TEXT = (ROOT / "README.md").read_text()
 TOP = TEXT.split("\n## ", 1)[0]
 NUMPY = re.search(r"```python\n(.*?)```", TOP, re.S)[1]
 PRINTED = re.search(r"```\n\$ (trt-tui compare .*?)\n(.*?)```", TOP, re.S)
@@ -44,6 +47,32 @@ def test_compare_prints_what_is_shown(run, monkeypatch):
         one, other = (re.sub(r"Runtime [\d.]+ \w+", "Runtime", line) for line in (one, other))
         assert re.sub(r"~?[\d.#±]+", "", one).split() == re.sub(r"~?[\d.#±]+", "", other).split()
         assert figures(other) == pytest.approx(figures(one), rel=0.1, abs=1)
+
+
+def requirements(extra: str) -> list[Requirement]:
+    """What a checkout needs with an extra, as its metadata say."""
+    try:
+        import tomllib
+    except ModuleNotFoundError:  # Python 3.10
+        import tomli as tomllib
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return [*map(Requirement, project["dependencies"]), *map(Requirement, project["optional-dependencies"][extra])]
+
+
+@pytest.mark.parametrize("python", ["3.10", "3.11", "3.12", "3.13"])
+@pytest.mark.parametrize("extra", ["cpu", "test"])
+def test_the_readmes_commands_install_one_tested_version_of_each_requirement(extra, python):
+    lines = (ROOT / "tests" / "constraints.txt").read_text().splitlines()
+    pins = [Requirement(line) for line in lines if not line.startswith("#")]
+    pinned = {}
+    for pin in pins:
+        if pin.marker is None or pin.marker.evaluate({"python_version": python}):
+            assert re.fullmatch(r"==[^*,]+", str(pin.specifier)) and canonicalize_name(pin.name) not in pinned, pin
+            pinned[canonicalize_name(pin.name)] = str(pin.specifier).removeprefix("==")
+    for one in requirements(extra):
+        assert pinned[canonicalize_name(one.name)] in one.specifier, one
+    command, = (line for line in TEXT.splitlines() if f"'.[{extra}]'" in line and "-m venv" in line)
+    assert " -c tests/constraints.txt " in command
 
 
 @pytest.fixture
