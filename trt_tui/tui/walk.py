@@ -7,6 +7,7 @@ import msgspec
 import platformdirs
 
 from trt_tui.errors import InputError
+from trt_tui.files.budget import file_budget
 from trt_tui.files.reading import TEXT_BYTES, read_bytes
 from trt_tui.files.writing import write_atomic
 from trt_tui.session.session import Session
@@ -32,7 +33,7 @@ class Walk:
     def __init__(self, path: Path | None = None) -> None:
         self._path = path or Path(platformdirs.user_state_dir("trt-tui")) / "walk.json"
         self.step = 0
-        with contextlib.suppress(InputError, ValueError, OSError):
+        with contextlib.suppress(InputError, ValueError, OSError), file_budget(self._path):
             self.step = min(max(0, msgspec.json.decode(read_bytes(self._path, TEXT_BYTES), type=int)), len(STEPS))
 
     @property
