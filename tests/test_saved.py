@@ -1,7 +1,9 @@
+import json
 import os
+import tempfile
 import threading
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 
 from tests import networks
 from tests.driven import LocalSession, save_mlp
+from trt_tui.cli import recent
 from trt_tui.cli.recent import remember
 from trt_tui.core.moves.choice import Choice
 from trt_tui.core.moves.config import PrecisionConfig
@@ -96,6 +99,9 @@ def test_any_history_survives_its_file(past, current, future):
     (lambda text: text.replace('"/fc1/Gemm"', '"/fc9/Gemm"'), "the network has no group /fc9/Gemm"),
     (lambda text: text.replace('"target":"x"', '"target":"z"'), "the network has no tensor z"),
     (lambda text: text.replace("2.5", "-2.5"), "x cannot have the range -2.5"),
+    (lambda text: text.replace("2.5", "1e300"), "that FP32 holds"),
+    (lambda text: text.replace("2.5", "1e999"), ""), (lambda text: text.replace("2.5", "NaN"), ""),
+    (lambda text: text.replace('"reason":"user"', '"reason":' + "[" * 900 + "]" * 900), "Expected `str`"),
     (lambda text: text.replace('"kind":"range"', '"kind":"detour"'), 'kind "detour"'),
     (lambda text: text.replace('"amax":2.5', '"amax":"x"'), "Expected `float`")])
 def test_a_session_that_cannot_be_one_of_the_network_is_lost_with_a_word(store, tmp_path, damage, cause):
@@ -114,6 +120,54 @@ def test_a_session_that_cannot_be_one_of_the_network_is_lost_with_a_word(store, 
     assert len(second.lost) == 1 and str(path) in second.lost[0] and cause in second.lost[0], second.lost
     (kept_as,) = first.folder.glob("*.json*")
     assert kept_as.read_bytes() == content
+
+
+def test_half_a_character_in_a_path_does_not_stop_a_start(store, tmp_path):
+    first = store()
+    first.save(STRUCTURE, Saved.of(outline(), history(config("a")), ConfigNames(), ""))
+    first.release()
+    (path,) = first.folder.glob("*.json")
+    path.write_text(path.read_text().replace("/models/net.onnx", "\\ud800"))
+    again = store()
+    assert again.load(STRUCTURE, "/models/net.onnx").current.config() == config("a") and not again.lost
+
+
+JSON = st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4) | st.sampled_from(
+    ["\ud800", 1e300, -1, "int8", "fp32", "precision", "range", "x", "/fc1/Gemm"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(
+        ["target", "kind", "amax", "precision", "reason", "method", "quantized", "moves"]) | st.text(max_size=3), inner,
+        max_size=4), max_leaves=8)
+
+
+@given(st.sampled_from(["network", "past", "current", "future", "named_configs", "target", "note", "sha256",
+                        "version"]), JSON, st.booleans())
+def test_any_state_is_taken_up_or_lost_with_a_word(tmp_path_factory, key, value, within):
+    folder = tmp_path_factory.mktemp("state")
+    here = _mlp_outline()
+    first = SavedSessions(folder / "sessions")
+    first.save(STRUCTURE, Saved.of(here, history(config("/fc1/Gemm")), ConfigNames(), "sqnr>=20"))
+    first.release()
+    (saved,) = first.folder.glob("*.json")
+    record = json.loads(saved.read_bytes())
+    if within:
+        record["current"]["moves"] = [value]
+    else:
+        record[key] = value
+    saved.write_text(json.dumps(record))
+    second = SavedSessions(folder / "sessions")
+    taken = second.load(STRUCTURE, here.path, here)
+    second.release()
+    if taken is None:
+        assert len(second.lost) == 1
+    else:
+        Saved.of(here, taken.history(), taken.names(), taken.target)
+
+
+@cache
+def _mlp_outline():
+    with tempfile.TemporaryDirectory() as folder:
+        onnx.save(networks.mlp(), Path(folder) / "net.onnx")
+        return open_network(Path(folder) / "net.onnx").outline()
 
 
 def test_a_long_history_keeps_its_newest_steps():
@@ -312,3 +366,19 @@ def test_a_session_of_another_version_is_left_alone(store):
     assert one.load(STRUCTURE, "/models/net.onnx") is None and "version 3" in one.lost[0]
     one.save(STRUCTURE, Saved.of(outline(), history(config("b")), ConfigNames(), ""))
     assert '"version": 3' in path.read_text()
+
+
+@pytest.mark.parametrize("content", [b"[" * 5000, b'[{"folder": "\\ud800"}]', b"{}", b"\xff", b'[{"when": []}]'])
+def test_a_damaged_list_of_recent_sessions_is_kept_with_a_word(tmp_path, monkeypatch, capsys, content):
+    path = tmp_path / "recent.json"
+    monkeypatch.setattr(recent, "_place", lambda: path)
+    assert recent.recent() == [] and not capsys.readouterr().err
+    path.write_bytes(content)
+    assert recent.recent() == []
+    assert "recent sessions is damaged; it is kept as" in capsys.readouterr().err
+    assert (tmp_path / "recent.json.damaged").read_bytes() == content and not path.exists()
+
+
+def test_the_age_of_a_session_may_make_no_sense():
+    (line, _) = recent.listed([recent.Recent("/", [], "net.onnx", "c0", "PASS", -1e300)], 0.0)
+    assert "9999 days ago" in line

@@ -1,13 +1,20 @@
 """What controllers declare: actions with handlers, reasons and words, and the events they ask for."""
 
+import json
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from textual.widgets.option_list import Option
 
 from tests.screen import answered, make_app, opened, press, settle, status
 from trt_tui.jobs import events as ev
+from trt_tui.jobs import requests as rq
 from trt_tui.tui import keys
 from trt_tui.tui.controllers import ACTIONS, CONTROLLERS, DRAWN_ONLY
 from trt_tui.tui.controllers.controller import Controller
 from trt_tui.tui.screens.dialogs import Answered, Setting
+from trt_tui.tui.screens.help import HelpPage
 from trt_tui.tui.state.figures import BARRED
 from trt_tui.tui.widgets.choices import Choices, ConfigList
 from trt_tui.tui.widgets.lines import Lines
@@ -71,6 +78,8 @@ FILES = {
         "line 1: build needs a key; it keeps b", "line 2: that is no key; undo keeps z",
         "line 3: A is a part of an arrow key on a slow line; quit keeps q",
         "line 3: hyper+x is no key; stop keeps x"]),
+    "a key without a name": ('{"quit": "",\n"undo": "ctrl+", "stop": "+"}', {"stop": ("plus",)}, [
+        'line 1: "" is no key; quit keeps q', "line 2: ctrl+ is no key; undo keeps z"]),
     "no JSON": ('{"build": "f4",\n"undo" "f7"}', {}, ["line 2: it is no JSON; no key is taken from it"]),
     "no object": ("[1]", {}, ['line 1: it is to be an object: {"build": "f4"}']),
 }
@@ -88,6 +97,40 @@ def test_a_file_changes_keys_and_loses_none(tmp_path, name):
     for actions in keys.PLACES.values():
         names = [name for action in actions for name in table[action]]
         assert len(names) == len(set(names))
+
+
+_KEYS = st.recursive(st.none() | st.booleans() | st.floats() | st.text(max_size=6) | st.sampled_from(
+    ["", "+", "ctrl+", "++", "\ud800", "f1", "\x00"]), lambda inner: st.lists(inner, max_size=3), max_leaves=4)
+
+
+@given(st.dictionaries(st.sampled_from(list(keys.DEFAULTS)) | st.text(max_size=5), _KEYS, max_size=4) | _KEYS)
+@settings(max_examples=60, deadline=None)
+def test_no_file_of_keys_stops_a_start(tmp_path_factory, content):
+    path = tmp_path_factory.getbasetemp() / "any.json"
+    path.write_text(json.dumps(content))
+    table, _ = keys.read(path)
+    assert table.keys() == keys.DEFAULTS.keys() and all(table.values())
+
+
+def test_a_file_of_keys_that_is_nested_deep_is_told(tmp_path):
+    path = tmp_path / "keys.json"
+    path.write_text("[" * 5000)
+    assert keys.read(path) == (keys.DEFAULTS, [f"{path} cannot be read: it is nested too deep"])
+
+
+async def test_a_list_without_room_for_a_letter_takes_its_keys(tmp_path):
+    async with opened(tmp_path, (80, 24), held=(rq.Open,)) as (app, _, pilot):
+        await app.push_screen(HelpPage([]))
+        await pilot.pause()
+        choices = app.screen.query_one(Choices)
+        choices.set_options([Option(str(number)) for number in range(40)])
+        choices.highlighted = 0
+        await pilot.resize_terminal(1, 24)
+        await pilot.pause()
+        assert not choices.scrollable_content_region
+        choices.action_page_down()
+        choices.action_page_up()
+        assert choices.highlighted == 0
 
 
 def test_dialogs_bind_what_the_table_has():

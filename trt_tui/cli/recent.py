@@ -17,6 +17,7 @@ import platformdirs
 from filelock import Timeout
 
 from trt_tui.errors import InputError
+from trt_tui.files.damaged import set_aside
 from trt_tui.files.folders import make_private
 from trt_tui.files.locking import locked
 from trt_tui.files.reading import TEXT_BYTES, read_bytes
@@ -32,6 +33,8 @@ PATIENCE_S = 5.0
 
 MOST = 9
 """Sessions that are listed."""
+_MAX_AGE_S = 9999 * 86400.0
+"""Age that is told of an older session, and of one whose time makes no sense."""
 
 
 class Recent(msgspec.Struct, frozen=True):
@@ -59,10 +62,22 @@ class Recent(msgspec.Struct, frozen=True):
 
 
 def recent() -> list[Recent]:
-    """The sessions of late, newest first; none where the list is missing or cannot be read."""
-    with contextlib.suppress(InputError, ValueError, OSError):
-        return msgspec.json.decode(read_bytes(_place(), TEXT_BYTES), type=list[Recent])[:MOST]
-    return []
+    """The sessions of late, newest first; none where the list is missing or cannot be read.
+
+    A damaged list is kept under another name, with a word.
+    """
+    path = _place()
+    try:
+        data = read_bytes(path, TEXT_BYTES)
+    except (InputError, OSError):
+        return []
+    try:
+        return msgspec.json.decode(data, type=list[Recent])[:MOST]
+    except (ValueError, RecursionError):  # msgspec's errors are ValueErrors
+        kept = set_aside(path)
+        click.echo(f"Warning: the list of recent sessions is damaged{f'; it is kept as {kept}' if kept else ''}.",
+                   err=True)
+        return []
 
 
 def remember(session: Session, arguments: list[str]) -> None:
@@ -115,6 +130,7 @@ def listed(sessions: list[Recent], now: float) -> list[str]:
 
 
 def _age(seconds: float) -> str:
+    seconds = min(max(0.0, seconds), _MAX_AGE_S)
     days = int(seconds // 86400)
     return "just now" if seconds < 10 else f"{plural(days, 'day') if days else duration(seconds)} ago"
 

@@ -23,6 +23,7 @@ from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.network.layers import Outline
 from trt_tui.core.precision import FLOATS, OFFERED, Precision
 from trt_tui.errors import InputError
+from trt_tui.files.damaged import set_aside
 from trt_tui.files.folders import make_private
 from trt_tui.files.reading import TEXT_BYTES, read_bytes
 from trt_tui.files.writing import write_atomic
@@ -291,15 +292,9 @@ def _encoded(saved: Saved) -> bytes:
 
 def _set_aside(path: Path, error: Exception) -> str:
     """Renames a damaged session, so that it is neither read nor written again; says so."""
-    marks = ("", *(f"-{number}" for number in range(2, MOST_SESSIONS)))
-    places = (path.with_name(f"{path.name}.damaged{mark}") for mark in marks)
-    kept = next((place for place in places if not place.exists()), None)
     said = f"The session saved in {path} is damaged and cannot be taken up"
-    with contextlib.suppress(OSError):
-        if kept is not None:
-            path.rename(kept)
-            return f"{said}; it is kept as {kept.name}: {error}."
-    return f"{said}: {error}."
+    kept = set_aside(path)
+    return f"{said}; it is kept as {kept.name}: {error}." if kept is not None else f"{said}: {error}."
 
 
 def _base(structure: str) -> str:

@@ -7,6 +7,7 @@ import msgspec
 import platformdirs
 
 from trt_tui.errors import InputError
+from trt_tui.files.budget import file_budget
 from trt_tui.files.folders import make_private
 from trt_tui.files.reading import TEXT_BYTES, read_bytes
 from trt_tui.files.writing import write_atomic
@@ -37,7 +38,7 @@ class Walk:
     def __init__(self, path: Path | None = None) -> None:
         self._path = path or Path(platformdirs.user_state_dir("trt-tui")) / "walk.json"
         self.over = False
-        with contextlib.suppress(InputError, ValueError, OSError):
+        with contextlib.suppress(InputError, ValueError, OSError), file_budget(self._path):
             self.over = msgspec.json.decode(read_bytes(self._path, TEXT_BYTES), type=int) >= len(STEPS)
 
     def exported(self, session: Session) -> bool:
