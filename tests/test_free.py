@@ -127,6 +127,7 @@ def test_channels_that_something_else_reads_are_not_scaled(form, why, opened):
     assert found.no_smooth and why in found.no_smooth and not found.reads
 
 
+@pytest.mark.onnxruntime("1.31")
 @pytest.mark.parametrize(("form", "quantized", "other", "kinds"), [
     ({}, INT8, FP16, ("rewrite",)), ({}, INT8, FP16, ("smooth",)), ({}, INT8, FP16, ("bias",)),
     ({}, INT8, FP32, EVERY), ({}, FP16, FP16, EVERY),
