@@ -11,17 +11,22 @@ import pytest
 from tests import networks
 from tests.fuzz import repeats
 from tests.refusals import refused
+from tests.screen import opened, press, settle, status
 from trt_tui.core.engines.inspector import read_inspector
 from trt_tui.core.engines.listing import read_listing
 from trt_tui.core.importers.reading import read_any
 from trt_tui.core.importers.shell import shell_words
 from trt_tui.core.importers.trtexec import _fits
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.file import config_text
 from trt_tui.core.moves.keeping import matched
 from trt_tui.core.network.network import open_network
 from trt_tui.errors import InputError
 from trt_tui.files import budget
 from trt_tui.files.budget import reading_budget
 from trt_tui.files.limited_yaml import read_yaml
+from trt_tui.jobs import requests as rq
+from trt_tui.tui.controllers import filtering
 
 SPENT = "takes too much time or memory"
 
@@ -178,3 +183,37 @@ def test_generated_repeats_are_read_or_refused(tmp_path):
     counts, wrong = repeats.run(cases, 3, tmp_path)
     assert not wrong, "\n".join(wrong)
     assert sum(counts.values()) == cases
+
+
+@pytest.mark.parametrize("depth", [100, 900, 5000])
+def test_evidence_that_is_nested_deep_is_refused(network, tmp_path, depth):
+    text = config_text(network, PrecisionConfig(), evidence={"x": "HERE"}, sha256="")
+    (tmp_path / "precision.json").write_text(text.replace('"HERE"', "[" * depth + "]" * depth))
+    with refused(title="precision.json", cause="nested too deep"):
+        read_any(tmp_path / "precision.json", network)
+    (tmp_path / "precision.json").write_text(text.replace('"HERE"', "[" * 40 + "]" * 40))
+    assert read_any(tmp_path / "precision.json", network).evidence
+
+
+@pytest.mark.parametrize("text", ["(" * 5000, "[" * 5000, "x = " + "-" * 5000 + "1", "x = a" + ".a" * 5000,
+                                  script("for layer in network:", "    layer.precision = " + "f(" * 180 + ")" * 180)])
+def test_a_script_that_is_nested_deep_is_refused(network, tmp_path, text):
+    (tmp_path / "s.py").write_text(text)
+    with refused(title="s.py"):
+        read_any(tmp_path / "s.py", network)
+
+
+def test_an_output_that_a_layer_does_not_have_is_not_read(network, tmp_path):
+    (tmp_path / "s.py").write_text(script(SETS[0], "    layer.get_output(-5).dynamic_range = (-1, 1)", SETS[1]))
+    loaded = read_any(tmp_path / "s.py", network)
+    assert any("get_output" in warning for warning in loaded.warnings)
+
+
+async def test_a_filter_that_takes_too_long_is_told(tmp_path, quick, monkeypatch):
+    monkeypatch.setattr(filtering, "MAX_FILTER_S", 0.2)
+    async with opened(tmp_path, held=(rq.Compare,)) as (_, main, pilot):
+        monkeypatch.setattr(main.desk.listing.model, "words_of", lambda row: "a" * 40 + "b")
+        await press(pilot, "slash")
+        main.desk.filter.value = "/(a+)+$/"
+        await settle(pilot)
+        assert "Type a simpler pattern" in status(main) and main.desk.listing.matches is None

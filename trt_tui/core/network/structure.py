@@ -252,11 +252,9 @@ class _Check:
         if schema is not None:
             self._against(schema, node)
         known = _CONTRIB_ATTRIBUTES.get(node.op_type) if domain == "com.microsoft" else (
-            schema.attributes if schema is not None else None)
-        if known is None:
-            return
+            frozenset(schema.attributes) if schema is not None else None)
         for attribute in node.attribute:
-            if attribute.name not in known and not attribute.name.startswith("__"):
+            if known is not None and attribute.name not in known and not attribute.name.startswith("__"):
                 raise InputError(f"{self.file} has an attribute that its operator does not know",
                                  f"{_title(node)} has {attribute.name}, and ONNX Runtime refuses it",
                                  "Remove the attribute, or export the network again.")
