@@ -1,5 +1,6 @@
 """trt_tui.cli.recent and trt_tui.session.saved: what two programs on one network leave for `trt-tui` to open again."""
 
+import json
 import sys
 
 import pytest
@@ -71,3 +72,24 @@ def test_what_is_opened_again_names_its_session(tmp_path, monkeypatch):
     recent.offer([one])
     assert started[0][0] == sys.executable and started[0][-3:] == ["demo", "--session", "abc-2"]
     assert SavedSessions(tmp_path, "abc-2").wanted == "abc-2"
+
+
+def test_an_entry_has_no_argument_that_opens_another_session(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    session = opened(tmp_path)
+    change(session, 0)
+    session.close()
+    for typed in (["--session", "abc-2"], ["--session=abc-2"], ["--new"], ["--session"]):
+        recent.remember(session, ["net.onnx", "--samples", "4", *typed])
+        one, = recent.recent()
+        assert one.arguments == ["net.onnx", "--samples", "4"]
+
+
+@pytest.mark.parametrize("damaged", [{"folder": "/a\0b"}, {"arguments": ["a\0b"]}, {"session": "a\0b"}])
+def test_a_list_with_a_path_that_no_system_takes_is_damaged(tmp_path, monkeypatch, capsys, damaged):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    place = tmp_path / "trt-tui" / "recent.json"
+    place.parent.mkdir()
+    one = {"folder": "/", "arguments": [], "network": "n", "config": "c", "outcome": "o", "when": 0.0, **damaged}
+    place.write_text(json.dumps([one]))
+    assert recent.recent() == [] and not place.exists() and "is damaged; it is kept as" in capsys.readouterr().err

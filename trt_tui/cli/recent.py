@@ -72,7 +72,10 @@ def recent() -> list[Recent]:
     except (InputError, OSError):
         return []
     try:
-        return msgspec.json.decode(data, type=list[Recent])[:MOST]
+        listed = msgspec.json.decode(data, type=list[Recent])
+        if any("\0" in text for one in listed for text in (one.folder, one.session, *one.arguments)):
+            raise ValueError("no path and no argument has a NUL")
+        return listed[:MOST]
     except (ValueError, RecursionError):  # msgspec's errors are ValueErrors
         kept = set_aside(path)
         click.echo(f"Warning: the list of recent sessions is damaged{f'; it is kept as {kept}' if kept else ''}.",
@@ -110,11 +113,15 @@ def _same(one: Recent, other: Recent) -> bool:
 
 
 def _typed(arguments: list[str]) -> list[str]:
-    """Returns arguments without the name of a session."""
-    if "--session" not in arguments:
-        return arguments
-    place = arguments.index("--session")
-    return [*arguments[:place], *arguments[place + 2:]]
+    """Returns arguments without the name of a session and without ``--new``, which would not open it again."""
+    rest = iter(arguments)
+    typed = []
+    for one in rest:
+        if one == "--session":
+            next(rest, None)
+        elif one != "--new" and not one.startswith("--session="):
+            typed.append(one)
+    return typed
 
 
 def listed(sessions: list[Recent], now: float) -> list[str]:
