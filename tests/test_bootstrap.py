@@ -22,7 +22,7 @@ from trt_tui.core.measure.comparison import OutputErrors, Verdict
 from trt_tui.core.measure.metrics import sample_sums
 from trt_tui.core.measure.scoring import Scoring
 from trt_tui.core.measure.target import parse_target
-from trt_tui.core.measure.user_metric import MetricResult
+from trt_tui.core.measure.user_metric import Metric
 from trt_tui.core.runner import TensorInfo
 from trt_tui.errors import InputError
 
@@ -153,16 +153,16 @@ def scoring(tmp_path):
     samples = load_samples(str(tmp_path / "data.npz"), [TensorInfo("x", np.dtype(np.float32), ("n", 5))], batch=4)
 
     class Mean:
-        name, calls = "mean", 0
+        path, calls = tmp_path / "mean.py", 0
 
         def __call__(self, outputs, labels):
             Mean.calls += 1
             chosen = outputs["y"][labels["label"] == 1]
             if not len(chosen):
                 raise InputError("none of the class")
-            return MetricResult(float(chosen.mean()), {})
+            return float(chosen.mean())
 
-    return Scoring(Mean(), samples, ["y"], lambda feed: {"y": REFERENCE[4 * feed:4 * feed + 4]}), Mean
+    return Scoring(Metric(Mean()), samples, ["y"], lambda feed: {"y": REFERENCE[4 * feed:4 * feed + 4]}), Mean
 
 
 def test_a_metric_is_drawn_with_its_labels_and_held_against_fp32_draw_by_draw(scoring):

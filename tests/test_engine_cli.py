@@ -254,7 +254,7 @@ def compared(command, mlp):
 def told(tmp_path) -> list[dict]:
     """What the engines in the cache were told."""
     paths = (tmp_path / "cache" / "trt-tui" / "engines").glob("*/*")
-    return [standins.header(path.read_bytes())["config"] for path in paths]
+    return [standins.cached_header(path)["config"] for path in paths]
 
 
 def rungs(run: dict) -> list[str]:

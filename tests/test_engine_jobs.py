@@ -55,7 +55,7 @@ def failure(driven: DrivenSession, config: PrecisionConfig) -> ev.Failed | ev.Di
 
 def headers(folder: Path) -> list[dict]:
     """What the engines in the cache say of themselves."""
-    return [standins.header(path.read_bytes()) for path in (folder / "cache" / "trt-tui" / "engines").glob("*/*")]
+    return [standins.cached_header(path) for path in (folder / "cache" / "trt-tui" / "engines").glob("*/*")]
 
 
 def phases(events: list[ev.Event]) -> list[str]:

@@ -89,7 +89,7 @@ def test_a_full_disk_loses_nothing_that_was_there(run, mlp, tmp_path, words):
 
 
 @pytest.mark.parametrize(("words", "kib", "fails_at"), [
-    ("export --format bundle --for 10 --precision int8 -o", 28, "out.onnx/inputs.json"),
+    ("export --format bundle --for 10 --precision int8 -o", 28, "out.onnx/"),
     ("export --format subgraph --from x --to y --precision int8 -o", 8, "out.onnx/"),
     ("compare --layers none --save-outputs", 4, "out.onnx"),
 ])

@@ -67,6 +67,7 @@ async def test_hostile_names_are_drawn_where_they_belong(tmp_path, monkeypatch, 
         app.deliver(ev.Failed(1, f"title {NAMES[0]}", "\n".join(NAMES), NAMES[3]))
         await settle(pilot)
         await look()
+        await look("o")
         assert r"\x1b]0;owned\x07one" in "".join(seen) and "\x1b" not in app.clipboard
         await look("y")
         copied.append(app.clipboard)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests import local
+from tests import local, standins
 from tests.driven import LocalSession
 from tests.standins.null import NullBackend, NullBuilder
 from trt_tui.core.runner import Backend, EngineBackend, EngineRunner
@@ -28,7 +28,7 @@ def test_it_is_a_backend_and_builds_engines(tmp_path, measured_before):
     session.build()
     built = session.rest().results[session.config].engine
     path = next((tmp_path / "engines").glob("*/*"))
-    with NullBuilder().load_engine(path.read_bytes()) as engine:
+    with NullBuilder().load_engine(standins.cached_engine(path)) as engine:
         assert isinstance(engine, EngineRunner)
     assert session.results.fp32_engine.verdict.worst[1].errors.max_abs < 1e-5  # what pieces hand on is in FP32
     assert built.verdict.worst[1].errors.sqnr_db == pytest.approx(

@@ -27,7 +27,7 @@ from trt_tui.jobs.client import log_path
 from trt_tui.session.history import ConfigNames, History
 from trt_tui.session.saved import HISTORY_LIMIT, Saved, SavedSessions
 from trt_tui.session.saving import Saver
-from trt_tui.tui.walk import Walk
+from trt_tui.tui import walk
 
 STRUCTURE = "a" * 64
 CHOICES = st.builds(Choice, st.sampled_from([Precision.FP32, Precision.FP16, Precision.INT8]), st.text(max_size=8))
@@ -189,14 +189,15 @@ def test_the_same_file_is_written_again_after_loading(store):
     assert len(list(again.folder.glob("*.json"))) == 1
 
 
-def test_only_the_owner_reads_what_is_kept_of_sessions(tmp_path):
+def test_only_the_owner_reads_what_is_kept_of_sessions(tmp_path, monkeypatch):
     """Sessions with their locks, the list of recent ones, the steps of the walk, the log of the background process."""
     before = os.umask(0)
     try:
         session = LocalSession(save_mlp(tmp_path), tmp_path).settled()
         session.close()
         remember(session, ["mlp.onnx"])
-        Walk()._go(1)
+        monkeypatch.setattr(walk, "is_confirmed", lambda session: True)
+        assert walk.Walk().exported(session)
         with client._log() as log:
             log.write(b"printed")
     finally:

@@ -153,6 +153,9 @@ def test_the_main_job(shell, tmp_path):
     config = json.loads(written.read_text())
     raised = {name for move in config["moves"] if move.get("precision") == "fp32" for name in move["layers"]}
     assert {"/enc1/widen/conv/Conv", "/enc1/residual/depthwise/conv/Conv"} <= raised
+    one.wait_for("enter closes this")
+    one.keys("Enter")
+    until(lambda: "enter closes this" not in one.screen, "closed the dialog", lambda: one.screen)
     one.keys("q")
     one.wait_for("code 0")
 

@@ -179,6 +179,6 @@ def test_a_cache_goes_before_the_ranges_of_a_config_which_fill_it(run, tmp_path)
 @pytest.mark.parametrize(("command", "option"), [
     *(("compare", option) for option in ("--samples", "--batch", "--seed", "--builds", "--workspace", "--top-k")),
     ("app", "--whatif-samples"), ("search", "--max-builds"), ("search", "--max-fp32")])
-def test_every_number_has_a_bound(run, command, option):
-    code, out, err = run(*([command] if command != "app" else []), "none.onnx", option, 10**30)
+def test_every_number_has_a_bound(run, mlp, command, option):
+    code, out, err = run(*([command] if command != "app" else []), mlp.model, option, 10**30)
     assert code == 2 and not out and "is not in the range" in err and option in err

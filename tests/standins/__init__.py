@@ -16,6 +16,7 @@ network was asked for.
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
 import os
 import sys
@@ -158,6 +159,16 @@ def header(engine: bytes) -> dict:
     from tests.standins.engine import unpack
 
     return unpack(bytes(engine))[0]
+
+
+def cached_engine(path: Path) -> bytes:
+    """An engine in the cache of engines, without the checksum in front of it."""
+    return path.read_bytes()[hashlib.sha256().digest_size:]
+
+
+def cached_header(path: Path) -> dict:
+    """The `header` of an engine in the cache of engines."""
+    return header(cached_engine(path))
 
 
 def environment(release: str) -> dict[str, str]:
