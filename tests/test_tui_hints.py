@@ -101,7 +101,7 @@ async def test_a_stopped_comparison_is_not_called_final(tmp_path):
 def test_every_hint_of_many_configs_names_a_row_that_can_be_raised(tmp_path, measured_before):
     session = local.measured(tmp_path)
     model = TreeModel(session.outline)
-    for group in (None, *session.outline.groups[::5]):
+    for group in (None, *session.outline.groups[::12]):
         if group is not None:
             session.toggle([group])
             session.rest()
