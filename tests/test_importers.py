@@ -12,6 +12,7 @@ from trt_tui.core.calibration.cache import write_cache
 from trt_tui.core.exporters import production
 from trt_tui.core.importers.reading import read_any
 from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.file import config_text
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
@@ -115,6 +116,12 @@ def test_what_cannot_be_read_is_refused(network, tmp_path, monkeypatch, name, te
     with pytest.raises(InputError) as refused:
         read(network, tmp_path, name, text)
     assert title in refused.value.title and said in str(refused.value) and not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("name", ["a.sh", "a.yaml", "a.txt", "a.py", "a"])
+def test_a_config_is_known_by_its_content(network, tmp_path, name):
+    config = PrecisionConfig.uniform(INT8).with_groups([network.groups[0]], FP16)
+    assert read(network, tmp_path, name, config_text(network, config)).config == config
 
 
 def test_names_that_are_not_there_are_left_out_by_force(network, tmp_path):

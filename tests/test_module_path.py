@@ -161,3 +161,15 @@ def test_a_helper_that_an_installed_module_hides_is_named(tmp_path, code):
     with pytest.raises(InputError) as told:
         UserFunction(tmp_path / "script.py", "metric")
     assert told.value.next_step.startswith(f"Rename {tmp_path / 'click.py'}: an installed module has the same name")
+
+
+def test_a_module_of_the_current_folder_is_named_with_what_has_it_searched(tmp_path, monkeypatch):
+    scripts = tmp_path / "scripts"
+    scripts.mkdir()
+    (scripts / "script.py").write_text("from ours_of_here.deep import metric")
+    (tmp_path / "ours_of_here").mkdir()
+    (tmp_path / "ours_of_here" / "deep.py").write_text("def metric(): ...")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError) as told:
+        UserFunction(scripts / "script.py", "metric")
+    assert told.value.next_step.startswith(f"Set PYTHONPATH to {tmp_path}: the current folder has ours_of_here")

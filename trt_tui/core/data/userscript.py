@@ -116,13 +116,19 @@ def _use_modules_of(folder: Path) -> None:
     sys.modules.update(_imported.setdefault(folder, {}))
 
 
-def _rename_advice(error: BaseException, folder: Path) -> str:
-    """Returns what to do about a helper of a script that an installed module of the same name replaces, "" if none."""
+def _import_advice(error: BaseException, folder: Path) -> str:
+    """Returns what to do about a failed import, "" if nothing is known.
+
+    A helper of a script may have the name of an installed module, which replaces it, or be in the current folder, which
+    is not searched.
+    """
     if isinstance(error, ImportError):
         name = error.name
     else:
         name = getattr(error.obj, "__name__", None) if isinstance(error, AttributeError) else None
     name = str(name or "").partition(".")[0]
+    if isinstance(error, ModuleNotFoundError) and any(os.path.exists(place) for place in (f"{name}.py", name)):
+        return f"Set PYTHONPATH to {os.getcwd()}: the current folder has {name}, and is not searched without that."
     if name not in sys.modules or _is_own(name, folder):
         return ""
     helper = next((path for path in (folder / f"{name}.py", folder / name) if path.exists()), None)
@@ -225,7 +231,7 @@ class UserFunction:
         except (KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:  # a script may end the program, or raise exceptions of its own
-            next_step = _rename_advice(error, self.path.parent) or f"Correct {self.path}."
+            next_step = _import_advice(error, self.path.parent) or f"Correct {self.path}."
             raise InputError(title, self._describe(error), next_step) from error
         finally:
             _running.folder = outer

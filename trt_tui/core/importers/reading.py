@@ -59,7 +59,7 @@ def _read(path: Path, network: Network, force: bool, sha256: str | None) -> Load
         asked = read_script(text, network, path)
     if asked is not None:
         return placed(asked, network, path.name, force=force)
-    if path.suffix.lower() in (".yaml", ".yml", ".sh", ".txt", ".md"):
+    if path.suffix.lower() in (".yaml", ".yml", ".sh", ".txt", ".md") and not text.lstrip().startswith("{"):
         raise InputError(f"{path.name} is none of the files that --config takes", f"it takes {TAKEN}",
                          "Name one of them.")
     return read_config(path, network, force=force, sha256=sha256)
