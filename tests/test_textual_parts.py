@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import gc
 import importlib.util
 import inspect
 import os
@@ -16,6 +17,7 @@ from unittest.mock import Mock
 import pytest
 from textual.filter import Monochrome, NoColor
 from textual.geometry import Region
+from textual.screen import ModalScreen
 from textual.strip import Strip
 
 import trt_tui.tui
@@ -112,6 +114,30 @@ def test_the_app_is_imported_without_the_compositor(monkeypatch):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     assert module.CompositorUpdate is object and not module.is_update(SimpleNamespace(strips=[], region=None))
+
+
+async def test_what_closed_dialogs_looked_like_is_forgotten():
+    from textual._styles_cache import StylesCache
+
+    def count() -> int:
+        gc.collect()
+        return sum(type(one) is StylesCache for one in gc.get_objects())
+
+    app = textual_parts.DrawingApp()
+    async with app.run_test() as pilot:
+        counts = []
+        for _ in range(3):
+            await app.push_screen(ModalScreen())
+            await pilot.pause()
+            await app.pop_screen()
+            await pilot.pause()
+            counts.append(count())
+    assert counts[0] == counts[-1]
+
+
+def test_a_cache_of_another_shape_is_left_alone(monkeypatch):
+    monkeypatch.setattr(textual_parts, "_styles_cache", None)
+    textual_parts.forget_drawn_widgets()
 
 
 def test_a_driver_without_a_stream_of_its_own_has_standard_error_led_to_it(monkeypatch):

@@ -10,6 +10,7 @@ Private part                              Without it
 `textual._compositor`, `App._display`     Textual writes whole widgets, more than what differs.
 `LinuxDriver._file`                       Standard error is what is drawn on, so it leads to standard output.
 `LinuxDriver._get_terminal_size`          A terminal of unknown size is laid out anew after each painting.
+`textual._styles_cache`                   Up to 1,024 drawn widgets of closed dialogs stay in memory.
 ========================================  ============================================================================
 """
 
@@ -24,6 +25,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.console import RenderableType
 from textual.app import App
+from textual.await_complete import AwaitComplete
 from textual.drivers.linux_driver import LinuxDriver
 from textual.geometry import Region
 from textual.screen import Screen
@@ -40,6 +42,10 @@ else:
         _compositor = importlib.import_module("textual._compositor")
     CompositorUpdate = getattr(_compositor, "CompositorUpdate", object)
 
+_styles_cache: Any = None
+with contextlib.suppress(ImportError):
+    _styles_cache = importlib.import_module("textual._styles_cache")
+
 _FIELDS = {"LayoutUpdate": ("strips", "region"), "ChopsUpdate": ("spans", "chops", "chop_ends")}
 """The updates of the screen whose pieces are known, with what is read of each."""
 
@@ -48,6 +54,14 @@ def fire_late(timer: Timer) -> None:
     """Has a timer fire although it is overdue when Textual looks at it for the first time."""
     if hasattr(timer, "_skip"):
         timer._skip = False  # read once its task begins to run
+
+
+def forget_drawn_widgets() -> None:
+    """Empties a cache of colours that keeps all drawn lines of the widgets that asked for them, removed ones too."""
+    cache = getattr(_styles_cache, "StylesCache", None)
+    clear = getattr(getattr(cache, "get_inner_outer", None), "cache_clear", None)
+    if clear is not None:
+        clear()
 
 
 def is_update(renderable: object) -> bool:
@@ -84,6 +98,11 @@ class DrawingApp(App[T]):
     def to_draw(self, renderable: RenderableType | None) -> Any:
         """Returns what is drawn in place of an update."""
         return renderable
+
+    def pop_screen(self) -> AwaitComplete:
+        """Implements `App.pop_screen`, and has Textual forget what the widgets of closed dialogs looked like."""
+        forget_drawn_widgets()
+        return super().pop_screen()
 
     def _display(self, screen: Screen[Any], renderable: RenderableType | None) -> None:
         super()._display(screen, self.to_draw(renderable))

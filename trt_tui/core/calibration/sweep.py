@@ -17,6 +17,7 @@ from trt_tui.core.data.fitted import fitted
 from trt_tui.core.data.samples import Samples
 from trt_tui.core.hands import Errand, Hands, Here
 from trt_tui.core.network.naming import name_of
+from trt_tui.core.network.small_layers import has_many_small_layers, release_memory
 from trt_tui.core.network.unused import drop_unused
 from trt_tui.core.runner import Backend, Runner
 from trt_tui.errors import InputError, OutOfMemoryError
@@ -137,8 +138,12 @@ class Probe:
         """A runner of what the outputs need for these samples: a network may hold plugins behind it that no library
         was given for."""
         drop_unused(self.model)
+        small = has_many_small_layers(self.model.graph)
+        if small:
+            release_memory()
         try:
-            return fitted(backend, self.model, samples, more=self._more, lean=True)
+            return fitted(backend, self.model, samples, more=self._more, lean=True,
+                          optimize=not small)
         except OutOfMemoryError:
             raise
         except InputError:  # where two Convs are added, ONNX Runtime's fusions can lose one that is an output too

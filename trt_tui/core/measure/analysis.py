@@ -28,8 +28,12 @@ from trt_tui.core.measure.sample_dependence import SampleDependence, measure_dep
 from trt_tui.core.measure.simulation import Simulation
 from trt_tui.core.measure.tally import Tally
 from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.small_layers import has_many_small_layers
 
 T = TypeVar("T")
+
+MAX_FEEDS_MEASURED_FIRST = 16
+"""With more feeds the first values of a network of many small layers do not wait for the magnitudes of all."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,9 @@ class Analysis(Simulation):
         tally = self.tally(indices)
         runs = self._runs(config, ranges, indices, compared=True)
         with closing(self._measuring_for(config, indices)) as measuring:
+            if len(indices) <= MAX_FEEDS_MEASURED_FIRST and has_many_small_layers(self.network.model.graph):
+                for _ in measuring:  # its session is freed before that of the runs is made
+                    pass
             for done, (index, (result, sums)) in enumerate(zip(indices, runs, strict=True), 1):
                 tally.add(index, result, sums)
                 verdict = tally.verdict(with_metric=done in (1, len(indices)))

@@ -149,7 +149,7 @@ class _Tables:
         self._offer = offer
         self._configs, self._ranges = configs, ranges
         self._padded, self._isolated = padded, isolated
-        self._forms = Forms(analysis.backend, analysis.samples, "errors at the groups")
+        self._forms = Forms(analysis.backend, analysis.samples, "errors at the groups", analysis.network)
         self._finite = True
         self._load()
 

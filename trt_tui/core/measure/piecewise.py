@@ -98,19 +98,16 @@ class Piecewise:
         self._size = self._runs = self.computed = 0
 
     @classmethod
-    def load(cls, backend: Backend, gated: Gated) -> Runner:
-        """Loads a gated graph, in pieces where it can be cut."""
-        models = in_pieces(gated)
-        if len(models) == 1:
-            return backend.load(gated.model, lean=True)
+    def load(cls, backend: Backend, gated: Gated, *, optimize: bool = True) -> Runner:
+        """Loads a gated graph, in pieces if it can be cut; ``optimize`` as `Backend.load` takes it."""
         runners: list[Runner] = []
         try:
-            runners.extend(backend.load(model, lean=True) for model in models)
+            runners.extend(backend.load(model, lean=True, optimize=optimize) for model in in_pieces(gated))
         except BaseException:
             for runner in runners:
                 runner.close()
             raise
-        return cls(gated, runners)
+        return cls(gated, runners) if len(runners) > 1 else runners[0]
 
     def anew(self, inputs: Collection[str]) -> float:
         """Which part of a run is computed anew where only these inputs differ from a run that is kept: pieces cost

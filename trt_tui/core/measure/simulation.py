@@ -94,7 +94,7 @@ class Simulation:
         self.sessions = 0
         self.level: Level | None = None
         self._magnitudes: dict[int, Magnitudes] = {}
-        self._forms = Forms(backend, samples, WHAT_IFS)
+        self._forms = Forms(backend, samples, WHAT_IFS, network)
         samples.portions.held_by(WHAT_IFS, self.unload)
         self._loaded: tuple[Gated, Runner] | None = None
         self._parts: dict[tuple[int, str], np.ndarray] = {}

@@ -97,10 +97,10 @@ class Constants:
         """Whether a constant lies beyond FP16, is no weight and scales or shifts no activation: -3.4e38 in front of a
         Softmax and the factor of (1 - mask), not a kernel, not what denormalises a result."""
         graph = self._graph
+        if not (graph.is_float(tensor) and float(self.amax(tensor)) > FP16_MAX):
+            return False  # before its readers are listed: thousands of layers may read one constant
         readers = [graph.by_name[name] for name in graph.consumers.get(tensor, ())]
-        if any(layer.op_type in ANCHORS for layer in readers):
-            return False
-        return graph.is_float(tensor) and float(self.amax(tensor)) > FP16_MAX and not self._scales(tensor, readers)
+        return not any(layer.op_type in ANCHORS for layer in readers) and not self._scales(tensor, readers)
 
     def _scales(self, tensor: str, readers: Sequence[Layer]) -> bool:
         """Whether a constant, all of it above zero, is only multiplied with, or added to, what products yield.

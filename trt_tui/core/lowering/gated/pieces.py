@@ -20,20 +20,22 @@ _ELEMENT_MACS, _LAYER_MACS = 50, 100_000
 """What an element of a result, and a layer, cost beside multiply-accumulates, in these."""
 
 
-def in_pieces(gated: Gated, count: int = PIECES) -> list[ir.Model]:
-    """The graph of a gated network as models that run in this order: each reads inputs of the graph and what earlier
-    ones yield, by name. One where it is too small to be cut, or what would be cut has no known type."""
+def in_pieces(gated: Gated, count: int = PIECES) -> Iterator[ir.Model]:
+    """Yields the graph of a gated network as models that run in this order: each reads inputs of the graph and what
+    earlier ones yield, by name. One where it is too small to be cut, or what would be cut has no known type.
+
+    Each is a copy that is made when it is asked for, so that they need not be in memory together."""
     model = gated.model
     static = _static(model.graph)
     nodes = [node for node in model.graph if node not in static]
     count = min(count, len(gated.gates) // GROUPS)
     cuts = _cuts(gated, nodes, count) if count > 1 else []
     if not cuts:
-        return [model]
+        yield model
+        return
     outputs = {id(value) for value in model.graph.outputs}
     bounds = list(zip([0, *cuts], [*cuts, len(nodes)], strict=True))
     needed = [_needed(nodes[start:stop], static) for start, stop in bounds]
-    found = []
     for place, (start, stop) in enumerate(bounds):
         made = [value for node in nodes[start:stop] for value in node.outputs]
         known = [node for node in static if any(id(value) in needed[place] for value in node.outputs)]
@@ -44,8 +46,7 @@ def in_pieces(gated: Gated, count: int = PIECES) -> list[ir.Model]:
                    or any(id(value) in later for later in needed[place + 1:])]
         view = ir.GraphView(given, yielded, nodes=[*known, *nodes[start:stop]], initializers=held,
                             opset_imports=dict(model.graph.opset_imports), name=f"piece {place}")
-        found.append(ir.Model(view.clone(), ir_version=model.ir_version))
-    return found
+        yield ir.Model(view.clone(), ir_version=model.ir_version)
 
 
 def _static(graph: ir.Graph) -> dict[ir.Node, None]:
