@@ -158,9 +158,9 @@ class OrtBackend(OnnxRuntimeBackend):
         super().__init__("cpu", threads=2)
         self.output_counts = []
 
-    def load(self, model, *, lean=False):
+    def load(self, model, **options):
         self.output_counts.append(len(model.graph.outputs))
-        return super().load(model, lean=lean)
+        return super().load(model, **options)
 
 
 NETWORK = """

@@ -1,6 +1,7 @@
 """trt_tui.module_path: no file of the current folder runs with a command; scripts import their own helpers."""
 
 import os
+import py_compile
 import subprocess
 import sys
 from pathlib import Path
@@ -140,6 +141,24 @@ def test_scripts_of_two_folders_have_helpers_of_one_name(tmp_path):
         functions.append(UserFunction(folder / "script.py", "metric"))
         assert {file.name for file in script_files(folder / "script.py")} == {"script.py", "helper.py", "deeper.py"}
     assert [function() for function in functions * 2] == [(1, 1, True), (2, 2, True)] * 2
+
+
+def test_bytecode_of_a_replaced_script_or_helper_is_not_run(tmp_path, monkeypatch):
+    """Python takes bytecode for current by the size and the time of the source alone."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    (tmp_path / "parts").mkdir()
+    files = [tmp_path / "helper.py", tmp_path / "parts" / "inner.py", tmp_path / "metric.py"]
+    for factor in (2, 3):
+        files[0].write_text(f"A = {factor}")
+        files[1].write_text(f"B = {factor}")
+        files[2].write_text("import helper\nfrom parts import inner\ndef f():\n    return "
+                            f"{factor}, helper.A, inner.B")
+        for file in files:
+            os.utime(file, (10**9, 10**9))
+            if factor == 2:
+                py_compile.compile(str(file))
+        assert UserFunction(files[2], "f")() == (factor,) * 3
+    assert len(list(tmp_path.rglob("*.pyc"))) == len(files), "none is written"
 
 
 def test_a_folder_that_was_on_the_path_before_stays_in_its_place(monkeypatch, tmp_path):

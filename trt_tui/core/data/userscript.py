@@ -3,6 +3,8 @@
 import contextlib
 import functools
 import hashlib
+import importlib.abc
+import importlib.machinery
 import importlib.util
 import os
 import re
@@ -105,8 +107,33 @@ def _is_own(name: str, folder: Path) -> bool:
     file = _file_of(sys.modules.get(name))
     if not file or name == "trt_tui" or name.startswith("trt_tui."):
         return False
-    inside = Path(file).is_relative_to(folder)
-    return inside and not {"site-packages", "dist-packages"} & set(Path(file).relative_to(folder).parts)
+    return _is_inside(file, folder)
+
+
+def _is_inside(path: str, folder: Path) -> bool:
+    """Returns True for a path in a folder, but not in a folder of installed packages."""
+    return (Path(path).is_relative_to(folder)
+            and not {"site-packages", "dist-packages"} & set(Path(path).relative_to(folder).parts))
+
+
+class _SourceLoader(importlib.machinery.SourceFileLoader):
+    """Compiles a script anew: Python knows by size and time alone whether bytecode is current."""
+
+    def path_stats(self, path: str) -> Mapping[str, Any]:
+        """Implements `importlib.abc.SourceLoader.path_stats`; the error stands for a file without usable bytecode."""
+        raise OSError
+
+
+_find_anew = importlib.machinery.FileFinder.path_hook(
+    (importlib.machinery.ExtensionFileLoader, importlib.machinery.EXTENSION_SUFFIXES),
+    (_SourceLoader, importlib.machinery.SOURCE_SUFFIXES))
+
+
+def _find_in_script_folders(path: str) -> importlib.abc.PathEntryFinder:
+    """Implements an entry of `sys.path_hooks` for the folders of scripts, installed packages aside."""
+    if any(_is_inside(path, folder) for folder in _imported):
+        return _find_anew(path)
+    raise ImportError(path)
 
 
 def _use_modules_of(folder: Path) -> None:
@@ -157,7 +184,9 @@ class UserFunction:
             raise missing_file(f"Script not found: {path}", path)
         regular(self.path, most=SCRIPT_BYTES)
         digest = hashlib.sha256(str(self.path).encode()).hexdigest()[:12]
-        module_spec = importlib.util.spec_from_file_location(f"trt_tui_user_{self.path.stem}_{digest}", self.path)
+        name_of_module = f"trt_tui_user_{self.path.stem}_{digest}"
+        module_spec = importlib.util.spec_from_file_location(
+            name_of_module, self.path, loader=_SourceLoader(name_of_module, str(self.path)))
         assert module_spec is not None and module_spec.loader is not None  # of a file that ends in .py there is one
         module = importlib.util.module_from_spec(module_spec)
         sys.modules[module_spec.name] = module
@@ -222,6 +251,8 @@ class UserFunction:
         _use_modules_of(self.path.parent)
         folder, before = str(self.path.parent), set(sys.modules)
         sys.path.append(folder)
+        sys.path_hooks.insert(0, _find_in_script_folders)
+        sys.path_importer_cache.pop(folder, None)
         outer, _running.folder = getattr(_running, "folder", None), self.path.parent
         try:
             with contextlib.redirect_stdout(sys.stderr):
@@ -235,6 +266,8 @@ class UserFunction:
             raise InputError(title, self._describe(error), next_step) from error
         finally:
             _running.folder = outer
+            sys.path_hooks.remove(_find_in_script_folders)
+            sys.path_importer_cache.pop(folder, None)
             if folder in sys.path:
                 del sys.path[-1 - sys.path[::-1].index(folder)]
             _imported[self.path.parent].update(
