@@ -98,8 +98,8 @@ def _watch_opened() -> None:
 
 
 def _file_of(module: ModuleType | None) -> str | None:
-    """The file of an imported module, where it has one."""
-    return getattr(module, "__file__", None)
+    """The file of an imported module, or the folder of a package without ``__init__.py``; None for a built-in one."""
+    return getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", ())), None)
 
 
 def _is_own(name: str, folder: Path) -> bool:
