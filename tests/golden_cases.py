@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import re
 import struct
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -34,7 +33,6 @@ class GoldenCase:
         tolerance: Tolerance of a search; "" for none.
         formats: Formats in which the config of that search is exported.
         commands: Further commands, after the others.
-        opened: Options of the app, besides the network.
         keys: Keys that are pressed before each drawing of the app; () for a case without a screen.
     """
 
@@ -43,7 +41,6 @@ class GoldenCase:
     tolerance: str = ""
     formats: Sequence[str] = ()
     commands: Sequence[Command] = ()
-    opened: Mapping[str, Any] = field(default_factory=lambda: {"data": "data.npz"})
     keys: Sequence[str] = ("", "n", "8 2")
 
     def command_lines(self) -> list[Command]:
@@ -155,10 +152,9 @@ CASES = {
     "float": GoldenCase(write_float, (*DATA, "--metric", "metric.py:score", "--target", "metric>=base-0.1"), "sqnr>=38",
                         tuple(EXPORTS)),
     "quantized": GoldenCase(write_quantized),
-    "dynamic": GoldenCase(write_dynamic, (*DATA, "--judge", "logits"), keys=("",)),
+    "dynamic": GoldenCase(write_dynamic, (*DATA, "--judge", "logits")),
     "plugin": GoldenCase(write_plugin),
-    "detector": GoldenCase(write_detector, (*DATA, "--metric", "detection:map=instances.json"),
-                           opened={"data": "data.npz", "metric": "detection:map=instances.json"}),
+    "detector": GoldenCase(write_detector, (*DATA, "--metric", "detection:map=instances.json")),
     "dumps": GoldenCase(write_dumps, keys=(), commands=(
         ("compare", "first.npz", "second.npz", "--model", "model.onnx", "--json", "compare.json", "-o", "fix.json",
          "--script", "fix.py"),)),
