@@ -98,13 +98,14 @@ def _watch_opened() -> None:
 
 
 def _file_of(module: ModuleType | None) -> str | None:
-    """The file of an imported module, or the folder of a package without ``__init__.py``; None for a built-in one."""
-    return getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", ())), None)
+    """The file of an imported module, where it has one."""
+    return getattr(module, "__file__", None)
 
 
 def _is_own(name: str, folder: Path) -> bool:
     """Whether a module lies in a script's folder, installed packages aside."""
-    file = _file_of(sys.modules.get(name))
+    module = sys.modules.get(name)
+    file = _file_of(module) or next(iter(getattr(module, "__path__", ())), None)  # a package without __init__.py
     if not file or name == "trt_tui" or name.startswith("trt_tui."):
         return False
     return _is_inside(file, folder)
