@@ -83,7 +83,9 @@ def test_what_is_not_finite_and_what_is_zero(first, second, relative, bad, tmp_p
 @pytest.mark.parametrize(("first", "second", "masked", "over"), [
     ([-3.4e38, 1], [-32752, 1], 1, False), ([-32752, 1], [-3.4e38, 1], 1, False), ([-1e9, 1], [-32752, 1], 1, False),
     ([-3.4e38, 1], [32752, 1], 0, True), ([-3.4e38, 1], [-10, 1], 0, True), ([-3.4e38, 1], [-np.inf, 1], 0, True),
-    ([-3.4e38, 1], [-32752, 9], 1, True), ([-99000, 1], [-32752, 1], 0, True)])
+    ([-3.4e38, 1], [-32752, 9], 1, True), ([-99000, 1], [-32752, 1], 0, True),
+    ([-3.4e38, 1], [-1.7e38, 1], 1, False), ([-1e9, 1], [-1.001e9, 1], 1, False), ([1e9, 1], [5e8, 1], 0, True),
+    ([-1e9, 1], [-1e5, 1], 0, True)])
 def test_a_mask_that_fp16_clamps_is_no_error(first, second, masked, over, tmp_path):
     for name, values in (("a", first), ("b", second)):
         np.savez(tmp_path / f"{name}.npz", y=np.array(values))

@@ -19,6 +19,7 @@ from trt_tui.core.measure.metrics import Sums
 from trt_tui.core.measure.reference import nothing_common
 from trt_tui.core.network.layers import Kind
 from trt_tui.core.network.network import FP16_MASK, Network
+from trt_tui.core.precision import FP16_MAX
 from trt_tui.errors import InputError
 from trt_tui.words import first_few, plural, with_unit
 
@@ -27,6 +28,9 @@ BLOCK = 1 << 18
 
 MIN_MASK = 1e6
 """The least magnitude of a constant that is looked at as a mask: a product may be larger than FP16's 65504."""
+
+BF16_STEP = 2.0**-8
+"""The relative error of a number rounded to BF16: masks that differ by no more are the same."""
 
 MAX_MASK_SIZE = 1 << 20
 """The largest number of elements of a constant that is looked at as a mask."""
@@ -180,10 +184,16 @@ def compare_tensor(first: Dump, second: Dump, name: str, threshold: float, mask:
 
 
 def _masked(expected: np.ndarray, found: np.ndarray, mask: float) -> np.ndarray:
-    """Returns True where both hold a mask, which one of them may have clamped to what FP16 holds."""
+    """Returns True where both hold a mask: the same one, or one of them as it is clamped for FP16 or BF16.
+
+    Large values that differ otherwise are compared: they may be activations.
+    """
     sizes = np.abs(expected), np.abs(found)
-    masked: np.ndarray = ((np.maximum(*sizes) >= mask) & (np.minimum(*sizes) >= FP16_MASK / 2)
-                          & (np.signbit(expected) == np.signbit(found)) & np.isfinite(expected) & np.isfinite(found))
+    larger, smaller = np.maximum(*sizes), np.minimum(*sizes)
+    is_clamped = (smaller >= FP16_MASK / 2) & (smaller <= FP16_MAX) | (smaller >= 2.0**126)
+    is_same = smaller >= larger * (1 - BF16_STEP)
+    masked: np.ndarray = ((larger >= mask) & (is_clamped | is_same) & (np.signbit(expected) == np.signbit(found))
+                          & np.isfinite(expected) & np.isfinite(found))
     return masked
 
 
