@@ -27,7 +27,7 @@ from trt_tui.module_path import python_command
 
 _FORKS = multiprocessing.get_context("forkserver")
 PRELOADED = ("trt_tui.jobs.worker", "trt_tui.backends.onnxruntime", "onnxruntime", "onnx.reference",
-             "trt_tui.core.network.reading", "distributed.nanny", "trt_tui.cluster.there")
+             "trt_tui.core.network.reading", "distributed.nanny", "trt_tui.cluster.there", "tests.preloaded")
 _FORKS.set_forkserver_preload(list(PRELOADED))
 _LIVING: dict[int, Forked] = {}
 

@@ -34,6 +34,14 @@ def test_session_and_jobs_load_no_user_interface():
     assert not loaded & (HEAVY - {"onnxruntime"} | {"mpmath"}), "mpmath comes with sympy, see trt_tui.late"
 
 
+def test_what_is_loaded_late_is_not_loaded_by_a_look_at_all_modules():
+    """Polygraphy looks so as it is imported; "mpmath" comes with sympy."""
+    assert "mpmath" not in loaded_by("import trt_tui.jobs.worker, inspect, sys\n"
+                                     "assert 'sympy' in sys.modules\n"
+                                     "inspect.getmodule(sys._getframe())")
+    assert "mpmath" in loaded_by("import trt_tui, sympy\nassert sympy.Symbol('n').name == 'n'")
+
+
 @pytest.mark.parametrize("arguments", [["--help"], ["compare", "--help"], ["--version"], []])
 def test_help_loads_nothing_heavy(arguments):
     code = f"""

@@ -10,6 +10,24 @@ LATE = ("sympy", "onnx_ir._symbolic_shapes")
 """What computes with symbolic sizes, in onnx-ir."""
 
 
+class _LateLoader(LazyLoader):
+    """Tells where a module lies without loading it: `inspect.getmodule`, which Polygraphy calls, asks that of all."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        super().exec_module(module)
+        lazy = type(module)
+
+        class Unasked(lazy):  # type: ignore[misc, valid-type]
+            def __getattribute__(self, name: str) -> object:
+                if name in ("__class__", "__file__", "__name__", "__spec__"):
+                    return object.__getattribute__(self, name)
+                if type(self) is Unasked:
+                    self.__class__ = lazy  # type: ignore[assignment]
+                return getattr(self, name)
+
+        module.__class__ = Unasked
+
+
 class LateFinder:
     """Finds `LATE`, wherever they are imported from."""
 
@@ -18,7 +36,7 @@ class LateFinder:
         """As `importlib.abc.MetaPathFinder` has it."""
         spec = PathFinder.find_spec(name, path, target) if name in LATE else None
         if spec is not None and spec.loader is not None:
-            spec.loader = LazyLoader(spec.loader)
+            spec.loader = _LateLoader(spec.loader)
         return spec
 
 

@@ -19,7 +19,9 @@ _SAFE = "-P" if sys.version_info >= (3, 11) else "-I"
 Python 3.10 lacks ``-P``. Its ``-I`` also ignores PYTHONPATH and the user's packages, which `python_command` restores.
 """
 
-_START = "import sys; sys.path[:] = {path!r}; import runpy; runpy.run_module({module!r}, None, '__main__', True)"
+_START = ("import sys; sys.path[:] = {path!r}; import gc; gc.set_threshold(100_000, 20, 50); "
+          "import runpy; runpy.run_module({module!r}, None, '__main__', True)")
+"""Garbage is searched for rarely: what is imported stays, as do the many small objects of a big network."""
 
 
 def python_command(module: str, *arguments: object) -> list[str]:

@@ -102,12 +102,12 @@ def _saying(what: str) -> Iterator[None]:
 def _run_app(options: Options, config_path: str | None, target: str | None, force: bool, new: bool,
              mouse: bool, session: str, walked: bool = False) -> None:
     _check_terminal()
+    gc.set_threshold(100_000, 20, 50)  # what is imported stays, as do the many small objects of a big network
     with _saying(f"opening {Path(options.model).name} …"):
         from trt_tui.session.saved import SavedSessions
         from trt_tui.tui.app import TrtTuiApp
         from trt_tui.tui.walk import Walk
 
-    gc.set_threshold(100_000, 20, 50)  # a big network is many small objects that all stay
     interrupts.release()
     app = TrtTuiApp(options, config_path=config_path, target=target, force=force, resume=not new,
                     store=SavedSessions(wanted=session), walk=Walk() if walked else None)

@@ -6,7 +6,6 @@ is asked only the newest is of use: a build whose order was replaced or called o
 
 import contextlib
 import faulthandler
-import gc
 import os
 import sys
 import threading
@@ -139,7 +138,6 @@ def main(argv: Sequence[str]) -> None:
     tie(lifeline)
     os.nice(niceness)
     os.set_inheritable(descriptor, False)
-    gc.set_threshold(100_000, 20, 50)
     faulthandler.enable(sys.stderr, all_threads=False)
     previewer, arrived = Previewer(), threading.Event()
     inbox: list[Order] = []

@@ -5,7 +5,6 @@ Requests arrive on a pipe that a thread reads; when the program at the other end
 
 import contextlib
 import faulthandler
-import gc
 import os
 import pickle
 import sys
@@ -189,7 +188,6 @@ def main(argv: Sequence[str]) -> None:
     requests, log, lifeline = (int(text) for text in argv)
     tie(lifeline)
     os.set_inheritable(requests, False)
-    gc.set_threshold(100_000, 20, 50)  # a big network is many small objects that all stay
     os.dup2(log, 1)
     os.dup2(log, 2)
     sys.stdout = open(1, "w", buffering=1, closefd=False)
