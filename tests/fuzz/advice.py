@@ -33,7 +33,8 @@ from trt_tui.core.moves.network_method import range_tensors
 from trt_tui.core.precision import Precision
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.tui.app import TrtTuiApp
+from trt_tui.tui import main_screen
+from trt_tui.tui.controllers import desk
 from trt_tui.tui.keys import keys
 from trt_tui.tui.state.hint import next_step
 
@@ -146,11 +147,11 @@ class Case:
         app, main, session = self.app, self.app.main, self.app.session
         await self.to_main(pilot)
         await self.rest(pilot)
-        desk = main.desk
-        desk.draw_status()
-        text, group = status(main), desk.current_group
-        here = group.name if group is not None and desk.rows.has_focus else ""
-        hint = next_step(session, desk.listing.figures, here, desk.filter.has_focus)
+        here = main.desk
+        here.draw_status()
+        text, group = status(main), here.current_group
+        cursor = group.name if group is not None and here.rows.has_focus else ""
+        hint = next_step(session, here.listing.figures, cursor, here.filter.has_focus)
         if not (hint.group and any(form in text for form in hint.forms)):
             return
         self.looks["hints followed"] += 1
@@ -159,7 +160,7 @@ class Case:
         wanted = [keys(one)[0] for one in hint.actions]
         assert len(wanted) == 2 - (named[1] is None or named[1] == "fix"), f"{text!r} names other keys than {wanted}"
         if named[3] == "this one":
-            assert desk.current_group is not None and desk.current_group.name == hint.group, text
+            assert here.current_group is not None and here.current_group.name == hint.group, text
         before, moves = self.precisions(), session.config.moves
         self.pressed += ["follow:", *wanted]
         await answered(pilot, *wanted)
@@ -242,6 +243,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="trt-tui-advice-") as base:
         os.chdir(base)
         local.NullSession.measured_before = Path(base) / "measured"
+        main_screen.UPDATE_S, desk.REST_S = 0.002, 0.005
         os.environ.update(XDG_STATE_HOME=f"{base}/state", XDG_CACHE_HOME=f"{base}/cache")
         for seed in range(arguments.seed, arguments.seed + arguments.cases):
             folder = Path(base) / str(seed)

@@ -93,7 +93,8 @@ class Bench:
         from trt_tui.cli.main import main
 
         command = rng.choice(("compare", "search", "build", "export", "inspect", "open"))
-        known = {text for one in main.get_command(None, command).params for text in one.opts if text.startswith("--")}
+        known = {text for one in main.get_command(None, command).params for text in (*one.opts, *one.secondary_opts)
+                 if text.startswith("--")} | {"--help"}
         meant = rng.choice(sorted(known))
         while True:
             typed = "--" + mistyped(rng, meant[2:], {one[2:] for one in known})
@@ -149,7 +150,7 @@ def ended(arguments: list[str]) -> tuple[int | str | None, str, str]:
 
 def suggested(said: str) -> list[str]:
     """What an error asks whether it was meant."""
-    found = re.search(r"Did you mean (.+?)\?(?:\s|$)", said) or re.search(r"Possible options: ([^)]+)\)", said)
+    found = re.search(r"(?:Did you mean|Possible options:)(?: one of:)? (.+?)\??\)?(?:\n|$)", said)
     return [one.strip(" '\"") for one in re.split(r",\s|\sor\s", found[1])] if found else []
 
 

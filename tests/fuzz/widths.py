@@ -108,11 +108,11 @@ def upset(session: Session, rng: random.Random) -> list[float]:
 
 
 def cut(shown: str, whole: Iterable[str | float]) -> list[str]:
-    """The numbers of a text that are neither some whole one nor a rounding of it."""
+    """The numbers of a text that are neither some whole one nor a rounding of it, be it in two steps."""
     known = {abs(Decimal(one)) for text in whole
              for one in (NUMBER.findall(text) if isinstance(text, str) else [str(text)])}
     return [one for one in NUMBER.findall(shown) if not any(
-        abs(abs(Decimal(one)) - other) <= Decimal("0.501").scaleb(int(Decimal(one).as_tuple().exponent))
+        abs(abs(Decimal(one)) - other) <= Decimal("0.56").scaleb(int(Decimal(one).as_tuple().exponent))
         for other in known)]
 
 
