@@ -87,6 +87,8 @@ class Bench:
     def command(self, rng: random.Random) -> tuple[list[str], str, set[str]]:
         meant = rng.choice(COMMANDS)
         typed = mistyped(rng, meant, {*COMMANDS, *FILES})
+        while Path(typed).suffix:  # that is a file
+            typed = mistyped(rng, meant, {*COMMANDS, *FILES})
         return [typed, *rng.choice(([], [FILES[0]], ["--help"], [FILES[0], "--data", FILES[3]]))], meant, set(COMMANDS)
 
     def option(self, rng: random.Random) -> tuple[list[str], str, set[str]]:
