@@ -32,8 +32,9 @@ from tests.screen import answered, screen_text, settle, taken_in
 from trt_tui.core.measure.comparison import Errors, OutputErrors
 from trt_tui.options import Options
 from trt_tui.session.session import Session
-from trt_tui.tui import spans
+from trt_tui.tui import main_screen, spans
 from trt_tui.tui.app import TrtTuiApp
+from trt_tui.tui.controllers import desk
 from trt_tui.tui.state import verdict
 from trt_tui.tui.state.configs import config_table
 from trt_tui.tui.state.hint import Hint
@@ -150,12 +151,12 @@ class Case:
     async def look(self, pilot: Pilot, width: int, height: int) -> None:
         await pilot.resize_terminal(width, height)
         await taken_in(pilot)
-        desk = self.app.main.desk
+        panes = self.app.main.desk
         if width < LEAST[0] or height < LEAST[1]:
             self.looks["screens without room"] += 1
             assert screen_text(self.app).split() == f"trt-tui needs 60×15, this is {width}×{height}".split()
             return
-        tree, figures, full = desk.tree, desk.listing.figures, desk.tree._full
+        tree, figures, full = panes.tree, panes.listing.figures, panes.tree._full
         shown: dict[int, dict[str, str]] = {}
         for index, row in enumerate(tree.rows):
             line, name = tree._line(index), figures.model.name_of(row, full)
@@ -221,6 +222,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     result = Result()
+    main_screen.UPDATE_S, desk.REST_S = 0.002, 0.005
     with tempfile.TemporaryDirectory(prefix="trt-tui-widths-") as base:
         os.environ.update(XDG_STATE_HOME=f"{base}/state", XDG_CACHE_HOME=f"{base}/cache")
         for seed in range(arguments.seed, arguments.seed + arguments.cases):
