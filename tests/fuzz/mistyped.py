@@ -89,7 +89,8 @@ class Bench:
         typed = mistyped(rng, meant, {*COMMANDS, *FILES})
         while Path(typed).suffix:  # that is a file
             typed = mistyped(rng, meant, {*COMMANDS, *FILES})
-        return [typed, *rng.choice(([], [FILES[0]], ["--help"], [FILES[0], "--data", FILES[3]]))], meant, {*COMMANDS, *FILES}
+        behind = rng.choice(([], [FILES[0]], ["--help"], [FILES[0], "--data", FILES[3]]))
+        return [typed, *behind], meant, {*COMMANDS, *FILES}
 
     def option(self, rng: random.Random) -> tuple[list[str], str, set[str]]:
         from trt_tui.cli.main import main
