@@ -135,6 +135,13 @@ def test_no_two_names_are_shortened_to_the_same_text(seed):
             assert short == name if cells(name) <= width else short != name
 
 
+@pytest.mark.parametrize("width", range(6, 20))
+def test_a_name_that_is_told_apart_by_a_number_keeps_its_own_whole(width):
+    every = [f"{start}0/attention/漢漢漢{end}/x/1725" for start in "abc" for end in "12"]
+    for short in spans.shorten_apart(every, width).values():
+        assert set(NUMBER.findall(short.partition("#")[0])) <= {"0", "1", "2", "1725"}, short
+
+
 def test_names_that_differ_in_the_middle_show_where():
     shown = spans.shorten_apart(["model/encoder/left/conv/weights", "model/encoder/right/conv/weights"], 20)
     assert "left" in shown["model/encoder/left/conv/weights"] and "right" in shown["model/encoder/right/conv/weights"]

@@ -89,7 +89,8 @@ def shorten_apart(texts: Iterable[str], width: int) -> dict[str, str]:
             number = 1
             while other is None or other in taken:
                 tag = f"#{number}"
-                other, number = f"{first_cells(short, width - len(tag))}{tag}"[:max(width, len(tag))], number + 1
+                place = outside_number(short, len(first_cells(short, width - len(tag))))
+                other, number = f"{short[:place]}{tag}", number + 1
             shown[text] = other
             taken.add(other)
     return shown

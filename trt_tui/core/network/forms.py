@@ -1,5 +1,6 @@
 """Which precisions a group can take: where Q/DQ goes, what an operator takes in which release, which ranges are one."""
 
+import functools
 from collections.abc import Sequence
 
 from trt_tui.core.codes import CODES, CodeType
@@ -130,15 +131,23 @@ def _why_not(graph: LayerGraph, layer: Layer, precision: Precision, typename: st
         return f"TensorRT has no {precision.label} {layer.op_type}{' with peepholes' if peepholes else ''}"
     if layer.op_type in SCATTERS and graph.node(layer.name).attributes.get_string("reduction", "none") != "none":
         return f"nothing runs a {precision.label} {layer.op_type} with a reduction"
-    schema = known_schema(layer.op_type, opset)
+    of_result = _inputs_like_result(layer.op_type, opset, typename)
+    if of_result is None:
+        return f"ONNX has no {precision.label} {layer.op_type}"
+    if not any(of_result[min(i, len(of_result) - 1)] and graph.is_float(name) for i, name in enumerate(layer.inputs)):
+        return f"the values of {layer.op_type} do not take the type of an input"
+    return ""
+
+
+@functools.cache
+def _inputs_like_result(operator: str, opset: int, typename: str) -> tuple[bool, ...] | None:
+    """Which inputs of an operator have the type of its result; None where the result cannot have a type."""
+    schema = known_schema(operator, opset)
     produced = schema.outputs[0].type_str
     constraint = next((c for c in schema.type_constraints if c.type_param_str == produced), None)
     if constraint is None or typename not in constraint.allowed_type_strs:
-        return f"ONNX has no {precision.label} {layer.op_type}"
-    if not any(schema.inputs[min(i, len(schema.inputs) - 1)].type_str == produced and graph.is_float(name)
-               for i, name in enumerate(layer.inputs)):
-        return f"the values of {layer.op_type} do not take the type of an input"
-    return ""
+        return None
+    return tuple(one.type_str == produced for one in schema.inputs)
 
 
 def _may_equal(one: Shape | None, other: Shape | None) -> bool:

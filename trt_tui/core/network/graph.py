@@ -56,16 +56,21 @@ class LayerGraph:
         static = set(constant)
         self.behind: dict[str, str] = {}
         behind = None if operators else self.behind
+        self._reads: dict[str, tuple[str, ...]] = {}
         self.layers = tuple(_layer(index, node, constant, static, behind) for index, node in enumerate(graph))
         self.by_name = {layer.name: layer for layer in self.layers}
         for layer in self.layers:
             node = self._nodes[layer.name]
             self._values.update((v.name, v) for v in node.outputs if v.name)
             self.producer.update((name, layer.name) for name in layer.outputs if name)
-            for name in dict.fromkeys(self.reads(layer.name)):
+            reads = (*filter(None, layer.inputs), *captured(node))
+            self._reads[layer.name] = layer.inputs if reads == layer.inputs else reads
+            for name in dict.fromkeys(reads):
                 self.consumers.setdefault(name, []).append(layer.name)
                 if not reads_shape(layer):
                     self.readers.setdefault(name, []).append(layer.name)
+        self._floats = frozenset(name for name, value in self._values.items() if value.dtype == ir.DataType.FLOAT
+                                 and not isinstance(value.type, ir.SequenceType | ir.OptionalType))
         self.constants = frozenset(constant)
         self.static = frozenset(static)
         self.selected = self._selected()
@@ -85,7 +90,7 @@ class LayerGraph:
 
     def reads(self, layer: str) -> tuple[str, ...]:
         """Tensors a layer reads, those captured by its subgraphs too."""
-        return (*(name for name in self.by_name[layer].inputs if name), *captured(self._nodes[layer]))
+        return self._reads[layer]
 
     def has_tensor(self, name: str) -> bool:
         """Whether a tensor of this name is made, stored or given."""
@@ -97,9 +102,7 @@ class LayerGraph:
 
     def is_float(self, tensor: str) -> bool:
         """Whether a tensor is FP32, and no sequence or optional."""
-        value = self._values.get(tensor)
-        return (value is not None and value.dtype == ir.DataType.FLOAT
-                and not isinstance(value.type, ir.SequenceType | ir.OptionalType))
+        return tensor in self._floats
 
     def shape(self, tensor: str) -> Shape | None:
         """Sizes of a tensor: a number, a name, or None for an open one; None where not even the rank is known."""

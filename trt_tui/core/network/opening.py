@@ -127,14 +127,15 @@ def open_model(path: Path) -> OpenedModel:
     if failed:
         opened.notes.append(f"Shapes could not be inferred, so some layers may lack details: {failed}")
     check_ranks(model.graph, path.name)
-    opened.notes += [f"{node.name} (BatchNormalization) is in training mode: it takes the statistics of each batch, "
-                     "and TensorRT refuses it. Export the network in evaluation mode."
-                     for node in model.graph.all_nodes() if node.op_type == "BatchNormalization" and node.domain == ""
-                     and "training_mode" in node.attributes and node.attributes["training_mode"].as_int()]
     for gone, source in low_floats.drop_idle_casts(model.graph).items():
         if (amax := opened.quantized_ranges.pop(gone, None)) is not None:
             opened.quantized_ranges[source] = max(amax, opened.quantized_ranges.get(source, 0.0))
-    opened.notes += chance_notes(model.graph.all_nodes()) + unread_notes(model.graph.all_nodes())
+    nodes = list(model.graph.all_nodes())
+    opened.notes += [f"{node.name} (BatchNormalization) is in training mode: it takes the statistics of each batch, "
+                     "and TensorRT refuses it. Export the network in evaluation mode."
+                     for node in nodes if node.op_type == "BatchNormalization" and node.domain == ""
+                     and "training_mode" in node.attributes and node.attributes["training_mode"].as_int()]
+    opened.notes += chance_notes(nodes) + unread_notes(nodes)
     return opened
 
 

@@ -24,7 +24,9 @@ def spread_rotary_caches(model: ir.Model) -> str:
     graph = model.graph
     found = [node for node in graph if node.op_type == "RotaryEmbedding" and not node.domain
              and (len(node.inputs) <= _POSITIONS or node.inputs[_POSITIONS] is None)]
-    if found and any(value is None or value.shape is None for node in found for value in node.inputs[:_POSITIONS]):
+    if not found:
+        return ""
+    if any(value is None or value.shape is None for node in found for value in node.inputs[:_POSITIONS]):
         infer_shapes(model)
     count = 0
     names, nodes = FreshNames(graph), FreshNames(graph, taken=(node.name for node in graph if node.name))
