@@ -125,6 +125,15 @@ def test_labels_without_a_metric_are_a_warning(mlp, capfd):
     assert stop.value.code == 0 and "Warning: " in shown.err and "classes" in shown.err and "--metric" in shown.err
 
 
+def test_labels_that_are_one_short_are_refused_where_a_metric_reads_them(refused, run, mlp, tmp_path):
+    np.savez(mlp.data, x=np.load(mlp.data)["x"], classes=np.zeros(15, np.int64))
+    common = "compare", mlp.model, "--data", mlp.data, "--layers", "none"
+    said = "'classes' has 15 rows for 16 samples"
+    assert said in refused(*common, "--metric", metric(tmp_path, "return 1.0"))
+    code, _, err = run(*common)
+    assert code == 0 and said in err
+
+
 @pytest.mark.parametrize(("options", "named"), [
     (["--judge", "no_such"], "no_such"),
     (["--judge", "y[9:]"], "y[9:]"),

@@ -224,6 +224,7 @@ def test_a_piece_shows_its_fault_by_itself(run, called, tmp_path, monkeypatch, p
     assert judged(folder, fp32, monkeypatch) == 0
     code, calls = called(folder / "run.sh", "--reduce")
     assert code == 0 and [one[1] for one in calls] == ["run", "data", "debug"] and "--strongly-typed" in calls[2]
+    assert calls[0][-2:] == ["--onnx-outputs", "*"]
 
 
 @pytest.mark.parametrize(("more", "said"), [

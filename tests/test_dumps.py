@@ -302,7 +302,7 @@ def test_the_first_difference_in_dumps_of_exported_networks_is_a_tensor_of_the_n
         assert run("export", options.model, "--data", options.data, "--precision", precision, "--format", "onnx", "-o",
                    tmp_path / f"{precision}.onnx")[0] == 0
         monkeypatch.setattr("sys.argv", ["polygraphy", "run", str(tmp_path / f"{precision}.onnx"), "--onnxrt",
-                                         "--onnx-outputs", "mark", "all", "--load-inputs", str(feeds),
+                                         "--onnx-outputs", "*", "--load-inputs", str(feeds),
                                          "--save-outputs", str(tmp_path / f"{precision}.json")])
         assert not polygraphy()
     out, script, config = tmp_path / "out.json", tmp_path / "fix.py", tmp_path / "fix.json"

@@ -514,7 +514,7 @@ def test_the_script_of_two_dumps_builds(tmp_path, monkeypatch, folder):
     model = str(demo.network_path())
     command("export", *BUNDLED, "--precision", "fp16", "--batch", 1, "--format", "bundle", "--for", "8.6", "-o",
             tmp_path / "made")
-    subprocess.run([sys.executable, "-c", POLYGRAPHY, "run", model, "--onnxrt", "--onnx-outputs", "mark", "all",
+    subprocess.run([sys.executable, "-c", POLYGRAPHY, "run", model, "--onnxrt", "--onnx-outputs", "*",
                     "--load-inputs", "made/inputs.json", "--save-outputs", "a.json"], cwd=tmp_path, check=True)
     results = RunResults.load(str(tmp_path / "a.json"))
     spoilt = "/enc2/widen/conv/Conv_output_0"

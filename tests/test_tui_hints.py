@@ -111,3 +111,21 @@ def test_every_hint_of_many_configs_names_a_row_that_can_be_raised(tmp_path, mea
             assert session.config.precision_of(row) is not Precision.FP32
             assert session.config.toggled([row]).precision_of(row) is Precision.FP32
             assert hint.group not in session.config.held
+
+
+async def test_the_hint_follows_the_focus(tmp_path):
+    async with opened(tmp_path, size=(120, 40), network="small_resnet", target="sqnr>=60") as (_, main, pilot):
+        for keys, said in (((), "raises this one"), (("slash",), "goes to the rows"), (("escape",), "raises this one"),
+                           (("tab",), "raises fc"), (("tab",), "raises this one"), (("2",), "raises fc"),
+                           (("c", "escape"), "raises fc")):
+            await press(pilot, *keys)
+            assert said in status(main), keys
+
+
+async def test_the_hint_is_drawn_anew_behind_a_dialog(tmp_path):
+    async with opened(tmp_path, size=(120, 40), network="small_resnet", target="sqnr>=60") as (app, main, pilot):
+        await press(pilot, "p")
+        assert "raises this one" in status(main)
+        app.session.toggle([main.desk.current_group])
+        await settle(pilot)
+        assert app.screen is not main and "raises this one" not in status(main) and "raises" in status(main)

@@ -186,7 +186,12 @@ class Workspace:
     @cached_property
     def samples(self) -> Samples:
         """All samples of ``--data``, or random ones."""
-        return self._load(self.options.data, self.options.samples)
+        return self._load(self.options.data, self.options.samples, self.reads_labels)
+
+    @property
+    def reads_labels(self) -> bool:
+        """Whether a metric, or a mask of what is judged, reads arrays that are no input."""
+        return self.options.metric is not None or any("@" in one for one in self.options.judge)
 
     @cached_property
     def given(self) -> Samples | None:
@@ -384,10 +389,11 @@ class Workspace:
         for other in self.plan.others.values() if "plan" in parts else ():
             other.close()
 
-    def _load(self, spec: str | None, limit: int | None = None) -> Samples:
+    def _load(self, spec: str | None, limit: int | None = None, reads_labels: bool = False) -> Samples:
         options = self.options
         samples = load_samples(spec, self.network.inputs, batch=options.batch, limit=limit, seed=options.seed,
-                               shapes={name: one.opt for name, one in self.shapes.items()} or None)
+                               shapes={name: one.opt for name, one in self.shapes.items()} or None,
+                               reads_labels=reads_labels)
         samples.portions = self.portions
         return samples
 
@@ -452,6 +458,7 @@ def _at(workspace: Workspace, where: str) -> Analysis:
     rows = max(shape[0] for shape in wanted.values() if shape) if any(wanted.values()) else 1
     limit = max(options.whatif_samples, rows) if options.whatif_samples else None
     samples = load_samples(options.data, workspace.network.inputs, seed=options.seed, shapes=wanted,
+                           reads_labels=workspace.reads_labels,
                            limit=min(filter(None, (options.samples, limit)), default=None))
     for name, shape in wanted.items():
         if (there := samples.feed(0)[name].shape) != shape:

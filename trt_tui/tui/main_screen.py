@@ -57,6 +57,7 @@ class MainScreen(Punctual, Screen[None]):
         walk: The walk that a newcomer is taken on, if any.
     """
 
+    AUTO_FOCUS = ""  # nothing has the focus where the detail has all the room; Textual would take a hidden line to type
     HORIZONTAL_BREAKPOINTS = [(0, "-thin"), (60, "-narrow"), (120, "-wide")]
     VERTICAL_BREAKPOINTS = [(0, "-low"), (15, "-short"), (34, "-tall")]
 
@@ -108,6 +109,7 @@ class MainScreen(Punctual, Screen[None]):
         """Draws for the first time, and begins to count seconds."""
         self.desk.tree.focus()
         self.desk.draw()
+        self.watch(self, "focused", self.desk.draw_status, init=False)  # the hint follows what has the keys
         self.set_interval(TICK_S, self._tick)
 
     # -- events of the session ----------------------------------------------------------------------------------

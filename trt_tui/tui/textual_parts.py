@@ -1,7 +1,8 @@
 """The private parts of Textual that the app uses. Each goes on without its part where a release does not have it.
 
 Public parts do the rest: filters by `App.get_line_filters`, keys by ``BINDINGS``, signals by `signal`. Tested with
-Textual 8.0 to 8.2; no other module may name a private part (``tests/test_textual_parts.py``).
+Textual 8.0.0, 8.1.0 and 8.2.8, other tests of the app with 8.2.8 alone; no other module may name a private part
+(``tests/test_textual_parts.py``).
 
 ========================================  ============================================================================
 Private part                              Without it

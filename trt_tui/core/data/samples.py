@@ -188,6 +188,7 @@ def load_samples(
     limit: int | None = None,
     seed: int = 0,
     shapes: Mapping[str, tuple[int, ...]] | None = None,
+    reads_labels: bool = True,
 ) -> Samples:
     """Opens data for a network.
 
@@ -202,6 +203,7 @@ def load_samples(
         seed: Seed of random inputs.
         shapes: Concrete shapes by input name. Dynamic dimensions of random inputs take their sizes from here, inputs
             that share a dimension's name included.
+        reads_labels: Whether a metric or a mask reads labels. Without, those that fit no sample are warned of alone.
 
     Raises:
         InputError: the data cannot be read or do not fit the inputs. Types and shapes of all data are checked here,
@@ -223,7 +225,7 @@ def load_samples(
         samples = Samples(feeds, range(len(feeds.sizes)), source="seeded random inputs", batch=size, random=True,
                           warnings=[RANDOM_WARNING])
     else:
-        samples = _stored_samples(str(spec), inputs, batch, limit, shapes)
+        samples = _stored_samples(str(spec), inputs, batch, limit, shapes, reads_labels)
     samples.feed(0)
     return samples
 
@@ -234,6 +236,7 @@ def _stored_samples(
     batch: int | None,
     limit: int | None,
     shapes: Mapping[str, tuple[int, ...]],
+    reads_labels: bool,
 ) -> Samples:
     parts: list[Part] = []
     layouts: list[Layout] = []
@@ -249,7 +252,7 @@ def _stored_samples(
                 f"Only one of them has: {', '.join(sorted(differing))}.",
                 "Give the same labels everywhere.",
             )
-        _check_labels(part, layout, input_names, warnings)
+        _check_labels(part, layout, input_names, warnings, reads_labels)
         parts.append(part)
         layouts.append(layout)
         total += layout.rows
@@ -277,24 +280,28 @@ def _stored_samples(
     )
 
 
-def _check_labels(part: Part, layout: Layout, input_names: Collection[str], warnings: list[str]) -> None:
+def _check_labels(part: Part, layout: Layout, input_names: Collection[str], warnings: list[str], read: bool) -> None:
     """Warns of arrays beside the inputs that are not cut into samples, since their rows are not as many.
 
+    Args:
+        read: Whether anything reads labels.
+
     Raises:
-        InputError: so few rows are missing, or too many, that each row belongs to a sample.
+        InputError: they are read, and so few rows are missing, or too many, that each row belongs to a sample.
     """
     for name, member in part.members.items():
         if name in input_names or name in layout.steps or member.shape[:1] in ((), (1,)):
             continue
         rows, samples = member.shape[0], layout.rows
-        if samples >= MIN_LABELLED and abs(rows - samples) <= max(1, samples * LABELS_OFF):
+        if read and samples >= MIN_LABELLED and abs(rows - samples) <= max(1, samples * LABELS_OFF):
             raise InputError(
                 f"{part.source}: label '{name}' has {rows} rows for {samples} samples",
                 "Nobody can say which sample has which label, so the metric would be wrong.",
                 "Give one row for each sample. A table that belongs to no sample is better read by the metric itself.",
             )
-        warning = (f"Label '{name}' has {rows} rows for {samples} samples, so it is not cut into samples: the metric "
-                   "gets all of it with each batch. If each row belongs to a sample, the metric is wrong.")
+        warning = f"Label '{name}' has {rows} rows for {samples} samples" + (
+            ", so it is not cut into samples: the metric gets all of it with each batch. If each row belongs to a "
+            "sample, the metric is wrong." if read else "; nothing reads it here.")
         if not any(one.startswith(f"Label '{name}' ") for one in warnings):
             warnings.append(warning)
 

@@ -49,8 +49,11 @@ case "${{1:-}}" in
         --load-outputs reference.json
     ;;
 --reduce)
-    polygraphy run typed.onnx --onnxrt --graph-optimization-level ORT_DISABLE_ALL --load-inputs inputs.json \\
-        --onnx-outputs mark all --save-outputs layers.json
+    dump() {{
+        polygraphy run typed.onnx --onnxrt --graph-optimization-level ORT_DISABLE_ALL --load-inputs inputs.json \\
+            --save-outputs layers.json --onnx-outputs "$@"
+    }}
+    dump '*' || dump mark all  # as releases before 0.50 call it
     polygraphy data merge inputs.json layers.json -o layers-in.json ||
         polygraphy data to-input inputs.json layers.json -o layers-in.json  # as older releases call it
     polygraphy debug reduce typed.onnx -o reduced.onnx --mode=bisect --load-inputs layers-in.json --check \\

@@ -115,7 +115,7 @@ def common_tensors(first: Dump, second: Dump) -> tuple[tuple[str, ...], tuple[st
     both = tuple(name for name in first.names if name in second.iterations[0])
     if not both:
         raise nothing_common(first.source, first.names, second.source, second.names, "has",
-                             "Dump the same tensors of both: polygraphy run --onnx-outputs mark all --save-outputs.")
+                             "Dump the same tensors of both: polygraphy run --onnx-outputs '*' --save-outputs.")
     counts = len(first.iterations), len(second.iterations)
     if counts[0] != counts[1]:
         raise InputError(f"{first.source} and {second.source} hold different numbers of iterations",

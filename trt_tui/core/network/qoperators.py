@@ -13,10 +13,9 @@ import onnx_ir as ir
 
 from trt_tui.core.network.constants import constant_tensor
 from trt_tui.core.network.naming import FreshNames
-from trt_tui.core.network.steps import dequantizes
+from trt_tui.core.network.steps import ORT_DOMAIN, dequantizes, is_understood
 from trt_tui.errors import InputError
 
-_CONTRIB = "com.microsoft"
 _NBITS = {4: (ir.DataType.INT4, 8), 8: (ir.DataType.INT8, 128)}
 """By the bits of a MatMulNBits: the codes that it stores without a zero point, and the number that stands for 0."""
 _MOVES = frozenset("MaxPool Reshape Transpose Squeeze Unsqueeze Flatten Identity Slice Gather Expand".split())
@@ -46,15 +45,15 @@ _ONE, _TWO = ((0,), (3, 4)), ((0, 3), (6, 7))
 _FORMS = {
     ("", "QLinearConv"): _Form("Conv", *_TWO),
     ("", "QLinearMatMul"): _Form("MatMul", *_TWO),
-    (_CONTRIB, "QLinearAdd"): _Form("Add", *_TWO),
-    (_CONTRIB, "QLinearMul"): _Form("Mul", *_TWO),
-    (_CONTRIB, "QLinearAveragePool"): _Form("AveragePool", *_ONE, drops=("channels_last",)),
-    (_CONTRIB, "QLinearGlobalAveragePool"): _Form("GlobalAveragePool", *_ONE, drops=("channels_last",)),
-    (_CONTRIB, "QLinearSigmoid"): _Form("Sigmoid", *_ONE),
-    (_CONTRIB, "QLinearLeakyRelu"): _Form("LeakyRelu", *_ONE),
-    (_CONTRIB, "QLinearSoftmax"): _Form("Softmax", *_ONE, drops=("opset",)),
-    (_CONTRIB, "QLinearWhere"): _Form("Where", (1, 4), (7, 8), others=(0,)),
-    (_CONTRIB, "QGemm"): _Form("Gemm", (0, 3), (7, 8)),
+    (ORT_DOMAIN, "QLinearAdd"): _Form("Add", *_TWO),
+    (ORT_DOMAIN, "QLinearMul"): _Form("Mul", *_TWO),
+    (ORT_DOMAIN, "QLinearAveragePool"): _Form("AveragePool", *_ONE, drops=("channels_last",)),
+    (ORT_DOMAIN, "QLinearGlobalAveragePool"): _Form("GlobalAveragePool", *_ONE, drops=("channels_last",)),
+    (ORT_DOMAIN, "QLinearSigmoid"): _Form("Sigmoid", *_ONE),
+    (ORT_DOMAIN, "QLinearLeakyRelu"): _Form("LeakyRelu", *_ONE),
+    (ORT_DOMAIN, "QLinearSoftmax"): _Form("Softmax", *_ONE, drops=("opset",)),
+    (ORT_DOMAIN, "QLinearWhere"): _Form("Where", (1, 4), (7, 8), others=(0,)),
+    (ORT_DOMAIN, "QGemm"): _Form("Gemm", (0, 3), (7, 8)),
 }
 
 
@@ -79,12 +78,12 @@ class _Reading:
 
     def run(self) -> int:
         count = 0
-        for node in list(self._graph):
+        for node in filter(is_understood, list(self._graph)):
             if node.op_type == "QuantizeLinear" and len(node.inputs) > 1 and node.inputs[1] is not None:
                 self._held_by[node.outputs[0]] = node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else None
-            elif node.op_type == "QLinearConcat" and node.domain == _CONTRIB:
+            elif node.op_type == "QLinearConcat" and node.domain == ORT_DOMAIN:
                 count += self._concat(node)
-            elif node.op_type == "MatMulNBits" and node.domain == _CONTRIB:
+            elif node.op_type == "MatMulNBits" and node.domain == ORT_DOMAIN:
                 count += self._blocks(node)
             elif (form := _FORMS.get((node.domain, node.op_type))) is not None:
                 count += self._operator(node, form)

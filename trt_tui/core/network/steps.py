@@ -27,10 +27,13 @@ WORDS = {ir.DataType.INT8: "INT8", ir.DataType.UINT8: "INT8", ir.DataType.INT16:
          ir.DataType.FLOAT8E4M3FN: "FP8", ir.DataType.FLOAT8E5M2: "FP8 E5M2", ir.DataType.FLOAT4E2M1: "FP4"}
 """What codes of a type are called."""
 
-_QUANTIZE = frozenset((("", "QuantizeLinear"), ("com.microsoft", "QuantizeLinear"), ("trt", "TRT_FP8QuantizeLinear"),
+ORT_DOMAIN = "com.microsoft"
+"""The domain of ONNX Runtime's own operators."""
+
+_QUANTIZE = frozenset((("", "QuantizeLinear"), (ORT_DOMAIN, "QuantizeLinear"), ("trt", "TRT_FP8QuantizeLinear"),
                        ("trt", "TRT_INT4QuantizeLinear"), ("trt", "TRT_FP4DynamicQuantize"),
                        ("trt", "TRT_MXFP8DynamicQuantize")))
-_DEQUANTIZE = frozenset((("", "DequantizeLinear"), ("com.microsoft", "DequantizeLinear"),
+_DEQUANTIZE = frozenset((("", "DequantizeLinear"), (ORT_DOMAIN, "DequantizeLinear"),
                          ("trt", "TRT_FP8DequantizeLinear"), ("trt", "TRT_INT4DequantizeLinear"),
                          ("trt", "TRT_MXFP8DequantizeLinear")))
 _FP8 = ir.DataType.FLOAT8E4M3FN
@@ -40,14 +43,32 @@ _OWN_CODES = {"TRT_FP8QuantizeLinear": (_FP8,), "TRT_INT4QuantizeLinear": (ir.Da
 """The codes of operators that name none, by output: those that find scales as they run hand these on as codes too."""
 
 
+_ORT_ATTRIBUTES = {one: frozenset(names.split()) for one, names in {
+    "QuantizeLinear": "axis", "DequantizeLinear": "axis", "QLinearAdd": "", "QLinearMul": "", "QLinearSigmoid": "",
+    "QLinearWhere": "", "QLinearLeakyRelu": "alpha", "QLinearSoftmax": "axis opset", "QGemm": "alpha transA transB",
+    "QLinearAveragePool": "auto_pad ceil_mode channels_last count_include_pad kernel_shape pads strides",
+    "QLinearConcat": "axis", "QLinearGlobalAveragePool": "channels_last",
+    "MatMulNBits": "K N accuracy_level bits block_size weight_prepacked"}.items()}
+"""Attributes of ONNX Runtime's own operators that are computed or written otherwise here (ONNX Runtime 1.32)."""
+
+
+def is_understood(node: ir.Node) -> bool:
+    """Whether all attributes of a node are known here.
+
+    A release of ONNX Runtime may give its own operators more of them: such a node is left to it as it is.
+    """
+    known = _ORT_ATTRIBUTES.get(node.op_type) if node.domain == ORT_DOMAIN else None
+    return known is None or all(name in known or name.startswith("__") for name in node.attributes)
+
+
 def quantizes(node: ir.Node | None) -> bool:
     """Whether a node turns floats into codes."""
-    return node is not None and (node.domain, node.op_type) in _QUANTIZE
+    return node is not None and (node.domain, node.op_type) in _QUANTIZE and is_understood(node)
 
 
 def dequantizes(node: ir.Node | None) -> bool:
     """Whether a node turns codes into floats."""
-    return node is not None and (node.domain, node.op_type) in _DEQUANTIZE
+    return node is not None and (node.domain, node.op_type) in _DEQUANTIZE and is_understood(node)
 
 
 def casts(node: ir.Node | None) -> bool:

@@ -35,13 +35,6 @@ _RELIED_ON = frozenset((*_RANKS, "Cast", "Constant", "QuantizeLinear", "Dequanti
 """Operators that the program takes apart: in opsets newer than onnx's, too, they must look as in its newest."""
 _REPLACEMENTS = {"Upsample": "Resize", "Scatter": "ScatterElements"}
 """Operators in place of those that ONNX has ended. ONNX Runtime still runs a GroupNormalization of opset 18."""
-_CONTRIB_ATTRIBUTES = {one: frozenset(names.split()) for one, names in {
-    "QuantizeLinear": "axis", "DequantizeLinear": "axis", "QLinearAdd": "", "QLinearMul": "", "QLinearSigmoid": "",
-    "QLinearWhere": "", "QLinearLeakyRelu": "alpha", "QLinearSoftmax": "axis opset", "QGemm": "alpha transA transB",
-    "QLinearAveragePool": "auto_pad ceil_mode channels_last count_include_pad kernel_shape pads strides",
-    "QLinearGlobalAveragePool": "channels_last",
-    "MatMulNBits": "K N accuracy_level bits block_size weight_prepacked"}.items()}
-"""Attributes of ONNX Runtime's own operators that are computed or written otherwise here (ONNX Runtime 1.32)."""
 _SINGLE = OpSchema.FormalParameterOption.Single
 _COMPLEX = (onnx.TensorProto.COMPLEX64, onnx.TensorProto.COMPLEX128)
 
@@ -249,12 +242,11 @@ class _Check:
             return
         domain = _DOMAIN if node.domain == "ai.onnx" else node.domain
         schema = schema_of(node.op_type, domain, opsets.get(domain))
-        if schema is not None:
-            self._against(schema, node)
-        known = _CONTRIB_ATTRIBUTES.get(node.op_type) if domain == "com.microsoft" else (
-            frozenset(schema.attributes) if schema is not None else None)
+        if schema is None:
+            return
+        self._against(schema, node)
         for attribute in node.attribute:
-            if known is not None and attribute.name not in known and not attribute.name.startswith("__"):
+            if attribute.name not in schema.attributes and not attribute.name.startswith("__"):
                 raise InputError(f"{self.file} has an attribute that its operator does not know",
                                  f"{_title(node)} has {attribute.name}, and ONNX Runtime refuses it",
                                  "Remove the attribute, or export the network again.")

@@ -280,8 +280,9 @@ class Desk(Panes):
             return
         session, group = self.session, self.current_group
         found = self.listing.figures if self.listing.is_measured else None
-        typing = self.filter.has_focus
-        here = group.name if group is not None and self.rows.has_focus else ""
+        focused = self.screen.focused
+        typing = focused is self.filter
+        here = group.name if group is not None and focused is self.rows else ""
         step = next_step(session, found, here, typing)
         if self.walk is not None and not typing and (hint := self.walk.hint(session)):
             step = hint
