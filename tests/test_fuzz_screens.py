@@ -1,18 +1,11 @@
-"""Advice, widths and mistyped words at random; `tests.fuzz.advice`, `widths` and `mistyped` do it for longer."""
+"""Widths and mistyped words at random; `tests.fuzz.widths` and `mistyped` do it for longer, `advice` for hints."""
 
 import pytest
 
-from tests.fuzz import advice, mistyped, widths
+from tests.fuzz import mistyped, widths
 from trt_tui.tui.widgets import layer_tree
 
 pytestmark = pytest.mark.usefixtures("quick")
-
-
-async def test_advice_holds_from_wherever_keys_lead(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    result = advice.Result()
-    await advice.look(2, tmp_path, result)
-    assert not result.failures and result.looks["hints followed"] and result.looks["jobs that ended"]
 
 
 @pytest.mark.parametrize("seed", [11])
