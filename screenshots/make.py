@@ -76,10 +76,10 @@ async def shoot(name: str, size: tuple[int, int], steps: Sequence[str]) -> None:
             if step == "wait":
                 for _ in range(1200):
                     await pilot.pause(0.1)
-                    if app.session.outline is not None and not app.session.busy:
+                    if app.session.outline is not None and not app.session.is_busy:
                         break
                 await pilot.pause(0.6)
-                while app.session.busy:
+                while app.session.is_busy:
                     await pilot.pause(0.1)
                 await pilot.pause(0.3)
             elif step == "pause":

@@ -17,7 +17,7 @@ from tests.driven import DrivenSession, isolate, save_mlp
 from tests.networks import quiet_session
 from trt_tui import demo
 from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
-from trt_tui.backends.registry import get_backend
+from trt_tui.backends.registry import get_simulation_backend
 from trt_tui.cli.main import main
 from trt_tui.core.network.network import Network, open_network
 from trt_tui.options import Options
@@ -52,8 +52,8 @@ def _isolated(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, t
     shared = request.node.get_closest_marker("shares_cache")
     isolate(monkeypatch, tmp_path, tmp_path_factory.getbasetemp() / "cache" if shared else None)
     monkeypatch.setattr(os, "fsync", lambda file: None)  # nothing of a test outlives a loss of power
-    monkeypatch.setattr(Session, "asks_previews", False)
-    monkeypatch.setattr(Session, "asks_flips", False)
+    monkeypatch.setattr(Session, "requests_previews", False)
+    monkeypatch.setattr(Session, "requests_toggles", False)
 
 
 @pytest.fixture(autouse=True)
@@ -156,10 +156,10 @@ def measured_before(tmp_path_factory: pytest.TempPathFactory) -> None:
 def quick(monkeypatch: pytest.MonkeyPatch, measured_before: None) -> None:
     """Timers of the app that do not keep tests waiting."""
     from trt_tui.tui import main_screen
-    from trt_tui.tui.controllers import desk
+    from trt_tui.tui.controllers import presenter
 
-    monkeypatch.setattr(main_screen, "UPDATE_S", 0.002)
-    monkeypatch.setattr(desk, "REST_S", 0.005)
+    monkeypatch.setattr(main_screen, "MIN_DRAW_INTERVAL_S", 0.002)
+    monkeypatch.setattr(presenter, "MIN_CURSOR_REST_S", 0.005)
     monkeypatch.delenv("NO_COLOR", raising=False)
 
 
@@ -170,7 +170,7 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Callable[[onnx.ModelProt
     def open_model(model: onnx.ModelProto) -> Network:
         path = tmp_path_factory.mktemp("opened") / "model.onnx"
         onnx.save(model, path)
-        return open_network(path, get_backend)
+        return open_network(path, get_simulation_backend)
 
     return open_model
 

@@ -12,10 +12,10 @@ from tests import networks
 from trt_tui.core.network.network import Network
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.jobs.store import ResultCache, Store
-from trt_tui.jobs.worker import Worker
+from trt_tui.jobs.server import JobServer
+from trt_tui.jobs.store import ResultCache, ResultStore
 from trt_tui.options import Options
-from trt_tui.session.saved import SavedSessions
+from trt_tui.session.saved import SessionFolder
 from trt_tui.session.session import Session
 from trt_tui.workspace import Workspace
 
@@ -80,17 +80,17 @@ class Wire:
         self.on_event(event)
 
 
-class DrivenWorker(Worker):
+class DrivenWorker(JobServer):
     """A worker in this process whose steps the test asks for."""
 
     def __init__(self, folder: Path) -> None:
         self.wire = Wire()
-        super().__init__(self.wire.send, Store(ResultCache(folder / "results")))
+        super().__init__(self.wire.send, ResultStore(ResultCache(folder / "results")))
         self.last = 0
 
     @property
     def workspace(self) -> Workspace:
-        return self.place.workspace
+        return self.slot.workspace
 
     @property
     def network(self) -> Network:
@@ -101,7 +101,7 @@ class DrivenWorker(Worker):
         return self.workspace.feeds
 
     def ask(self, request: rq.Request) -> int:
-        """Puts a request in the inbox, as `listen` does; returns its number."""
+        """Puts a request in the inbox, as `receive_requests` does; returns its number."""
         self.last += 1
         self.scheduler.inbox.append((self.last, request))
         return self.last
@@ -119,12 +119,14 @@ class DrivenWorker(Worker):
         return done
 
     def step(self) -> bool:
-        return self.scheduler.step()
+        return self.scheduler.run_next_step()
 
     def waited(self) -> bool:
         """Waits for the process that executes an exported file; False where no task waits for one."""
-        arrived = self.scheduler.arrived
-        if not any(isinstance(task.request, rq.Build | rq.FindConfig) for task in self.scheduler.tasks):
+        arrived = self.scheduler.arrival_event
+        if not any(
+                isinstance(task.request, rq.BuildEngine | rq.FindMixedPrecisionConfig)
+                for task in self.scheduler.scheduled_jobs):
             return False
         assert arrived.wait(LIMIT_S), "nothing comes of what a task waits for"
         arrived.clear()
@@ -143,7 +145,7 @@ class DrivenWorker(Worker):
         return [event for event in self.finish() if event.job == job]
 
     def stop(self, *jobs: int) -> None:
-        self.scheduler.to_stop.update(jobs or range(self.last + 1))
+        self.scheduler.jobs_to_stop.update(jobs or range(self.last + 1))
 
 
 class DrivenSession(Session):
@@ -152,13 +154,13 @@ class DrivenSession(Session):
     def __init__(self, options: Options, folder: Path, **arguments: object) -> None:
         self.queue: queue.Queue[ev.Event] = queue.Queue()
         self.seen: list[ev.Event] = []
-        super().__init__(options, self.queue.put, store=SavedSessions(folder / "sessions"), **arguments)
+        super().__init__(options, self.queue.put, session_folder=SessionFolder(folder / "sessions"), **arguments)
 
     @property
     def child_pid(self) -> int | None:
         """The child's process id while it lives."""
         child = self._client._child
-        return child.process.pid if child is not None and child.alive else None
+        return child.process.pid if child is not None and child.is_alive else None
 
     def until(self, wanted: Callable[[ev.Event], bool]) -> ev.Event:
         """Applies events up to the first wanted one, which is returned."""
@@ -169,7 +171,7 @@ class DrivenSession(Session):
             except queue.Empty:
                 raise AssertionError(f"not seen in {LIMIT_S} s; last events: {self.seen[-5:]}") from None
             self.seen.append(event)
-            self.apply(event)
+            self.apply_event(event)
             if wanted(event):
                 return event
 
@@ -188,32 +190,32 @@ class DrivenSession(Session):
 
     def written(self, kind: str, path: Path, overwrite: bool = False) -> str:
         """Exports and waits; returns what is said of it."""
-        self.export(kind, path, overwrite)
+        self.export_config(kind, path, overwrite)
         self.until_idle()
         return self.notice
 
     def until_idle(self) -> None:
-        while self.busy:
+        while self.is_busy:
             self.until(lambda event: True)
 
 
 class LocalClient:
     """In place of the child process: a worker in this one, which works while the session waits for an event."""
 
-    def __init__(self, deliver: Callable[[ev.Event], None], store: Store | None = None) -> None:
-        self.scheduler = Worker(deliver, store).scheduler
+    def __init__(self, deliver: Callable[[ev.Event], None], store: ResultStore | None = None) -> None:
+        self.scheduler = JobServer(deliver, store).scheduler
         self._last = 0
 
-    def send(self, request: rq.Request) -> int:
+    def send_request(self, request: rq.Request) -> int:
         self._last += 1
         self.scheduler.inbox.append((self._last, request))
         return self._last
 
-    def stop(self, jobs: Collection[int] | None = None) -> None:
-        self.scheduler.to_stop.update(range(self._last + 1) if jobs is None else jobs)
+    def stop_jobs(self, jobs: Collection[int] | None = None) -> None:
+        self.scheduler.jobs_to_stop.update(range(self._last + 1) if jobs is None else jobs)
 
     def close(self) -> None:
-        self.scheduler.tasks.clear()
+        self.scheduler.scheduled_jobs.clear()
 
 
 class LocalSession(DrivenSession):
@@ -226,7 +228,7 @@ class LocalSession(DrivenSession):
     def next_event(self, timeout_s: float) -> ev.Event:
         deadline = time.monotonic() + timeout_s
         while self.queue.empty():
-            if not self._client.scheduler.step():
+            if not self._client.scheduler.run_next_step():
                 time.sleep(0.005)
             if time.monotonic() > deadline:
                 raise queue.Empty

@@ -20,15 +20,15 @@ from onnx import numpy_helper
 from tests import networks
 from tests.driven import LocalClient
 from tests.standins.null import NullBackend, NullBuilder, NullRunner, execute
-from trt_tui.core.measure.comparison import EngineResult
+from trt_tui.core.measure.results import EngineResult
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.network.layers import Outline
+from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.core.network.network import open_network
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.jobs.store import EngineCache, ResultCache, Store
+from trt_tui.jobs.store import EngineCache, ResultCache, ResultStore
 from trt_tui.options import Options
-from trt_tui.session.saved import SavedSessions
+from trt_tui.session.saved import SessionFolder
 from trt_tui.session.session import Session
 from trt_tui.workspace import Workspace
 
@@ -100,12 +100,12 @@ def _classes(network: str, images: np.ndarray) -> np.ndarray:
 
 
 @cache
-def outline(network: str = "vit") -> Outline:
+def outline(network: str = "vit") -> NetworkOutline:
     """A network as the app knows it."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"{network}.onnx"
         path.write_bytes(model_bytes(network))
-        return open_network(path).outline()
+        return open_network(path).build_outline()
 
 
 class Clock:
@@ -121,18 +121,18 @@ class Clock:
     time = monotonic = perf_counter
 
 
-class _Store(Store):
+class _Store(ResultStore):
     """Holds what was measured for all sessions, and engines for its own."""
 
     def __init__(self, measured: Path, engines: Path) -> None:
         super().__init__(ResultCache(measured), EngineCache(engines))
         self._built: dict[str, EngineResult] = {}
 
-    def engine(self, workspace: Workspace, config: PrecisionConfig) -> EngineResult | None:
-        return self._built.get(self._engine_key(workspace, config))
+    def load_engine_result(self, workspace: Workspace, config: PrecisionConfig) -> EngineResult | None:
+        return self._built.get(self._engine_result_key(workspace, config))
 
-    def keep_engine(self, workspace: Workspace, config: PrecisionConfig, result: EngineResult) -> None:
-        self._built[self._engine_key(workspace, config)] = result
+    def save_engine_result(self, workspace: Workspace, config: PrecisionConfig, result: EngineResult) -> None:
+        self._built[self._engine_result_key(workspace, config)] = result
 
 
 class NullClient(LocalClient):
@@ -147,10 +147,10 @@ class NullClient(LocalClient):
         searched: A search is held once it has made so many evaluations; None lets it end.
     """
 
-    def __init__(self, deliver: Callable[[ev.Event], None], store: Store, builder: NullBuilder | None,
+    def __init__(self, deliver: Callable[[ev.Event], None], store: ResultStore, builder: NullBuilder | None,
                  held: Collection[type]) -> None:
         super().__init__(self._deliver, store)
-        self.scheduler.due = lambda kind: True  # all that is told, on machines of any speed
+        self.scheduler.is_report_due = lambda kind: True  # all that is told, on machines of any speed
         self.sent: list[rq.Request] = []
         self.stops = 0
         self.closed = False
@@ -158,24 +158,24 @@ class NullClient(LocalClient):
         self.searched: int | None = None
         self._to, self._evaluations = deliver, 0
         self._waiting: list[tuple[int, rq.Request]] = []
-        self._stand_ins = {"get_backend": lambda *_, **__: NullBackend(), "get_builder": lambda *_, **__: builder,
-                           "execute": execute}
+        self._stand_ins = {"get_simulation_backend": lambda *_, **__: NullBackend(),
+                           "get_engine_builder": lambda *_, **__: builder, "execute_exported_file": execute}
 
     def _deliver(self, event: ev.Event) -> None:
         self._evaluations = event.done if isinstance(event, ev.SearchProgress) else self._evaluations
         self._to(event)
 
-    def send(self, request: rq.Request) -> int:
+    def send_request(self, request: rq.Request) -> int:
         self.sent.append(request)
-        job = super().send(request)
+        job = super().send_request(request)
         if type(request) in self.held:
             self._waiting.append(self.scheduler.inbox.pop())
         return job
 
-    def stop(self, jobs: Collection[int] | None = None) -> None:
+    def stop_jobs(self, jobs: Collection[int] | None = None) -> None:
         self.stops += 1
         self.searched = None
-        super().stop(jobs)
+        super().stop_jobs(jobs)
         released = [one for one in self._waiting if jobs is None or one[0] in jobs]
         self.scheduler.inbox.extend(released)
         self._waiting = [one for one in self._waiting if one not in released]
@@ -193,9 +193,9 @@ class NullClient(LocalClient):
     @property
     def idle(self) -> bool:
         """Whether nothing is to be done, or what is to be done is held."""
-        searching = any(isinstance(task.request, rq.FindConfig) for task in self.scheduler.tasks)
+        searching = any(isinstance(task.request, rq.FindMixedPrecisionConfig) for task in self.scheduler.scheduled_jobs)
         held = searching and self.searched is not None and self._evaluations >= self.searched
-        return held or not (self.scheduler.tasks or self.scheduler.inbox)
+        return held or not (self.scheduler.scheduled_jobs or self.scheduler.inbox)
 
     def work(self, steps: int | None = None) -> None:
         """Does what is to be done, so many steps of it at most, up to a wait for a thread."""
@@ -204,7 +204,7 @@ class NullClient(LocalClient):
                 if stand_ins := {name: one for name, one in self._stand_ins.items() if name in vars(module)}:
                     patched.enter_context(patch.multiple(module, **stand_ins))
             for _ in range(steps) if steps is not None else itertools.count():
-                if self.idle or not self.scheduler.step():
+                if self.idle or not self.scheduler.run_next_step():
                     return
 
 
@@ -225,8 +225,8 @@ class NullSession(Session):
     def __init__(self, options: Options, deliver: Callable[[ev.Event], None] | None = None, *, folder: Path,
                  builder: NullBuilder | None = None, held: Collection[type] = (), searched: int | None = None,
                  **arguments: Any) -> None:
-        deliver = deliver or self.apply
-        super().__init__(options, deliver, store=SavedSessions(folder / "sessions"), **arguments)
+        deliver = deliver or self.apply_event
+        super().__init__(options, deliver, session_folder=SessionFolder(folder / "sessions"), **arguments)
         self.child = self._client = NullClient(
             deliver, _Store(self.measured_before, folder / "engines"), builder, held)
         self.child.searched = searched

@@ -19,9 +19,9 @@ from onnx.reference.ops._op_list import load_op
 
 from tests import networks
 from tests.networks.drawn import drawn_config, drawn_network
-from trt_tui.core.lowering.gated.lower import lower_gated
-from trt_tui.core.lowering.rules import LOW_FLOATS, NUMPY, Offer
-from trt_tui.core.lowering.typed import lower_typed
+from trt_tui.core.lowering.gated.lower import build_gated_graph
+from trt_tui.core.lowering.rulebook import HALF_PRECISIONS, NUMPY_TYPES, GatedFeatures
+from trt_tui.core.lowering.typed_network import lower_to_typed_network
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network
 
@@ -34,7 +34,7 @@ FAITHFUL_DB = 6.0
 EXACT_DB = 100.0
 """Where the loss is smaller than that, it is the order of additions."""
 
-_LOW = [NUMPY[precision] for precision in LOW_FLOATS]
+_LOW = [NUMPY_TYPES[precision] for precision in HALF_PRECISIONS]
 FLIPPED = 0.02
 """The share of values that may be apart by more: where a code or a bound flips, since sums differ by an ulp."""
 
@@ -65,11 +65,11 @@ def draw(random: Random, backend, opened: Callable[[onnx.ModelProto], Network], 
     scale = random.choice(scales) if len(scales) > 1 else scales[0]
     feeds = {name: array * np.float32(scale) if array.dtype == np.float32 else array for name, array in feeds.items()}
     plain = inner_values(backend, network, feeds)
-    ranges = {tensor: float(np.abs(plain[tensor]).max(initial=0)) for tensor in network.activations}
+    ranges = {tensor: float(np.abs(plain[tensor]).max(initial=0)) for tensor in network.calibrated_tensors}
     return Case(network, drawn_config(random, network), feeds, plain, ranges)
 
 
-def compare(case: Case, backend, offer: Offer | None = None) -> Difference | None:
+def compare(case: Case, backend, offer: GatedFeatures | None = None) -> Difference | None:
     """Where the typed and the gated network of a case differ first."""
     typed = typed_values(backend, case.network, case.config, case.ranges, case.feeds)
     gated = gated_values(backend, case.network, case.config, case.ranges, case.feeds, offer)
@@ -104,9 +104,9 @@ def typed_values(backend, network: Network, config: PrecisionConfig, ranges: Map
 
     It runs in onnx's reference evaluator, in ONNX Runtime where all is FP32 or INT8 (onnx has no DQ of that opset).
     """
-    model = lower_typed(network, config, ranges).model
+    model = lower_to_typed_network(network, config, ranges).model
     values = {value.name: value for node in model.graph for value in node.outputs}
-    tails = dict.fromkeys(group.tail for group in network.groups)
+    tails = dict.fromkeys(group.final_tensor for group in network.groups)
     present = {value.name for value in model.graph.outputs}
     model.graph.outputs.extend(values[tail] for tail in tails if tail in values and tail not in present)
     names = [value.name for value in model.graph.outputs]
@@ -125,7 +125,7 @@ def _as_kernels(model: ir.Model) -> None:
     """Lets layers behind DQ read its FP32 values and round their results once, as TensorRT's INT8 kernels do.
 
     It lists them so: ``gemm: Int8 > Int8 > Float > Float`` of DQ, Cast, MatMul. A bias that is added behind a product
-    that sums in FP32 is added before that is rounded, as simulated; see `TypedLowering._sum_in_fp32`.
+    that sums in FP32 is added before that is rounded, as simulated; see `TypedLowering._accumulate_in_fp32`.
     """
     graph = model.graph
     for node in list(graph):
@@ -231,24 +231,25 @@ def _kernel(name: str, opset: int) -> type:
 
 
 def gated_values(backend, network: Network, config: PrecisionConfig, ranges: Mapping[str, float],
-                 feeds: Mapping[str, np.ndarray], offer: Offer | None = None, data: bool = False,
+                 feeds: Mapping[str, np.ndarray], offer: GatedFeatures | None = None, data: bool = False,
                  fp16_sums: bool = False) -> dict[str, np.ndarray]:
     """The same of the gated network, which offers what the config needs and maybe more; ``data``: gates as data.
 
     Products are summed in FP32, as what runs typed networks here does; with ``fp16_sums`` in FP16, as kernels do.
     """
-    offer = Offer.needed(network, config) | (offer or Offer.of((), ()))
-    gated = lower_gated(network, floats=offer.floats, others=offer.others, codes=offer.codes,
-                        constants=offer.constants, operators=offer.operators, data=data,
-                        outputs=list(dict.fromkeys(group.tail for group in network.groups)))
+    offer = GatedFeatures.from_config(network, config) | (offer or GatedFeatures.from_precisions((), ()))
+    gated = build_gated_graph(network, float_types=offer.float_types, boundary_types=offer.boundary_types,
+                              quantized_types=offer.quantized_types, editable_constants=offer.editable_constants,
+                              norm_operators=offer.norm_operators, gates_as_data=data,
+                              outputs=list(dict.fromkeys(group.final_tensor for group in network.groups)))
     in_fp32 = {gates["sums"]: np.array(False) for gates in gated.gates.values() if "sums" in gates}
-    in_fp32 |= {name: np.array(1, np.float32) for name in gated.splitters}
+    in_fp32 |= {name: np.array(1, np.float32) for name in gated.split_inputs}
     in_fp32 = {} if fp16_sums else in_fp32
-    with backend.load(gated.model, lean=True) as runner:
-        result = runner.run({**feeds, **gated.feeds(config, ranges), **in_fp32})
-    found = {tensor: result[name] for tensor, name in gated.outputs.items()}
+    with backend.load(gated.model, low_memory=True) as runner:
+        result = runner.run({**feeds, **gated.make_feed(config, ranges), **in_fp32})
+    found = {tensor: result[name] for tensor, name in gated.test_outputs.items()}
     for tensor in found:
-        if (maker := network.producer.get(tensor)) and network.layer(maker).op_type == "MaxPool":
+        if (maker := network.producer.get(tensor)) and network.get_layer(maker).op_type == "MaxPool":
             least = np.finfo(np.float32).min  # what ONNX Runtime makes of -Inf alone
             found[tensor] = np.where(found[tensor] == least, -np.inf, found[tensor])
     return found
@@ -264,7 +265,7 @@ def difference(network: Network, plain: Mapping[str, np.ndarray], typed: Mapping
                gated: Mapping[str, np.ndarray]) -> Difference | None:
     """The first group at which the two differ; what follows NaN is not looked at, since no code stands for it."""
     for group in network.groups:
-        expected, one, two = (values.get(group.tail) for values in (plain, typed, gated))
+        expected, one, two = (values.get(group.final_tensor) for values in (plain, typed, gated))
         if expected is None or one is None or two is None or not expected.size:
             continue
         finite = np.isfinite(one) & np.isfinite(two) & np.isfinite(expected)

@@ -21,13 +21,13 @@ from unittest import mock
 
 import pytest
 
-from trt_tui.jobs import client, worker
-from trt_tui.jobs.lifeline import kill_group
+from trt_tui.jobs import client, server
+from trt_tui.jobs.lifeline import kill_process_group
 from trt_tui.module_path import python_command
 
 _FORKS = multiprocessing.get_context("forkserver")
-PRELOADED = ("trt_tui.jobs.worker", "trt_tui.backends.onnxruntime", "onnxruntime", "onnx.reference",
-             "trt_tui.core.network.reading", "distributed.nanny", "trt_tui.cluster.there", "tests.preloaded")
+PRELOADED = ("trt_tui.jobs.server", "trt_tui.backends.onnxruntime", "onnxruntime", "onnx.reference",
+             "trt_tui.core.network.model_file", "distributed.nanny", "trt_tui.cluster.worker", "tests.preloaded")
 _FORKS.set_forkserver_preload(list(PRELOADED))
 _LIVING: dict[int, Forked] = {}
 
@@ -51,7 +51,7 @@ class Forked:
 
     def __init__(self, command: Sequence[str], *, pass_fds: Sequence[int], env: dict[str, str], **_: object) -> None:
         numbers = list(itertools.takewhile(str.isdecimal, reversed(command)))[::-1]
-        assert list(command) == python_command(worker.__name__, *numbers)
+        assert list(command) == python_command(server.__name__, *numbers)
         begun, begins = _FORKS.Pipe(duplex=False)
         descriptors = [_Descriptor(int(one)) for one in numbers]
         self._process = _FORKS.Process(target=_live, args=(begins, env, descriptors), daemon=True)
@@ -85,17 +85,17 @@ def _live(begins: Connection, env: dict[str, str], descriptors: Sequence[int]) -
     os.environ.update(env)
     sys.path[:0] = env.get("PYTHONPATH", "").split(os.pathsep)
     os.fsync = lambda file: None
-    worker.main([str(number) for number in descriptors])
+    server.main([str(number) for number in descriptors])
 
 
 def _bury(pid: int) -> None:
-    """As `trt_tui.jobs.lifeline.bury`, of a process that is not this one's own child."""
+    """As `trt_tui.jobs.lifeline.wait_and_end_process_group`, of a process that is not this one's own child."""
     _LIVING.pop(pid).wait()
-    kill_group(pid)
+    kill_process_group(pid)
 
 
 def use(monkeypatch: pytest.MonkeyPatch) -> None:
     """Has the program fork its child processes."""
     monkeypatch.setattr(client, "subprocess", SimpleNamespace(
         Popen=Forked, DEVNULL=subprocess.DEVNULL, TimeoutExpired=subprocess.TimeoutExpired))
-    monkeypatch.setattr(client, "bury", _bury)
+    monkeypatch.setattr(client, "wait_and_end_process_group", _bury)

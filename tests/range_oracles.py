@@ -10,11 +10,11 @@ import numpy as np
 from tests import lowered
 from tests.networks import Builder, floats
 from trt_tui.core.data.samples import load_samples
-from trt_tui.core.lowering.accumulation import CHUNK
-from trt_tui.core.lowering.rules import Offer, surrounding
+from trt_tui.core.lowering.fp16_accumulation import CHUNK_PRODUCTS
+from trt_tui.core.lowering.rulebook import GatedFeatures, find_boundary_type
 from trt_tui.core.measure.analysis import Analysis
-from trt_tui.core.measure.fp16_range import RangeState, find_large_values
-from trt_tui.core.measure.judge import judged_outputs
+from trt_tui.core.measure.fp16_range import Fp16RangeState, find_fp16_overflows
+from trt_tui.core.measure.judged_outputs import select_judged_outputs
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import FP16_MAX, FP16_OVERFLOW, Precision
 
@@ -28,10 +28,10 @@ NEAR = 0.02
 def _magnitudes(network, backend, feeds, folder: Path):
     np.savez(folder / "data.npz", **feeds)
     samples = load_samples(folder / "data.npz", network.inputs, batch=len(next(iter(feeds.values()))))
-    with Analysis(network, backend, samples, judged_outputs(network)) as analysis:
+    with Analysis(network, backend, samples, select_judged_outputs(network)) as analysis:
         for _ in analysis.measure_magnitudes():
             pass
-        return analysis.magnitudes()
+        return analysis.get_magnitudes()
 
 
 def compare_typed(case: lowered.Case, backend) -> list[str]:
@@ -49,7 +49,7 @@ def compare_typed(case: lowered.Case, backend) -> list[str]:
 
 def compare_forms(case: lowered.Case, backend) -> list[str]:
     """Groups at which the two forms of gates differ, sums in FP16 included."""
-    offer = Offer.needed(case.network, case.config)
+    offer = GatedFeatures.from_config(case.network, case.config)
     forms = [lowered.gated_values(backend, case.network, case.config, case.ranges, case.feeds, offer, data=data,
                                   fp16_sums=True) for data in (False, True)]
     different = lowered.difference(case.network, case.plain, *forms)
@@ -61,40 +61,40 @@ def check_states(case: lowered.Case, backend, folder: Path) -> list[str]:
 
     A group is looked at as long as everything before it is finite.
     """
-    network, config = case.network, PrecisionConfig.uniform(Precision.FP16)
-    found = find_large_values(network, config, _magnitudes(network, backend, case.feeds, folder))
+    network, config = case.network, PrecisionConfig.from_precision(Precision.FP16)
+    found = find_fp16_overflows(network, config, _magnitudes(network, backend, case.feeds, folder))
     typed = lowered.typed_values(backend, network, config, case.ranges, case.feeds)
     wrong, broken = [], set()
     for group in network.groups:
-        tail, plain = typed.get(group.tail), case.plain.get(group.tail)
+        tail, plain = typed.get(group.final_tensor), case.plain.get(group.final_tensor)
         if any(tensor in broken for tensor in group.inputs) or tail is None or plain is None:
             broken.update(group.outputs)
             continue
-        state = found[group.name].state if group.name in found else RangeState.SAFE
+        state = found[group.name].state if group.name in found else Fp16RangeState.SAFE
         finite = bool(np.isfinite(tail).all())
         amax = float(np.abs(plain).max(initial=0))
         if not finite:
-            broken.update((*group.outputs, group.tail))
-        if surrounding(group, config.precision_of(group), config.other) is not Precision.FP16:
+            broken.update((*group.outputs, group.final_tensor))
+        if find_boundary_type(group, config.precision_of(group), config.other) is not Precision.FP16:
             continue
         inside = [float(np.abs(case.plain[tensor]).max(initial=0)) for name in group.layers
-                  for tensor in network.layer(name).outputs if tensor in case.plain]
+                  for tensor in network.get_layer(name).outputs if tensor in case.plain]
         near = any(abs(one / FP16_OVERFLOW - 1) < NEAR for one in (*inside, *(
             float(np.abs(case.plain[tensor]).max(initial=0)) for tensor in group.inputs if tensor in case.plain)))
-        if not finite and state is RangeState.SAFE and not near:
+        if not finite and state is Fp16RangeState.SAFE and not near:
             wrong.append(f"{group.name} is called safe and yields infinities ({amax:.4g} in FP32)")
-        if state is RangeState.OVERFLOWS and finite and not near and amax > FP16_MAX * (1 + NEAR):
+        if state is Fp16RangeState.OVERFLOWS and finite and not near and amax > FP16_MAX * (1 + NEAR):
             wrong.append(f"{group.name} is said to overflow and does not")
     return wrong
 
 
 def chunked_sum(products: np.ndarray) -> np.ndarray:
-    """Returns the sum over the last axis with an FP16 accumulator that takes `CHUNK` products at a time."""
+    """Returns the sum over the last axis with an FP16 accumulator that takes `CHUNK_PRODUCTS` products at a time."""
     count = products.shape[-1]
     total = np.zeros(products.shape[:-1], np.float16)
     with np.errstate(over="ignore", invalid="ignore"):
-        for start in range(0, count, CHUNK):
-            chunk = products[..., start:start + CHUNK].astype(np.float64).sum(-1)
+        for start in range(0, count, CHUNK_PRODUCTS):
+            chunk = products[..., start:start + CHUNK_PRODUCTS].astype(np.float64).sum(-1)
             total = (total.astype(np.float64) + chunk).astype(np.float16)
     return total
 
@@ -133,19 +133,19 @@ def check_partial_sums(random: Random, backend, opened, folder: Path) -> list[st
         b.node(operator, inputs, "/product", output="y")
         model = b.model([floats("x", 4, depth)], [floats("y", 4, columns)])
     network = opened(model)
-    config = PrecisionConfig.uniform(Precision.FP16)
-    found = find_large_values(network, config, _magnitudes(network, backend, feeds, folder))
-    state = next((value.state for value in found.values()), RangeState.SAFE)
+    config = PrecisionConfig.from_precision(Precision.FP16)
+    found = find_fp16_overflows(network, config, _magnitudes(network, backend, feeds, folder))
+    state = next((value.state for value in found.values()), Fp16RangeState.SAFE)
     products = (x[:, :, None] * weight[None]).transpose(0, 2, 1).astype(np.float64)
     ordered = -np.sort(-products, -1)
     orders = (products, ordered, ordered[..., ::-1])
     said = f"{operator} of {depth} products, signs {pattern}, size {size:.0f}: {state.value}"
-    if state is RangeState.SAFE and any(not np.isfinite(chunked_sum(order)).all() for order in orders):
+    if state is Fp16RangeState.SAFE and any(not np.isfinite(chunked_sum(order)).all() for order in orders):
         return [f"{said}, and a chunked sum is infinite"]
     worst = max(float(np.abs(np.cumsum(order, -1)).max()) for order in orders)
-    if state is RangeState.MAY_OVERFLOW and worst < FP16_OVERFLOW * (1 - NEAR):
+    if state is Fp16RangeState.MAY_OVERFLOW and worst < FP16_OVERFLOW * (1 - NEAR):
         return [f"{said}, and no partial sum exceeds {worst:.4g}"]
     exceeds = float(np.abs(products.sum(-1)).max()) > FP16_OVERFLOW * (1 + NEAR)
-    if exceeds and state is not RangeState.OVERFLOWS:
+    if exceeds and state is not Fp16RangeState.OVERFLOWS:
         return [f"{said}, and its result overflows"]
     return []

@@ -15,8 +15,8 @@ from tests import local
 from tests.driven import LIMIT_S
 from trt_tui.tui.app import TrtTuiApp
 from trt_tui.tui.main_screen import MainScreen
-from trt_tui.tui.walk import Walk
-from trt_tui.tui.widgets.lines import Lines, Rule
+from trt_tui.tui.tutorial import Tutorial
+from trt_tui.tui.widgets.lines import Lines, TitleRule
 
 SMALL, LARGE = (80, 24), (120, 40)
 _NAMED = {"slash": "/", "full_stop": ".", "comma": ",", "question_mark": "?", "equals_sign": "=", "minus": "-",
@@ -24,7 +24,7 @@ _NAMED = {"slash": "/", "full_stop": ".", "comma": ",", "question_mark": "?", "e
 
 
 def make_app(folder: Path, network: str = "vit", target: str | None = "sqnr>=20", *, metric: bool = True,
-             random: bool = False, walk: Walk | None = None, **session: Any) -> TrtTuiApp:
+             random: bool = False, walk: Tutorial | None = None, **session: Any) -> TrtTuiApp:
     """An app on one of the networks of `tests.local`; ``session`` goes to its `NullSession`."""
     options = local.options(folder, network, metric, random)
     return TrtTuiApp(options, partial(local.NullSession, folder=folder, **session), walk, target=target, resume=False)
@@ -37,18 +37,19 @@ async def opened(folder: Path, size: tuple[int, int] = SMALL, **options: Any
     app = make_app(folder, **options)
     async with app.run_test(size=size) as pilot:
         await settle(pilot)
-        yield app, app.main, pilot
+        yield app, app.main_screen, pilot
 
 
 async def settle(pilot: Pilot) -> None:
     """Waits until what was asked is answered and drawn."""
-    app, desk, quiet = pilot.app, pilot.app.main.desk, 0
+    app, desk, quiet = pilot.app, pilot.app.main_screen.presenter, 0
     end = asyncio.get_running_loop().time() + 3 * LIMIT_S
     while quiet < 2:
         assert asyncio.get_running_loop().time() < end, "the screen does not come to rest"
         app.session.child.work()
         await taken_in(pilot)
-        calm = app.session.child.sent and app.session.child.idle and app.main._update is None and desk.resting
+        calm = (app.session.child.sent and app.session.child.idle and app.main_screen._draw_timer is None
+                and desk.is_cursor_resting)
         quiet = quiet + 1 if calm else 0
         if not calm:
             await asyncio.sleep(0.002)
@@ -64,7 +65,7 @@ async def taken_in(pilot: Pilot) -> None:
                 raise pilot.app._exception
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(heeded.wait(), 0.1)
-        while pilot.app.typed_ahead.busy and not pilot.app._exit and pilot.app._exception is None:
+        while pilot.app.type_ahead_queue.is_busy and not pilot.app._exit and pilot.app._exception is None:
             await asyncio.sleep(0.001)
         if not pilot.app._exit:
             await pilot.pause(0)
@@ -93,7 +94,7 @@ async def answered(pilot: Pilot, *keys: str) -> None:
 
 def current(main: MainScreen) -> str:
     """The name of the group under the cursor."""
-    return main.desk.current_group.name
+    return main.presenter.current_group.name
 
 
 def status(main: MainScreen) -> str:
@@ -105,7 +106,7 @@ def verdict(main: MainScreen) -> list[str]:
 
 
 def title(main: MainScreen, rule: str = "tree") -> str:
-    return main.query_one(f"#{rule}-rule", Rule).text
+    return main.query_one(f"#{rule}-rule", TitleRule).text
 
 
 def screen_text(app: TrtTuiApp) -> str:

@@ -10,27 +10,27 @@ import pytest
 
 from tests.schemas import mismatches
 from trt_tui.cli.junit_report import junit_text
-from trt_tui.core.engines.rungs import Rung
-from trt_tui.core.measure.bootstrap import Interval
-from trt_tui.core.measure.comparison import Caveat, EngineResult
+from trt_tui.core.engines.fallback_ladder import BuildAttempt
+from trt_tui.core.measure.bootstrap import ConfidenceInterval
+from trt_tui.core.measure.results import Caveat, EngineResult
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.file import config_text
+from trt_tui.core.moves.config_file import config_text
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
-from trt_tui.tui import known
-from trt_tui.tui.state.configs import config_table
-from trt_tui.tui.state.flips import flip_of
-from trt_tui.tui.state.verdict import verdict_lines
+from trt_tui.tui import config_status
+from trt_tui.tui.state.config_list import config_table
+from trt_tui.tui.state.summary import summary_lines
+from trt_tui.tui.state.toggles import find_toggle_result
 
 pytestmark = pytest.mark.shares_cache
 
-INT8 = PrecisionConfig.uniform(Precision.INT8)
+INT8 = PrecisionConfig.from_precision(Precision.INT8)
 OUTCOME = re.compile(r"(PASS|FAIL)\??")
 
 
 def save_config(path, model, tolerance, raised=0):
     network = open_network(model)
-    config = INT8.with_groups(network.groups[:raised], Precision.FP32)
+    config = INT8.with_group_precision(network.groups[:raised], Precision.FP32)
     path.write_text(config_text(network, config, tolerance=tolerance))
     return path
 
@@ -146,29 +146,31 @@ def test_the_screen_agrees_with_the_commands(session, mlp, sqnr, outcome):
     figure, (low, high) = sqnr
     driven = session(mlp).settled()
     driven.set_target(f"sqnr>={CASES[outcome](figure, low, high):.6f}")
-    row = "".join(text for text, _ in verdict_lines(driven, 120, 40)[-1 if not outcome.endswith("?") else -2])
+    row = "".join(text for text, _ in summary_lines(driven, 120, 40)[-1 if not outcome.endswith("?") else -2])
     line = "".join(text for text, _ in config_table(driven, {}, 80)[1][0].line)
     assert row.split()[-1] == line.split()[-1] == outcome, (row, line)
-    assert known.config_met(driven, driven.config) is known.is_met(driven) is outcome.startswith("PASS")
-    reason = "".join(text for text, _ in verdict_lines(driven, 120, 40)[-1])
+    assert config_status.config_meets_target_simulated(
+        driven, driven.config) is config_status.current_config_meets_target(driven) is outcome.startswith("PASS")
+    reason = "".join(text for text, _ in summary_lines(driven, 120, 40)[-1])
     assert ("spans the target" in reason) is outcome.endswith("?")
 
 
 def test_a_run_that_overflows_fails_everywhere_whatever_its_values_are(session, mlp):
     driven = session(mlp).settled()
     driven.set_target("sqnr>=5")
-    verdict = driven.measured("config").verdict
-    assert known.verdict_outcome(driven, verdict) == "PASS"
-    broken = replace(verdict, caveats=(Caveat("overflow", "fc1 overflows", fails=True),))
-    driven.results.at(driven.config).verdict = broken
-    assert known.verdict_outcome(driven, broken) == "FAIL" and not known.is_met(driven)
-    (why,) = driven.missed_by(driven.config).values()
+    verdict = driven.get_run_results("config").accuracy
+    assert config_status.target_outcome_text(driven, verdict) == "PASS"
+    broken = replace(verdict, caveats=(Caveat("overflow", "fc1 overflows", fails_run=True),))
+    driven.results.get_or_create_results(driven.config).accuracy = broken
+    assert config_status.target_outcome_text(driven,
+                                             broken) == "FAIL" and not config_status.current_config_meets_target(driven)
+    (why,) = driven.missed_target_reasons(driven.config).values()
     assert why.endswith("(FAIL: fc1 overflows)")
     group = driven.outline.groups[0]
-    changed = driven.config.toggled([group])
-    driven.results.at(changed).verdict = broken
-    assert flip_of(driven, [group]).outcome == "FAIL"
-    assert driven.record()["runs"]["config"]["result"] == {"outcome": "FAIL", "reasons": ["fc1 overflows"]}
+    changed = driven.config.with_toggled_fp32([group])
+    driven.results.get_or_create_results(changed).accuracy = broken
+    assert find_toggle_result(driven, [group]).outcome_text == "FAIL"
+    assert driven.comparison_record()["runs"]["config"]["result"] == {"outcome": "FAIL", "reasons": ["fc1 overflows"]}
 
 
 @pytest.mark.parametrize("missing", [True, False], ids=["the engine misses it", "only the simulation misses it"])
@@ -176,22 +178,25 @@ def test_an_engine_is_judged_by_its_own_values_and_counts_too(session, mlp, miss
     """Where simulation and engine differ both are shown, and one that misses is enough for exit code 1."""
     driven = session(mlp).settled()
     driven.set_target("sqnr>=5")
-    good = driven.measured("config").verdict
+    good = driven.get_run_results("config").accuracy
     bad = replace(good, outputs={name: replace(one, errors=replace(one.errors, sqnr_db=1.0))
                                  for name, one in good.outputs.items()},
-                  spread=replace(good.spread, worst={"sqnr": Interval(0.5, 1.5)}))
-    measured = driven.results.at(driven.config)
-    measured.verdict, built = (good, bad) if missing else (bad, good)
-    measured.engine = EngineResult(built, "TensorRT")
-    assert driven.record()["runs"]["config-engine"]["result"]["outcome"] == ("FAIL" if missing else "PASS")
+                  intervals=replace(good.intervals, worst_output={"sqnr": ConfidenceInterval(0.5, 1.5)}))
+    measured = driven.results.get_or_create_results(driven.config)
+    measured.accuracy, built = (good, bad) if missing else (bad, good)
+    measured.engine_result = EngineResult(built, "TensorRT")
+    assert driven.comparison_record()["runs"]["config-engine"]["result"]["outcome"] == ("FAIL" if missing else "PASS")
     shown = ["FAIL", "~PASS"] if missing else ["PASS", "~FAIL"]
     assert "".join(text for text, _ in config_table(driven, {}, 80)[1][0].line).split()[-2:] == shown
-    row = next(line for line in verdict_lines(driven, 140, 24) if line[0][0].startswith(" c0"))
-    assert "".join(text for text, _ in row).split()[-2:] == shown and not known.is_met(driven)
-    assert driven.missed_by(driven.config).keys() == {"engine" if missing else "simulated"}
-    text = junit_text(driven, driven.record(), "config")
+    row = next(line for line in summary_lines(driven, 140, 24) if line[0][0].startswith(" c0"))
+    assert "".join(text
+                   for text, _ in row).split()[-2:] == shown and not config_status.current_config_meets_target(driven)
+    assert driven.missed_target_reasons(driven.config).keys() == {"engine" if missing else "simulated"}
+    text = junit_text(driven, driven.comparison_record(), "config")
     failing = {case.get("name") for case in ElementTree.fromstring(text).iter("testcase")
                if case.find("failure") is not None}
     assert failing == ({"int8-engine", "config-engine"} if missing else {"int8", "config"})
-    measured.engine = replace(measured.engine, rungs=(Rung("named", {driven.outline.groups[0].name: Precision.FP16}),))
-    assert driven.missed_by(driven.config).keys() == (set() if missing else {"simulated"}), "it is of another config"
+    measured.engine_result = replace(measured.engine_result, attempts=(BuildAttempt("named",
+                                                                   {driven.outline.groups[0].name: Precision.FP16}), ))
+    assert driven.missed_target_reasons(
+        driven.config).keys() == (set() if missing else {"simulated"}), "it is of another config"

@@ -14,25 +14,25 @@ from tests.measuring import errors_between, measure_shares
 from tests.networks import Builder, floats
 from trt_tui.backends.onnxruntime import OnnxRuntimeBackend, OnnxRuntimeRunner
 from trt_tui.core.data.samples import load_samples
-from trt_tui.core.lowering.gated.lower import lower_gated
-from trt_tui.core.measure import held
-from trt_tui.core.measure import layers as layers_module
+from trt_tui.core.lowering.gated.lower import build_gated_graph
+from trt_tui.core.measure import group_errors as layers_module
 from trt_tui.core.measure import simulation as simulation_module
+from trt_tui.core.measure import tensor_cache
 from trt_tui.core.measure.analysis import Analysis
-from trt_tui.core.measure.judge import judged_outputs
-from trt_tui.core.measure.layers import measure_layers
-from trt_tui.core.measure.metrics import sample_sqnr_db, sample_sums
-from trt_tui.core.measure.shares import measure_cumulative
+from trt_tui.core.measure.error_metrics import compute_error_sums_by_sample, compute_sqnr_db_by_sample
+from trt_tui.core.measure.group_errors import measure_group_errors
+from trt_tui.core.measure.judged_outputs import select_judged_outputs
+from trt_tui.core.measure.shares import measure_accuracy_per_raised_group
 from trt_tui.core.measure.user_metric import load_metric
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
 
-FP32 = PrecisionConfig.uniform(Precision.FP32)
-FP16 = PrecisionConfig.uniform(Precision.FP16)
-INT8 = PrecisionConfig.uniform(Precision.INT8)
-INT8_IN_FP32 = PrecisionConfig.uniform(Precision.INT8, Precision.FP32)
+FP32 = PrecisionConfig.from_precision(Precision.FP32)
+FP16 = PrecisionConfig.from_precision(Precision.FP16)
+INT8 = PrecisionConfig.from_precision(Precision.INT8)
+INT8_IN_FP32 = PrecisionConfig.from_precision(Precision.INT8, Precision.FP32)
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def analysed(tmp_path):
         np.savez(data, **arrays)
         network = open_network(path)
         samples = load_samples(str(data), network.inputs, batch=batch)
-        judged = judged_outputs(network, judge, samples.label_names)
+        judged = select_judged_outputs(network, judge, samples.label_names)
         made.append(Analysis(network, OnnxRuntimeBackend(threads=2), samples, judged, metric=metric, **options))
         return made[-1]
 
@@ -86,12 +86,12 @@ class GroupByGroup:
         self.nodes = {node.name: node for node in self.proto.graph.node}
         self.sessions = {}
         self.reference = self.run(set())
-        self.ranges = {tensor: float(np.abs(self.reference[tensor]).max()) for tensor in network.activations}
+        self.ranges = {tensor: float(np.abs(self.reference[tensor]).max()) for tensor in network.calibrated_tensors}
 
     def group(self, group, values, int8):
         """What a group yields; in INT8 its sites are fed with rounded copies of what they read."""
         rounded = {}
-        for number, site in enumerate((*group.activations(), *group.weights()) if int8 else ()):
+        for number, site in enumerate((*group.activation_qdq_sites(), *group.weight_qdq_sites()) if int8 else ()):
             rounded[site.layer, site.index] = f"{site.tensor}#{number}", site
         nodes, fed = [], {}
         for name in group.layers:
@@ -107,7 +107,7 @@ class GroupByGroup:
             for tensor in node.input:
                 if tensor and tensor not in produced and tensor not in fed:
                     fed[tensor] = values.get(tensor, self.weights.get(tensor))
-        key, names = (group.name, int8), list(dict.fromkeys((*group.outputs, group.tail)))
+        key, names = (group.name, int8), list(dict.fromkeys((*group.outputs, group.final_tensor)))
         if key not in self.sessions:
             graph = helper.make_graph(nodes, "group", [floats(n, *a.shape) if a.dtype == np.float32 else
                                                        helper.make_tensor_value_info(n, TensorProto.INT64, a.shape)
@@ -127,7 +127,8 @@ class GroupByGroup:
     def run(self, int8):
         """What all groups yield, with the named ones in INT8."""
         values = dict(self.feed)
-        for group in sorted(self.network.groups, key=lambda g: self.network.layer(self.network.producer[g.tail]).index):
+        for group in sorted(self.network.groups,
+                            key=lambda g: self.network.get_layer(self.network.producer[g.final_tensor]).index):
             values |= self.group(group, values, group.name in int8)
         return values
 
@@ -139,20 +140,21 @@ class GroupByGroup:
 @pytest.fixture
 def resnet(analysed):
     feed = images(8)
-    analysis = analysed(networks.small_resnet(), feed, batch=3, other=Precision.FP32)
+    analysis = analysed(networks.small_resnet(), feed, batch=3, boundary_type=Precision.FP32)
     return analysis, GroupByGroup(analysis.network, feed)
 
 
 def test_errors_at_the_groups_are_those_of_networks_run_group_by_group(resnet):
     analysis, plain = resnet
-    int8 = {group.name for group in analysis.network.groups if group.quantizable}
+    int8 = {group.name for group in analysis.network.groups if group.is_quantizable}
     whole = plain.run(int8)
-    found = last(measure_layers(analysis, {"int8": INT8_IN_FP32}, plain.ranges))["int8"]
+    found = last(measure_group_errors(analysis, {"int8": INT8_IN_FP32}, plain.ranges))["int8"]
     assert len(int8) >= 6
     for group in analysis.network.groups:
-        reference = plain.reference[group.tail]
-        accumulated = errors_between(reference, whole[group.tail])
-        isolated = errors_between(reference, plain.group(group, plain.reference, group.name in int8)[group.tail])
+        reference = plain.reference[group.final_tensor]
+        accumulated = errors_between(reference, whole[group.final_tensor])
+        isolated = errors_between(reference,
+                                  plain.group(group, plain.reference, group.name in int8)[group.final_tensor])
         assert found[group.name].accumulated.sqnr_db == pytest.approx(accumulated.sqnr_db, abs=0.3)
         assert found[group.name].accumulated.cosine == pytest.approx(accumulated.cosine, abs=1e-3)
         assert found[group.name].ref_max == pytest.approx(np.abs(reference).max(), rel=1e-5)
@@ -165,89 +167,90 @@ def test_errors_at_the_groups_are_those_of_networks_run_group_by_group(resnet):
 
 def test_shares_are_what_goes_when_one_group_is_raised(resnet):
     analysis, plain = resnet
-    int8 = {group.name for group in analysis.network.groups if group.quantizable}
+    int8 = {group.name for group in analysis.network.groups if group.is_quantizable}
     base = plain.energy(int8)
     found = measure_shares(analysis, INT8_IN_FP32, plain.ranges)
     assert set(found) == {group.name for group in analysis.network.groups}
     for name, share in found.items():
         if name not in int8:
-            assert share.owns == 0
+            assert share.fraction == 0
             continue
         energy = plain.energy(int8 - {name})
-        assert share.owns == pytest.approx((base - energy) / base, abs=0.03)
-        assert share.kept_db == pytest.approx(-10 * math.log10(energy), abs=0.3)
+        assert share.fraction == pytest.approx((base - energy) / base, abs=0.03)
+        assert share.sqnr_if_raised_db == pytest.approx(-10 * math.log10(energy), abs=0.3)
 
 
 def test_raised_adds_one_group_after_the_other(resnet):
     analysis, plain = resnet
-    order = [group.name for group in analysis.network.groups if group.quantizable]
-    verdicts = last(measure_cumulative(analysis, INT8_IN_FP32, plain.ranges, order))
+    order = [group.name for group in analysis.network.groups if group.is_quantizable]
+    verdicts = last(measure_accuracy_per_raised_group(analysis, INT8_IN_FP32, plain.ranges, order))
     assert len(verdicts) == len(order)
     for count, verdict in enumerate(verdicts[:-1], 1):
-        assert verdict.worst[1].errors.sqnr_db == pytest.approx(
+        assert verdict.worst_output[1].errors.sqnr_db == pytest.approx(
             -10 * math.log10(plain.energy(set(order[count:]))), abs=0.3)
     # All in FP32: what is left is the order of FP32 sums.
-    assert verdicts[-1].worst[1].errors.exact or verdicts[-1].worst[1].errors.sqnr_db > 100
+    assert verdicts[-1].worst_output[1].errors.exact or verdicts[-1].worst_output[1].errors.sqnr_db > 100
 
 
 def test_shares_are_measured_in_the_order_asked_for(analysed):
     analysis = analysed(networks.mlp(), vectors())
-    ranges = dict.fromkeys(analysis.network.activations, 4.0)
+    ranges = dict.fromkeys(analysis.network.calibrated_tensors, 4.0)
     order = [group.name for group in reversed(analysis.network.groups)]
-    assert list(measure_shares(analysis, INT8, ranges, order=order)) == order
+    assert list(measure_shares(analysis, INT8, ranges, group_order=order)) == order
 
 
 def test_verdicts_are_pooled_over_uneven_batches_and_name_the_worst_sample(analysed):
     inputs = vectors(11)
     inputs["x"][6] *= 1e-3  # a small sample: INT8 steps are coarse for it
     analysis = analysed(networks.mlp(), inputs, batch=4)
-    ranges = dict.fromkeys(analysis.network.activations, 4.0)
-    assert [analysis.samples.rows(i) for i in range(len(analysis.samples))] == [4, 4, 3]
-    partials = list(analysis.verdict(INT8, ranges))
-    assert [p.value.samples for p in partials] == [4, 8, 11] and partials[-1].final and not partials[0].final
+    ranges = dict.fromkeys(analysis.network.calibrated_tensors, 4.0)
+    assert [analysis.samples.count_samples_of_feed(i) for i in range(len(analysis.samples))] == [4, 4, 3]
+    partials = list(analysis.measure_accuracy(INT8, ranges))
+    assert [p.value.samples
+            for p in partials] == [4, 8, 11] and partials[-1].is_final_result and not partials[0].is_final_result
     verdict = partials[-1].value
-    reference = np.concatenate([analysis.reference(i)["y"] for i in range(3)])
-    test = np.concatenate([one["y"] for one in analysis.outputs(INT8, ranges)])
-    each = sample_sqnr_db(sample_sums(reference, test, len(reference)))
+    reference = np.concatenate([analysis.get_reference_outputs(i)["y"] for i in range(3)])
+    test = np.concatenate([one["y"] for one in analysis.execute_config(INT8, ranges)])
+    each = compute_sqnr_db_by_sample(compute_error_sums_by_sample(reference, test, len(reference)))
     assert verdict.outputs["y"].errors == errors_between(reference, test)
     assert verdict.outputs["y"].worst_index == int(each.argmin())
     assert verdict.outputs["y"].worst_sqnr_db == pytest.approx(each.min())
-    assert verdict.energy == pytest.approx(10 ** (-verdict.outputs["y"].errors.sqnr_db / 10))
+    assert verdict.judged_error == pytest.approx(10 ** (-verdict.outputs["y"].errors.sqnr_db / 10))
     assert verdict.agreement == (reference.argmax(1) == test.argmax(1)).mean()
 
 
 def test_fp32_is_exact(analysed):
-    verdict = last(analysed(networks.mlp(), vectors()).verdict(FP32, {}))
+    verdict = last(analysed(networks.mlp(), vectors()).measure_accuracy(FP32, {}))
     assert verdict.outputs["y"].errors.exact and verdict.outputs["y"].worst_sqnr_db is None
-    assert verdict.outputs["y"].worst_index is None and verdict.energy == 0 and verdict.agreement == 1.0
+    assert verdict.outputs["y"].worst_index is None and verdict.judged_error == 0 and verdict.agreement == 1.0
 
 
 def test_a_sample_that_is_not_finite_is_the_worst_and_one_without_signal_is_not(analysed):
     analysis = analysed(networks.mlp(), vectors())
-    tally, outputs = analysis.tally([0]), dict(analysis.reference(0))
-    analysis._reference.put(0, {"y": outputs["y"] * np.array([[0], [1], [1], [1]], np.float32)})
-    tally.add(0, {"y": outputs["y"] + np.float32(1e-3)})
-    assert tally.verdict().outputs["y"].worst_index in (1, 2, 3)
+    tally, outputs = analysis.make_accuracy_reducer([0]), dict(analysis.get_reference_outputs(0))
+    analysis._reference_cache.put(0, {"y": outputs["y"] * np.array([[0], [1], [1], [1]], np.float32)})
+    tally.add_feed_outputs(0, {"y": outputs["y"] + np.float32(1e-3)})
+    assert tally.compute_accuracy().outputs["y"].worst_index in (1, 2, 3)
     broken = outputs["y"].copy()
     broken[2, 0] = np.nan
-    tally.add(0, {"y": broken})
-    one = tally.verdict().outputs["y"]
+    tally.add_feed_outputs(0, {"y": broken})
+    one = tally.compute_accuracy().outputs["y"]
     assert one.worst_index == 6 and one.worst_sqnr_db is None and one.errors.nan == 1
 
 
 def test_agreement_is_for_class_scores_alone(analysed):
-    assert analysed(networks.mlp(), vectors()).classifier.name == "y"
-    assert analysed(networks.unet_small(), {"image": np.zeros((4, 1, 32, 32), np.float32)}).classifier is None
-    assert analysed(networks.mlp(), vectors(), judge=["y[:, 1:]"]).classifier is None
+    assert analysed(networks.mlp(), vectors()).classifier_output.name == "y"
+    assert analysed(networks.unet_small(), {"image": np.zeros((4, 1, 32, 32), np.float32)}).classifier_output is None
+    assert analysed(networks.mlp(), vectors(), judge=["y[:, 1:]"]).classifier_output is None
 
 
 def test_the_last_figures_of_the_layers_are_those_of_the_verdict(analysed):
     analysis = analysed(networks.small_resnet(), images())
-    ranges = dict.fromkeys(analysis.network.activations, 5.0)
-    group = analysis.network.group_of(analysis.network.producer["logits"]).name
-    layers = last(measure_layers(analysis, {"fp16": FP16, "int8": INT8}, ranges))
+    ranges = dict.fromkeys(analysis.network.calibrated_tensors, 5.0)
+    group = analysis.network.find_group(analysis.network.producer["logits"]).name
+    layers = last(measure_group_errors(analysis, {"fp16": FP16, "int8": INT8}, ranges))
     for run, config in (("fp16", FP16), ("int8", INT8)):
-        verdict = last(analysis.verdict(config, ranges))
+        verdict = last(analysis.measure_accuracy(config, ranges))
         pooled, fetched = layers[run][group].accumulated, verdict.outputs["logits"].errors
         assert pooled.sqnr_db == pytest.approx(fetched.sqnr_db, abs=1e-2)  # a rounded sum may flip between two graphs
         assert pooled.mean_abs == pytest.approx(fetched.mean_abs, rel=1e-3)
@@ -261,13 +264,13 @@ def test_integer_outputs_are_judged_by_what_differs_and_by_what_decided(analysed
     model = b.model([floats("x", "batch", 16)], [helper.make_tensor_value_info("class", TensorProto.INT64, ["batch"])])
     analysis = analysed(model, vectors(40))
     ranges = {"x": 0.5}
-    verdict = last(analysis.verdict(INT8, ranges))
+    verdict = last(analysis.measure_accuracy(INT8, ranges))
     assert set(verdict.outputs) == {"class", "scores"}
     indices = range(len(analysis.samples))
     picked, expected = (np.concatenate([one["class"] for one in runs]) for runs in (
-        list(analysis.outputs(INT8, ranges)), [analysis.reference(i) for i in indices]))
+        list(analysis.execute_config(INT8, ranges)), [analysis.get_reference_outputs(i) for i in indices]))
     assert 0 < verdict.outputs["class"].errors.mismatch == (picked != expected).mean()
-    assert verdict.worst[0] == "scores" and verdict.energy == pytest.approx(
+    assert verdict.worst_output[0] == "scores" and verdict.judged_error == pytest.approx(
         10 ** (-verdict.outputs["scores"].errors.sqnr_db / 10))
 
 
@@ -277,9 +280,9 @@ def test_shares_of_a_network_judged_by_integers_alone(analysed):
            to=TensorProto.INT32)
     model = b.model([floats("x", "batch", 16)], [helper.make_tensor_value_info("y", TensorProto.INT32, ["batch", 16])])
     analysis = analysed(model, vectors(8))
-    analysis.judged = tuple(one for one in analysis.judged if one.kind == "integer")
+    analysis.judged_outputs = tuple(one for one in analysis.judged_outputs if one.kind == "integer")
     shares = measure_shares(analysis, INT8, {"x": 0.5})
-    assert max(share.owns for share in shares.values()) == pytest.approx(1.0)
+    assert max(share.fraction for share in shares.values()) == pytest.approx(1.0)
 
 
 def yolo():
@@ -293,11 +296,11 @@ def yolo():
 
 def test_a_dead_part_shows_beside_a_loud_one(analysed):
     analysis = analysed(yolo(), vectors(12))
-    boxes, scores = (one.name for one in analysis.judged)
+    boxes, scores = (one.name for one in analysis.judged_outputs)
     assert (boxes, scores) == ("detections[:, 0:4]", "detections[:, 4:24]")
-    verdict = last(analysis.verdict(INT8, {"x": 0.05}))
-    reference = np.concatenate([analysis.reference(i)["detections"] for i in range(len(analysis.samples))])
-    test = np.concatenate([one["detections"] for one in analysis.outputs(INT8, {"x": 0.05})])
+    verdict = last(analysis.measure_accuracy(INT8, {"x": 0.05}))
+    reference = np.concatenate([analysis.get_reference_outputs(i)["detections"] for i in range(len(analysis.samples))])
+    test = np.concatenate([one["detections"] for one in analysis.execute_config(INT8, {"x": 0.05})])
     for name, part in ((boxes, np.s_[:, :4]), (scores, np.s_[:, 4:])):
         measured, expected = verdict.outputs[name].errors, errors_between(reference[part], test[part])
         for figure in ("sqnr_db", "cosine", "mse", "max_abs", "mean_abs"):
@@ -308,11 +311,11 @@ def test_a_dead_part_shows_beside_a_loud_one(analysed):
 def test_what_any_group_yields_can_be_judged(analysed, network):
     model = getattr(networks, network)()
     inputs = networks.feeds(model, n=4)
-    names = [group.tail for group in analysed(model, inputs).network.groups]
+    names = [group.final_tensor for group in analysed(model, inputs).network.groups]
     analysis = analysed(model, inputs, judge=names)
-    ranges = dict.fromkeys(analysis.network.activations, 5.0)
+    ranges = dict.fromkeys(analysis.network.calibrated_tensors, 5.0)
     for config in (FP32, FP16, INT8):
-        verdict = last(analysis.verdict(config, ranges))
+        verdict = last(analysis.measure_accuracy(config, ranges))
         assert set(verdict.outputs) == set(names)
     plain = onnx.ModelProto()
     plain.CopyFrom(model)
@@ -320,7 +323,7 @@ def test_what_any_group_yields_can_be_judged(analysed, network):
     plain.graph.output.extend(helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in names)
     session = ort.InferenceSession(plain.SerializeToString(), providers=["CPUExecutionProvider"])
     expected = dict(zip(names, session.run(names, inputs), strict=True))
-    for name, array in analysis.reference(0).items():
+    for name, array in analysis.get_reference_outputs(0).items():
         np.testing.assert_allclose(array, expected[name], rtol=1e-3, atol=1e-4)
 
 
@@ -335,20 +338,20 @@ def test_a_metric_sees_all_samples_and_their_labels(analysed, tmp_path):
                                    "    return {'hits': hits.mean(), 'n': len(hits)}")
     inputs = vectors(10)
     analysis = analysed(networks.mlp(), inputs, metric=metric)
-    labels = np.concatenate([analysis.reference(i)["y"] for i in range(len(analysis.samples))]).argmax(1)
+    labels = np.concatenate([analysis.get_reference_outputs(i)["y"] for i in range(len(analysis.samples))]).argmax(1)
     labels[3] += 1
     analysis = analysed(networks.mlp(), {**inputs, "label": labels}, metric=metric)
-    partials = list(analysis.verdict(FP32, {}))
+    partials = list(analysis.measure_accuracy(FP32, {}))
     assert partials[0].value.metric["n"] == 4 and partials[-1].value.metric == {"hits": 0.9, "n": 10}
-    assert partials[1].value.metric == {} and partials[-1].value.headline == 0.9
-    assert analysis.reference_metric() == {"hits": 0.9, "n": 10}
-    assert analysis.reference_metric([0])["n"] == 4
+    assert partials[1].value.metric == {} and partials[-1].value.headline_metric == 0.9
+    assert analysis.measure_reference_metric() == {"hits": 0.9, "n": 10}
+    assert analysis.measure_reference_metric([0])["n"] == 4
 
 
 def test_there_is_no_metric_without_labels(analysed, tmp_path):
     analysis = analysed(networks.mlp(), vectors(), metric=metric_file(tmp_path, "return 1.0"))
-    assert analysis.metric is None and analysis.reference_metric() == {}
-    assert last(analysis.verdict(FP16, {})).metric == {}
+    assert analysis.metric is None and analysis.measure_reference_metric() == {}
+    assert last(analysis.measure_accuracy(FP16, {})).metric == {}
 
 
 def test_a_metric_that_fails_is_an_error_but_not_where_the_run_is_not_finite(analysed, tmp_path):
@@ -357,12 +360,12 @@ def test_a_metric_that_fails_is_an_error_but_not_where_the_run_is_not_finite(ana
     inputs["x"] = np.abs(inputs["x"]) + 100
     analysis = analysed(single("Identity", 1e3), {**inputs, "label": np.zeros(8)},
                         metric=metric_file(tmp_path, body.replace("labels['y']", "labels['label'][0]")))
-    assert last(analysis.verdict(FP32, {})).metric
-    verdict = last(analysis.verdict(FP16, {}))
-    assert verdict.bad and verdict.metric == {}
+    assert last(analysis.measure_accuracy(FP32, {})).metric
+    verdict = last(analysis.measure_accuracy(FP16, {}))
+    assert verdict.nonfinite_count and verdict.metric == {}
     broken = analysed(networks.mlp(), {**inputs, "label": np.zeros(8)}, metric=metric_file(tmp_path, "return 'none'"))
     with pytest.raises(InputError, match="metric.py"):
-        last(broken.verdict(FP16, {}))
+        last(broken.measure_accuracy(FP16, {}))
 
 
 def tokens_network(tokens):
@@ -389,7 +392,7 @@ def test_what_the_judged_outputs_mask_leaves_out_counts_at_no_group_with_its_axe
 
     def measured(arrays, judge, size):
         analysis = analysed(tokens_network(size), arrays, judge=judge)
-        return last(measure_layers(analysis, {"fp16": FP16}, {}))["fp16"]
+        return last(measure_group_errors(analysis, {"fp16": FP16}, {}))["fp16"]
 
     cut = measured({"x": x[:, :4], "keep": keep[:, :4]}, ["y"], "tokens")
     masked = measured({"x": noisy, "keep": keep, **labels}, [f"y@{mask}"], tokens)
@@ -400,7 +403,7 @@ def test_what_the_judged_outputs_mask_leaves_out_counts_at_no_group_with_its_axe
                 getattr(masked[name], kind), getattr(cut[name], kind)))
             assert one == pytest.approx(other, rel=1e-3) and one["sqnr"] is not None
         assert masked[name].fp16_over == 0
-    assert whole["/fc/MatMul"].fp16_over > 0 and whole["/fc/MatMul"].accumulated.bad
+    assert whole["/fc/MatMul"].fp16_over > 0 and whole["/fc/MatMul"].accumulated.nonfinite_count
     assert masked["/scores/MatMul"] == whole["/scores/MatMul"]  # two of its axes have that size
 
 
@@ -419,7 +422,7 @@ def test_where_no_layer_holds_floats_of_its_own_nothing_is_lost(analysed, operat
         data, inputs = {"x": np.ones((4, 3), np.int64)}, [helper.make_tensor_value_info("x", kind, ["n", 3])]
         b.node(operator, ["x"], output="y")
     analysis = analysed(b.model(inputs, [y]), data)
-    assert all(errors.accumulated.exact for partial in measure_layers(analysis, {"fp16": FP16}, {})
+    assert all(errors.accumulated.exact for partial in measure_group_errors(analysis, {"fp16": FP16}, {})
                for errors in partial.value.get("fp16", {}).values())
 
 
@@ -436,11 +439,11 @@ def test_errors_are_taken_behind_a_selection_that_keeps_other_values(analysed, m
                      b.weight("one", np.float32(1))], "/range", output="long")
     model = b.model([floats("x", "n", 16)], [floats("y", "kept"), floats("long", "length")])
     analysis = analysed(model, vectors(40), batch=20, judge=[scores])
-    assert {"y", "long"} <= analysis.network.selected and scores not in analysis.network.selected
-    monkeypatch.setattr(layers_module, "lower_gated",
-                        lambda *given, **more: lower_gated(*given, **{**more, "data": data}))
+    assert {"y", "long"} <= analysis.network.value_sized_tensors and scores not in analysis.network.value_sized_tensors
+    monkeypatch.setattr(layers_module, "build_gated_graph",
+                        lambda *given, **more: build_gated_graph(*given, **{**more, "gates_as_data": data}))
     coarse = {"x": 6.0}  # so that other values are selected
-    found = last(measure_layers(analysis, {"int8": INT8}, coarse))["int8"]
+    found = last(measure_group_errors(analysis, {"int8": INT8}, coarse))["int8"]
     assert found["/twice/Mul"].accumulated.sqnr_db < 30 < found["/twice/Mul"].isolated.sqnr_db
 
 
@@ -449,14 +452,14 @@ def test_fp16_overflow_is_counted_and_named(analysed):
     inputs["x"][:, 0] = 120
     analysis = analysed(single("Relu", 1e3), inputs)
     group = analysis.network.groups[0]
-    found = last(measure_layers(analysis, {"fp16": FP16, "fp32": FP32}, {}))
+    found = last(measure_group_errors(analysis, {"fp16": FP16, "fp32": FP32}, {}))
     errors_ = found["fp16"][group.name]
     assert errors_.warning.startswith("max 1.2e5 exceeds FP16's 65504") and "arise here" in errors_.warning
     assert errors_.accumulated.inf == 4 and errors_.accumulated.sqnr_db is None
     assert found["fp32"][group.name].warning == ""
-    verdict = last(analysis.verdict(FP16, {}))
-    assert verdict.bad == 4 and verdict.outputs["y"].worst_index == 0 and math.isinf(verdict.energy)
-    assert sum(share.owns for share in measure_shares(analysis, FP16, {}).values()) == 1.0
+    verdict = last(analysis.measure_accuracy(FP16, {}))
+    assert verdict.nonfinite_count == 4 and verdict.outputs["y"].worst_index == 0 and math.isinf(verdict.judged_error)
+    assert sum(share.fraction for share in measure_shares(analysis, FP16, {}).values()) == 1.0
 
 
 @pytest.mark.parametrize(("largest", "over", "said"), [
@@ -469,7 +472,8 @@ def test_infinities_of_a_mask_exceed_nothing(analysed, largest, over, said):
     x = np.full((4, 16), 0.3, np.float32)
     x[:, 0], x[:, 1] = -2e6, largest
     analysis = analysed(b.model([floats("x", "batch", 16)], [floats("y", "batch", 16)]), {"x": x})
-    layers = last(measure_layers(analysis, {"fp16": FP16, "fp32": PrecisionConfig.uniform(Precision.FP32)}, {}))
+    layers = last(
+        measure_group_errors(analysis, {"fp16": FP16, "fp32": PrecisionConfig.from_precision(Precision.FP32)}, {}))
     *_, found = layers["fp16"].values()
     *_, exact = layers["fp32"].values()
     assert exact.accumulated.exact and exact.isolated.exact
@@ -484,7 +488,7 @@ def test_values_that_fp16_cannot_hold_are_counted_in_every_run(analysed):
     inputs["x"][:, 0] = 1e5
     inputs["x"][:, 1:3] = 1e-9
     analysis = analysed(single("Relu", 1.0), inputs)
-    found = last(measure_layers(analysis, {"fp16": FP16, "fp32": FP32}, {}))
+    found = last(measure_group_errors(analysis, {"fp16": FP16, "fp32": FP32}, {}))
     group = analysis.network.groups[0].name
     for run in ("fp16", "fp32"):
         assert (found[run][group].fp16_over, found[run][group].fp16_under) == (4, 8)
@@ -493,7 +497,9 @@ def test_values_that_fp16_cannot_hold_are_counted_in_every_run(analysed):
     for scale, ones, said in ((1.0, inputs, "12% underflow: below FP16's smallest value 6e-8"),
                               (1e-5, {"x": np.ones((4, 16), np.float32)},
                                "max 1e-5 is below FP16's smallest normal 6.1e-5")):
-        found = last(measure_layers(analysed(single("Relu", scale), ones), {"fp16": FP16}, {}, isolated=False))["fp16"]
+        found = last(
+            measure_group_errors(analysed(single("Relu", scale), ones), {"fp16": FP16}, {},
+                                 with_isolated=False))["fp16"]
         assert found[group].warning == f"{said}; BF16 has the range of FP32"
         assert all(one.isolated is None and one.accumulated is not None for one in found.values())
 
@@ -501,47 +507,47 @@ def test_values_that_fp16_cannot_hold_are_counted_in_every_run(analysed):
 def test_a_reference_with_nan_is_an_error(analysed):
     analysis = analysed(single("Sqrt"), {"x": -np.ones((4, 16), np.float32)})
     with pytest.raises(InputError, match="yields NaN at y"):
-        last(analysis.verdict(FP16, {}))
+        last(analysis.measure_accuracy(FP16, {}))
 
 
 def test_an_int8_layer_without_a_range_is_an_error(analysed):
     analysis = analysed(networks.mlp(), vectors())
     with pytest.raises(InputError, match="range"):
-        last(analysis.verdict(INT8, {}))
+        last(analysis.measure_accuracy(INT8, {}))
 
 
 def test_what_ifs_share_one_session(analysed):
     analysis = analysed(networks.mlp(), vectors())
-    ranges = dict.fromkeys(analysis.network.activations, 4.0)
-    for config in (FP32, FP16, INT8, INT8.with_groups(analysis.network.groups[:1], Precision.FP32)):
-        last(analysis.verdict(config, ranges))
-    assert analysis.sessions == 1
+    ranges = dict.fromkeys(analysis.network.calibrated_tensors, 4.0)
+    for config in (FP32, FP16, INT8, INT8.with_group_precision(analysis.network.groups[:1], Precision.FP32)):
+        last(analysis.measure_accuracy(config, ranges))
+    assert analysis.session_count == 1
     analysis.close()
-    assert last(analysis.verdict(FP16, {})).samples == 10 and analysis.sessions == 2
+    assert last(analysis.measure_accuracy(FP16, {})).samples == 10 and analysis.session_count == 2
 
 
 def test_a_reference_that_does_not_fit_memory_is_kept_in_a_file(analysed, monkeypatch):
     analysis = analysed(networks.mlp(), vectors())
-    expected = last(analysis.verdict(FP16, {}))
-    monkeypatch.setattr(held, "HELD_BYTES", 90)  # one feed has 64 bytes
+    expected = last(analysis.measure_accuracy(FP16, {}))
+    monkeypatch.setattr(tensor_cache, "TENSOR_CACHE_BYTES", 90)  # one feed has 64 bytes
     spilling = analysed(networks.mlp(), vectors())
-    assert last(spilling.verdict(FP16, {})) == expected == last(spilling.verdict(FP16, {}))
-    assert len(spilling._reference._arrays) == 1 and len(spilling._reference._stored) == 2
+    assert last(spilling.measure_accuracy(FP16, {})) == expected == last(spilling.measure_accuracy(FP16, {}))
+    assert len(spilling._reference_cache._arrays) == 1 and len(spilling._reference_cache._spooled) == 2
     spilling.close()
-    assert last(spilling.verdict(FP16, {})) == expected
+    assert last(spilling.measure_accuracy(FP16, {})) == expected
 
 
 def test_feeds_can_be_chosen(analysed):
     analysis = analysed(networks.mlp(), vectors(12))
-    assert last(analysis.verdict(FP16, {}, feeds=[1])).samples == 4
-    assert replace(last(analysis.verdict(FP16, {}, feeds=[0, 1, 2])), total=0) == replace(
-        last(analysis.verdict(FP16, {})), total=0)
+    assert last(analysis.measure_accuracy(FP16, {}, feed_indices=[1])).samples == 4
+    assert replace(last(analysis.measure_accuracy(FP16, {}, feed_indices=[0, 1, 2])), total=0) == replace(
+        last(analysis.measure_accuracy(FP16, {})), total=0)
 
 
 @pytest.mark.parametrize("judge", [(), ("logits[:, :3]", "logits[:, 3:]")])
 def test_a_device_compares_in_the_graph_and_says_the_same(analysed, monkeypatch, judge):
     """Gates are data there, and the judged tensors stay; a run whose sums are not finite is looked at on the host."""
-    monkeypatch.setattr(simulation_module, "COMPARED_ELEMENTS", 1)
+    monkeypatch.setattr(simulation_module, "MIN_COMPARED_ELEMENTS", 1)
     fetched, verdicts, run = [], [], OnnxRuntimeRunner.run
 
     def watched(self, feeds, fetch=None):
@@ -551,10 +557,11 @@ def test_a_device_compares_in_the_graph_and_says_the_same(analysed, monkeypatch,
     monkeypatch.setattr(OnnxRuntimeRunner, "run", watched)
     for device in (False, True):
         analysis = analysed(networks.small_resnet(), images(), judge=judge)
-        analysis.classifier = None  # its scores are fetched for the classes
-        analysis.backend.capabilities = replace(analysis.backend.capabilities, device=device)
-        ranges = dict.fromkeys(analysis.network.activations, 4.0)
-        verdicts.append([last(analysis.verdict(config, ranges)) for config in (INT8_IN_FP32, INT8, FP16, FP32)])
+        analysis.classifier_output = None  # its scores are fetched for the classes
+        analysis.backend.capabilities = replace(analysis.backend.capabilities, has_device=device)
+        ranges = dict.fromkeys(analysis.network.calibrated_tensors, 4.0)
+        verdicts.append(
+            [last(analysis.measure_accuracy(config, ranges)) for config in (INT8_IN_FP32, INT8, FP16, FP32)])
     host, device = verdicts
     assert any(name.startswith("compared/") for names in fetched for name in names)
     for expected, found in zip(host, device, strict=True):
@@ -564,9 +571,10 @@ def test_a_device_compares_in_the_graph_and_says_the_same(analysed, monkeypatch,
             assert (other.errors.exact, other.worst_index) == (one.errors.exact, one.worst_index)
             for kind in ("sqnr_db", "cosine", "mse", "max_abs", "mean_abs"):
                 assert getattr(other.errors, kind) == pytest.approx(getattr(one.errors, kind), rel=1e-3), kind
-        assert found.energy == pytest.approx(expected.energy, rel=1e-3)
-        if expected.spread.worst:
-            assert found.spread.worst["mse"].high == pytest.approx(expected.spread.worst["mse"].high, rel=1e-3)
+        assert found.judged_error == pytest.approx(expected.judged_error, rel=1e-3)
+        if expected.intervals.worst_output:
+            assert found.intervals.worst_output["mse"].high == pytest.approx(
+                expected.intervals.worst_output["mse"].high, rel=1e-3)
 
 
 @pytest.mark.parametrize(("make", "expected"), [
@@ -576,20 +584,20 @@ def test_a_device_takes_the_same_errors_at_the_groups(analysed, monkeypatch, mak
     """With no control flow, unless sums are not finite: then that tells what is."""
     model = make()
     arrays = networks.feeds(model, n=6)
-    forms, lower = [], layers_module.lower_gated
+    forms, lower = [], layers_module.build_gated_graph
 
     def lowered(network, **options):
-        forms.append(options["data"])
+        forms.append(options["gates_as_data"])
         return lower(network, **options)
 
-    monkeypatch.setattr(layers_module, "lower_gated", lowered)
+    monkeypatch.setattr(layers_module, "build_gated_graph", lowered)
     found = []
     for device in (False, True):
         analysis = analysed(model, arrays)
-        analysis.backend.capabilities = replace(analysis.backend.capabilities, device=device)
-        ranges = dict.fromkeys(analysis.network.activations, 4.0)
-        mixed = INT8.with_groups(analysis.network.groups[::3], Precision.FP32)
-        found.append(last(measure_layers(analysis, {"fp16": FP16, "mixed": mixed}, ranges)))
+        analysis.backend.capabilities = replace(analysis.backend.capabilities, has_device=device)
+        ranges = dict.fromkeys(analysis.network.calibrated_tensors, 4.0)
+        mixed = INT8.with_group_precision(analysis.network.groups[::3], Precision.FP32)
+        found.append(last(measure_group_errors(analysis, {"fp16": FP16, "mixed": mixed}, ranges)))
     host, device = found
     assert forms == expected
     for run, groups in host.items():
@@ -608,8 +616,8 @@ def test_a_device_takes_the_same_errors_at_the_groups(analysed, monkeypatch, mak
 
 
 def test_a_device_counts_what_is_not_finite(analysed, monkeypatch):
-    monkeypatch.setattr(simulation_module, "COMPARED_ELEMENTS", 1)
+    monkeypatch.setattr(simulation_module, "MIN_COMPARED_ELEMENTS", 1)
     analysis = analysed(single("Relu", 1e5), vectors())
-    analysis.classifier = None
-    analysis.backend.capabilities = replace(analysis.backend.capabilities, device=True)
-    assert last(analysis.verdict(FP16, {})).outputs["y"].errors.inf > 0
+    analysis.classifier_output = None
+    analysis.backend.capabilities = replace(analysis.backend.capabilities, has_device=True)
+    assert last(analysis.measure_accuracy(FP16, {})).outputs["y"].errors.inf > 0

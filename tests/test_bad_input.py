@@ -13,12 +13,12 @@ import pytest
 from tests import networks
 from trt_tui.cli.main import main
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.file import config_text
-from trt_tui.core.moves.range_choice import RangeChoice
+from trt_tui.core.moves.config_file import config_text
+from trt_tui.core.moves.range_move import RangeMove
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 
-INT8 = PrecisionConfig.uniform(Precision.INT8)
+INT8 = PrecisionConfig.from_precision(Precision.INT8)
 
 pytestmark = pytest.mark.usefixtures("placed")
 
@@ -159,9 +159,9 @@ def test_a_remainder_of_a_static_batch(refused, mlp):
 @pytest.fixture
 def config(tmp_path, mlp):
     network = open_network(mlp.model)
-    made = INT8.with_groups(network.groups[:1], Precision.FP32)
-    for tensor in network.activations:
-        made = made.with_range(tensor, RangeChoice(4.0))
+    made = INT8.with_group_precision(network.groups[:1], Precision.FP32)
+    for tensor in network.calibrated_tensors:
+        made = made.with_range(tensor, RangeMove(4.0))
     (tmp_path / "precision.json").write_text(config_text(network, made))
     return tmp_path / "precision.json"
 

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from tests.lowered import gated_values, inner_values, sqnr
 from tests.networks import Builder, floats
 from trt_tui import demo
-from trt_tui.core.lowering import rules
-from trt_tui.core.lowering.bias_scales import raised
-from trt_tui.core.lowering.folds import Folds
-from trt_tui.core.lowering.typed import lower_typed
+from trt_tui.core.lowering import rulebook
+from trt_tui.core.lowering.bias_scales import raise_weight_scales_for_bias
+from trt_tui.core.lowering.folded_constants import FoldedConstants
+from trt_tui.core.lowering.typed_network import lower_to_typed_network
 from trt_tui.core.moves import vectors
-from trt_tui.core.moves.bias_correction import BiasCorrection
+from trt_tui.core.moves.bias_correction_move import BiasCorrectionMove
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.network.bias_quantization import FLOAT_TYPES, overflows
+from trt_tui.core.network.bias_quantization import FLOAT_TYPES, flag_channels_with_bias_overflow
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 
@@ -38,19 +38,19 @@ def test_a_raised_scale_is_the_least_that_works(held, input_power, weight_power,
     input_scale = float(np.asarray(2.0**input_power, dtype))
     scale = np.full(4, 2.0**weight_power, dtype).astype(np.float32)
     bias = np.array([2.0**power for power in bias_powers], dtype).astype(np.float32)
-    found = raised(scale, input_scale, bias, held)
+    found = raise_weight_scales_for_bias(scale, input_scale, bias, held)
     assert (found >= scale).all() and (found == found.astype(dtype).astype(np.float32)).all()
-    assert not overflows(found, input_scale, np.abs(bias), held).any()
+    assert not flag_channels_with_bias_overflow(found, input_scale, np.abs(bias), held).any()
     below = np.nextafter(found.astype(dtype), np.zeros(4, dtype)).astype(np.float32)
     changed = found != scale
     two_below = np.nextafter(below.astype(dtype), np.zeros(4, dtype)).astype(np.float32)
-    assert overflows(two_below, input_scale, np.abs(bias), held)[changed].all()
+    assert flag_channels_with_bias_overflow(two_below, input_scale, np.abs(bias), held)[changed].all()
 
 
 def test_a_scale_that_works_stays_the_same_array():
     scale = np.array([0.01, 0.02], np.float32)
-    assert raised(scale, 0.05, np.array([1.0, -2.0], np.float32), FP16) is scale
-    assert raised(scale, 0.05, np.array([1e5, -2.0], np.float32), FP32) is scale
+    assert raise_weight_scales_for_bias(scale, 0.05, np.array([1.0, -2.0], np.float32), FP16) is scale
+    assert raise_weight_scales_for_bias(scale, 0.05, np.array([1e5, -2.0], np.float32), FP32) is scale
 
 
 @pytest.mark.parametrize("other", [FP16, FP32])
@@ -63,11 +63,11 @@ def test_an_infinite_bias_leaves_its_scale_and_the_export_is_written(other, back
     y = b.node("Gemm", ["x", weight, b.weight("b", bias)], "/fc")
     b.node("Sigmoid", [y], "/out", output="y")
     network = opened(b.model([floats("x", 16, 8)], [floats("y", 16, 4)]))
-    config, ranges = PrecisionConfig.uniform(INT8, other), {"x": 4.0}
-    rulings = rules.rule(network, config, ranges)
-    assert all(np.isfinite(scale.after).all() for scale in rules.raised_scales(network, rulings))
-    assert [scale.channels for scale in rules.raised_scales(network, rulings)] in ([], [(1,)])
-    assert lower_typed(network, config, ranges).model.graph is not None
+    config, ranges = PrecisionConfig.from_precision(INT8, other), {"x": 4.0}
+    rulings = rulebook.plan_lowering(network, config, ranges)
+    assert all(np.isfinite(scale.raised_scales).all() for scale in rulebook.find_raised_weight_scales(network, rulings))
+    assert [scale.channels for scale in rulebook.find_raised_weight_scales(network, rulings)] in ([], [(1,)])
+    assert lower_to_typed_network(network, config, ranges).model.graph is not None
 
 
 # -- what ONNX Runtime computes -------------------------------------------------------------------------------------
@@ -107,7 +107,7 @@ def drawn(kind, seed, tiny, bias, backend, opened):
     shape = [int(size) for size in network.inputs[0].shape]
     feeds = {"x": np.random.default_rng(seed).standard_normal(shape).astype(np.float32)}
     plain = inner_values(backend, network, feeds)
-    return network, feeds, plain, {name: float(np.abs(plain[name]).max()) for name in network.activations}
+    return network, feeds, plain, {name: float(np.abs(plain[name]).max()) for name in network.calibrated_tensors}
 
 
 @pytest.mark.onnxruntime("1.31")
@@ -117,7 +117,7 @@ def drawn(kind, seed, tiny, bias, backend, opened):
 def test_onnx_runtime_computes_what_is_simulated_under_default_options(kind, seed, tiny, bias, other, backend, opened):
     network, feeds, plain, ranges = drawn(kind, seed, tiny, bias, backend, opened)
     config = PrecisionConfig(INT8, other)
-    typed = lower_typed(network, config, ranges)
+    typed = lower_to_typed_network(network, config, ranges)
     got = run_with_default_options(typed.model, feeds)["y"]
     simulated = gated_values(backend, network, config, ranges, feeds)["y"]
     assert abs(sqnr(plain["y"], got) - sqnr(plain["y"], simulated)) < 3
@@ -130,43 +130,44 @@ def test_onnx_runtime_computes_what_is_simulated_under_default_options(kind, see
 
 
 def first_scale(network, config, ranges, constants=None):
-    ruling = rules.rule(network, config, ranges, constants=constants)[network.groups[0].name]
+    ruling = rulebook.plan_lowering(network, config, ranges, folded_constants=constants)[network.groups[0].name]
     return next(scale for site, scale in ruling.scales.items() if site.role == "weight")
 
 
 def test_a_corrected_bias_counts(backend, opened):
     network, _, _, ranges = drawn("Conv", 3, 1.0, 0.1, backend, opened)
     config = PrecisionConfig(INT8, FP16)
-    assert first_scale(network, config, ranges).before is None
+    assert first_scale(network, config, ranges).original_values is None
     shift = np.zeros(8, np.float32)
     shift[5] = 6e4
-    moved = config.with_moves({network.groups[0].name: BiasCorrection(vectors.packed(shift))})
-    scale = first_scale(network, moved, ranges, Folds(network, moved))
-    assert np.flatnonzero(scale.values != scale.before).tolist() == [5]
-    typed = lower_typed(network, moved, ranges)
+    moved = config.with_moves({network.groups[0].name: BiasCorrectionMove(vectors.encode_vector(shift))})
+    scale = first_scale(network, moved, ranges, FoldedConstants(network, moved))
+    assert np.flatnonzero(scale.values != scale.original_values).tolist() == [5]
+    typed = lower_to_typed_network(network, moved, ranges)
     assert any("channel 5" in note for note in typed.notes)
 
 
 def test_another_range_gives_another_scale_and_other_fed_weights(backend, opened):
-    from trt_tui.core.lowering.gated.lower import lower_gated
+    from trt_tui.core.lowering.gated.lower import build_gated_graph
 
     network, _, _, ranges = drawn("Conv", 0, 2e-3, 2.0, backend, opened)
-    config, gated = PrecisionConfig(INT8, FP16), lower_gated(network)
+    config, gated = PrecisionConfig(INT8, FP16), build_gated_graph(network)
     narrow = {**ranges, "x": ranges["x"] / 8}
     scales = [first_scale(network, config, one) for one in (ranges, narrow)]
-    assert scales[1].values[DEAD] > 4 * scales[0].values[DEAD] and scales[0].key != scales[1].key
-    fed = [gated.feeds(config, one) for one in (ranges, narrow)]
+    assert scales[1].values[DEAD] > 4 * scales[0].values[DEAD] and scales[0].weight_cache_key != scales[
+        1].weight_cache_key
+    fed = [gated.make_feed(config, one) for one in (ranges, narrow)]
     name = next(name for name, weight in gated.weight_inputs.items() if weight.site.tensor == "w")
-    constant = network.constant("w")
+    constant = network.constant_value("w")
     for scale, feeds in zip(scales, fed, strict=True):
-        np.testing.assert_array_equal(feeds[name], rules.quantized_weight(constant, scale))
+        np.testing.assert_array_equal(feeds[name], rulebook.quantize_dequantize_weight(constant, scale))
 
 
 @pytest.mark.parametrize("precision", [Precision.FP8, Precision.INT4])
 def test_other_codes_have_no_int32_bias(precision, backend, opened):
     network, _, _, ranges = drawn("Conv", 0, 2e-3, 2.0, backend, opened)
-    rulings = rules.rule(network, PrecisionConfig(precision, FP16), ranges)
-    assert not rules.raised_scales(network, rulings)
+    rulings = rulebook.plan_lowering(network, PrecisionConfig(precision, FP16), ranges)
+    assert not rulebook.find_raised_weight_scales(network, rulings)
 
 
 def test_the_bundled_network_has_such_a_channel(backend, run):
@@ -174,12 +175,12 @@ def test_the_bundled_network_has_such_a_channel(backend, run):
     with np.load(demo.calibration_path()) as data:
         feeds = {"image": data["image"].astype(np.float32)}
     plain = inner_values(backend, network, feeds)
-    ranges = {name: float(np.abs(plain[name]).max()) for name in network.activations}
+    ranges = {name: float(np.abs(plain[name]).max()) for name in network.calibrated_tensors}
     config = PrecisionConfig(INT8, FP16)
-    found, = rules.raised_scales(network, rules.rule(network, config, ranges))
-    assert found.layer == "/bottom/widen/conv/Conv" and found.channels == (15,) and 0 < found.bits < 1
-    assert found.weight_db[1] <= found.weight_db[0]
-    note, = (note for note in lower_typed(network, config, ranges).notes if "bias" in note)
+    found, = rulebook.find_raised_weight_scales(network, rulebook.plan_lowering(network, config, ranges))
+    assert found.layer == "/bottom/widen/conv/Conv" and found.channels == (15,) and 0 < found.max_channel_bit_loss < 1
+    assert found.weight_sqnr_db[1] <= found.weight_sqnr_db[0]
+    note, = (note for note in lower_to_typed_network(network, config, ranges).notes if "bias" in note)
     assert "channel 15" in note and "bits" in note and "dB" in note
     code, _, said = run("compare", demo.network_path(), "--data", demo.samples_path(), "--calib-data",
                         demo.calibration_path(), "--samples", 2, "--layers", "none")
@@ -188,9 +189,10 @@ def test_the_bundled_network_has_such_a_channel(backend, run):
 
 def test_a_quantized_file_keeps_its_scales_and_is_warned_of(tmp_path, backend, opened, monkeypatch):
     network, _, _, ranges = drawn("Conv", 0, 2e-3, 2.0, backend, opened)
-    onnx.save(ir.to_proto(lower_typed(network, PrecisionConfig(INT8, FP16), ranges).model), tmp_path / "raised.onnx")
-    monkeypatch.setattr("trt_tui.core.lowering.bias_scales.raised", lambda scale, *_: scale)
-    model = lower_typed(network, PrecisionConfig(INT8, FP16), ranges).model
+    onnx.save(ir.to_proto(lower_to_typed_network(network, PrecisionConfig(INT8, FP16), ranges).model),
+              tmp_path / "raised.onnx")
+    monkeypatch.setattr("trt_tui.core.lowering.bias_scales.raise_weight_scales_for_bias", lambda scale, *_: scale)
+    model = lower_to_typed_network(network, PrecisionConfig(INT8, FP16), ranges).model
     onnx.save(ir.to_proto(model), tmp_path / "model.onnx")
     notes = open_network(tmp_path / "model.onnx").notes
     assert any("cannot quantize the bias of /one/Conv" in note and "disable_quant_qdq" in note for note in notes)

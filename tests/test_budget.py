@@ -12,21 +12,21 @@ from tests import networks
 from tests.fuzz import repeats
 from tests.refusals import refused
 from tests.screen import opened, press, settle, status
-from trt_tui.core.engines.inspector import read_inspector
-from trt_tui.core.engines.listing import read_listing
-from trt_tui.core.importers.reading import read_any
-from trt_tui.core.importers.shell import shell_words
-from trt_tui.core.importers.trtexec import _fits
+from trt_tui.core.engines.inspector import read_engine_report
+from trt_tui.core.engines.layer_listing import read_layer_listing
+from trt_tui.core.importers.any_config import read_any_config
+from trt_tui.core.importers.shell_words import split_shell_words
+from trt_tui.core.importers.trtexec import _matches_wildcard
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.file import config_text
-from trt_tui.core.moves.keeping import matched
+from trt_tui.core.moves.config_file import config_text
+from trt_tui.core.moves.keep_rules import find_groups_of_rule
 from trt_tui.core.network.network import open_network
 from trt_tui.errors import InputError
-from trt_tui.files import budget
-from trt_tui.files.budget import reading_budget
+from trt_tui.files import read_budget
 from trt_tui.files.limited_yaml import read_yaml
+from trt_tui.files.read_budget import limit_reading_resources
 from trt_tui.jobs import requests as rq
-from trt_tui.tui.controllers import filtering
+from trt_tui.tui.controllers import row_filter
 
 SPENT = "takes too much time or memory"
 
@@ -34,7 +34,7 @@ SPENT = "takes too much time or memory"
 @pytest.fixture(autouse=True)
 def short(monkeypatch):
     """A budget that is spent soon."""
-    monkeypatch.setattr(budget, "MAX_READ_S", 0.3)
+    monkeypatch.setattr(read_budget, "MAX_READ_S", 0.3)
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def test_what_would_take_years_ends_with_the_budget(network, tmp_path, name, tex
     (tmp_path / name).write_text(text)
     since = time.thread_time()
     with refused(title=f"{name} {SPENT}", cause="of computing", next_step="Check"):
-        read_any(tmp_path / name, network)
+        read_any_config(tmp_path / name, network)
     assert time.thread_time() - since < 2
 
 
@@ -82,7 +82,7 @@ def test_what_would_take_years_ends_with_the_budget(network, tmp_path, name, tex
 def test_what_repeats_is_read_in_linear_time(network, tmp_path, name, text):
     (tmp_path / name).write_text(text)
     try:
-        read_any(tmp_path / name, network)
+        read_any_config(tmp_path / name, network)
     except InputError as error:
         assert SPENT not in error.title, error
 
@@ -91,11 +91,11 @@ def test_what_repeats_is_read_in_linear_time(network, tmp_path, name, text):
 def test_listings_of_engines_are_read_in_linear_time(network, token):
     layer = {"Name": token * 6000, "LayerType": "gemm", "Inputs": [{"Name": token * 6000}], "Outputs": [],
              "Metadata": token * 6000}
-    assert len(read_inspector(json.dumps({"Layers": [layer]}), network).layers) == 1
+    assert len(read_engine_report(json.dumps({"Layers": [layer]}), network).layers) == 1
     row = ("Layers:\nName: a, LayerType: gemm, Inputs: [], Outputs: [ { Name: y, Location: Device, Datatype: Half } ]"
            ", TacticName: {0}, Metadata: {0}\n{0}\n").replace("{0}", token * 6000)
     try:
-        read_listing(row, network)
+        read_layer_listing(row, network)
     except InputError as error:
         assert SPENT not in error.title, error
 
@@ -104,8 +104,8 @@ def test_names_in_metadata_are_as_before(network):
     name = network.layers[0].name
     layer = {"Name": "x", "LayerType": "gemm", "Inputs": [], "Outputs": [],
              "Metadata": f"[ONNX Layer: {name}]\x1e[ONNX Layer: a]b[0]] [ONNX Layer: {network.layers[1].name}]"}
-    (read,) = read_inspector(json.dumps({"Layers": [layer]}), network).layers
-    assert read.nodes == (name, network.layers[1].name)
+    (read,) = read_engine_report(json.dumps({"Layers": [layer]}), network).layers
+    assert read.network_layers == (name, network.layers[1].name)
 
 
 def test_yaml_counts_what_aliases_stand_for():
@@ -125,24 +125,24 @@ def test_yaml_counts_what_aliases_stand_for():
 
 def test_a_kept_pattern_has_a_budget(network):
     with refused(title="the pattern /(a+)+$/", next_step="simpler pattern"):
-        matched(network, "/(a+)+$/")
+        find_groups_of_rule(network, "/(a+)+$/")
 
 
 def test_an_error_of_the_budget_is_taken_for_no_other_and_the_next_file_has_a_whole_one():
     for _ in range(2):
-        with refused(title=SPENT), reading_budget("a file"):
+        with refused(title=SPENT), limit_reading_resources("a file"):
             while True:
                 try:
                     re.match("(a+)+$", "a" * 60 + "b")
                 except Exception:
                     continue
-    with reading_budget("a file"):
+    with limit_reading_resources("a file"):
         assert sum(range(1000))
 
 
 def test_memory_and_nesting_have_bounds(monkeypatch):
-    monkeypatch.setattr(budget, "MAX_MEMORY_BYTES", 50 << 20)
-    with refused(title=SPENT, cause="GB of memory"), reading_budget("a file", seconds=5):
+    monkeypatch.setattr(read_budget, "MAX_MEMORY_BYTES", 50 << 20)
+    with refused(title=SPENT, cause="GB of memory"), limit_reading_resources("a file", max_seconds=5):
         held = []
         while True:
             held.append(bytearray(b"x" * (1 << 20)))
@@ -150,7 +150,7 @@ def test_memory_and_nesting_have_bounds(monkeypatch):
     def deep(depth=0):
         return deep(depth + 1)
 
-    with refused(title="a file cannot be read", cause="nested too deep"), reading_budget("a file"):
+    with refused(title="a file cannot be read", cause="nested too deep"), limit_reading_resources("a file"):
         deep()
 
 
@@ -158,7 +158,7 @@ def test_readers_in_other_threads_read_without_a_budget():
     done = []
 
     def read():
-        with reading_budget("a file"):
+        with limit_reading_resources("a file"):
             done.append(True)
 
     thread = threading.Thread(target=read)
@@ -168,14 +168,14 @@ def test_readers_in_other_threads_read_without_a_budget():
 
 
 def test_words_and_wildcards_are_those_of_the_tools():
-    assert shell_words(r"""a 'b c' "d \"e" f\ g h#i # j""", "x") == ["a", "b c", 'd "e', "f g", "h#i"]
-    assert shell_words("a ''", "x") == ["a", ""]
+    assert split_shell_words(r"""a 'b c' "d \"e" f\ g h#i # j""", "x") == ["a", "b c", 'd "e', "f g", "h#i"]
+    assert split_shell_words("a ''", "x") == ["a", ""]
     for text in ("'a", '"a', "a\\"):
         with refused(title="no command line"):
-            shell_words(text, "x")
+            split_shell_words(text, "x")
     for name, pattern in (("abcb", "a*b"), ("abcb", "*"), ("ab", "a*b*"), ("aba", "a*a"), ("a", "a*a"), ("ab", "*b*a"),
                           ("xaybz", "*a*b*"), ("", "*"), ("aab", "a*ab")):
-        assert _fits(name, pattern) is bool(re.fullmatch(pattern.replace("*", ".*"), name)), (name, pattern)
+        assert _matches_wildcard(name, pattern) is bool(re.fullmatch(pattern.replace("*", ".*"), name)), (name, pattern)
 
 
 def test_generated_repeats_are_read_or_refused(tmp_path):
@@ -190,9 +190,9 @@ def test_evidence_that_is_nested_deep_is_refused(network, tmp_path, depth):
     text = config_text(network, PrecisionConfig(), evidence={"x": "HERE"}, sha256="")
     (tmp_path / "precision.json").write_text(text.replace('"HERE"', "[" * depth + "]" * depth))
     with refused(title="precision.json", cause="nested too deep"):
-        read_any(tmp_path / "precision.json", network)
+        read_any_config(tmp_path / "precision.json", network)
     (tmp_path / "precision.json").write_text(text.replace('"HERE"', "[" * 40 + "]" * 40))
-    assert read_any(tmp_path / "precision.json", network).evidence
+    assert read_any_config(tmp_path / "precision.json", network).evidence
 
 
 @pytest.mark.parametrize("text", ["(" * 5000, "[" * 5000, "x = " + "-" * 5000 + "1", "x = a" + ".a" * 5000,
@@ -200,20 +200,20 @@ def test_evidence_that_is_nested_deep_is_refused(network, tmp_path, depth):
 def test_a_script_that_is_nested_deep_is_refused(network, tmp_path, text):
     (tmp_path / "s.py").write_text(text)
     with refused(title="s.py"):
-        read_any(tmp_path / "s.py", network)
+        read_any_config(tmp_path / "s.py", network)
 
 
 def test_an_output_that_a_layer_does_not_have_is_not_read(network, tmp_path):
     (tmp_path / "s.py").write_text(script(SETS[0], "    layer.get_output(-5).dynamic_range = (-1, 1)", SETS[1]))
-    loaded = read_any(tmp_path / "s.py", network)
+    loaded = read_any_config(tmp_path / "s.py", network)
     assert any("get_output" in warning for warning in loaded.warnings)
 
 
 async def test_a_filter_that_takes_too_long_is_told(tmp_path, quick, monkeypatch):
-    monkeypatch.setattr(filtering, "MAX_FILTER_S", 0.2)
-    async with opened(tmp_path, held=(rq.Compare,)) as (_, main, pilot):
-        monkeypatch.setattr(main.desk.listing.model, "words_of", lambda row: "a" * 40 + "b")
+    monkeypatch.setattr(row_filter, "MAX_FILTER_S", 0.2)
+    async with opened(tmp_path, held=(rq.CompareRuns,)) as (_, main, pilot):
+        monkeypatch.setattr(main.presenter.layer_list.tree_model, "search_text", lambda row: "a" * 40 + "b")
         await press(pilot, "slash")
-        main.desk.filter.value = "/(a+)+$/"
+        main.presenter.filter_input.value = "/(a+)+$/"
         await settle(pilot)
-        assert "Type a simpler pattern" in status(main) and main.desk.listing.matches is None
+        assert "Type a simpler pattern" in status(main) and main.presenter.layer_list.matches is None

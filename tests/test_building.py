@@ -1,20 +1,20 @@
-"""trt_tui.jobs.judging: what stands where a part of judging an engine fails."""
+"""trt_tui.jobs.engine_accuracy: what stands where a part of judging an engine fails."""
 
 import numpy as np
 import pytest
 
 from trt_tui.core.data.samples import load_samples
 from trt_tui.core.measure.analysis import Analysis
-from trt_tui.core.measure.comparison import EngineResult
-from trt_tui.core.measure.judge import judged_outputs
+from trt_tui.core.measure.judged_outputs import select_judged_outputs
+from trt_tui.core.measure.results import EngineResult
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
-from trt_tui.core.runner import Capabilities
+from trt_tui.core.runner import BackendCapabilities
 from trt_tui.errors import TrtTuiError
-from trt_tui.jobs.judging import build_and_judge
-from trt_tui.workspace import Plan
+from trt_tui.jobs.engine_accuracy import build_and_judge_engine
+from trt_tui.workspace import BuildPlan
 
-FP16 = PrecisionConfig.uniform(Precision.FP16)
+FP16 = PrecisionConfig.from_precision(Precision.FP16)
 
 
 class Runner:
@@ -56,13 +56,13 @@ class Builder:
     """A backend whose engines are the network, run by ONNX Runtime."""
 
     name, version, device = "tensorrt", "8.6.1", "it"
-    stamp = ("stand-in", "0", "it")
-    capabilities = Capabilities(runs=True, builds=True, real_fp16=True)
+    cache_identity = ("stand-in", "0", "it")
+    capabilities = BackendCapabilities(can_execute=True, can_build=True, computes_in_fp16=True)
 
     def __init__(self, backend, network, fails: str) -> None:
         self.backend, self.network, self.fails = backend, network, fails
 
-    def build(self, model, settings, told=None, *, step, message) -> bytes:
+    def build(self, model_path, settings, constraints=None, *, on_step, on_message) -> bytes:
         return b"engine"
 
     def load_engine(self, data: bytes) -> Runner:
@@ -76,11 +76,12 @@ def test_what_was_judged_stands_where_a_further_part_fails(backend, named_networ
     network = named_network("mlp")
     np.savez(tmp_path / "x.npz", x=np.random.default_rng(0).standard_normal((8, 16), dtype=np.float32))
     usual, most = (Analysis(network, backend, load_samples(str(tmp_path / "x.npz"), network.inputs, batch=batch),
-                            judged_outputs(network, ())) for batch in (4, 8))
-    made = list(build_and_judge(usual, Builder(backend, network, fails), FP16, {}, [0, 1], Plan(others={"max": most}),
-                                quick=False, cache=None, wake=lambda: None))[-1]
-    assert isinstance(made, EngineResult) and made.verdict.samples == 8 and note in made.note
-    assert set(made.shapes) == (set() if fails == "max" else {"max"})
+                            select_judged_outputs(network, ())) for batch in (4, 8))
+    made = list(
+        build_and_judge_engine(usual, Builder(backend, network, fails), FP16, {}, [0, 1],
+                               BuildPlan(other_shapes={"max": most}), quick=False, cache=None, wake=lambda: None))[-1]
+    assert isinstance(made, EngineResult) and made.accuracy.samples == 8 and note in made.measurement_note
+    assert set(made.shape_accuracies) == (set() if fails == "max" else {"max"})
     assert (made.latency_ms is None) == (fails == "latency")
     usual.close()
     most.close()

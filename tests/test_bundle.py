@@ -15,8 +15,8 @@ from polygraphy.tools._main import main as polygraphy
 
 from tests.driven import save_resnet
 from trt_tui.core.data.dumps import open_dump
-from trt_tui.core.exporters import figures
-from trt_tui.core.exporters.bundle import Iteration, tolerances
+from trt_tui.core.exporters import svg_charts
+from trt_tui.core.exporters.bundle import SampleRun, compute_tolerances
 
 ALWAYS = {"network.onnx", "precision.json", "build.sh", "build.cpp", "verify.sh", "report.md", "inputs.json",
           "reference.json", "ranges.cache"}
@@ -180,7 +180,7 @@ def test_samples_stay_out_and_nothing_is_overwritten(run, mlp, called, tmp_path,
     (np.float32([np.inf, 0]), np.float32([0, 0]), None),
     (np.float32([-3.4e38, 0]), np.float32([-65504, 0]), None)])
 def test_what_an_engine_may_be_off_by(reference, simulated, expected):
-    found, unjudged = tolerances([Iteration({}, {"y": reference}, {"y": simulated})], {"y": 1.7e38})
+    found, unjudged = compute_tolerances([SampleRun({}, {"y": reference}, {"y": simulated})], {"y": 1.7e38})
     assert (found, unjudged) == (({}, ["y"]) if expected is None else ({"y": pytest.approx(expected)}, []))
 
 
@@ -190,16 +190,16 @@ def test_figures_say_what_was_measured_and_nothing_else():
                        "metric_parts": {"f1": 0.9, "f1/cat": 0.1}},
             "config-engine": {"latency_ms": {"median": 1.5}, "outputs": {"y": {"sqnr_db": 20.0}}}}
     record = {"reference": {"metric_parts": {"f1": 0.95, "f1/cat": 0.8}}, "runs": runs}
-    drawn = figures.figures(record, "config", [])
+    drawn = svg_charts.draw_all_charts(record, "config", [])
     assert set(drawn) == {"shares.svg", "classes.svg"}  # one engine is no curve
     runs["fp16-engine"] = {"latency_ms": {"median": 2.5}, "outputs": {"y": {"sqnr_db": 60.0}}}
-    drawn = figures.figures(record, "config", [])
+    drawn = svg_charts.draw_all_charts(record, "config", [])
     texts = {name: [one.text for one in ET.fromstring(svg).iter() if one.tag.endswith("text")]
              for name, (_, svg) in drawn.items()}
     assert "~50%" in texts["shares.svg"] and len([one for one in texts["shares.svg"] if one and "<" in one]) <= 1
     assert texts["classes.svg"].index("f1") < texts["classes.svg"].index("f1/cat")
     assert "fp16: 2.50 ms, 60.0 dB" in texts["latency.svg"]
-    assert figures.figures({}, "config", []) == {}
+    assert svg_charts.draw_all_charts({}, "config", []) == {}
 
 
 @pytest.mark.parametrize("precision", ["int8", "fp16"])

@@ -9,16 +9,16 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
-from trt_tui.core.calibration import methods, sweep
-from trt_tui.core.calibration.cache import match_cache, read_cache, write_cache
-from trt_tui.core.calibration.calibrate import calibrate
+from trt_tui.core.calibration import range_methods, tensor_collection
+from trt_tui.core.calibration.cache import read_calibration_cache, select_network_ranges, write_calibration_cache
+from trt_tui.core.calibration.calibration import calibrate
 from trt_tui.core.calibration.histogram import Histogram
-from trt_tui.core.calibration.methods import RANGE_METHODS, chosen
-from trt_tui.core.calibration.ranges import for_codes
-from trt_tui.core.calibration.statistics import Accumulator, collect_stats
-from trt_tui.core.calibration.sweep import Probe
-from trt_tui.core.codes import FP8, INT8
+from trt_tui.core.calibration.range_methods import RANGE_METHODS, choose_amax
+from trt_tui.core.calibration.range_table import select_ranges_for_type
+from trt_tui.core.calibration.statistics import StatsReducer, collect_tensor_stats
+from trt_tui.core.calibration.tensor_collection import NetworkProbe
 from trt_tui.core.data.samples import load_samples
+from trt_tui.core.quantized_types import FP8, INT8
 from trt_tui.core.runner import TensorInfo
 from trt_tui.errors import InputError
 
@@ -29,12 +29,12 @@ ARRAYS = hnp.arrays(np.float32, hnp.array_shapes(max_dims=3, max_side=20), eleme
 def histogram(*arrays):
     result = Histogram()
     for array in arrays:
-        result.add(array)
+        result.add_values(array)
     return result
 
 
 def ranges_of(hist):
-    return {method: chosen(hist, method) for method in RANGE_METHODS}
+    return {method: choose_amax(hist, method) for method in RANGE_METHODS}
 
 
 @settings(deadline=None, max_examples=60)
@@ -43,11 +43,11 @@ def test_histogram_does_not_depend_on_order_or_cutting(arrays, random):
     whole = histogram(np.concatenate([array.ravel() for array in arrays]))
     random.shuffle(arrays)
     merged = histogram(arrays[0])
-    merged.merge(histogram(*arrays[1:]))
+    merged.merge_values(histogram(*arrays[1:]))
     for parts in (histogram(*arrays), merged):
         assert whole.amax == parts.amax == max(float(np.abs(array).max()) for array in arrays)
         np.testing.assert_array_equal(whole.counts, parts.counts)
-        assert parts.total == sum(array.size for array in arrays)
+        assert parts.value_count == sum(array.size for array in arrays)
 
 
 @settings(deadline=None, max_examples=60)
@@ -55,10 +55,10 @@ def test_histogram_does_not_depend_on_order_or_cutting(arrays, random):
 def test_every_range_is_positive_and_at_most_minmax(array):
     hist = histogram(array)
     for method in RANGE_METHODS:
-        amax = chosen(hist, method)
+        amax = choose_amax(hist, method)
         assert amax <= hist.amax
         assert amax > 0 or hist.amax == 0
-    assert hist.percentile(100) == hist.amax
+    assert hist.magnitude_percentile(100) == hist.amax
 
 
 @settings(deadline=None, max_examples=60)
@@ -66,14 +66,14 @@ def test_every_range_is_positive_and_at_most_minmax(array):
 def test_percentile_is_within_a_bin_of_the_exact_one(array, percent):
     hist = histogram(array)
     exact = np.percentile(np.abs(array).astype(np.float64), percent, method="inverted_cdf")
-    assert exact <= hist.percentile(percent) <= exact + hist.width
+    assert exact <= hist.magnitude_percentile(percent) <= exact + hist.bin_width
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
 def test_bins_agree_with_numpy(dtype):
     array = np.random.default_rng(0).standard_normal(600_000).astype(dtype)
     hist = histogram(array)
-    expected, _ = np.histogram(np.abs(array.astype(np.float32)), Histogram.BINS, (0, Histogram.BINS * hist.width))
+    expected, _ = np.histogram(np.abs(array.astype(np.float32)), Histogram.BINS, (0, Histogram.BINS * hist.bin_width))
     np.testing.assert_array_equal(hist.counts, expected)
 
 
@@ -99,7 +99,7 @@ def test_divergence_is_that_of_its_definition():
     counts[-1] = 3
     kept = np.array([128, 129, 200, 255, 256, 413, 650, 699, 700])
     expected = [kl_divergence(counts, number) for number in kept]
-    np.testing.assert_allclose(methods._divergence(counts, kept), expected, atol=1e-12)
+    np.testing.assert_allclose(range_methods._kl_divergence(counts, kept), expected, atol=1e-12)
 
 
 def test_entropy_and_mse_clip_outliers_and_minmax_does_not():
@@ -116,7 +116,7 @@ def test_entropy_and_mse_clip_outliers_and_minmax_does_not():
     assert error(ranges["mse"]) < 0.8 * error(80.0)
     assert error(ranges["mse"]) <= 1.05 * min(error(amax) for amax in np.linspace(2.5, 80, 300))
     uniform = histogram(np.linspace(-5, 5, 400_001, dtype=np.float32))
-    assert methods.entropy(uniform) > 4.9 and methods.mse(uniform) > 4.9
+    assert range_methods.find_entropy_threshold(uniform) > 4.9 and range_methods.find_mse_threshold(uniform) > 4.9
 
 
 def test_mse_minimises_the_error_of_the_code_type_and_entropy_is_for_equal_steps_alone():
@@ -125,16 +125,17 @@ def test_mse_minimises_the_error_of_the_code_type_and_entropy_is_for_equal_steps
     hist = histogram(array)
 
     def error(amax, code):
-        scale = np.float32(amax / code.greatest)
-        return float(np.mean(np.square(array - code.rounded(array / scale) * scale, dtype=np.float64)))
+        scale = np.float32(amax / code.max_value)
+        return float(np.mean(np.square(array - code.quantize(array / scale) * scale, dtype=np.float64)))
 
-    ranges = {code.precision: chosen(hist, "mse", code=code) for code in (INT8, FP8)}
+    ranges = {code.precision: choose_amax(hist, "mse", quantized_type=code) for code in (INT8, FP8)}
     for code, other in ((INT8, FP8), (FP8, INT8)):
         best = min(error(amax, code) for amax in np.linspace(2, hist.amax, 100))
         assert error(ranges[code.precision], code) <= 1.01 * best
         assert 1.2 * error(ranges[code.precision], code) < error(ranges[other.precision], code)
-    assert methods.methods_of(FP8) == ("minmax", "percentile", "mse") and methods.methods_of(INT8) == RANGE_METHODS
-    assert chosen(hist, "entropy", code=FP8) == hist.amax > 2 * chosen(hist, "entropy")
+    assert range_methods.list_range_methods(FP8) == ("minmax", "percentile",
+                                                     "mse") and range_methods.list_range_methods(INT8) == RANGE_METHODS
+    assert choose_amax(hist, "entropy", quantized_type=FP8) == hist.amax > 2 * choose_amax(hist, "entropy")
 
 
 @pytest.mark.parametrize("value", [0.0, 1.0, -3e38, 1e-45])
@@ -142,7 +143,7 @@ def test_constants(value):
     for method, amax in ranges_of(histogram(np.full((3, 5), value, np.float32))).items():
         assert amax == abs(np.float32(value)), method
     empty = histogram(np.zeros((0, 3), np.float32))
-    assert empty.total == 0 and set(ranges_of(empty).values()) == {0.0}
+    assert empty.value_count == 0 and set(ranges_of(empty).values()) == {0.0}
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
@@ -203,7 +204,7 @@ def test_minmax_is_computed_in_the_graph(tmp_path, model):
     backend, seen = OrtBackend(), []
     before = ir.to_proto(model).SerializeToString()
     result = calibrate(model, TENSORS, samples, backend, progress=lambda *at: seen.append(at))
-    assert (result.method, result.samples, result.data_sha256) == ("minmax", 10, samples.sha256())
+    assert (result.method, result.samples, result.data_sha256) == ("minmax", 10, samples.hash_inputs())
     assert result.ranges == {name: float(np.abs(array).max()) for name, array in expected_tensors(data).items()}
     assert backend.output_counts == [3 * len(TENSORS)]
     assert [*dict.fromkeys(seen)] == [(0, 3), (1, 3), (2, 3), (3, 3)]
@@ -213,7 +214,7 @@ def test_minmax_is_computed_in_the_graph(tmp_path, model):
 @pytest.mark.parametrize("method", ["percentile", "entropy", "mse"])
 @pytest.mark.parametrize(("memory_limit", "passes"), [(1 << 20, 1), (2 * 4 * 4 * 36, 3), (1, 5)])
 def test_histogram_methods_in_chunks_and_slices(tmp_path, model, monkeypatch, memory_limit, passes, method):
-    monkeypatch.setattr(sweep, "SLICES", 2)  # of one feed and of two
+    monkeypatch.setattr(tensor_collection, "MAX_SLICES", 2)  # of one feed and of two
     samples, data = make_samples(tmp_path)
     backend, seen = OrtBackend(), []
     calibration = calibrate(
@@ -221,16 +222,16 @@ def test_histogram_methods_in_chunks_and_slices(tmp_path, model, monkeypatch, me
     )
     assert len(backend.output_counts) == passes + 1 and seen[-1] == (3 * passes, 3 * passes)
     for name, array in expected_tensors(data).items():
-        assert calibration.ranges[name] == chosen(histogram(array), method)
-        read = for_codes(calibration.by_codes, FP8)
-        assert read[name] == chosen(histogram(array), method, code=FP8)
+        assert calibration.ranges[name] == choose_amax(histogram(array), method)
+        read = select_ranges_for_type(calibration.range_table, FP8)
+        assert read[name] == choose_amax(histogram(array), method, quantized_type=FP8)
 
 
 @pytest.mark.parametrize("method", RANGE_METHODS)
 def test_one_method_alone(tmp_path, model, method):
     samples, data = make_samples(tmp_path)
     result = calibrate(model, ["b"], samples, OrtBackend(), method=method)
-    assert result.ranges == {"b": chosen(histogram(expected_tensors(data)["b"]), method)}
+    assert result.ranges == {"b": choose_amax(histogram(expected_tensors(data)["b"]), method)}
     assert calibrate(model, [], samples, OrtBackend(), method=method).ranges == {}
 
 
@@ -256,12 +257,12 @@ def test_bad_requests(tmp_path, model, tensor, options, expected):
 def test_weights_are_shared(model):
     weight = ir.tensor(np.ones((4, 4, 1, 1), np.float32), name="w")
     model.graph.register_initializer(ir.Value(name="w", const_value=weight))
-    assert Probe(model).model.graph.initializers["w"].const_value is weight
+    assert NetworkProbe(model).model.graph.initializers["w"].const_value is weight
 
 
 def test_stats(tmp_path, model):
     samples, data = make_samples(tmp_path)
-    stats = collect_stats(model, ["x", "b"], samples, OrtBackend())
+    stats = collect_tensor_stats(model, ["x", "b"], samples, OrtBackend())
     for name in ("x", "b"):
         array = expected_tensors(data)[name].astype(np.float64)
         magnitudes = np.abs(array)
@@ -272,27 +273,27 @@ def test_stats(tmp_path, model):
         exponents = np.floor(np.log2(magnitudes[magnitudes > 0])).astype(int) + 40
         assert list(found.log_histogram) == np.bincount(exponents, minlength=64).tolist()
         assert found.ranges == ranges_of(histogram(array))
-    top = stats["x"].top_channels
-    assert (top.axis, top.channels, top.indices) == (1, 4, (2,))
+    top = stats["x"].dominant_channels
+    assert (top.axis, top.channel_count, top.indices) == (1, 4, (2,))
 
 
 def test_fp16_shares():
     values = np.array([0, 2**-24, 2**-25, -(2**-30), 2**-14, 2**-15, 65504, -65505, 1e30, 1e-42], np.float32)
-    accumulator = Accumulator(None)
-    accumulator.add(values)
-    stats = accumulator.result()
+    accumulator = StatsReducer(None)
+    accumulator.add_values(values)
+    stats = accumulator.compute_stats()
     assert stats.share_below_fp16_subnormal == pytest.approx(3 / 9)
     assert stats.share_subnormal == pytest.approx(5 / 9)
-    assert stats.over_fp16 == 2 and stats.zeros == 1
+    assert stats.count_over_fp16 == 2 and stats.zeros == 1
     assert stats.log_histogram[0] == 1 and stats.log_histogram[63] == 1 and sum(stats.log_histogram) == 9
-    assert stats.top_channels is None
+    assert stats.dominant_channels is None
 
 
 def test_channels_of_changing_number_are_not_reported():
-    accumulator = Accumulator(None)
-    accumulator.add(np.ones((2, 3), np.float32))
-    accumulator.add(np.ones((2, 5), np.float32))
-    assert accumulator.result().top_channels is None
+    accumulator = StatsReducer(None)
+    accumulator.add_values(np.ones((2, 3), np.float32))
+    accumulator.add_values(np.ones((2, 5), np.float32))
+    assert accumulator.compute_stats().dominant_channels is None
 
 
 @settings(deadline=None, max_examples=40)
@@ -303,16 +304,16 @@ def test_channels_of_changing_number_are_not_reported():
 )
 def test_cache_round_trip(tmp_path_factory, ranges):
     path = tmp_path_factory.mktemp("cache") / "c.cache"
-    write_cache(path, ranges, "MinMaxCalibration")
+    write_calibration_cache(path, ranges, "MinMaxCalibration")
     assert path.read_text(encoding="utf-8").splitlines()[0] == "TRT-8601-MinMaxCalibration"
-    assert read_cache(path) == pytest.approx(ranges, rel=1e-6)
+    assert read_calibration_cache(path) == pytest.approx(ranges, rel=1e-6)
 
 
 def test_cache_as_tensorrt_writes_it(tmp_path):
     (tmp_path / "c").write_text("TRT-8601-EntropyCalibration2\ninput: 3c010a14\n(Unnamed Layer* 3) [x]: y: 3f800000\n")
-    ranges = read_cache(tmp_path / "c")
+    ranges = read_calibration_cache(tmp_path / "c")
     assert ranges["input"] == pytest.approx(1.000244, rel=1e-6) and ranges["(Unnamed Layer* 3) [x]: y"] == 127
-    write_cache(tmp_path / "d", {"input": 1.0, "zero": 0.0})
+    write_calibration_cache(tmp_path / "d", {"input": 1.0, "zero": 0.0})
     assert (tmp_path / "d").read_text() == "TRT-8601-EntropyCalibration2\ninput: 3c010204\nzero: 3f800000\n"
 
 
@@ -324,28 +325,28 @@ def test_cache_as_tensorrt_writes_it(tmp_path):
 def test_bad_cache(tmp_path, content, expected):
     (tmp_path / "c").write_bytes(content)
     with pytest.raises(InputError, match=expected):
-        read_cache(tmp_path / "c")
+        read_calibration_cache(tmp_path / "c")
 
 
 def test_cache_that_cannot_be_read_or_written(tmp_path):
     with pytest.raises(InputError, match="absent does not exist"):
-        read_cache(tmp_path / "absent")
+        read_calibration_cache(tmp_path / "absent")
     with pytest.raises(InputError, match="cannot be written"):
-        write_cache(tmp_path / "absent" / "c", {"a": 1.0})
+        write_calibration_cache(tmp_path / "absent" / "c", {"a": 1.0})
     (tmp_path / "folder").mkdir()
     with pytest.raises(InputError, match="cannot be written"):
-        write_cache(tmp_path / "folder", {"a": 1.0})
+        write_calibration_cache(tmp_path / "folder", {"a": 1.0})
     for ranges in ({"a\nb": 1.0}, {"a": math.inf}, {"a": -1.0}):
         with pytest.raises(InputError):
-            write_cache(tmp_path / "c", ranges)
+            write_calibration_cache(tmp_path / "c", ranges)
     with pytest.raises(InputError, match="algorithm"):
-        write_cache(tmp_path / "c", {}, "Best")
+        write_calibration_cache(tmp_path / "c", {}, "Best")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["folder"]
 
 
 def test_match_cache():
-    fitting, warnings = match_cache({"a": 1.0, "old": 2.0}, ["a", "b"])
+    fitting, warnings = select_network_ranges({"a": 1.0, "old": 2.0}, ["a", "b"])
     assert fitting == {"a": 1.0}
     assert "1 of 2 ranges" in warnings[0] and "old" in warnings[0]
     assert "1 of 2 tensors have no range" in warnings[1] and "b" in warnings[1]
-    assert match_cache({"a": 1.0}, ["a"]) == ({"a": 1.0}, ())
+    assert select_network_ranges({"a": 1.0}, ["a"]) == ({"a": 1.0}, ())

@@ -19,12 +19,12 @@ import pytest
 
 from tests.driven import LIMIT_S, of, save_mlp, save_resnet
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.jobs import client, previewing
+from trt_tui.jobs import client, engine_preview
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.jobs.client import Client, log_path
-from trt_tui.jobs.orders import Order, Subject
-from trt_tui.jobs.previewer import Previewer
+from trt_tui.jobs.client import JobClient, child_log_path
+from trt_tui.jobs.preview_requests import PreviewNetwork, PreviewRequest
+from trt_tui.jobs.preview_server import PreviewServer
 
 pytestmark = pytest.mark.spawned
 
@@ -95,8 +95,8 @@ def test_a_child_goes_with_its_program_whatever_it_is_doing(tmp_path, busy):
 def test_a_child_whose_program_ended_while_it_started_ends(tmp_path):
     code = """
 import os, sys
-from trt_tui.jobs.lifeline import tie
-tie(int(sys.argv[1]))
+from trt_tui.jobs.lifeline import tie_process_to_parent
+tie_process_to_parent(int(sys.argv[1]))
 print('lived on')
 """
     reading, writing = os.pipe()
@@ -111,29 +111,29 @@ print('lived on')
 def test_an_order_is_wanted_before_it_can_be_taken_up(monkeypatch):
     class Inbox(list):
         def __setitem__(self, place, orders):
-            assert [order.number for order in orders] == [previewer.wanted]
+            assert [order.number for order in orders] == [previewer.wanted_number]
             super().__setitem__(place, orders)
 
-    previewer, inbox = Previewer(), Inbox()
-    order = Order(3, Subject("network.onnx", ""), PrecisionConfig(), {}, {})
+    previewer, inbox = PreviewServer(), Inbox()
+    order = PreviewRequest(3, PreviewNetwork("network.onnx", ""), PrecisionConfig(), {}, {})
     monkeypatch.setattr(os, "_exit", lambda code: None)
-    previewer.listen(SimpleNamespace(recv=Mock(side_effect=[order, EOFError])), threading.Event(), inbox)
+    previewer.receive_requests(SimpleNamespace(recv=Mock(side_effect=[order, EOFError])), threading.Event(), inbox)
     assert inbox == [order]
 
 
 def test_a_previewer_that_is_held_does_nothing_takes_any_order_and_goes_with_its_program(tmp_path):
-    asked, told = previewing._Asked(), threading.Event()
-    order = Order(1, Subject(str(tmp_path / "none.onnx"), ""), PrecisionConfig(),
-                  dict.fromkeys(map(str, range(99999)), 1.0), {})
-    asked.hold(True)
-    asked.send(order, told.set, 0)  # more than a pipe holds
+    asked, told = engine_preview._PreviewConnection(), threading.Event()
+    order = PreviewRequest(1, PreviewNetwork(str(tmp_path / "none.onnx"), ""), PrecisionConfig(),
+                           dict.fromkeys(map(str, range(99999)), 1.0), {})
+    asked.set_paused(True)
+    asked.send_request(order, told.set, 0)  # more than a pipe holds
     process = psutil.Process(asked._process.process.pid)
     assert in_time(lambda: process.status() == psutil.STATUS_STOPPED)
     used = process.cpu_times()
-    assert not told.wait(0.1) and process.cpu_times() == used and not asked.done(1)
-    asked.hold(False)
-    assert told.wait(LIMIT_S) and asked.taken(1).refused
-    asked.hold(True)
+    assert not told.wait(0.1) and process.cpu_times() == used and not asked.is_request_done(1)
+    asked.set_paused(False)
+    assert told.wait(LIMIT_S) and asked.take_preview(1).refusal
+    asked.set_paused(True)
     assert in_time(lambda: process.status() == psutil.STATUS_STOPPED)
     asked._process.lifeline.close()
     assert gone(process.pid)
@@ -148,27 +148,27 @@ def test_what_a_child_has_started_goes_with_it_and_its_death_is_reported(session
     data = script(tmp_path, starts=starts, then="os.kill(os.getpid(), signal.SIGSEGV)")
     driven = session(replace(save_mlp(tmp_path), data=str(data)))
     driven.start()
-    assert driven.until_type(ev.Died).exit_code == -signal.SIGSEGV
+    assert driven.until_type(ev.ChildProcessDied).exit_code == -signal.SIGSEGV
     assert gone(ids(data)[1])
 
 
 def test_a_killed_child_is_reported_and_the_session_goes_on(session, tmp_path):
     driven = session(save_resnet(tmp_path, samples=64))
     driven.start()
-    driven.until(lambda e: isinstance(e, ev.VerdictMeasured) and e.run == "int8")
-    known, calibration = driven.measured("int8").verdict, driven.calibration
+    driven.until(lambda e: isinstance(e, ev.AccuracyMeasured) and e.run == "int8")
+    known, calibration = driven.get_run_results("int8").accuracy, driven.calibration
     os.kill(driven.child_pid, signal.SIGKILL)
-    died = driven.until_type(ev.Died)
+    died = driven.until_type(ev.ChildProcessDied)
     assert died.exit_code == -signal.SIGKILL
-    assert not driven.busy and driven.error is died
-    assert driven.measured("int8").verdict.samples >= known.samples and driven.child_pid is None
+    assert not driven.is_busy and driven.error is died
+    assert driven.get_run_results("int8").accuracy.samples >= known.samples and driven.child_pid is None
     driven.automatic = False
     seen = len(driven.seen)
-    driven.toggle([driven.outline.groups[0]])
-    driven.compare(layers=False)
+    driven.toggle_fp32([driven.outline.groups[0]])
+    driven.request_comparison(with_group_errors=False)
     driven.until_idle()
-    assert driven.measured("config").verdict.samples == 48
-    assert not of(driven.seen[seen:], ev.Opened, ev.Calibrated, ev.Failed)
+    assert driven.get_run_results("config").accuracy.samples == 48
+    assert not of(driven.seen[seen:], ev.NetworkOpened, ev.CalibrationReady, ev.JobFailed)
     assert driven.calibration is calibration
 
 
@@ -177,22 +177,22 @@ def test_a_request_that_meets_a_dead_child_is_answered(session, tmp_path):
     os.kill(driven.child_pid, signal.SIGKILL)
     while driven.child_pid is not None:
         time.sleep(0.01)
-    driven.compare(layers=False)
-    driven.until_type(ev.Died)
+    driven.request_comparison(with_group_errors=False)
+    driven.until_type(ev.ChildProcessDied)
     driven.until_idle()
-    assert driven.measured("int8").verdict.samples == 12
+    assert driven.get_run_results("int8").accuracy.samples == 12
 
 
 def test_a_stop_leaves_a_child_that_heeds_it_alive(session, tmp_path):
     driven = session(save_resnet(tmp_path, samples=400))
     driven.start()
-    driven.until(lambda e: isinstance(e, ev.VerdictMeasured))
+    driven.until(lambda e: isinstance(e, ev.AccuracyMeasured))
     pid = driven.child_pid
-    driven.stop()
-    driven.until_type(ev.Cancelled)
-    assert not driven.busy and driven.child_pid == pid
-    driven.build()
-    driven.until_type(ev.ExportedExecuted)
+    driven.stop_jobs()
+    driven.until_type(ev.JobCancelled)
+    assert not driven.is_busy and driven.child_pid == pid
+    driven.request_build()
+    driven.until_type(ev.ExportedFileExecuted)
 
 
 STUCK = "ctypes.PyDLL(None).sleep(3600)"
@@ -203,10 +203,10 @@ def test_a_stuck_child_is_killed_after_the_grace_and_reported_as_stopped(session
     driven = session(replace(save_mlp(tmp_path), data=str(data)))
     driven.start()
     pid, other = ids(data)
-    driven.stop()
-    driven.until_type(ev.Cancelled)
-    assert gone(pid) and gone(other) and not driven.busy and driven.child_pid is None
-    assert not of(driven.seen, ev.Died) and driven.error is None
+    driven.stop_jobs()
+    driven.until_type(ev.JobCancelled)
+    assert gone(pid) and gone(other) and not driven.is_busy and driven.child_pid is None
+    assert not of(driven.seen, ev.ChildProcessDied) and driven.error is None
 
 
 def test_what_libraries_print_goes_to_the_log(session, tmp_path, capfd):
@@ -222,7 +222,7 @@ def test_what_libraries_print_goes_to_the_log(session, tmp_path, capfd):
                 yield {'x': np.full((4, 16), i, np.float32)}
     """))
     session(replace(save_mlp(tmp_path), data=str(script)), automatic=False).settled()
-    text = log_path().read_text()
+    text = child_log_path().read_text()
     assert "native to stdout" in text and "native to stderr" in text and "from python" in text
     shown = capfd.readouterr()
     assert shown.out == shown.err == ""
@@ -238,7 +238,7 @@ def test_a_log_that_cannot_be_written_is_no_error(session, tmp_path, monkeypatch
 def test_close_ends_a_child_that_is_at_work(session, tmp_path):
     driven = session(save_resnet(tmp_path, samples=400))
     driven.start()
-    driven.until(lambda e: isinstance(e, ev.VerdictMeasured))
+    driven.until(lambda e: isinstance(e, ev.AccuracyMeasured))
     pid = driven.child_pid
     driven.close()
     assert gone(pid)
@@ -249,8 +249,8 @@ def stuck(tmp_path):
     """A client whose child holds the interpreter in native code for an hour, and its events."""
     data = script(tmp_path, starts=STARTS, then=STUCK)
     events: queue.Queue[ev.Event] = queue.Queue()
-    client = Client(events.put)
-    client.send(rq.Open(replace(save_mlp(tmp_path), data=str(data))))
+    client = JobClient(events.put)
+    client.send_request(rq.OpenNetwork(replace(save_mlp(tmp_path), data=str(data))))
     ids(data)
     yield client, events
     client.close()
@@ -260,16 +260,16 @@ def test_a_stop_is_answered_though_the_next_process_does_not_read_yet(tmp_path, 
     """Requests of more than a pipe holds wait for a process that starts; nobody waits for them"""
     popen = subprocess.Popen
     monkeypatch.setattr(client.subprocess, "Popen", lambda command, **more: popen(["sleep", "60"], **more))
-    monkeypatch.setattr(client, "GRACE_S", 0.1)
+    monkeypatch.setattr(client, "STOP_GRACE_S", 0.1)
     events: queue.Queue[ev.Event] = queue.Queue()
-    large = rq.WriteText(str(tmp_path / "out.txt"), "x" * (1 << 20))
-    asking = Client(events.put, lambda: [large])
+    large = rq.WriteTextFile(str(tmp_path / "out.txt"), "x" * (1 << 20))
+    asking = JobClient(events.put, lambda: [large])
     since = time.monotonic()
-    jobs = [asking.send(large) for _ in range(3)]
-    asking.stop(jobs[:1])
-    assert events.get(timeout=LIMIT_S) == ev.Cancelled(jobs[0]) and time.monotonic() - since < 1
-    asking.stop(jobs[1:])
-    assert [events.get(timeout=LIMIT_S) for _ in jobs[1:]] == list(map(ev.Cancelled, jobs[1:]))
+    jobs = [asking.send_request(large) for _ in range(3)]
+    asking.stop_jobs(jobs[:1])
+    assert events.get(timeout=LIMIT_S) == ev.JobCancelled(jobs[0]) and time.monotonic() - since < 1
+    asking.stop_jobs(jobs[1:])
+    assert [events.get(timeout=LIMIT_S) for _ in jobs[1:]] == list(map(ev.JobCancelled, jobs[1:]))
     asking.close()
     assert events.empty()
 
@@ -277,18 +277,19 @@ def test_a_stop_is_answered_though_the_next_process_does_not_read_yet(tmp_path, 
 def until_ended(events: queue.Queue[ev.Event], *jobs: int) -> list[ev.Event]:
     """All events until some jobs have ended, none of which tells of a death."""
     seen: list[ev.Event] = []
-    while not set(jobs) <= {event.job for event in of(seen, ev.Done, ev.Cancelled)}:
+    while not set(jobs) <= {event.job for event in of(seen, ev.JobDone, ev.JobCancelled)}:
         seen.append(events.get(timeout=LIMIT_S))
-    assert not of(seen, ev.Died, ev.Failed)
+    assert not of(seen, ev.ChildProcessDied, ev.JobFailed)
     return seen
 
 
 def test_what_is_asked_between_a_stop_and_the_kill_is_answered_by_a_new_child(stuck, tmp_path):
     client, events = stuck
-    client.stop()
-    after = client.send(rq.Open(save_mlp(tmp_path)))
+    client.stop_jobs()
+    after = client.send_request(rq.OpenNetwork(save_mlp(tmp_path)))
     seen = until_ended(events, 1, after)
-    assert [(type(one), one.job) for one in of(seen, ev.Cancelled, ev.Done)] == [(ev.Cancelled, 1), (ev.Done, after)]
+    assert [(type(one), one.job) for one in of(seen, ev.JobCancelled, ev.JobDone)] == [(ev.JobCancelled, 1),
+                                                                                       (ev.JobDone, after)]
 
 
 def test_a_stop_is_told_when_the_grace_is_over_though_the_process_takes_its_time_to_end(stuck, monkeypatch):
@@ -299,11 +300,11 @@ def test_a_stop_is_told_when_the_grace_is_over_though_the_process_takes_its_time
     timers = []
     monkeypatch.setattr(threading, "Timer", lambda seconds, function, arguments: timers.append(
         (seconds, lambda: function(*arguments))) or threading.Thread())
-    client.stop()
+    client.stop_jobs()
     (seconds, over), = timers
     assert seconds <= 1.0
     over()
-    assert [event.job for event in of(until_ended(events, 1), ev.Cancelled)] == [1]
+    assert [event.job for event in of(until_ended(events, 1), ev.JobCancelled)] == [1]
     ended.set()
     assert wait() < 0
 

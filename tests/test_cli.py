@@ -12,16 +12,16 @@ import onnx
 import pytest
 
 from tests.schemas import mismatches
-from trt_tui.core.calibration.cache import read_cache, read_header
-from trt_tui.core.calibration.calibrate import Calibration
-from trt_tui.core.exporters.junit import Case, junit_xml
+from trt_tui.core.calibration.cache import read_cache_header, read_calibration_cache
+from trt_tui.core.calibration.calibration import Calibration
+from trt_tui.core.exporters.junit import JUnitCase, junit_xml_text
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.file import config_text
-from trt_tui.core.moves.range_choice import RangeChoice
+from trt_tui.core.moves.config_file import config_text
+from trt_tui.core.moves.range_move import RangeMove
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 
-INT8 = PrecisionConfig.uniform(Precision.INT8)
+INT8 = PrecisionConfig.from_precision(Precision.INT8)
 
 
 pytestmark = pytest.mark.shares_cache
@@ -32,9 +32,9 @@ def config(tmp_path, mlp):
     """A config with one group in FP32 and with ranges."""
     network = open_network(mlp.model)
     path = tmp_path / "precision.json"
-    made = INT8.with_groups(network.groups[:1], Precision.FP32)
-    for tensor in network.activations:
-        made = made.with_range(tensor, RangeChoice(4.0))
+    made = INT8.with_group_precision(network.groups[:1], Precision.FP32)
+    for tensor in network.calibrated_tensors:
+        made = made.with_range(tensor, RangeMove(4.0))
     path.write_text(config_text(network, made))
     return path
 
@@ -184,15 +184,15 @@ def test_a_calibration_cache_goes_out_and_comes_in(run, mlp, config, tmp_path):
     code, out, err = run("export", mlp.model, "--config", config, "--format", "calibration-cache", "--data", mlp.data,
                          "-o", cache)
     assert code == 0 and out == f"{cache}\n", err
-    assert set(read_cache(cache)) >= set(open_network(mlp.model).activations)
+    assert set(read_calibration_cache(cache)) >= set(open_network(mlp.model).calibrated_tensors)
     code, _, err = run("build", mlp.model, "--precision", "int8", "--calib-cache", cache, "-o", tmp_path / "t.onnx")
     assert code == 0, err
-    network, ranges = open_network(mlp.model), read_cache(cache)
-    measured = Calibration("minmax", 8, "", {tensor: ranges[tensor] for tensor in network.activations})
+    network, ranges = open_network(mlp.model), read_calibration_cache(cache)
+    measured = Calibration("minmax", 8, "", {tensor: ranges[tensor] for tensor in network.calibrated_tensors})
     (tmp_path / "own.json").write_text(config_text(network, PrecisionConfig(), measured))
     code, _, err = run("export", mlp.model, "--config", tmp_path / "own.json", "--format", "calibration-cache", "-o",
                        cache)
-    assert code == 0 and read_header(cache).method == "minmax", err
+    assert code == 0 and read_cache_header(cache).range_method == "minmax", err
 
 
 def test_inspect_prints_the_tree(run, mlp):
@@ -288,7 +288,7 @@ def test_the_app_needs_a_terminal(run, mlp):
 
 
 def test_a_defect_is_exit_code_2_with_its_traceback(run, mlp, monkeypatch):
-    monkeypatch.setattr("trt_tui.core.network.hierarchy.build_tree", lambda *args: 1 / 0)
+    monkeypatch.setattr("trt_tui.core.network.hierarchy.build_scope_tree", lambda *args: 1 / 0)
     code, _, err = run("inspect", mlp.model)
     assert code == 2 and "ZeroDivisionError" in err and "defect" in err
 
@@ -309,7 +309,9 @@ def test_junit_fails_where_the_command_does(run, mlp, tmp_path, target, code, fa
 
 
 def test_junit_holds_what_xml_can():
-    text = junit_xml("a\x00<b>", [Case("\ud800]]>", "why\x1b\nmore", text="&"), Case("e", "f", "not built")])
+    text = junit_xml_text("a\x00<b>",
+                          [JUnitCase("\ud800]]>", "why\x1b\nmore", text="&"),
+                           JUnitCase("e", "f", "not built")])
     suite = ElementTree.fromstring(text.encode())[0]
     assert suite.attrib == {"name": suite.get("name"), "tests": "2", "failures": "1", "errors": "1"}
     first, second = suite.iter("testcase")

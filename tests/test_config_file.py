@@ -12,17 +12,17 @@ from hypothesis import strategies as st
 from tests import networks
 from tests.refusals import refused
 from tests.schemas import mismatches, schema
-from trt_tui.core.moves.barrier import Barrier
-from trt_tui.core.moves.bias_correction import BiasCorrection
-from trt_tui.core.moves.choice import Choice
+from trt_tui.core.moves.barrier_move import BarrierMove
+from trt_tui.core.moves.bias_correction_move import BiasCorrectionMove
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.file import FORMAT, config_text, read_config
-from trt_tui.core.moves.keep import Keep
-from trt_tui.core.moves.kinds import KINDS
-from trt_tui.core.moves.range_choice import RangeChoice
-from trt_tui.core.moves.rewrite import Rewrite
-from trt_tui.core.moves.smooth import Smooth
-from trt_tui.core.moves.vectors import packed
+from trt_tui.core.moves.config_file import CONFIG_FORMAT, config_text, read_config
+from trt_tui.core.moves.keep_move import KeepMove
+from trt_tui.core.moves.move_kinds import MOVE_KINDS
+from trt_tui.core.moves.precision_move import PrecisionMove
+from trt_tui.core.moves.range_move import RangeMove
+from trt_tui.core.moves.rewrite_move import RewriteMove
+from trt_tui.core.moves.smoothquant_move import SmoothQuantMove
+from trt_tui.core.moves.vectors import encode_vector
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
@@ -37,7 +37,7 @@ class Ranges:
     samples: int = 12
     data_sha256: str = "d" * 64
     ranges: dict[str, float] = field(default_factory=dict)
-    others: dict[str, dict[str, float]] = field(default_factory=dict)
+    ranges_by_type: dict[str, dict[str, float]] = field(default_factory=dict)
 
 
 def open_saved(model, path):
@@ -60,7 +60,7 @@ def change(file, network):
     """Writes a config, changes its record, and writes it again."""
 
     def write(edit, config=None):
-        config = config or PrecisionConfig().with_moves({FC2: Choice(Precision.FP32)})
+        config = config or PrecisionConfig().with_moves({FC2: PrecisionMove(Precision.FP32)})
         file.write_text(config_text(network, config, Ranges(ranges=ranges_of(network))))
         record = json.loads(file.read_text())
         edit(record)
@@ -71,32 +71,33 @@ def change(file, network):
 
 
 def ranges_of(network) -> dict[str, float]:
-    return {tensor: 0.1 + index / 3 for index, tensor in enumerate(network.activations)}
+    return {tensor: 0.1 + index / 3 for index, tensor in enumerate(network.calibrated_tensors)}
 
 
 def test_a_config_survives_the_file(file, network):
-    tensor = network.activations[1]
+    tensor = network.calibrated_tensors[1]
     config = PrecisionConfig(Precision.INT8, Precision.BF16, True).with_moves(
-        {FC2: Choice(Precision.FP32, "search:greedy"), FC1: Choice(Precision.INT8, "user")}).with_range(
-        tensor, RangeChoice(1 / 3, "percentile"))
-    calibration = Ranges(ranges=ranges_of(network), others={"fp8": {tensor: 2.5}})
+        {FC2: PrecisionMove(Precision.FP32, "search:greedy"), FC1: PrecisionMove(Precision.INT8, "user")}).with_range(
+        tensor, RangeMove(1 / 3, "percentile"))
+    calibration = Ranges(ranges=ranges_of(network), ranges_by_type={"fp8": {tensor: 2.5}})
     evidence = {"simulated": {"sqnr_db": 20.5}, "engine": {}}
     file.write_text(config_text(network, config, calibration, evidence=evidence, tolerance="sqnr>=20",
                                 made_with={"trt_tui": "0.1", "onnxruntime": "1.2"}))
     loaded = read_config(file, network)
-    assert loaded.config == config and loaded.config.groups == config.groups and loaded.config.ranges == config.ranges
-    assert loaded.config.groups[FC2].reason == "search:greedy"
+    assert (loaded.config == config and loaded.config.precision_moves == config.precision_moves
+            and loaded.config.range_moves == config.range_moves)
+    assert loaded.config.precision_moves[FC2].reason == "search:greedy"
     read = loaded.calibration
-    assert read.ranges == calibration.ranges and read.others == calibration.others
+    assert read.ranges == calibration.ranges and read.ranges_by_type == calibration.ranges_by_type
     assert mismatches(json.loads(file.read_text())) == []
     assert (read.method, read.samples, read.data_sha256) == ("minmax", 12, "d" * 64)
     assert (loaded.evidence, loaded.tolerance) == (evidence, "sqnr>=20")
     assert loaded.made_with == {"trt_tui": "0.1", "onnxruntime": "1.2"}
-    assert not loaded.stale_ranges and loaded.warnings == ()
+    assert not loaded.has_stale_ranges and loaded.warnings == ()
 
 
 amaxes = st.floats(0, 3e38)
-choices = st.builds(Choice, st.sampled_from([Precision.FP32, Precision.FP16, Precision.BF16, Precision.INT8]),
+choices = st.builds(PrecisionMove, st.sampled_from([Precision.FP32, Precision.FP16, Precision.BF16, Precision.INT8]),
                     st.sampled_from(["user", "search:bisect"]))
 
 
@@ -104,8 +105,8 @@ choices = st.builds(Choice, st.sampled_from([Precision.FP32, Precision.FP16, Pre
 @given(quantized=st.sampled_from([Precision.INT8, Precision.FP16]), tf32=st.booleans(), data=st.data())
 def test_any_config_survives_the_file(network, file, quantized, tf32, data):
     groups = data.draw(st.dictionaries(st.sampled_from([group.name for group in network.groups]), choices))
-    overrides = data.draw(st.dictionaries(st.sampled_from(network.activations), st.builds(RangeChoice, amaxes)))
-    ranges = data.draw(st.dictionaries(st.sampled_from(network.activations), amaxes))
+    overrides = data.draw(st.dictionaries(st.sampled_from(network.calibrated_tensors), st.builds(RangeMove, amaxes)))
+    ranges = data.draw(st.dictionaries(st.sampled_from(network.calibrated_tensors), amaxes))
     config = PrecisionConfig(quantized, Precision.FP16, tf32).with_moves(groups).with_moves(overrides)
     file.write_text(config_text(network, config, Ranges(ranges=ranges), sha256=""))
     loaded = read_config(file, network, sha256="")
@@ -116,17 +117,17 @@ def test_any_config_survives_the_file(network, file, quantized, tf32, data):
 def test_the_same_config_gives_the_same_bytes(network):
     ranges = ranges_of(network)
     backwards = dict(reversed(ranges.items()))
-    config = PrecisionConfig().with_moves({FC1: Choice(Precision.FP32), FC2: Choice(Precision.FP32)})
-    other = PrecisionConfig().with_moves({FC2: Choice(Precision.FP32), FC1: Choice(Precision.FP32)})
+    config = PrecisionConfig().with_moves({FC1: PrecisionMove(Precision.FP32), FC2: PrecisionMove(Precision.FP32)})
+    other = PrecisionConfig().with_moves({FC2: PrecisionMove(Precision.FP32), FC1: PrecisionMove(Precision.FP32)})
     assert config_text(network, config, Ranges(ranges=ranges), evidence={"b": 1, "a": 2}) == config_text(
         network, other, Ranges(ranges=backwards), evidence={"a": 2, "b": 1})
 
 
 def test_the_file_names_every_node_of_a_group(network):
-    record = json.loads(config_text(network, PrecisionConfig().with_moves({FC2: Choice(Precision.FP32)})))
+    record = json.loads(config_text(network, PrecisionConfig().with_moves({FC2: PrecisionMove(Precision.FP32)})))
     assert record["moves"] == [{"kind": "precision", "layers": ["/fc2/MatMul", "/fc2/Add", "/act2/Relu"],
                                 "precision": "fp32", "reason": "user"}]
-    assert record["format"] == FORMAT and record["version"] == 2
+    assert record["format"] == CONFIG_FORMAT and record["version"] == 2
     assert record["model"]["nodes"] == len(network.layers)
     assert not {"calibration", "tolerance", "evidence", "made_with"} & set(record), "what was not given is absent"
     figures = {"simulated": {"mse": np.float64("nan"), "n": np.int64(3)}}
@@ -135,12 +136,13 @@ def test_the_file_names_every_node_of_a_group(network):
 
 
 def test_the_schema_knows_what_is_written(network):
-    tensor = network.activations[0]
-    config = PrecisionConfig().with_moves({FC2: Choice(Precision.FP32)}).with_range(tensor, RangeChoice(2.0))
-    for move in (Rewrite("LayerNormalization"), Smooth(0.5, packed(np.ones(3)), {tensor: 2.0}),
-                 BiasCorrection(packed(np.zeros(3)))):
+    tensor = network.calibrated_tensors[0]
+    config = PrecisionConfig().with_moves({FC2: PrecisionMove(Precision.FP32)}).with_range(tensor, RangeMove(2.0))
+    for move in (RewriteMove("LayerNormalization"), SmoothQuantMove(0.5, encode_vector(np.ones(3)), {tensor: 2.0}),
+                 BiasCorrectionMove(encode_vector(np.zeros(3)))):
         config = config.with_moves({FC2: move})
-    config = config.with_moves({FC1: Keep("layernorm")}).with_moves({network.group(FC1).tail: Barrier()})
+    config = config.with_moves({FC1: KeepMove("layernorm")
+                                }).with_moves({network.get_group(FC1).final_tensor: BarrierMove()})
     record = json.loads(config_text(network, config, Ranges(ranges=ranges_of(network)), evidence={"simulated": {}},
                                     tolerance="sqnr>=20", made_with={"trt_tui": "0"}))
     assert mismatches(record) == []
@@ -152,12 +154,12 @@ def test_the_schema_knows_what_is_written(network):
     for move in record["moves"]:
         assert set(move) == set(described["$defs"][move["kind"]]["properties"])
         assert mismatches({**record, "moves": [{**move, "kind": "another"}]})
-    assert {move["kind"] for move in record["moves"]} == set(KINDS)
+    assert {move["kind"] for move in record["moves"]} == set(MOVE_KINDS)
 
 
 def test_a_config_of_another_network_is_not_written(network, file):
     with pytest.raises(InputError, match="not one for"):
-        file.write_text(config_text(network, PrecisionConfig().with_moves({"nowhere": Choice(Precision.FP32)})))
+        file.write_text(config_text(network, PrecisionConfig().with_moves({"nowhere": PrecisionMove(Precision.FP32)})))
     assert not file.exists()
 
 
@@ -230,7 +232,7 @@ def test_any_layer_sets_its_group_and_conflicts_name_both(network, change):
     def one_member(record):
         record["moves"] = [{"kind": "precision", "layers": ["/act2/Relu"], "precision": "fp16", "reason": "user"}]
 
-    assert read_config(change(one_member), network).config.groups == {FC2: Choice(Precision.FP16)}
+    assert read_config(change(one_member), network).config.precision_moves == {FC2: PrecisionMove(Precision.FP16)}
     with pytest.raises(InputError) as raised:
         read_config(change(lambda r: r["moves"].append(
             {"kind": "precision", "layers": ["/act2/Relu"], "precision": "fp16"})), network)
@@ -240,7 +242,7 @@ def test_any_layer_sets_its_group_and_conflicts_name_both(network, change):
 def test_a_precision_that_a_layer_cannot_run_in(tmp_path, file):
     network = open_saved(networks.bert(), tmp_path / "bert.onnx")
     softmax = next(group for group in network.groups if group.operator == "Softmax")
-    folded = next(layer.name for layer in network.layers if network.group_of(layer.name) is None)
+    folded = next(layer.name for layer in network.layers if network.find_group(layer.name) is None)
     file.write_text(config_text(network, PrecisionConfig()))
     record = json.loads(file.read_text())
     for name, precision, cause in ((softmax.name, "int8", "no Softmax"), (softmax.name, "tf32", "whole engine"),
@@ -262,8 +264,10 @@ VERSION_1 = Path(__file__).parent / "version1" / "precision.json"
 
 def test_a_file_of_version_1_is_read_and_written_as_version_2(network):
     loaded = read_config(VERSION_1, network, sha256="")
-    assert loaded.config.groups == {FC1: Choice(Precision.FP16), FC2: Choice(Precision.FP32, "search:auto")}
-    assert loaded.config.ranges == {"x": RangeChoice(2.5), "/act1/Relu_output_0": RangeChoice(1 / 3, "percentile")}
+    assert loaded.config.precision_moves == {
+        FC1: PrecisionMove(Precision.FP16), FC2: PrecisionMove(Precision.FP32, "search:auto")
+    }
+    assert loaded.config.range_moves == {"x": RangeMove(2.5), "/act1/Relu_output_0": RangeMove(1 / 3, "percentile")}
     assert (loaded.config.quantized, loaded.config.other, loaded.config.tf32) == (
         Precision.INT8, Precision.BF16, True)
     assert loaded.calibration.ranges == {"x": 0.5, "/act1/Relu_output_0": 1.5, "/act2/Relu_output_0": 2.5}
@@ -271,7 +275,7 @@ def test_a_file_of_version_1_is_read_and_written_as_version_2(network):
     assert loaded.tolerance == "sqnr>=20" and not loaded.warnings
     record = json.loads(config_text(network, loaded.config, sha256=""))
     assert mismatches(record) == [] and [move["kind"] for move in record["moves"]] == 2 * ["precision"] + 2 * ["range"]
-    assert read_config(VERSION_1, network).stale_ranges
+    assert read_config(VERSION_1, network).has_stale_ranges
 
 
 @pytest.mark.parametrize(("edit", "title"), [
@@ -300,23 +304,23 @@ def test_another_structure_is_refused_with_its_layers_unless_forced(network, cha
     assert "another structure" in raised.value.title
     assert raised.value.cause == "it was made for mlp.onnx; layers that differ here: /act1/Relu"
     loaded = read_config(file, changed, force=True)
-    assert loaded.config.groups == {FC2: Choice(Precision.FP32)}
-    assert loaded.stale_ranges
+    assert loaded.config.precision_moves == {FC2: PrecisionMove(Precision.FP32)}
+    assert loaded.has_stale_ranges
     assert "/act1/Relu" in loaded.warnings[0]
 
 
 def test_new_weights_keep_the_config_and_make_its_ranges_stale(network, change, tmp_path):
     retrained = open_saved(networks.mlp(seed=1), tmp_path / "mlp.onnx")
     loaded = read_config(change(lambda r: None), retrained)
-    assert loaded.config.groups == {FC2: Choice(Precision.FP32)}
+    assert loaded.config.precision_moves == {FC2: PrecisionMove(Precision.FP32)}
     assert loaded.calibration.ranges == ranges_of(network)
-    assert loaded.stale_ranges and any("calibrate" in warning for warning in loaded.warnings)
+    assert loaded.has_stale_ranges and any("calibrate" in warning for warning in loaded.warnings)
     without = change(lambda record: record.pop("calibration"))
-    assert not read_config(without, retrained).stale_ranges
+    assert not read_config(without, retrained).has_stale_ranges
 
 
 def test_a_block_that_raises_leaves_nothing(tmp_path):
-    with pytest.raises(ValueError), files.atomic(tmp_path / "out") as stream:
+    with pytest.raises(ValueError), files.open_atomic_writer(tmp_path / "out") as stream:
         stream.write(b"half")
         raise ValueError
     assert os.listdir(tmp_path) == []
@@ -324,15 +328,15 @@ def test_a_block_that_raises_leaves_nothing(tmp_path):
 
 def test_places_that_cannot_be_written(tmp_path):
     with refused("cannot be written", cause="does not exist"):
-        files.write_atomic(tmp_path / "none" / "out", "")
+        files.write_file_atomically(tmp_path / "none" / "out", "")
     with pytest.raises(InputError) as raised:
-        files.write_atomic(tmp_path, "")
+        files.write_file_atomically(tmp_path, "")
     assert raised.value.cause == "it is a folder"
     protected = tmp_path / "protected"
     protected.write_text("old")
     protected.chmod(0o444)
     with pytest.raises(InputError) as raised:
-        files.write_atomic(protected, "new")
+        files.write_file_atomically(protected, "new")
     assert "read-only" in raised.value.cause and protected.read_text() == "old"
     assert os.listdir(tmp_path) == ["protected"]
 
@@ -343,7 +347,7 @@ def test_links_and_permissions_stay(tmp_path):
     real.chmod(0o640)
     link = tmp_path / "link"
     link.symlink_to(real)
-    files.write_atomic(link, "new")
+    files.write_file_atomically(link, "new")
     assert link.is_symlink() and real.read_text() == "new"
     assert real.stat().st_mode & 0o777 == 0o640
 
@@ -353,7 +357,8 @@ def test_a_layer_that_takes_its_group_with_it_is_said(tmp_path):
     onnx.save(networks.mlp(), path)
     network = open_network(path)
     group = next(one for one in network.groups if len(one.layers) > 1)
-    record = json.loads(config_text(network, PrecisionConfig().with_groups([group], Precision.FP32), sha256=""))
+    record = json.loads(config_text(network,
+                                    PrecisionConfig().with_group_precision([group], Precision.FP32), sha256=""))
     saved = tmp_path / "precision.json"
     saved.write_text(json.dumps(record))
     assert not any("whole group" in text for text in read_config(saved, network, sha256="").warnings)

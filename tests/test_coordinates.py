@@ -7,15 +7,15 @@ import onnx
 import pytest
 
 from tests import networks
-from trt_tui.core.measure.coordinates import MAX_SHIFT, coordinate_warnings, half_step
+from trt_tui.core.measure.coordinates import MAX_COORDINATE_SHIFT, find_coordinate_warnings, max_rounding_error
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 
-FP16, FP32, BF16 = (PrecisionConfig.uniform(one) for one in (Precision.FP16, Precision.FP32, Precision.BF16))
+FP16, FP32, BF16 = (PrecisionConfig.from_precision(one) for one in (Precision.FP16, Precision.FP32, Precision.BF16))
 
 
 def warned(network, magnitudes, config=FP16, shapes=None):
-    return coordinate_warnings(network, config, magnitudes, lambda: shapes or {})
+    return find_coordinate_warnings(network, config, magnitudes, lambda: shapes or {})
 
 
 def sampled(width, *, computed=True, **attributes):
@@ -30,10 +30,10 @@ def sampled(width, *, computed=True, **attributes):
 def test_half_a_step_is_that_of_the_numbers_below():
     cases = ((1.0, 2**-12), (0.9, 2**-12), (1.1, 2**-11), (0.4, 2**-13), (2050.0, 1.0), (1e-7, 2**-25))
     for magnitude, expected in cases:
-        assert half_step(magnitude, Precision.FP16) == expected
+        assert max_rounding_error(magnitude, Precision.FP16) == expected
         below = np.nextafter(np.float16(magnitude), np.float16(0))
         assert expected == float(np.spacing(below)) / 2
-    assert half_step(1.0, Precision.BF16) == 2**-9
+    assert max_rounding_error(1.0, Precision.BF16) == 2**-9
 
 
 @pytest.mark.parametrize(("width", "attributes", "magnitude", "expected"), [
@@ -43,7 +43,7 @@ def test_half_a_step_is_that_of_the_numbers_below():
 def test_a_grid_is_warned_of_from_a_size_on(width, attributes, magnitude, expected, opened):
     network = opened(sampled(width, **attributes))
     found = warned(network, {"/grid/Tanh_output_0": magnitude})
-    if expected is None or expected <= MAX_SHIFT:
+    if expected is None or expected <= MAX_COORDINATE_SHIFT:
         assert not found
         return
     assert found.keys() == {"/grid/Tanh", "/sample/GridSample"} and "GridSample /sample" in found["/grid/Tanh"]
@@ -51,7 +51,7 @@ def test_a_grid_is_warned_of_from_a_size_on(width, attributes, magnitude, expect
     assert shift == pytest.approx(expected, rel=0.02)
     assert not warned(network, {"/grid/Tanh_output_0": magnitude}, FP32)
     assert warned(network, {"/grid/Tanh_output_0": magnitude}, BF16)
-    half = FP16.with_groups([network.group("/sample/GridSample")], Precision.FP32)
+    half = FP16.with_group_precision([network.get_group("/sample/GridSample")], Precision.FP32)
     assert warned(network, {"/grid/Tanh_output_0": magnitude}, half).keys() == {"/grid/Tanh"}
 
 
@@ -71,7 +71,7 @@ def test_positions_in_pixels_are_followed_back_through_what_scales_them(opened):
     network = opened(b.model([networks.floats("x", "N", 3, 16, 640), networks.floats("g", "N", 8, 8, 2)],
                              [networks.floats("y", "N", 3, 8, 8)]))
     found = warned(network, {moved: 639.0, scaled: 0.01, grid: 0.01})
-    group = network.group_of("/flow/Add").name
+    group = network.find_group("/flow/Add").name
     assert found.keys() == {group} and "at 639" in found[group] and "by up to .250 pixels" in found[group]
 
 
@@ -79,7 +79,7 @@ def test_angles_factors_of_a_resize_and_boxes_are_coordinates(opened):
     b = networks.Builder()
     b.node("Sin", [b.node("Mul", ["p", b.weight("f", np.float32([1, 0.1]))], "/angle")], "/sin", output="y")
     network = opened(b.model([networks.floats("p", "N", 2)], [networks.floats("y", "N", 2)]))
-    group = network.group_of("/angle/Mul").name
+    group = network.find_group("/angle/Mul").name
     assert "angles of Sin" in warned(network, {"/angle/Mul_output_0": 200.0})[group]
     assert "radians" in warned(network, {"/angle/Mul_output_0": 200.0})[group]
     assert not warned(network, {"/angle/Mul_output_0": 60.0})
@@ -89,7 +89,7 @@ def test_angles_factors_of_a_resize_and_boxes_are_coordinates(opened):
     b.node("Resize", ["x", "", scales], "/resize", output="y", mode="linear")
     network = opened(b.model([networks.floats("x", 1, 3, 16, 640), networks.floats("s", 2)],
                              [networks.floats("y", 1, 3, "H", "W")]))
-    maker = network.group_of("/scales/Concat").name
+    maker = network.find_group("/scales/Concat").name
     assert "Resize /resize" in warned(network, {scales: 2.0})[maker]
 
     b = networks.Builder(opset=16)
@@ -97,7 +97,7 @@ def test_angles_factors_of_a_resize_and_boxes_are_coordinates(opened):
     b.node("RoiAlign", ["x", boxes, b.weight("batch", np.int64([0, 0]))], "/align", output="y", spatial_scale=0.25)
     network = opened(b.model([networks.floats("x", 1, 3, 64, 64), networks.floats("b", 2, 4)],
                              [networks.floats("y", 2, 3, 1, 1)]))
-    assert "RoiAlign" in warned(network, {boxes: 600.0})[network.group_of("/boxes/Relu").name]
+    assert "RoiAlign" in warned(network, {boxes: 600.0})[network.find_group("/boxes/Relu").name]
     assert not warned(network, {boxes: 100.0})
 
 

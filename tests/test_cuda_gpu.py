@@ -9,22 +9,25 @@ import pytest
 
 from tests import networks
 from trt_tui import demo
-from trt_tui.backends.onnxruntime import OnnxRuntimeBackend, _cuda_fault
-from trt_tui.core.calibration.calibrate import calibrate
-from trt_tui.core.data.portions import Portions
+from trt_tui.backends.onnxruntime import OnnxRuntimeBackend, _cuda_failure_reason
+from trt_tui.core.calibration.calibration import calibrate
+from trt_tui.core.data.memory_fallbacks import MemoryFallbacks
 from trt_tui.core.data.samples import load_samples
 from trt_tui.core.measure.analysis import Analysis
-from trt_tui.core.measure.judge import judged_outputs
-from trt_tui.core.measure.layers import measure_layers
-from trt_tui.core.measure.metrics import Sums
+from trt_tui.core.measure.error_metrics import ErrorSums
+from trt_tui.core.measure.group_errors import measure_group_errors
+from trt_tui.core.measure.judged_outputs import select_judged_outputs
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(bool(_cuda_fault()), reason=f"no CUDA provider: {_cuda_fault()}")]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(bool(_cuda_failure_reason()), reason=f"no CUDA provider: {_cuda_failure_reason()}")
+]
 
 NAMES = ["demo", "small_resnet", "light_resnet50", "bert", "vit"]
-FP16 = PrecisionConfig.uniform(Precision.FP16)
-INT8 = PrecisionConfig.uniform(Precision.INT8, Precision.FP16)
+FP16 = PrecisionConfig.from_precision(Precision.FP16)
+INT8 = PrecisionConfig.from_precision(Precision.INT8, Precision.FP16)
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +37,7 @@ def cuda() -> OnnxRuntimeBackend:
 
 @pytest.fixture
 def sampled(named_network, tmp_path):
-    """A network of `NAMES` with a few samples."""
+    """A network of `BACKEND_NAMES` with a few samples."""
 
     def samples_of(name: str):
         network = named_network(name)
@@ -59,9 +62,9 @@ def decibels(expected, got) -> float:
     worst = np.inf
     for name, array in expected.items():
         if array.dtype.kind == "f":
-            sums = Sums()
-            sums.add(array, got[name])
-            worst = min(worst, sums.errors().sqnr_db or np.inf)
+            sums = ErrorSums()
+            sums.add_tensor_pair(array, got[name])
+            worst = min(worst, sums.compute_error_metrics().sqnr_db or np.inf)
     return worst
 
 
@@ -69,7 +72,7 @@ def decibels(expected, got) -> float:
 def test_fp32_is_that_of_the_cpu(name, sampled, backend, cuda):
     """With TF32 it would be some 60 dB."""
     network, samples = sampled(name)
-    feed = samples.feed(0)
+    feed = samples.read_feed(0)
     with backend.load(network.model) as cpu, cuda.load(network.model) as gpu:
         assert decibels(cpu.run(feed), gpu.run(feed)) > 90
 
@@ -77,16 +80,16 @@ def test_fp32_is_that_of_the_cpu(name, sampled, backend, cuda):
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_simulated_is_what_the_cpu_simulates(name, sampled, backend, cuda):
     network, samples = sampled(name)
-    ranges = calibrate(network.model, network.activations, samples, backend).ranges
+    ranges = calibrate(network.model, network.calibrated_tensors, samples, backend).ranges
     figures = {}
     for one in (backend, cuda):
-        own = calibrate(network.model, network.activations, samples, one).ranges
+        own = calibrate(network.model, network.calibrated_tensors, samples, one).ranges
         assert own == pytest.approx(ranges, rel=1e-3, abs=1e-6)
-        analysis = Analysis(network, one, samples, judged_outputs(network, ()), other=Precision.FP16)
-        verdicts = [ended(analysis.verdict(config, ranges)) for config in (FP16, INT8)]
-        layers = ended(measure_layers(analysis, {"int8": INT8}, ranges))["int8"]
+        analysis = Analysis(network, one, samples, select_judged_outputs(network, ()), boundary_type=Precision.FP16)
+        verdicts = [ended(analysis.measure_accuracy(config, ranges)) for config in (FP16, INT8)]
+        layers = ended(measure_group_errors(analysis, {"int8": INT8}, ranges))["int8"]
         analysis.close()
-        figures[one.provider] = ([verdict.worst[1].errors.sqnr_db for verdict in verdicts],
+        figures[one.provider] = ([verdict.worst_output[1].errors.sqnr_db for verdict in verdicts],
                                  {group: error.accumulated.sqnr_db for group, error in layers.items()})
     on_cpu, on_gpu = figures["cpu"], figures["cuda"]
     assert on_gpu[0] == pytest.approx(on_cpu[0], abs=2.0)  # INT8 rounds ties the other way here and there
@@ -106,16 +109,19 @@ def test_with_less_memory_runs_go_in_portions_or_on_the_cpu_with_the_same_figure
         short = OnnxRuntimeBackend("cuda")
         if megabytes is not None:
             short.cuda_options["gpu_mem_limit"] = str(megabytes << 20)  # of each session's arena
-        samples.portions = Portions()
-        ranges = calibrate(network.model, network.activations, samples, short).ranges
-        with Analysis(network, short, samples, judged_outputs(network, ()), other=Precision.FP16) as analysis:
+        samples.memory_fallbacks = MemoryFallbacks()
+        ranges = calibrate(network.model, network.calibrated_tensors, samples, short).ranges
+        with Analysis(network, short, samples, select_judged_outputs(network, ()),
+                      boundary_type=Precision.FP16) as analysis:
             for _ in range(3):  # so that a graph is captured
-                verdicts = [ended(analysis.verdict(config, ranges)) for config in (FP16, INT8)]
-            layers = ended(measure_layers(analysis, {"int8": INT8}, ranges))["int8"]
-            levels.append(f"{megabytes} MB: {analysis.level.name}; {'; '.join(samples.portions.news())}")
-            figures = [verdict.worst[1].errors.sqnr_db for verdict in verdicts]
+                verdicts = [ended(analysis.measure_accuracy(config, ranges)) for config in (FP16, INT8)]
+            layers = ended(measure_group_errors(analysis, {"int8": INT8}, ranges))["int8"]
+            levels.append(
+                f"{megabytes} MB: {analysis.execution_mode.name}; {'; '.join(samples.memory_fallbacks.take_messages())}"
+            )
+            figures = [verdict.worst_output[1].errors.sqnr_db for verdict in verdicts]
             figures.append(np.median([one.accumulated.sqnr_db or np.inf for one in layers.values()]))
-        print(name, levels[-1], *(round(float(one), 2) for one in figures), analysis.level.reason)
+        print(name, levels[-1], *(round(float(one), 2) for one in figures), analysis.execution_mode.reason)
         expected = expected or figures
         assert figures == pytest.approx(expected, abs=2.0)
     assert levels[0].startswith("None MB: CUDA graph;")

@@ -1,4 +1,4 @@
-"""trt_tui.jobs.death, and allocations that fail: what is told of a child that ended"""
+"""trt_tui.jobs.child_exit, and allocations that fail: what is told of a child that ended"""
 
 import signal
 from dataclasses import replace
@@ -9,15 +9,15 @@ import onnx_ir as ir
 import pytest
 
 from tests.driven import DrivenWorker, save_mlp
-from trt_tui.cli.headless import _raised
+from trt_tui.cli.headless_session import _job_failure_error
 from trt_tui.core.measure import analysis
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
-from trt_tui.jobs import death
+from trt_tui.jobs import child_exit
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.jobs.client import log_path
+from trt_tui.jobs.client import child_log_path
 from trt_tui.options import Options
 
 pytestmark = pytest.mark.spawned
@@ -39,9 +39,9 @@ BAD_ALLOC = "terminate called after throwing an instance of 'std::bad_alloc'"
     (3, "", None, None, False, "It ended by itself with exit code 3."),
 ])
 def test_memory_is_named_only_where_it_may_be_the_reason(exit_code, log, before, after, memory, says):
-    told = death.why_it_ended(exit_code, log, before, after)
-    assert says in told.why
-    assert (death.LESS_MEMORY in told.next_step) is memory
+    told = child_exit.diagnose_exit(exit_code, log, before, after)
+    assert says in told.reason
+    assert (child_exit.LESS_MEMORY_STEP in told.next_step) is memory
 
 
 @pytest.mark.parametrize(("files", "expected"), [
@@ -56,8 +56,8 @@ def test_the_kernels_count_is_read_in_both_versions(monkeypatch, tmp_path, files
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     places = {"/sys/fs/cgroup": tmp_path, "/proc/self/cgroup": tmp_path / "cgroup"}
-    monkeypatch.setattr(death, "Path", lambda name: places[name])
-    assert death.oom_kills() == expected
+    monkeypatch.setattr(child_exit, "Path", lambda name: places[name])
+    assert child_exit.count_oom_kills() == expected
 
 
 def dying(tmp_path, how: str) -> Options:
@@ -69,26 +69,27 @@ def dying(tmp_path, how: str) -> Options:
 @pytest.mark.parametrize(("how", "says"), [
     ("os.kill(os.getpid(), signal.SIGSEGV)", "SIGSEGV"), ("os.abort()", "SIGABRT"), ("os._exit(3)", "exit code 3")])
 def test_a_crash_is_not_told_as_lack_of_memory(tmp_path, session, how, says):
-    log_path().parent.mkdir(parents=True, exist_ok=True)
-    log_path().write_text(f"{BAD_ALLOC} in a program that had this process id before\n")
+    child_log_path().parent.mkdir(parents=True, exist_ok=True)
+    child_log_path().write_text(f"{BAD_ALLOC} in a program that had this process id before\n")
     driven = session(dying(tmp_path, how))
     driven.start()
-    error = _raised(driven.until_type(ev.Died))
+    error = _job_failure_error(driven.until_type(ev.ChildProcessDied))
     assert says in error.cause and "emory" not in str(error), str(error)
 
 
 def test_what_a_library_says_of_memory_is_told(tmp_path, session):
     driven = session(dying(tmp_path, f'os.write(2, b"{BAD_ALLOC}"), os.abort()'))
     driven.start()
-    error = _raised(driven.until_type(ev.Died))
-    assert "Memory ran out" in error.cause and error.next_step == death.LESS_MEMORY and BAD_ALLOC in error.cause
+    error = _job_failure_error(driven.until_type(ev.ChildProcessDied))
+    assert ("Memory ran out" in error.cause and error.next_step == child_exit.LESS_MEMORY_STEP
+            and BAD_ALLOC in error.cause)
 
 
 @pytest.mark.parametrize("lean", [True, False])
 def test_an_allocation_that_fails_in_onnx_runtime_is_out_of_memory(backend, lean):
     graph = onnx.parser.parse_graph("g (int64[1] n) => (float[N] y) { y = ConstantOfShape(n) }")
     model = onnx.helper.make_model(graph, ir_version=8, opset_imports=[onnx.helper.make_opsetid("", 17)])
-    with backend.load(ir.from_proto(model), lean=lean) as runner, \
+    with backend.load(ir.from_proto(model), low_memory=lean) as runner, \
             pytest.raises(InputError, match="out of memory") as raised:
         runner.run({"n": np.array([1 << 50])})
     assert "--batch" in raised.value.next_step
@@ -101,12 +102,12 @@ def test_an_allocation_that_fails_in_onnx_runtime_is_out_of_memory(backend, lean
 ])
 def test_faults_of_the_system_are_told_and_are_no_defects(tmp_path, monkeypatch, error, title, cause):
     worker = DrivenWorker(tmp_path)
-    worker.answer(rq.Open(save_mlp(tmp_path)))
+    worker.answer(rq.OpenNetwork(save_mlp(tmp_path)))
 
     def fails(*_, **__):
         raise error
 
-    monkeypatch.setattr(analysis.Analysis, "verdict", fails)
-    failed = worker.answer(rq.WhatIf(PrecisionConfig.uniform(Precision.FP16)))[-1]
-    assert isinstance(failed, ev.Failed) and failed.title == title and cause in failed.cause
+    monkeypatch.setattr(analysis.Analysis, "measure_accuracy", fails)
+    failed = worker.answer(rq.MeasureWhatIf(PrecisionConfig.from_precision(Precision.FP16)))[-1]
+    assert isinstance(failed, ev.JobFailed) and failed.title == title and cause in failed.cause
     assert failed.next_step and "defect" not in failed.next_step and failed.exit_code == 2

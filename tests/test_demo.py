@@ -7,17 +7,17 @@ import pytest
 from tests.measuring import measure_shares
 from trt_tui import demo
 from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
-from trt_tui.core.calibration.calibrate import calibrate
-from trt_tui.core.data.samples import load_samples, split
+from trt_tui.core.calibration.calibration import calibrate
+from trt_tui.core.data.samples import load_samples, split_samples
 from trt_tui.core.measure.analysis import Analysis
-from trt_tui.core.measure.judge import judged_outputs
+from trt_tui.core.measure.judged_outputs import select_judged_outputs
 from trt_tui.core.measure.user_metric import load_metric
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 
-FP16 = PrecisionConfig.uniform(Precision.FP16)
-INT8 = PrecisionConfig.uniform(Precision.INT8)
+FP16 = PrecisionConfig.from_precision(Precision.FP16)
+INT8 = PrecisionConfig.from_precision(Precision.INT8)
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,8 @@ def analysis():
     network = open_network(demo.network_path())
     samples = load_samples(str(demo.samples_path()), network.inputs)
     metric = load_metric(demo.metric_spec())
-    with Analysis(network, OnnxRuntimeBackend(threads=2), samples, judged_outputs(network), metric=metric) as made:
+    with Analysis(network, OnnxRuntimeBackend(threads=2), samples, select_judged_outputs(network),
+                  metric=metric) as made:
         yield made
 
 
@@ -33,21 +34,21 @@ def analysis():
 def ranges(analysis):
     network = analysis.network
     calibration = load_samples(str(demo.calibration_path()), network.inputs)
-    return calibrate(network.model, network.activations, calibration, analysis.backend).ranges
+    return calibrate(network.model, network.calibrated_tensors, calibration, analysis.backend).ranges
 
 
 def f1(analysis, config, ranges):
-    *_, partial = analysis.verdict(config, ranges)
-    return partial.value.headline
+    *_, partial = analysis.measure_accuracy(config, ranges)
+    return partial.value.headline_metric
 
 
 def test_int8_loses_ten_points_and_three_layers_bring_it_back(analysis, ranges):
-    base = next(iter(analysis.reference_metric().values()))
+    base = next(iter(analysis.measure_reference_metric().values()))
     fp16, int8 = f1(analysis, FP16, ranges), f1(analysis, INT8, ranges)
     assert abs(base - fp16) < 0.5 and fp16 - int8 >= 10
-    shares = measure_shares(analysis, INT8, ranges, feeds=[0])
-    worst = sorted(shares, key=lambda name: -shares[name].owns)[:3]
-    raised = INT8.with_groups([analysis.network.group(name) for name in worst], Precision.FP32)
+    shares = measure_shares(analysis, INT8, ranges, feed_indices=[0])
+    worst = sorted(shares, key=lambda name: -shares[name].fraction)[:3]
+    raised = INT8.with_group_precision([analysis.network.get_group(name) for name in worst], Precision.FP32)
     assert fp16 - f1(analysis, raised, ranges) < 1
 
 
@@ -57,8 +58,8 @@ def test_there_are_enough_samples_and_they_are_apart(analysis):
     assert analysis.samples.count >= 64 and analysis.samples.has_labels
     seen = {array.tobytes() for array in calibration[image]}
     assert not any(array.tobytes() in seen for array in samples[image])
-    kept_apart = split(analysis.samples, load_samples(str(demo.calibration_path()), analysis.network.inputs))
-    assert kept_apart.judged.count == len(samples[image]) and not kept_apart.warnings
+    kept_apart = split_samples(analysis.samples, load_samples(str(demo.calibration_path()), analysis.network.inputs))
+    assert kept_apart.judged_samples.count == len(samples[image]) and not kept_apart.warnings
 
 
 def test_it_is_small():

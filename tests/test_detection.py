@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from tests.refusals import refused
-from trt_tui.core.data.userscript import annotations_of
-from trt_tui.core.measure.detection import Detection, Settings, parse_spec
+from trt_tui.core.data.userscript import find_annotations_path
+from trt_tui.core.measure.detection import DetectionMetric, DetectionSettings, parse_detection_spec
 from trt_tui.core.measure.user_metric import load_metric
 from trt_tui.errors import InputError
 
@@ -76,7 +76,7 @@ def test_map_is_what_it_is_by_hand(annotations, form):
     metric = load_metric(f"detection:map={annotations()}{settings}", (200, 200))
     result = metric(outputs, {"image_id": np.array([42])})
     assert result.parts == pytest.approx(EXPECTED, abs=1e-6) and result.value == result.parts["mAP"]
-    assert metric.name == "detection:map=instances.json" and metric.inner
+    assert metric.name == "detection:map=instances.json" and metric.needs_inner_tensors
 
 
 def test_draws_of_samples_have_the_value_that_they_have_when_evaluated_anew(annotations):
@@ -91,7 +91,7 @@ def test_draws_of_samples_have_the_value_that_they_have_when_evaluated_anew(anno
     labels = {"image_id": np.array([42, 43, 44])}
     metric = load_metric(f"detection:map={path}", (200, 200))
     draws = np.array([[0, 1, 2], [0, 0, 1], [2, 2, 2], [1, 1, 2], [0, 2, 0]])
-    values = list(metric.on_draws(outputs, labels, draws))
+    values = list(metric.resample_metric(outputs, labels, draws))
     for samples, value in zip(draws, values, strict=True):
         if set(samples) == {2}:
             assert value is None, "an image without objects has no mAP"
@@ -125,7 +125,7 @@ def test_a_sample_drawn_twice_counts_twice_and_nothing_found_is_nothing(annotati
     ({"b": BOXES, "s": SCORES}, {}, "needs the array image_id")])
 def test_what_cannot_be_scored_says_why(annotations, outputs, labels, said):
     with refused(title=said):
-        Detection(f"detection:map={annotations()}", (200, 200))(outputs, labels)
+        DetectionMetric(f"detection:map={annotations()}", (200, 200))(outputs, labels)
 
 
 @pytest.mark.parametrize("name", ["a,b.json", ",iou=0.5,.json", "a b=c,d", "x.json,fit=stretch", "ä;$(x)'\",{}.JSON",
@@ -136,8 +136,8 @@ def test_a_path_of_annotations_may_hold_any_character(annotations, tmp_path, nam
     shutil.copy(annotations(), path)
     spec = f"detection:map={path}"
     for settings, iou in (("", None), (",iou=0.25", 0.25), (",fit=letterbox,iou=0.25", 0.25)):
-        found, given = parse_spec(spec + settings)
-        assert found == annotations_of(spec + settings) == path
+        found, given = parse_detection_spec(spec + settings)
+        assert found == find_annotations_path(spec + settings) == path
         assert iou is None or given.iou == iou
     assert load_metric(spec + ",iou=0.25", (200, 200)).name == f"detection:map={name}"
     path.unlink()
@@ -148,8 +148,8 @@ def test_a_path_of_annotations_may_hold_any_character(annotations, tmp_path, nam
 @pytest.mark.parametrize("text", ["boxes=yolo", "iou=2", "iou=", "nms=0.5", "fit"])
 def test_settings_that_make_no_sense_are_refused(text):
     with pytest.raises(InputError, match="makes no sense"):
-        parse_spec(f"detection:map=a.json,{text}")
-    assert parse_spec("detection:map=a.json,boxes=xyxy,iou=0.5")[1] == Settings("xyxy", iou=0.5)
+        parse_detection_spec(f"detection:map=a.json,{text}")
+    assert parse_detection_spec("detection:map=a.json,boxes=xyxy,iou=0.5")[1] == DetectionSettings("xyxy", iou=0.5)
 
 
 @pytest.mark.parametrize("content", [b"{", b"[]", b'{"images": [], "categories": [], "annotations": [{"bbox": 1}]}'])

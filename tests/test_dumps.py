@@ -20,16 +20,21 @@ from tests.schemas import mismatches
 from tests.test_production_exporters import postprocess
 from tests.test_references import results
 from tests.test_weak import Parsed
-from trt_tui.core.calibration.cache import write_cache
-from trt_tui.core.calibration.calibrate import Calibration
+from trt_tui.core.calibration.cache import write_calibration_cache
+from trt_tui.core.calibration.calibration import Calibration
 from trt_tui.core.data.dumps import open_dump
-from trt_tui.core.importers.reading import read_any
-from trt_tui.core.measure import dumped
-from trt_tui.core.measure.dumped import common_tensors, compare_tensor, placed, smallest_mask
+from trt_tui.core.importers.any_config import read_any_config
+from trt_tui.core.measure import dump_comparison
+from trt_tui.core.measure.dump_comparison import (
+    compare_tensor_of_dumps,
+    find_common_tensors,
+    find_min_mask_magnitude,
+    sort_in_network_order,
+)
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.file import config_text, read_config
-from trt_tui.core.moves.smooth import Smooth
-from trt_tui.core.moves.vectors import packed
+from trt_tui.core.moves.config_file import config_text, read_config
+from trt_tui.core.moves.smoothquant_move import SmoothQuantMove
+from trt_tui.core.moves.vectors import encode_vector
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
@@ -37,30 +42,31 @@ from trt_tui.errors import InputError
 
 def compared(first, second, threshold=0.1):
     one, other = open_dump(str(first)), open_dump(str(second))
-    both, *alone = common_tensors(one, other)
-    return [list(compare_tensor(one, other, name, threshold))[-1] for name in both], alone
+    both, *alone = find_common_tensors(one, other)
+    return [list(compare_tensor_of_dumps(one, other, name, threshold))[-1] for name in both], alone
 
 
 @pytest.mark.parametrize("block", [1 << 18, 1000])
 def test_figures_are_those_of_whole_arrays(block, tmp_path, monkeypatch):
-    monkeypatch.setattr(dumped, "BLOCK", block)
+    monkeypatch.setattr(dump_comparison, "BLOCK_ELEMENTS", block)
     rng = np.random.default_rng(0)
     a = [{"x": rng.standard_normal((3, 1500)).astype(np.float32), "f": np.asfortranarray(rng.random((50, 40))),
           "i": np.arange(9), "only": np.zeros(1)} for _ in range(2)]
     b = [{"i": one["i"] + 1, "f": one["f"] * 1.5, "x": one["x"] + np.float32(0.01), "other": np.zeros(1)} for one in a]
     found, alone = compared(results(tmp_path / "a.json", a=a), results(tmp_path / "b.json", b=b))
-    assert [one.name for one in found] == ["x", "f", "i"] and alone == [("only",), ("other",)]
+    assert [one.tensor for one in found] == ["x", "f", "i"] and alone == [("only",), ("other",)]
     for one in found:
-        expected = np.concatenate([each[one.name].astype(float).ravel() for each in a])
-        test = np.concatenate([each[one.name].astype(float).ravel() for each in b])
+        expected = np.concatenate([each[one.tensor].astype(float).ravel() for each in a])
+        test = np.concatenate([each[one.tensor].astype(float).ravel() for each in b])
         errors = errors_between(expected, test)
         assert one.errors.sqnr_db == pytest.approx(errors.sqnr_db) and one.errors.max_abs == errors.max_abs
         assert one.errors.mean_abs == pytest.approx(errors.mean_abs)
         nonzero = expected != 0
         each = np.abs(test - expected)[nonzero] / np.abs(expected)[nonzero]
-        assert one.mean_relative == pytest.approx(each.mean()) and one.max_relative == pytest.approx(each.max())
-        assert one.relative == pytest.approx(np.linalg.norm(test - expected) / np.linalg.norm(expected))
-        assert one.over == (one.relative > 0.1)
+        assert one.mean_relative_error == pytest.approx(each.mean()) and one.max_relative_error == pytest.approx(
+            each.max())
+        assert one.relative_error == pytest.approx(np.linalg.norm(test - expected) / np.linalg.norm(expected))
+        assert one.exceeds_threshold == (one.relative_error > 0.1)
 
 
 @pytest.mark.parametrize(("first", "second", "relative", "bad"), [
@@ -77,7 +83,8 @@ def test_what_is_not_finite_and_what_is_zero(first, second, relative, bad, tmp_p
     np.savez(tmp_path / "a.npz", y=np.array(first))
     np.savez(tmp_path / "b.npz", y=np.array(second))
     (one,), _ = compared(tmp_path / "a.npz", tmp_path / "b.npz")
-    assert one.relative == pytest.approx(relative, abs=1e-3) and one.bad == bad and one.over == (relative > 0.1)
+    assert one.relative_error == pytest.approx(
+        relative, abs=1e-3) and one.nonfinite_count == bad and one.exceeds_threshold == (relative > 0.1)
 
 
 @pytest.mark.parametrize(("first", "second", "masked", "over"), [
@@ -90,8 +97,8 @@ def test_a_mask_that_fp16_clamps_is_no_error(first, second, masked, over, tmp_pa
     for name, values in (("a", first), ("b", second)):
         np.savez(tmp_path / f"{name}.npz", y=np.array(values))
     dumps = [open_dump(str(tmp_path / name)) for name in ("a.npz", "b.npz")]
-    one = [*compare_tensor(*dumps, "y", 0.1, 5e8)][-1]
-    assert (one.masked, one.over) == (masked, over)
+    one = [*compare_tensor_of_dumps(*dumps, "y", 0.1, 5e8)][-1]
+    assert (one.masked_count, one.exceeds_threshold) == (masked, over)
 
 
 def test_the_masks_of_a_network_are_known(opened):
@@ -100,8 +107,9 @@ def test_the_masks_of_a_network_are_known(opened):
     kept = b.node("Where", ["m", "x", "hidden"], name="w")
     b.node("Softmax", [kept], name="s", output="y")
     mask = onnx.helper.make_tensor_value_info("m", onnx.TensorProto.BOOL, [2, 4])
-    assert smallest_mask(opened(b.model([floats("x", 2, 4), mask], [floats("y", 2, 4)], name="masked"))) == 5e8
-    assert smallest_mask(None) == 2.0**127
+    assert find_min_mask_magnitude(opened(b.model([floats("x", 2, 4), mask], [floats("y", 2, 4)],
+                                                  name="masked"))) == 5e8
+    assert find_min_mask_magnitude(None) == 2.0**127
 
 
 def test_channels_that_the_config_scales_are_no_difference(tmp_path, run):
@@ -113,10 +121,10 @@ def test_channels_that_the_config_scales_are_no_difference(tmp_path, run):
     model = tmp_path / "net.onnx"
     onnx.save(b.model([floats("x", 2, 8)], [floats("y", 2, 4)], name="net"), model)
     network = open_network(model)
-    (group,) = network.free.norms
+    (group,) = network.zero_cost_support.norms
     config = tmp_path / "precision.json"
-    config.write_text(config_text(network, PrecisionConfig.uniform(Precision.FP16).with_moves(
-        {group: Smooth(0.5, packed(np.full(8, 4.0)))})))
+    config.write_text(config_text(network, PrecisionConfig.from_precision(Precision.FP16).with_moves(
+        {group: SmoothQuantMove(0.5, encode_vector(np.full(8, 4.0)))})))
     x, t, y = np.ones((2, 8)), np.ones((2, 8)), np.ones((2, 4))
     first, second = tmp_path / "a.npz", tmp_path / "b.npz"
     np.savez(first, x=x, t=t, y=y)
@@ -144,8 +152,8 @@ def test_a_value_that_overflows_is_kept_in_fp32_where_it_is_read_too(tmp_path, r
         np.savez(tmp_path / f"{name}.npz", large=np.full((2, 8), value), y=np.full((2, 8), 0.125))
     assert run("compare", tmp_path / "a.npz", tmp_path / "b.npz", "--model", model, "-o", config)[0] == 1
     network = open_network(model)
-    assert {"m", "s"} <= {layer for group in read_config(config, network).config.raised(network)
-                          for layer in network.group(group).layers}
+    assert {"m", "s"} <= {layer for group in read_config(config, network).config.find_raised_groups(network)
+                          for layer in network.get_group(group).layers}
     code, out, _ = run("compare", model, "--data", data, "--config", config, "--layers", "none", "--json", "-")
     runs = json.loads(out)["runs"]
     assert runs["fp16"]["outputs"]["y"]["nan"] and not runs["config"]["outputs"]["y"]["nan"]
@@ -207,12 +215,12 @@ def test_the_layer_at_fault_is_named_and_mended(runs, tmp_path, run, monkeypatch
     network = open_network(options.model)
     made = [name for layer in network.layers for name in layer.outputs if name in record["tensors"]]
     assert list(record["tensors"]) == made, "in network order"
-    group = network.group_of(at_fault.name)
+    group = network.find_group(at_fault.name)
     begins = {one["group"] for one in record["tensors"].values() if one["begins"]}
     assert begins == {group.name} and record["first_over"] == at_fault.output[0]
     assert f"First over the threshold: {at_fault.output[0]}" in text and f"Try FP32 for {group.name}" in text
     loaded = read_config(config, network)
-    assert list(loaded.config.raised(network)) == [group.name] and loaded.config.quantized is Precision.FP16
+    assert list(loaded.config.find_raised_groups(network)) == [group.name] and loaded.config.quantized is Precision.FP16
     parsed = Parsed(network, "8.6.1")
     postprocess(script, parsed, monkeypatch)
     assert {name for name, one in parsed.told().items() if one.get("precision") == "FLOAT"} <= set(group.layers)
@@ -238,10 +246,10 @@ def test_the_config_stays_the_base_of_a_fix(runs, tmp_path, run, monkeypatch, ba
     """INT8 with its ranges, and what it had raised before, however the config is told."""
     options, at_fault, a, b = runs
     network = open_network(options.model)
-    ranges = {tensor: 2.0 + place for place, tensor in enumerate(network.activations)}
-    first = next(group for group in network.groups if group.name != network.group_of(at_fault.name).name)
-    started, given = PrecisionConfig().with_groups([first], Precision.FP32), tmp_path / "base.sh"
-    write_cache(tmp_path / "calib.cache", ranges, "EntropyCalibration2")
+    ranges = {tensor: 2.0 + place for place, tensor in enumerate(network.calibrated_tensors)}
+    first = next(group for group in network.groups if group.name != network.find_group(at_fault.name).name)
+    started, given = PrecisionConfig().with_group_precision([first], Precision.FP32), tmp_path / "base.sh"
+    write_calibration_cache(tmp_path / "calib.cache", ranges, "EntropyCalibration2")
     if base == "precision.json":
         given = tmp_path / base
         given.write_text(config_text(network, started, Calibration("entropy", 9, "", ranges)))
@@ -256,7 +264,7 @@ def test_the_config_stays_the_base_of_a_fix(runs, tmp_path, run, monkeypatch, ba
                        "--shapes", "x:1x16:4x16:8x16", *more)
     assert code == 1, err
     loaded = read_config(config, network)
-    expected = started.with_groups([network.group_of(at_fault.name)], Precision.FP32)
+    expected = started.with_group_precision([network.find_group(at_fault.name)], Precision.FP32)
     assert loaded.config == expected and set(loaded.calibration.ranges) == set(ranges)
     assert loaded.calibration.ranges == pytest.approx(ranges)
     assert json.loads(config.read_text())["model"]["sha256"] == network.sha256()
@@ -271,8 +279,8 @@ def test_the_config_stays_the_base_of_a_fix(runs, tmp_path, run, monkeypatch, ba
         line = script.read_text().split("10-weak)")[1].split(";;")[0]
         assert {"--int8", "--calib=fix.sh.cache", "--maxShapes=x:8x16"} <= set(line.split())
         (tmp_path / "weak.sh").write_text(line.replace('"$trtexec"', "trtexec"))
-        read = read_any(tmp_path / "weak.sh", network).config
-        assert read.assignment(network) == expected.assignment(network)
+        read = read_any_config(tmp_path / "weak.sh", network).config
+        assert read.precision_by_group(network) == expected.precision_by_group(network)
 
 
 def test_a_script_without_ranges_is_refused_and_a_config_that_mends_nothing_is_not_written(runs, tmp_path, run):
@@ -285,7 +293,7 @@ def test_a_script_without_ranges_is_refused_and_a_config_that_mends_nothing_is_n
     assert not list(tmp_path.glob("fix*"))
     code, _, err = run(*common, "-o", tmp_path / "fix.json")
     assert code == 1 and "the config has no ranges" in err
-    group = open_network(options.model).group_of(at_fault.name)
+    group = open_network(options.model).find_group(at_fault.name)
     config.write_text("trtexec --fp16 --precisionConstraints=obey --layerPrecisions="
                       + ",".join(f"{name}:fp32" for name in group.layers))
     code, _, err = run(*common, "--script", out)
@@ -317,7 +325,7 @@ def test_the_first_difference_in_dumps_of_exported_networks_is_a_tensor_of_the_n
     assert list(record["tensors"]) == [*own, *strangers] and strangers and "not in the network: " in text
     assert not any(record["tensors"][name]["begins"] for name in strangers)
     postprocess(script, Parsed(network, "8.6.1"), monkeypatch)  # names no tensor or layer that is not there
-    assert read_config(config, network).config.raised(network)
+    assert read_config(config, network).config.find_raised_groups(network)
 
 
 def test_the_threshold_decides_the_exit_code_and_nothing_is_written_without_a_fault(runs, tmp_path, run):
@@ -327,8 +335,9 @@ def test_the_threshold_decides_the_exit_code_and_nothing_is_written_without_a_fa
     assert code == 0 and "No tensor is over the threshold" in text and "the worst 1 of them" in text
     assert not (tmp_path / "fix.py").exists() and "nothing was written" in err
     one, other = (open_dump(str(path)) for path in (b, a))
-    found = placed([list(compare_tensor(one, other, name, 0.1))[-1] for name in one.names], None)
-    assert sum(each.begins for each in found) >= 1
+    found = sort_in_network_order(
+        [list(compare_tensor_of_dumps(one, other, name, 0.1))[-1] for name in one.tensor_names], None)
+    assert sum(each.begins_error for each in found) >= 1
 
 
 @pytest.mark.parametrize(("arguments", "said"), [

@@ -8,8 +8,8 @@ import pytest
 
 from tests.networks import Builder, floats
 from tests.refusals import refused
-from trt_tui.core.engines.inspector import COMPUTE, IDLE, QDQ, REFORMAT, EngineLayer, EngineReport, read_inspector
-from trt_tui.core.engines.made import made_of
+from trt_tui.core.engines.group_implementations import find_group_implementations
+from trt_tui.core.engines.inspector import COMPUTE, IDLE, QDQ, REFORMAT, EngineLayer, EngineReport, read_engine_report
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
 
@@ -53,7 +53,7 @@ def read(network, *entries: dict, **more: object) -> tuple[EngineLayer, ...]:
 
 
 def report(network, *entries: dict, **more: object) -> EngineReport:
-    return read_inspector(json.dumps({"Layers": list(entries), **more}), network)
+    return read_engine_report(json.dumps({"Layers": list(entries), **more}), network)
 
 
 def onnx_layers(*names: str, separator: str = "\x1e") -> str:
@@ -63,7 +63,7 @@ def onnx_layers(*names: str, separator: str = "\x1e") -> str:
 @pytest.fixture(scope="module")
 def scenes(named_network):
     network = named_network("demo")
-    return network, read_inspector(REAL.read_text(), network)
+    return network, read_engine_report(REAL.read_text(), network)
 
 
 def test_the_layers_of_a_real_engine(scenes) -> None:
@@ -72,28 +72,31 @@ def test_the_layers_of_a_real_engine(scenes) -> None:
     assert Counter(layer.type for layer in report.layers) == {
         "CaskConvolution": 25, "CaskDeconvolutionV2": 3, "CaskPooling": 3, "PointWiseV2": 3, "Reformat": 6, "NoOp": 5}
     assert {layer.precision for layer in report.layers if layer.kind == COMPUTE} == {FP16}
-    assert not any(layer.region for layer in report.layers)
+    assert not any(layer.is_fused_region for layer in report.layers)
     by_name = {layer.name: layer for layer in report.layers}
-    assert by_name["PWN(PWN(/dec3/gate/Sigmoid), /dec3/gate/Mul)"].nodes == ("/dec3/gate/Sigmoid", "/dec3/gate/Mul")
+    assert by_name["PWN(PWN(/dec3/gate/Sigmoid), /dec3/gate/Mul)"].network_layers == ("/dec3/gate/Sigmoid",
+                                                                                      "/dec3/gate/Mul")
     block = by_name["/enc2/residual/pointwise/Conv + /enc2/residual/Add + /enc2/residual/act/Relu"]
-    assert block.nodes == ("/enc2/residual/pointwise/Conv", "/enc2/residual/Add", "/enc2/residual/act/Relu")
-    assert block.tactic.startswith("sm")
-    found = {node for layer in report.layers for node in layer.nodes}
+    assert block.network_layers == ("/enc2/residual/pointwise/Conv", "/enc2/residual/Add", "/enc2/residual/act/Relu")
+    assert block.kernel_name.startswith("sm")
+    found = {node for layer in report.layers for node in layer.network_layers}
     assert {name for group in network.groups for name in group.layers} <= found
-    assert report.shares() == {"FP16": (34, None), "reformat": (6, None)}
-    shares = report.timed({one.name: 0.5 if one.kind == REFORMAT else 1.0 for one in report.layers}).shares()
+    assert report.precision_shares() == {"FP16": (34, None), "reformat": (6, None)}
+    shares = report.with_layer_times({one.name: 0.5 if one.kind == REFORMAT else 1.0
+                                      for one in report.layers}).precision_shares()
     assert shares["FP16"] == (34, pytest.approx(34 / 42)) and shares["reformat"] == (6, pytest.approx(3 / 42))
 
 
 def test_what_a_real_engine_made_of_the_groups(scenes) -> None:
     network, report = scenes
-    made = made_of(report, network)
+    made = find_group_implementations(report, network)
     copied = {group.name for group in network.groups if group.operator == "Concat"}
     assert set(made) == {group.name for group in network.groups} - copied
     assert {one.precision for one in made.values()} == {FP16}
-    assert {name: one.reformats for name, one in made.items() if one.reformats} == {
+    assert {name: one.reformat_count for name, one in made.items() if one.reformat_count} == {
         "/enc1/widen/conv/Conv": 1, "/dec1/gate/Mul": 1, "/head/Conv": 1}
-    assert all(len(one.layers) == 1 and not one.region and one.ms is None for one in made.values())
+    assert all(
+        len(one.engine_layers) == 1 and not one.in_fused_region and one.latency_ms is None for one in made.values())
 
 
 @pytest.mark.parametrize(("word", "precision", "typed"), [
@@ -108,7 +111,7 @@ def test_types_are_within_the_format_up_to_10_and_stand_alone_from_11_on(abc, wo
     name = "a_myl0_3" if typed else "a"
     made = entry(name, "gemm", onnx_layers("a", separator="\x1f" if typed else "\x1e"), (word,), (word,), typed=typed)
     (layer,) = read(abc, made, **({"I/O Tensors": [{"Name": "x"}]} if typed else {"Bindings": ["x", "y"]}))
-    assert layer.precision is precision and layer.nodes == ("a",) and layer.tactic == f"tactic of {name}"
+    assert layer.precision is precision and layer.network_layers == ("a",) and layer.kernel_name == f"tactic of {name}"
 
 
 def test_weights_tell_int8_where_the_input_does_not(abc) -> None:
@@ -123,7 +126,7 @@ def test_weights_tell_int8_where_the_input_does_not(abc) -> None:
 def test_metadata_names_the_nodes_whatever_stands_between(abc, separator) -> None:
     text = json.dumps({"Layers": [entry("anything", "kgen", onnx_layers("a", "b", "not one", separator=separator))]})
     for written in (text, text.replace("\\u001e", "\x1e")):  # 8.6 does not escape it
-        assert read_inspector(written, abc).layers[0].nodes == ("a", "b")
+        assert read_engine_report(written, abc).layers[0].network_layers == ("a", "b")
 
 
 def test_names_with_brackets_are_read_from_metadata(opened) -> None:
@@ -131,7 +134,7 @@ def test_names_with_brackets_are_read_from_metadata(opened) -> None:
     b.node("Relu", [b.node("Exp", ["x"], name="m[0]/exp")], name="m[1] + x", output="y")
     network = opened(b.model([floats("x", 4)], [floats("y", 4)]))
     (layer,) = read(network, entry("k", "kgen", onnx_layers(*(layer.name for layer in network.layers))))
-    assert layer.nodes == tuple(layer.name for layer in network.layers)
+    assert layer.network_layers == tuple(layer.name for layer in network.layers)
 
 
 @pytest.mark.parametrize(("name", "nodes"), [
@@ -140,7 +143,7 @@ def test_names_with_brackets_are_read_from_metadata(opened) -> None:
     ("c + d + e", "cde"), ("a_copy_output", "a")])
 def test_fused_names_tell_the_nodes_where_metadata_does_not(abc, name, nodes) -> None:
     (layer,) = read(abc, entry(name, "CaskConvolution"))
-    assert layer.nodes == tuple(nodes)
+    assert layer.network_layers == tuple(nodes)
 
 
 @pytest.mark.parametrize(("made", "kind"), [
@@ -162,7 +165,7 @@ def test_kinds(abc, made, kind) -> None:
     (layer,) = read(abc, made)
     assert layer.kind == kind
     if made["Name"].startswith("Reformatting"):
-        assert layer.nodes == ()
+        assert layer.network_layers == ()
 
 
 def test_shares_name_what_does_not_compute_apart(abc) -> None:
@@ -170,12 +173,12 @@ def test_shares_name_what_does_not_compute_apart(abc) -> None:
                    entry("b", "kgen", onnx_layers("b"), ("Half",)), entry("c", "gemm", onnx_layers("c"), ("Half",)),
                    entry("Reformatting CopyNode for Output Tensor 0 to c", "Reformat"), entry("f", "NoOp"),
                    entry("{ForeignNode[d...e]}", "Myelin"))
-    assert found.shares() == {"INT8": (1, None), "FP16": (2, None), "?": (1, None), "reformat": (1, None),
-                              "qdq": (1, None)}
-    assert [found.count(kind) for kind in (COMPUTE, REFORMAT, QDQ, IDLE)] == [4, 1, 1, 1]
-    timed = found.timed({"a": 3.0, "b": 1.0, "x__q": 1.0})
-    assert timed.shares() == {"INT8": (1, 0.6), "FP16": (2, 0.2), "?": (1, 0.0), "reformat": (1, 0.0),
-                              "qdq": (1, 0.2)}
+    assert found.precision_shares() == {"INT8": (1, None), "FP16": (2, None), "?": (1, None), "reformat": (1, None),
+                                        "qdq": (1, None)}
+    assert [found.count_layers(kind) for kind in (COMPUTE, REFORMAT, QDQ, IDLE)] == [4, 1, 1, 1]
+    timed = found.with_layer_times({"a": 3.0, "b": 1.0, "x__q": 1.0})
+    assert timed.precision_shares() == {"INT8": (1, 0.6), "FP16": (2, 0.2), "?": (1, 0.0), "reformat": (1, 0.0),
+                                        "qdq": (1, 0.2)}
     assert [layer.ms for layer in timed.layers[:4]] == [1.0, 3.0, 1.0, None]
 
 
@@ -185,18 +188,21 @@ def test_shares_name_what_does_not_compute_apart(abc) -> None:
     ("{ForeignNode[c...unknown]}", "cdef"), ("{ForeignNode[y__output]}", "f"), ("{ForeignNode[w...b]}", "ab")])
 def test_a_region_holds_what_lies_between_its_ends(abc, name, nodes) -> None:
     (layer,) = read(abc, entry(name, "Myelin"))
-    assert layer.nodes == tuple(nodes) and layer.region and layer.precision is None and layer.kind == COMPUTE
+    assert layer.network_layers == tuple(
+        nodes) and layer.is_fused_region and layer.precision is None and layer.kind == COMPUTE
 
 
 def test_a_region_leaves_out_what_other_layers_name(abc) -> None:
     layers = read(abc, entry("{ForeignNode[a...f]}", "Myelin"), entry("c", "CaskGemmMatrixMultiply", onnx_layers("c")),
                   entry("Reformatting CopyNode for Input Tensor 0 to {ForeignNode[a...f]}", "Reformat"))
-    assert layers[0].nodes == tuple("abdef")
-    assert [layer.region for layer in layers] == [True, False, False]
-    made = made_of(report(abc, entry("{ForeignNode[a...f]}", "Myelin"),
+    assert layers[0].network_layers == tuple("abdef")
+    assert [layer.is_fused_region for layer in layers] == [True, False, False]
+    made = find_group_implementations(report(abc, entry("{ForeignNode[a...f]}", "Myelin"),
                   entry("Reformatting CopyNode for Input Tensor 0 to {ForeignNode[a...f]}", "Reformat")), abc)
-    assert {one.region for one in made.values()} == {True} and {one.precision for one in made.values()} == {None}
-    assert {one.reformats for one in made.values()} == {1}
+    assert {one.in_fused_region
+            for one in made.values()} == {True} and {one.precision
+                                                     for one in made.values()} == {None}
+    assert {one.reformat_count for one in made.values()} == {1}
 
 
 def test_times_are_given_where_they_are_a_groups_own(abc) -> None:
@@ -204,15 +210,16 @@ def test_times_are_given_where_they_are_a_groups_own(abc) -> None:
     assert {"a", "c", "f"} <= set(groups)
     found = report(abc, entry("one", "gemm", onnx_layers("a")), entry("two", "gemm", onnx_layers("a")),
                    entry("both", "gemm", onnx_layers("c", "f")))
-    made = made_of(found.timed({"one": 1.0, "two": 0.5, "both": 4.0}), abc)
-    assert made["a"].ms == 1.5 and made["a"].layers == ("one", "two")
-    assert made["c"].ms is None and made["f"].ms is None and made["c"].layers == made["f"].layers == ("both",)
-    assert made_of(found.timed({"one": 1.0}), abc)["a"].ms is None
-    assert made_of(found, abc)["a"].ms is None
+    made = find_group_implementations(found.with_layer_times({"one": 1.0, "two": 0.5, "both": 4.0}), abc)
+    assert made["a"].latency_ms == 1.5 and made["a"].engine_layers == ("one", "two")
+    assert made["c"].latency_ms is None and made[
+        "f"].latency_ms is None and made["c"].engine_layers == made["f"].engine_layers == ("both", )
+    assert find_group_implementations(found.with_layer_times({"one": 1.0}), abc)["a"].latency_ms is None
+    assert find_group_implementations(found, abc)["a"].latency_ms is None
 
 
 def test_a_group_of_several_precisions_has_none(abc) -> None:
-    made = made_of(report(abc, entry("one", "gemm", onnx_layers("a"), ("Int8",)),
+    made = find_group_implementations(report(abc, entry("one", "gemm", onnx_layers("a"), ("Int8",)),
                   entry("two", "gemm", onnx_layers("a"), ("Half",)),
                   entry("c", "gemm", onnx_layers("c"), ("Half",))), abc)
     assert made["a"].precision is None and made["c"].precision is FP16
@@ -221,21 +228,23 @@ def test_a_group_of_several_precisions_has_none(abc) -> None:
 
 def test_a_kernel_that_adds_the_bias_does_not_hide_the_products_precision(abc) -> None:
     product = entry("a_myl0_1", "gemm", onnx_layers("x__q", "a", separator="\x1f"), ("Int8",), ("Half",))
-    made = made_of(report(abc, product, entry("__myl_Add_myl0_2", "kgen", onnx_layers("a"), ("Half",), ("Half",))), abc)
-    assert made["a"].precision is INT8 and len(made["a"].layers) == 2
+    made = find_group_implementations(
+        report(abc, product, entry("__myl_Add_myl0_2", "kgen", onnx_layers("a"), ("Half", ), ("Half", ))), abc)
+    assert made["a"].precision is INT8 and len(made["a"].engine_layers) == 2
 
 
 def test_reformats_count_in_front_and_behind_but_not_of_other_layers(abc) -> None:
-    made = made_of(report(abc, entry("a + b", "gemm"),
+    made = find_group_implementations(report(abc, entry("a + b", "gemm"),
                   entry("Reformatting CopyNode for Input Tensor 0 to a + b", "Reformat"),
                   entry("Reformatting CopyNode for Output Tensor 0 to a + b", "Reformat"), entry("b2", "gemm"),
                   entry("Reformatting CopyNode for Input Tensor 1 to c + a + b2", "Reformat")), abc)
-    assert made["a"].reformats == 2
+    assert made["a"].reformat_count == 2
 
 
 def test_an_outline_serves_as_well_as_the_network(resnet) -> None:
     text = json.dumps({"Layers": [entry("/conv1/Conv + /relu/Relu", "CaskConvolution")]})
-    whole, outline = (made_of(read_inspector(text, one), one) for one in (resnet, resnet.outline()))
+    whole, outline = (find_group_implementations(read_engine_report(text, one), one)
+                      for one in (resnet, resnet.build_outline()))
     assert whole == outline and set(whole) == {"/conv1/Conv"}
 
 
@@ -244,9 +253,9 @@ def test_an_outline_serves_as_well_as_the_network(resnet) -> None:
                                   '{"Layers": [{"Name": "a"}, "b"]}'])
 def test_other_text_is_refused(abc, text) -> None:
     with pytest.raises(InputError, match="not the layer information"):
-        read_inspector(text, abc)
+        read_engine_report(text, abc)
 
 
 def test_names_alone_are_refused_with_the_way_out(abc) -> None:
     with refused("names of its layers only", next_step="--profilingVerbosity=detailed"):
-        read_inspector('{"Layers": ["a", "b"], "Bindings": []}', abc)
+        read_engine_report('{"Layers": ["a", "b"], "Bindings": []}', abc)

@@ -1,4 +1,4 @@
-"""trt_tui.jobs.engine_building: following a build in a thread, and what tells cached engines apart."""
+"""trt_tui.jobs.engine_build: following a build in a thread, and what tells cached engines apart."""
 
 import contextlib
 import threading
@@ -10,36 +10,36 @@ import pytest
 
 import trt_tui
 from tests.refusals import refused
-from trt_tui.core.engines.failures import BuildFailed, ParseFailed
+from trt_tui.core.builder_options import BuilderOptions
+from trt_tui.core.engines.failures import BuildError, NetworkParseError
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
-from trt_tui.core.production import Production
-from trt_tui.core.runner import BuildSettings, Capabilities
+from trt_tui.core.runner import BackendCapabilities, BuildSettings
 from trt_tui.errors import InputError, TrtTuiError
-from trt_tui.jobs import engine_building
-from trt_tui.jobs.engine_building import BuilderLine, BuildProgress, Engine, build_engine, lower_for
+from trt_tui.jobs import engine_build
+from trt_tui.jobs.engine_build import BuilderMessage, BuildProgress, BuiltEngine, build_engine, lower_for_builder
 from trt_tui.jobs.steps import Wait
 from trt_tui.jobs.store import EngineCache
 
-FP32 = PrecisionConfig.uniform(Precision.FP32)
+FP32 = PrecisionConfig.from_precision(Precision.FP32)
 
 
 class Backend:
     """Builds at once, once it ``may_end``, and says one line; ``fails`` is raised in place of a result."""
 
     name, version, device = "fake", "1", "it"
-    stamp = ("stand-in", "0", "it")
-    capabilities = Capabilities(runs=False, builds=True, real_fp16=True)
+    cache_identity = ("stand-in", "0", "it")
+    capabilities = BackendCapabilities(can_execute=False, can_build=True, computes_in_fp16=True)
 
     def __init__(self, fails: Exception | None = None) -> None:
         self.fails, self.built = fails, 0
         self.may_end = threading.Event()
         self.may_end.set()
 
-    def build(self, model: Path, settings: BuildSettings, told=None, *, step, message) -> bytes:
+    def build(self, model: Path, settings: BuildSettings, told=None, *, on_step, on_message) -> bytes:
         self.built += 1
-        message("info", "building")
-        step("phase", 1, 2)
+        on_message("info", "building")
+        on_step("phase", 1, 2)
         assert self.may_end.wait(5)
         if self.fails is not None:
             raise self.fails
@@ -47,7 +47,7 @@ class Backend:
 
 
 def following(backend: Backend, network, wake, cache: EngineCache | None = None,
-              settings: BuildSettings | None = None) -> Iterator[BuildProgress | BuilderLine | Wait | Engine]:
+              settings: BuildSettings | None = None) -> Iterator[BuildProgress | BuilderMessage | Wait | BuiltEngine]:
     return build_engine(backend, network, FP32, {}, settings or BuildSettings(), cache=cache, wake=wake)
 
 
@@ -56,16 +56,17 @@ def following(backend: Backend, network, wake, cache: EngineCache | None = None,
     ("int4", {"int8", "int4"}, (7, 5), "7.5 has no INT4"), ("fp8", {"int8", "fp8"}, (8, 9), ""),
     ("int4", {"int8", "int4"}, (8, 0), ""), ("int8", {"int8"}, (7, 5), ""), ("fp16+", {"int8"}, None, "")])
 def test_codes_that_a_release_or_gpu_lacks_are_refused_by_name(encoder, code, codes, gpu, says):
-    capabilities = replace(Backend.capabilities, codes=frozenset(map(Precision, codes)))
-    arguments = encoder, PrecisionConfig.uniform(Precision(code)), dict.fromkeys(encoder.activations, 4.0), capabilities
+    capabilities = replace(Backend.capabilities, quantized_types=frozenset(map(Precision, codes)))
+    arguments = encoder, PrecisionConfig.from_precision(Precision(code)), dict.fromkeys(encoder.calibrated_tensors,
+                                                                                        4.0), capabilities
     if not says:
-        assert lower_for(*arguments, "fake 1", gpu=gpu).model is not None
+        assert lower_for_builder(*arguments, "fake 1", compute_capability=gpu).model is not None
     if code == "fp16+":
-        arguments, says = (*arguments[:3], replace(capabilities, strong=False)), r"fake 1 has no FP16\+"
+        arguments, says = (*arguments[:3], replace(capabilities, strongly_typed=False)), r"fake 1 has no FP16\+"
     if not says:
         return
     with refused(says, cause=f"in {code.upper()}, ", next_step="FP16"):
-        lower_for(*arguments, "fake 1", gpu=gpu)
+        lower_for_builder(*arguments, "fake 1", compute_capability=gpu)
 
 
 @pytest.fixture
@@ -82,13 +83,13 @@ def resnet(named_network):
 def lingering(monkeypatch):
     """Build threads live on after their last wake until this event is set."""
     go_on = threading.Event()
-    run = engine_building._Build.run
+    run = engine_build._BuildThread.run
 
     def lives_on(build) -> None:
         run(build)
         go_on.wait(20)
 
-    monkeypatch.setattr(engine_building._Build, "run", lives_on)
+    monkeypatch.setattr(engine_build._BuildThread, "run", lives_on)
     yield go_on
     go_on.set()
 
@@ -106,10 +107,10 @@ def test_the_last_wake_is_enough_though_the_thread_lives_on(resnet, lingering, f
                 while not one.ready():
                     assert woke.wait(5), "nobody wakes it any more"
                     woke.clear()
-                if one.ready.__self__.ended:
+                if one.ready.__self__.has_ended:
                     threading.Timer(0.2, lingering.set).start()  # the end waits for the thread itself
-    assert BuilderLine("info", "building") in made and BuildProgress("building: phase", 1, 2) in made
-    assert isinstance(made[-1], Engine) == (fails is None)
+    assert BuilderMessage("info", "building") in made and BuildProgress("building: phase", 1, 2) in made
+    assert isinstance(made[-1], BuiltEngine) == (fails is None)
 
 
 def test_the_worker_that_takes_the_last_news_early_does_not_wait_for_ever(resnet, lingering) -> None:
@@ -120,13 +121,13 @@ def test_the_worker_that_takes_the_last_news_early_does_not_wait_for_ever(resnet
     waits = next(one for one in making if isinstance(one, Wait))
     build = waits.ready.__self__
     backend.may_end.set()
-    while not build.ended:
+    while not build.has_ended:
         assert woke.wait(5)
         woke.clear()
-    build.taken()
+    build.take_messages()
     assert build.is_alive() and waits.ready()
     lingering.set()
-    assert isinstance(list(making)[-1], Engine)
+    assert isinstance(list(making)[-1], BuiltEngine)
 
 
 def test_a_build_of_another_version_of_this_program_is_not_taken(resnet, tmp_path, monkeypatch) -> None:
@@ -143,24 +144,24 @@ def test_a_build_of_another_version_of_this_program_is_not_taken(resnet, tmp_pat
 class Refusing(Backend):
     """Is told precisions, and refuses them in the words of ``says`` while they are of a kind."""
 
-    stamp = ("stand-in", "0", "it")
-    capabilities = Capabilities(runs=False, builds=True, real_fp16=True, strong=False)
+    cache_identity = ("stand-in", "0", "it")
+    capabilities = BackendCapabilities(can_execute=False, can_build=True, computes_in_fp16=True, strongly_typed=False)
 
     def __init__(self, says: str, obeys: tuple[str, ...] = ()) -> None:
         super().__init__()
         self.says, self.obeys, self.told = says, obeys, []
 
-    def build(self, model: Path, settings: BuildSettings, told=None, *, step, message) -> bytes:
+    def build(self, model: Path, settings: BuildSettings, told=None, *, on_step, on_message) -> bytes:
         self.told.append(told)
-        if told.constraints not in self.obeys:
-            raise BuildFailed("it failed", self.says)
-        return super().build(model, settings, told, step=step, message=message)
+        if told.constraint_mode not in self.obeys:
+            raise BuildError("it failed", self.says)
+        return super().build(model, settings, told, on_step=on_step, on_message=on_message)
 
 
-FP16 = PrecisionConfig.uniform(Precision.FP16)
+FP16 = PrecisionConfig.from_precision(Precision.FP16)
 
 
-def built(backend: Backend, network, **more) -> Engine:
+def built(backend: Backend, network, **more) -> BuiltEngine:
     making = build_engine(backend, network, FP16, {}, BuildSettings(), cache=None, wake=lambda: None, **more)
     return list(making)[-1]
 
@@ -168,13 +169,13 @@ def built(backend: Backend, network, **more) -> Engine:
 def test_a_build_goes_down_the_rungs_and_says_which(resnet) -> None:
     backend = Refusing("no implementation for node /fc/Gemm.", ("",))
     made = built(backend, resnet)
-    assert [rung.name for rung in made.rungs] == ["asked", "named", "prefer", "free"]
-    assert [bool(rung.failed) for rung in made.rungs] == [True, True, True, False]
-    assert [told.constraints for told in backend.told] == ["obey", "obey", "prefer", ""]
-    layers = resnet.group_of("/fc/Gemm").layers
+    assert [rung.name for rung in made.attempts] == ["asked", "named", "prefer", "free"]
+    assert [bool(rung.failure_reason) for rung in made.attempts] == [True, True, True, False]
+    assert [told.constraint_mode for told in backend.told] == ["obey", "obey", "prefer", ""]
+    layers = resnet.find_group("/fc/Gemm").layers
     asked, named, preferred, free = (told.precisions for told in backend.told)
     assert asked == preferred and asked.keys() - named.keys() == set(layers) and free == {}
-    assert not backend.told[-1].output_types and backend.told[-1].flags == {Precision.FP16}
+    assert not backend.told[-1].output_types and backend.told[-1].precision_flags == {Precision.FP16}
 
 
 def test_a_builder_that_fails_of_itself_is_asked_for_less_effort_first(resnet) -> None:
@@ -182,34 +183,35 @@ def test_a_builder_that_fails_of_itself_is_asked_for_less_effort_first(resnet) -
     build = backend.build
 
     def at_level_0(model, settings, told=None, **more) -> bytes:
-        levels.append(settings.production.optimization_level)
+        levels.append(settings.builder_options.optimization_level)
         if levels[-1] is None:
-            raise BuildFailed("it failed", backend.says)
+            raise BuildError("it failed", backend.says)
         return build(model, settings, told, **more)
 
     backend.build = at_level_0
     made = built(backend, resnet)
-    assert levels == [None, 0] and [rung.name for rung in made.rungs] == ["asked", "eased"] and made.rungs[-1].as_asked
-    assert backend.told[-1].constraints == "obey" and backend.told[-1].precisions
+    assert levels == [None, 0] and [rung.name for rung in made.attempts
+                                    ] == ["asked", "eased"] and made.attempts[-1].has_requested_precisions
+    assert backend.told[-1].constraint_mode == "obey" and backend.told[-1].precisions
 
 
 def test_what_fails_on_every_rung_is_told_with_each_and_strict_tries_one(resnet) -> None:
-    with pytest.raises(BuildFailed, match=r"it failed at /fc/Gemm \(Gemm\)") as raised:
+    with pytest.raises(BuildError, match=r"it failed at /fc/Gemm \(Gemm\)") as raised:
         built(Refusing("no implementation for node /fc/Gemm."), resnet)
-    assert [rung.name for rung in raised.value.rungs] == ["asked", "named", "prefer", "free"]
+    assert [rung.name for rung in raised.value.attempts] == ["asked", "named", "prefer", "free"]
     assert raised.value.cause.count("also failed, with") == 3
     assert "--optimization-level 0" in raised.value.next_step
-    with pytest.raises(BuildFailed) as raised:
+    with pytest.raises(BuildError) as raised:
         built(Refusing("Assertion engine failed."), resnet)
-    assert "eased" in [rung.name for rung in raised.value.rungs] and "--optim" not in raised.value.next_step
+    assert "eased" in [rung.name for rung in raised.value.attempts] and "--optim" not in raised.value.next_step
     backend = Refusing("no implementation for node /fc/Gemm.", ("",))
-    with pytest.raises(BuildFailed) as raised:
+    with pytest.raises(BuildError) as raised:
         built(backend, resnet, strict=True)
-    assert len(backend.told) == len(raised.value.rungs) == 1 and "also" not in raised.value.cause
+    assert len(backend.told) == len(raised.value.attempts) == 1 and "also" not in raised.value.cause
 
 
-@pytest.mark.parametrize("fails", [BuildFailed("no memory", "for node /fc/Gemm", refused=False),
-                                   ParseFailed("not taken", "unknown operator", node="/fc/Gemm"),
+@pytest.mark.parametrize("fails", [BuildError("no memory", "for node /fc/Gemm", is_refused=False),
+                                   NetworkParseError("not taken", "unknown operator", node="/fc/Gemm"),
                                    InputError("no profile")])
 def test_what_other_precisions_cannot_help_is_tried_once(resnet, fails) -> None:
     backend = Refusing("")
@@ -223,15 +225,15 @@ def test_a_strongly_typed_release_raises_the_node_at_which_its_parser_stops(resn
     backend = Backend()
     seen = []
 
-    def build(model, settings, told=None, *, step, message) -> bytes:
+    def build(model, settings, told=None, *, on_step, on_message) -> bytes:
         seen.append(told)
         if len(seen) == 1:
-            raise ParseFailed("not taken", "mixed types", node="/fc/Gemm")
+            raise NetworkParseError("not taken", "mixed types", node="/fc/Gemm")
         return b"engine"
 
     backend.build = build
     made = built(backend, resnet)
-    assert made.rungs[-1].raised == {"/fc/Gemm": Precision.FP32} and seen == [None, None]
+    assert made.attempts[-1].raised_groups == {"/fc/Gemm": Precision.FP32} and seen == [None, None]
 
 
 def test_no_effort_is_tried_for_what_a_parser_does_not_read(resnet) -> None:
@@ -239,10 +241,10 @@ def test_no_effort_is_tried_for_what_a_parser_does_not_read(resnet) -> None:
 
     def build(*given, **more) -> bytes:
         tried.append(given)
-        raise ParseFailed("not taken", "false", node="of no group")
+        raise NetworkParseError("not taken", "false", node="of no group")
 
     backend.build = build
-    with pytest.raises(ParseFailed):
+    with pytest.raises(NetworkParseError):
         built(backend, resnet)
     assert len(tried) == 1
 
@@ -252,5 +254,5 @@ def test_a_timing_cache_in_a_folder_that_cannot_be_searched_is_none(resnet, monk
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "is_file", refused)
-    settings = BuildSettings(production=Production(timing_cache="/nowhere/at/all"))
+    settings = BuildSettings(builder_options=BuilderOptions(timing_cache="/nowhere/at/all"))
     assert list(following(Backend(), resnet, lambda: None, settings=settings))[-1].origin == "cold"

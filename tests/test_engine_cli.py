@@ -14,8 +14,8 @@ from tests import standins
 from tests.schemas import mismatches
 from trt_tui import demo
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.file import config_text
-from trt_tui.core.moves.range_choice import RangeChoice
+from trt_tui.core.moves.config_file import config_text
+from trt_tui.core.moves.range_move import RangeMove
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 
@@ -27,9 +27,9 @@ REAL_JSON = Path(__file__).parent / "inspector" / "8.6-h200-scenes-fp16.json"
 def config(tmp_path, mlp) -> Path:
     """A config with one group in FP32 and with ranges."""
     network = open_network(mlp.model)
-    made = PrecisionConfig.uniform(Precision.INT8).with_groups(network.groups[:1], Precision.FP32)
-    for tensor in network.activations:
-        made = made.with_range(tensor, RangeChoice(4.0))
+    made = PrecisionConfig.from_precision(Precision.INT8).with_group_precision(network.groups[:1], Precision.FP32)
+    for tensor in network.calibrated_tensors:
+        made = made.with_range(tensor, RangeMove(4.0))
     (tmp_path / "precision.json").write_text(config_text(network, made))
     return tmp_path / "precision.json"
 

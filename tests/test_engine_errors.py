@@ -1,4 +1,4 @@
-"""trt_tui.core.engines.ends, core.measure.engine_errors, agreement.parting and the debug listener."""
+"""trt_tui.core.engines.kernel_results, core.measure.engine_errors, agreement.parting and the debug listener."""
 
 import json
 import pickle
@@ -11,30 +11,41 @@ import numpy as np
 import pytest
 
 from tests.measuring import verdict
-from trt_tui.backends.tensorrt.debug import listener
-from trt_tui.core.engines.ends import KernelEnd, Scale, Written, kernel_ends, readings
-from trt_tui.core.engines.listing import read_listing
-from trt_tui.core.hands import Here
-from trt_tui.core.lowering.strong import lower_strong
-from trt_tui.core.measure.agreement import engine_remarks, inside_words, parting, what_to_check
-from trt_tui.core.measure.comparison import (
+from trt_tui.backends.tensorrt.debug_listener import make_debug_listener
+from trt_tui.core.engines.kernel_results import (
+    DequantizeScale,
+    KernelOutput,
+    KernelResult,
+    decode_kernel_result,
+    find_kernel_results,
+)
+from trt_tui.core.engines.layer_listing import read_layer_listing
+from trt_tui.core.execution import LocalExecutor
+from trt_tui.core.lowering.source_typed_network import lower_from_source_model
+from trt_tui.core.measure.engine_agreement import (
+    engine_errors_text,
+    engine_variation_notes,
+    find_engine_divergence,
+    suggest_engine_checks,
+)
+from trt_tui.core.measure.results import (
     MARKED,
     UNFUSED,
+    Accuracy,
     EngineErrors,
     EngineResult,
-    Errors,
+    ErrorMetrics,
     GroupErrors,
     OutputErrors,
-    Verdict,
 )
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
-from trt_tui.core.runner import Handed
+from trt_tui.core.runner import DebugTensor
 from trt_tui.errors import InputError
-from trt_tui.jobs import build, rebuilding
-from trt_tui.jobs.engine_building import BuildProgress
+from trt_tui.jobs import build, repeated_builds
+from trt_tui.jobs.engine_build import BuildProgress
 from trt_tui.jobs.store import EngineCache
-from trt_tui.workspace import Plan
+from trt_tui.workspace import BuildPlan
 
 FOLDER = Path(__file__).parent / "listings"
 FP32, FP16, BF16, FP8, INT8 = (Precision(one) for one in ("fp32", "fp16", "bf16", "fp8", "int8"))
@@ -52,15 +63,15 @@ def test_groups_are_judged_where_kernels_end(named_network, network_name, listed
     """By the rows of real builders, whose tensors have names of their own: codes with the scale of their Q, results
     behind copies as those copies; what stays inside a kernel is absent."""
     network = named_network(network_name)
-    ranges = {tensor: 1.0 + place / 8 for place, tensor in enumerate(network.activations)}
-    typed = lower_strong(network, PrecisionConfig.uniform(precision), ranges).model
-    report = read_listing((FOLDER / f"{listed}.txt").read_text("utf-8"), network)
-    found = kernel_ends(report, network, typed, json.dumps({"Layers": []}))
+    ranges = {tensor: 1.0 + place / 8 for place, tensor in enumerate(network.calibrated_tensors)}
+    typed = lower_from_source_model(network, PrecisionConfig.from_precision(precision), ranges).model
+    report = read_layer_listing((FOLDER / f"{listed}.txt").read_text("utf-8"), network)
+    found = find_kernel_results(report, network, typed, json.dumps({"Layers": []}))
     for group, end in ends.items():
         if end is None:
             assert group not in found
             continue
-        (written,) = found[group].written
+        (written,) = found[group].possible_outputs
         assert (found[group].tensor, written.scale is not None) == end
         if written.scale is not None:
             assert float(written.scale.values) == pytest.approx(ranges[end[0]] / 127, rel=2e-3)
@@ -71,14 +82,14 @@ def test_memory_is_read_as_the_inspector_lays_it_out_where_that_fits() -> None:
     channels_last = np.ascontiguousarray(values.transpose(0, 2, 1)).reshape(2, 3, 4)
 
     def read(array, precision, *written, shape=(2, 3, 4)):
-        return readings({"n": Handed(array, precision)}, KernelEnd("t", written), shape)
+        return decode_kernel_result({"n": DebugTensor(array, precision)}, KernelResult("t", written), shape)
 
-    plain, strided = read(channels_last, FP16, Written("n", None, (12, 1, 3)))
+    plain, strided = read(channels_last, FP16, KernelOutput("n", None, (12, 1, 3)))
     assert np.array_equal(plain, channels_last) and np.array_equal(strided, values)
-    assert len(read(values, FP16, Written("n", None, (99, 1, 3)))) == 1
-    assert read(values, FP16, Written("n"), shape=(2, 3, 5)) == read(values, FP16, Written("other")) == []
-    codes = Written("n", Scale(np.float32([1, 2, 3]), 1))
-    assert read(values, INT8, codes, Written("other"))[0][1, 2, 3] == 3 * values[1, 2, 3]
+    assert len(read(values, FP16, KernelOutput("n", None, (99, 1, 3)))) == 1
+    assert read(values, FP16, KernelOutput("n"), shape=(2, 3, 5)) == read(values, FP16, KernelOutput("other")) == []
+    codes = KernelOutput("n", DequantizeScale(np.float32([1, 2, 3]), 1))
+    assert read(values, INT8, codes, KernelOutput("other"))[0][1, 2, 3] == 3 * values[1, 2, 3]
     assert read(values, FP16, codes) == [], "a float where codes were expected"
 
 
@@ -87,7 +98,8 @@ def test_memory_is_read_as_the_inspector_lays_it_out_where_that_fits() -> None:
     ("FP8", ml_dtypes.float8_e4m3fn, FP8), ("INT8", np.int8, INT8), ("INT32", np.int32, None)])
 def test_the_listener_takes_every_type_of_values(word, dtype, precision) -> None:
     places = SimpleNamespace(HOST=0, DEVICE=1)
-    heard = listener(SimpleNamespace(IDebugListener=type("IDebugListener", (), {}), TensorLocation=places), {"t"})
+    heard = make_debug_listener(SimpleNamespace(IDebugListener=type("IDebugListener", (), {}), TensorLocation=places),
+                                {"t"})
     array = np.array([[1, -2, 3]], dtype)
     for name in ("t", "other"):
         heard.process_debug_tensor(array.ctypes.data, 0, SimpleNamespace(name=word), array.shape, name, 0)
@@ -109,11 +121,11 @@ def scripted(monkeypatch):
             if isinstance(db, Exception):
                 raise db
             cache.write("ab" * 32, str(db).encode())
-            cache.timing_cache("x").write_text(str(db))
-            worst = {"y": OutputErrors(Errors(sqnr_db=db))}
-            yield EngineResult(Verdict(worst, energy=10 ** (-db / 10)), "TensorRT", (1.0, 1.0, 1.0))
+            cache.timing_cache_path("x").write_text(str(db))
+            worst = {"y": OutputErrors(ErrorMetrics(sqnr_db=db))}
+            yield EngineResult(Accuracy(worst, judged_error=10 ** (-db / 10)), "TensorRT", (1.0, 1.0, 1.0))
 
-        monkeypatch.setattr(rebuilding, "build_and_judge", build_and_judge)
+        monkeypatch.setattr(repeated_builds, "build_and_judge_engine", build_and_judge)
 
     return make
 
@@ -122,13 +134,15 @@ def test_the_worst_of_several_builds_counts_and_its_engine_is_the_one_kept(scrip
     """One that fails later counts for nothing; what the worst was built with takes the place of the first."""
     scripted(30.0, InputError("no luck"), 20.0, 25.0)
     cache = EngineCache(tmp_path / "engines")
-    steps = list(rebuilding.build_several(None, None, None, {}, (), Plan(builds=4), quick=False, cache=cache,
-                                          wake=print))
-    assert [one.errors.sqnr_db for one in steps[-1].builds] == [30.0, 20.0, 25.0]
-    assert steps[-1].verdict.worst[1].errors.sqnr_db == 20.0
+    steps = list(
+        repeated_builds.build_and_judge_repeatedly(None, None, None, {}, (), BuildPlan(builds_per_config=4),
+                                                   quick=False, cache=cache, wake=print))
+    assert [one.worst_output_errors.sqnr_db for one in steps[-1].repeated_builds] == [30.0, 20.0, 25.0]
+    assert steps[-1].accuracy.worst_output[1].errors.sqnr_db == 20.0
     assert any("build 2 of 4 failed: no luck" in str(one) for one in steps)
-    assert cache.read("ab" * 32) == b"20.0" and cache.timing_cache("x").read_text() == "20.0"
-    assert engine_remarks(steps[-1]) == ["built 3 times: 20.0 to 30.0 dB, 1.00 ms to 1.00 ms; the worst is shown"]
+    assert cache.read("ab" * 32) == b"20.0" and cache.timing_cache_path("x").read_text() == "20.0"
+    assert engine_variation_notes(
+        steps[-1]) == ["built 3 times: 20.0 to 30.0 dB, 1.00 ms to 1.00 ms; the worst is shown"]
 
 
 @pytest.mark.parametrize(("script", "figures", "kept"), [
@@ -137,44 +151,47 @@ def test_the_worst_of_several_builds_counts_and_its_engine_is_the_one_kept(scrip
 def test_several_builds_are_made_by_workers_at_once(monkeypatch, scripted, named_network, tmp_path, script, figures,
                                                     kept) -> None:
     """They come to the same, whoever is done first; a first build that fails is left to this process."""
-    class LastFirst(Here):
-        def work(self, errand, items):
-            yield from [one for one in super().work(pickle.loads(pickle.dumps(errand)), items) if one][::-1]
+    class LastFirst(LocalExecutor):
+        def map(self, errand, items):
+            yield from [one for one in super().map(pickle.loads(pickle.dumps(errand)), items) if one][::-1]
 
     scripted(*script)
-    config, results, sent = PrecisionConfig.uniform(FP16), {}, []
-    workspace = SimpleNamespace(network=named_network("attention_block"), plan=Plan(builds=3), ranges={}, feeds=(),
-                                analysis=None, builder=Mock(), options=Mock(), others=SimpleNamespace(lost=""))
+    config, results, sent = PrecisionConfig.from_precision(FP16), {}, []
+    workspace = SimpleNamespace(network=named_network("attention_block"), plan=BuildPlan(builds_per_config=3),
+                                ranges={}, feeds=(), analysis=None, builder=Mock(), options=Mock(),
+                                worker_pool=SimpleNamespace(failure_reason=""))
     cache = EngineCache(tmp_path / "engines")
-    store = SimpleNamespace(engines=cache, engine=lambda workspace, config: results.get(config),
-                            keep_engine=lambda workspace, config, result: results.update({config: result}))
-    monkeypatch.setattr(build, "hands_of", lambda workspace, report, engines: LastFirst(workspace))
+    store = SimpleNamespace(engines=cache, load_engine_result=lambda workspace, config: results.get(config),
+                            save_engine_result=lambda workspace, config, result: results.update({config: result}))
+    monkeypatch.setattr(build, "get_executor", lambda workspace, report, for_engines: LastFirst(workspace))
     monkeypatch.setattr(build, "EngineCache", lambda: cache)  # as on the same host
-    report = SimpleNamespace(wake=print, send=sent.append, progress=lambda *at: None, job=1)
-    steps = build.ahead(workspace, store, report, (config,))
+    report = SimpleNamespace(wake=print, send=sent.append, send_progress=lambda *at: None, job=1)
+    steps = build.build_engines_in_parallel(workspace, store, report, (config,))
     with pytest.raises(StopIteration) as ended:
         while True:
             next(steps)
     assert ended.value.value == len(results) == (figures is not None)
     if figures:
-        assert [one.errors.sqnr_db for one in results[config].builds] == figures
-        assert results[config].verdict.worst[1].errors.sqnr_db == min(figures) and cache.read("ab" * 32) == kept
+        assert [one.worst_output_errors.sqnr_db for one in results[config].repeated_builds] == figures
+        assert results[config].accuracy.worst_output[1].errors.sqnr_db == min(figures) and cache.read("ab" * 32) == kept
     assert [note.text for note in sent] == ["build 2 of 3 failed: no luck"] * (figures == [20.0, 25.0])
 
 
 def test_the_first_group_that_parts_is_named_and_a_fusion_is_told_from_a_kernel(named_network) -> None:
     network = named_network("attention_block")
     names = [group.name for group in network.groups]
-    simulated = {name: GroupErrors(FP16, Errors(sqnr_db=60.0)) for name in names}
-    sound = {name: Errors(sqnr_db=58.0) for name in names}
-    assert parting(network, simulated, EngineErrors(UNFUSED, sound)) is parting(network, simulated, None) is None
-    for wrong in (Errors(sqnr_db=20.0), Errors(nan=3)):
-        parts = parting(network, simulated, EngineErrors(UNFUSED, {**sound, names[4]: wrong, names[6]: wrong}))
-        assert parts.group == names[4] and parts.said.startswith("⚡ kernel, not rounding: ")
+    simulated = {name: GroupErrors(FP16, ErrorMetrics(sqnr_db=60.0)) for name in names}
+    sound = {name: ErrorMetrics(sqnr_db=58.0) for name in names}
+    assert find_engine_divergence(network, simulated, EngineErrors(UNFUSED, sound)) is find_engine_divergence(
+        network, simulated, None) is None
+    for wrong in (ErrorMetrics(sqnr_db=20.0), ErrorMetrics(nan=3)):
+        parts = find_engine_divergence(network, simulated,
+                                       EngineErrors(UNFUSED, {**sound, names[4]: wrong, names[6]: wrong}))
+        assert parts.group_name == names[4] and parts.divergence_description.startswith("⚡ kernel, not rounding: ")
     inside = EngineErrors(MARKED, sound, (), 1, verdict(59.0))
-    assert "not the engine as built" in inside_words(inside, len(names))
-    lines = what_to_check(network, PrecisionConfig.uniform(FP16), verdict(60.0),
-                          EngineResult(verdict(20.0), "TensorRT", inside=inside), parts=parts)
+    assert "not the engine as built" in engine_errors_text(inside, len(names))
+    lines = suggest_engine_checks(network, PrecisionConfig.from_precision(FP16), verdict(60.0),
+                                  EngineResult(verdict(20.0), "TensorRT", engine_errors=inside), divergence=parts)
     assert any("fusion barriers find which" in line for line in lines) and any(names[4] in line for line in lines)
-    assert inside_words(EngineErrors(UNFUSED, missing="its listing cannot be read"), 8) == (
+    assert engine_errors_text(EngineErrors(UNFUSED, missing_reason="its listing cannot be read"), 8) == (
         "layer by layer not known: its listing cannot be read")

@@ -1,4 +1,5 @@
-"""trt_tui.jobs.judging and .engines: engines built and judged in a real child process, on stand-ins of TensorRT."""
+"""trt_tui.jobs.engine_accuracy and .engines: engines built and judged in a real child process, on stand-ins of
+TensorRT."""
 
 import re
 import signal
@@ -9,16 +10,16 @@ import pytest
 
 from tests import standins
 from tests.driven import DrivenSession, DrivenWorker, of, save_mlp
-from trt_tui.core.measure.agreement import engine_remarks, fp32_fault
+from trt_tui.core.measure.engine_agreement import engine_variation_notes, fp32_engine_fault_text
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError, TrtTuiError
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.jobs.engine_building import _with_node
+from trt_tui.jobs.engine_build import _add_node_to_error_title
 from trt_tui.options import Options
 
-FP32, FP16, INT8 = (PrecisionConfig.uniform(one) for one in (Precision.FP32, Precision.FP16, Precision.INT8))
+FP32, FP16, INT8 = (PrecisionConfig.from_precision(one) for one in (Precision.FP32, Precision.FP16, Precision.INT8))
 TITLES = {"8.6.1": "TensorRT 8.6.1", "10.16.1": "TensorRT 10.16.1", "11.4.0": "TensorRT 11.4.0",
           "rtx-1.7.1": "TensorRT-RTX 1.7.1.116"}
 
@@ -35,19 +36,19 @@ def session(session, mlp):
     return start
 
 
-def built(driven: DrivenSession, config: PrecisionConfig, quick: bool = False, marked: bool = False) -> ev.Built:
+def built(driven: DrivenSession, config: PrecisionConfig, quick: bool = False, marked: bool = False) -> ev.EngineBuilt:
     """Builds a config; returns what came of it."""
     before = len(driven.seen)
-    driven.build(quick=quick, config=config, marked=marked)
+    driven.request_build(quick=quick, config=config, with_marked_engine=marked)
     driven.until_idle()
     assert driven.error is None, driven.error
-    return of(driven.seen[before:], ev.Built)[-1]
+    return of(driven.seen[before:], ev.EngineBuilt)[-1]
 
 
-def failure(driven: DrivenSession, config: PrecisionConfig) -> ev.Failed | ev.Died:
+def failure(driven: DrivenSession, config: PrecisionConfig) -> ev.JobFailed | ev.ChildProcessDied:
     """Builds a config that cannot be built; returns how it ended."""
     driven.error = None
-    driven.build(config=config)
+    driven.request_build(config=config)
     driven.until_idle()
     assert driven.error is not None
     return driven.error
@@ -59,7 +60,7 @@ def headers(folder: Path) -> list[dict]:
 
 
 def phases(events: list[ev.Event]) -> list[str]:
-    return list(dict.fromkeys(event.phase for event in of(events, ev.Progress)))
+    return list(dict.fromkeys(event.phase for event in of(events, ev.JobProgress)))
 
 
 @pytest.mark.parametrize("release", standins.RELEASES)
@@ -67,33 +68,37 @@ def test_fp32_is_checked_once_and_every_engine_is_judged_as_built(standin, sessi
     standin(release)
     driven = session(backend="tensorrt-rtx" if release.startswith("rtx") else "auto")
     builder = driven.builder
-    assert (builder.device, builder.runs) == ("Stand-in GPU", True)
+    assert (builder.device, builder.can_run) == ("Stand-in GPU", True)
     first = built(driven, INT8).result
-    checked = of(driven.seen, ev.Fp32EngineJudged)
-    order = [type(event) for event in of(driven.seen, ev.Fp32EngineJudged, ev.Built)]
-    assert order == [ev.Fp32EngineJudged, ev.Built] and of(driven.seen, ev.Calibrated)
+    checked = of(driven.seen, ev.Fp32EngineMeasured)
+    order = [type(event) for event in of(driven.seen, ev.Fp32EngineMeasured, ev.EngineBuilt)]
+    assert order == [ev.Fp32EngineMeasured, ev.EngineBuilt] and of(driven.seen, ev.CalibrationReady)
     check = driven.results.fp32_engine
-    assert check == checked[0].result and fp32_fault(check) == "" and check.verdict.samples == 12
+    assert check == checked[0].result and fp32_engine_fault_text(check) == "" and check.accuracy.samples == 12
     assert any(phase.startswith("FP32 engine: building") for phase in phases(driven.seen))
-    assert first.backend == TITLES[release] and first.device == "Stand-in GPU" and not first.quick
-    assert first.verdict.samples == first.verdict.total == 12 and set(first.verdict.outputs) == {"y"}
-    assert 5 < first.verdict.worst[1].errors.sqnr_db < 60
+    assert first.builder_name == TITLES[release] and first.device_name == "Stand-in GPU" and not first.is_quick_build
+    assert first.accuracy.samples == first.accuracy.total == 12 and set(first.accuracy.outputs) == {"y"}
+    assert 5 < first.accuracy.worst_output[1].errors.sqnr_db < 60
     median, least, most = first.latency_ms
-    assert 0 < least <= median <= most and first.bytes > 1000 and first.build_s > 0 and first.device_memory > 0
+    assert (0 < least <= median <= most and first.engine_bytes > 1000 and first.build_s > 0
+            and first.device_memory_bytes > 0)
     groups = {group.name for group in driven.outline.groups}
-    assert set(first.made) == groups and {one.precision for one in first.made.values()} == {Precision.INT8}
-    assert all(layer.ms is not None for layer in first.report.layers) and "INT8" in first.report.shares()
-    assert replace(driven.measured("int8").engine, inside=None) == first and driven.built == INT8
+    assert set(first.implementations) == groups and {one.precision
+                                                     for one in first.implementations.values()} == {Precision.INT8}
+    assert all(layer.ms is not None
+               for layer in first.engine_report.layers) and "INT8" in first.engine_report.precision_shares()
+    assert replace(driven.get_run_results("int8").engine_result,
+                   engine_errors=None) == first and driven.last_built_config == INT8
     assert any(line.startswith("info: ") for line in driven.log)
     assert all(header["config"]["profiling_verbosity"] == "DETAILED" for header in headers(tmp_path))
     assert all([one["name"] for one in header["outputs"]] == ["y"] for header in headers(tmp_path)), "nothing is marked"
 
     before = len(driven.seen)
     again = built(driven, INT8).result
-    assert again.origin == "engine cache" and again.build_s == 0 and again.verdict == first.verdict
+    assert again.build_origin == "engine cache" and again.build_s == 0 and again.accuracy == first.accuracy
     assert not [phase for phase in phases(driven.seen[before:]) if "FP32" in phase or "building:" in phase]
-    changed = INT8.with_groups(driven.outline.groups[:1], Precision.FP32)
-    assert built(driven, changed).result.origin == "timing cache"
+    changed = INT8.with_group_precision(driven.outline.groups[:1], Precision.FP32)
+    assert built(driven, changed).result.build_origin == "timing cache"
     assert len(headers(tmp_path)) == 3
 
 
@@ -103,24 +108,27 @@ def test_errors_inside_an_engine_are_those_of_its_simulation(standin, session, t
     """Of the engine as built where the release hands out what its kernels hand on; of a marked one on request."""
     standin(release)
     driven = session(backend="tensorrt-rtx" if release.startswith("rtx") else "auto")
-    driven.compare(shares=False)
+    driven.request_comparison(with_shares=False)
     driven.until_idle()
     result = built(driven, INT8, marked=marked).result
-    engine = driven.measured("int8").engine
+    engine = driven.get_run_results("int8").engine_result
     if release == "8.6.1" and not marked:
-        assert engine.inside is None
+        assert engine.engine_errors is None
         return
-    assert replace(engine, inside=None) == result and driven.error is None
-    inside, groups = engine.inside, driven.outline.groups
-    assert (inside.how, inside.samples, inside.missing) == ("marked" if marked else "unfused", 12, "")
-    assert set(inside.groups) | set(inside.hidden) == {group.name for group in groups} and len(inside.groups) >= 2
-    for name, errors in inside.groups.items():
-        assert errors.sqnr_db == pytest.approx(driven.measured("int8").groups[name].accumulated.sqnr_db, abs=1.0)
-    assert (inside.verdict is not None) == marked and driven.parting("int8") is None
+    assert replace(engine, engine_errors=None) == result and driven.error is None
+    inside, groups = engine.engine_errors, driven.outline.groups
+    assert (inside.source, inside.samples, inside.missing_reason) == ("marked" if marked else "unfused", 12, "")
+    assert set(inside.group_errors) | set(inside.hidden_groups) == {group.name
+                                                                    for group in groups} and len(
+                                                                        inside.group_errors) >= 2
+    for name, errors in inside.group_errors.items():
+        assert errors.sqnr_db == pytest.approx(
+            driven.get_run_results("int8").group_errors[name].accumulated.sqnr_db, abs=1.0)
+    assert (inside.accuracy is not None) == marked and driven.find_engine_divergence("int8") is None
     outputs = [[one["name"] for one in header["outputs"]] for header in headers(tmp_path)]
     assert (max(map(len, outputs)) == len(groups)) == marked, "the engine that is judged has no other outputs"
     again = len(driven.seen)
-    assert built(driven, INT8, marked=marked).result.verdict == result.verdict
+    assert built(driven, INT8, marked=marked).result.accuracy == result.accuracy
     assert any("inside" in phase for phase in phases(driven.seen[again:])) != marked, "marked ones are kept"
 
 
@@ -128,11 +136,12 @@ def test_several_builds_measure_tactics_anew_and_all_are_judged(standin, session
     standin("11.4.0")
     driven = session(builds=3)
     result = built(driven, INT8).result
-    assert len(result.builds) == 3 and all(one.errors == result.verdict.worst[1].errors for one in result.builds)
-    assert result.latency_ms[0] == max(one.latency_ms for one in result.builds), "the slowest of equal ones"
-    assert "built 3 times" in engine_remarks(result)[0] and not result.rows_differ
+    assert len(result.repeated_builds) == 3 and all(one.worst_output_errors == result.accuracy.worst_output[1].errors
+                                                    for one in result.repeated_builds)
+    assert result.latency_ms[0] == max(one.latency_ms for one in result.repeated_builds), "the slowest of equal ones"
+    assert "built 3 times" in engine_variation_notes(result)[0] and not result.unequal_outputs
     assert any("build 3 of 3: building" in phase for phase in phases(driven.seen))
-    assert not driven.results.fp32_engine.builds
+    assert not driven.results.fp32_engine.repeated_builds
     (int8,) = [one for one in headers(tmp_path) if "Int8" in str(one["layers"])]
     assert int8["config"]["timing_cache"]["found"] == 0
 
@@ -141,7 +150,7 @@ def test_an_engine_that_treats_identical_samples_unlike_is_told(standin, session
     standin("10.16.1", STANDIN_FAULT="rows")
     driven = session()
     result = built(driven, FP16).result
-    assert result.rows_differ == ("y",) and "identical samples" in engine_remarks(result)[-1]
+    assert result.unequal_outputs == ("y",) and "identical samples" in engine_variation_notes(result)[-1]
 
 
 def test_what_was_built_once_is_there_for_the_next_process(standin, session) -> None:
@@ -152,7 +161,7 @@ def test_what_was_built_once_is_there_for_the_next_process(standin, session) -> 
     first.close()
     second = session()
     again = built(second, FP16).result
-    assert again.origin == "engine cache" and again.verdict == result.verdict
+    assert again.build_origin == "engine cache" and again.accuracy == result.accuracy
     assert second.results.fp32_engine == check
     assert not [phase for phase in phases(second.seen) if "FP32 engine" in phase]
 
@@ -161,82 +170,87 @@ def test_the_all_fp32_config_is_the_check(standin, session) -> None:
     standin("11.4.0")
     driven = session()
     event = built(driven, FP32)
-    assert event.result == driven.results.fp32_engine and len(of(driven.seen, ev.Built)) == 1
+    assert event.result == driven.results.fp32_engine and len(of(driven.seen, ev.EngineBuilt)) == 1
 
 
 def test_going_back_to_a_config_shows_its_engine_at_once_and_no_preview_hides_it(standin, session, tmp_path) -> None:
     standin("10.16.1")
     driven = session()
     driven.set_config(FP16)
-    assert built(driven, FP16, quick=True).result.quick and driven.measured("config").engine.quick
-    full = replace(built(driven, FP16).result, inside=driven.measured("config").engine.inside)
-    assert not full.quick and full.origin != "engine cache" and driven.measured("config").engine == full
-    assert built(driven, FP16, quick=True).result.quick
-    assert driven.measured("config").engine == full and "The quick build is not shown" in "".join(driven.log[-2:])
+    assert built(driven, FP16,
+                 quick=True).result.is_quick_build and driven.get_run_results("config").engine_result.is_quick_build
+    full = replace(
+        built(driven, FP16).result, engine_errors=driven.get_run_results("config").engine_result.engine_errors)
+    assert not full.is_quick_build and full.build_origin != "engine cache" and driven.get_run_results(
+        "config").engine_result == full
+    assert built(driven, FP16, quick=True).result.is_quick_build
+    assert driven.get_run_results("config").engine_result == full and "The quick build is not shown" in "".join(
+        driven.log[-2:])
     assert sorted(header["config"]["builder_optimization_level"] for header in headers(tmp_path)) == [1, 3, 3]
     driven.set_config(INT8)
-    assert driven.measured("config").engine is None and driven.measured("fp16").engine == full
+    assert driven.get_run_results("config").engine_result is None and driven.get_run_results(
+        "fp16").engine_result == full
     seen = len(driven.seen)
     driven.undo()
-    assert driven.measured("config").engine == full and len(driven.seen) == seen
+    assert driven.get_run_results("config").engine_result == full and len(driven.seen) == seen
 
 
 def test_a_what_if_is_answered_while_a_build_goes_on_and_another_build_is_not_begun(standin, session) -> None:
     standin("8.6.1", STANDIN_STEP_SECONDS="0.3")
     driven = session()
-    driven.build(config=FP32)
-    driven.until(lambda event: isinstance(event, ev.Progress) and "building" in event.phase)
+    driven.request_build(config=FP32)
+    driven.until(lambda event: isinstance(event, ev.JobProgress) and "building" in event.phase)
     with pytest.raises(InputError, match="a build is going on"):
-        driven.build(config=INT8)
-    driven.ask(rq.WhatIf(driven.config, shares=True))
+        driven.request_build(config=INT8)
+    driven.send_request(rq.MeasureWhatIf(driven.config, with_shares=True))
     driven.until_idle()
-    kinds = [type(event) for event in of(driven.seen, ev.VerdictMeasured, ev.Fp32EngineJudged, ev.Built)]
-    assert kinds.index(ev.VerdictMeasured) < kinds.index(ev.Fp32EngineJudged) < kinds.index(ev.Built)
+    kinds = [type(event) for event in of(driven.seen, ev.AccuracyMeasured, ev.Fp32EngineMeasured, ev.EngineBuilt)]
+    assert kinds.index(ev.AccuracyMeasured) < kinds.index(ev.Fp32EngineMeasured) < kinds.index(ev.EngineBuilt)
 
 
 def test_a_builder_that_heeds_a_stop_leaves_the_child_alive(standin, session, tmp_path) -> None:
     standin("10.16.1", STANDIN_STEP_SECONDS="0.3")
     driven = session()
     pid = driven.child_pid
-    driven.build(config=FP32)
-    driven.until(lambda event: isinstance(event, ev.Progress) and "Timing graph nodes" in event.phase)
-    driven.stop()
-    driven.until_type(ev.Cancelled)
-    assert driven.child_pid == pid and not driven.busy and driven.error is None
-    assert not of(driven.seen, ev.Built, ev.Fp32EngineJudged) and headers(tmp_path) == []
-    assert built(driven, FP32).result.verdict is not None and driven.child_pid == pid
+    driven.request_build(config=FP32)
+    driven.until(lambda event: isinstance(event, ev.JobProgress) and "Timing graph nodes" in event.phase)
+    driven.stop_jobs()
+    driven.until_type(ev.JobCancelled)
+    assert driven.child_pid == pid and not driven.is_busy and driven.error is None
+    assert not of(driven.seen, ev.EngineBuilt, ev.Fp32EngineMeasured) and headers(tmp_path) == []
+    assert built(driven, FP32).result.accuracy is not None and driven.child_pid == pid
 
 
 def test_a_builder_that_does_not_heed_is_killed_and_the_session_builds_again(standin, session) -> None:
     standin("8.6.1", STANDIN_STEP_SECONDS="60")
     driven = session()
-    driven.compare(layers=False)
+    driven.request_comparison(with_group_errors=False)
     driven.until_idle()
-    known, calibration = driven.measured("int8").verdict, driven.calibration
+    known, calibration = driven.get_run_results("int8").accuracy, driven.calibration
     pid = driven.child_pid
-    driven.build(config=INT8)
-    driven.until(lambda event: isinstance(event, ev.Progress) and event.phase == "FP32 engine: building")
-    driven.stop()
-    driven.until_type(ev.Cancelled)
-    assert driven.child_pid is None and not driven.busy and driven.error is None
-    assert driven.measured("int8").verdict is known
+    driven.request_build(config=INT8)
+    driven.until(lambda event: isinstance(event, ev.JobProgress) and event.phase == "FP32 engine: building")
+    driven.stop_jobs()
+    driven.until_type(ev.JobCancelled)
+    assert driven.child_pid is None and not driven.is_busy and driven.error is None
+    assert driven.get_run_results("int8").accuracy is known
     standin("8.6.1")
-    assert built(driven, INT8).result.verdict is not None
+    assert built(driven, INT8).result.accuracy is not None
     assert driven.child_pid != pid and driven.calibration is calibration
 
 
 def test_a_crash_of_the_library_leaves_the_results_and_the_next_build_works(standin, session) -> None:
     standin("10.16.1", STANDIN_FAULT="segfault")
     driven = session()
-    driven.compare(layers=False)
+    driven.request_comparison(with_group_errors=False)
     driven.until_idle()
-    known = driven.measured("int8").verdict
+    known = driven.get_run_results("int8").accuracy
     died = failure(driven, INT8)
-    assert isinstance(died, ev.Died) and died.exit_code == -signal.SIGSEGV and not driven.busy
-    assert driven.measured("int8").verdict is known and driven.measured("int8").engine is None
+    assert isinstance(died, ev.ChildProcessDied) and died.exit_code == -signal.SIGSEGV and not driven.is_busy
+    assert driven.get_run_results("int8").accuracy is known and driven.get_run_results("int8").engine_result is None
     standin("10.16.1")
     driven.error = None
-    assert built(driven, INT8).result.verdict is not None
+    assert built(driven, INT8).result.accuracy is not None
 
 
 @pytest.mark.parametrize(("release", "fault", "title", "cause"), [
@@ -249,10 +263,10 @@ def test_a_failed_build_says_what_and_where(standin, session, release, fault, ti
     standin(release, STANDIN_FAULT=fault)
     driven = session()
     failed = failure(driven, FP32 if fault == "out of memory" else FP16)
-    assert isinstance(failed, ev.Failed) and re.search(title, failed.title), failed
+    assert isinstance(failed, ev.JobFailed) and re.search(title, failed.title), failed
     assert cause in failed.cause and "Invalid" not in failed.cause and failed.next_step and not failed.detail
     assert failed.exit_code == 2
-    assert driven.child_pid is not None and not driven.busy
+    assert driven.child_pid is not None and not driven.is_busy
 
 
 def test_what_a_release_cannot_honour_is_said_before_a_build(standin, session) -> None:
@@ -264,13 +278,14 @@ def test_what_a_release_cannot_honour_is_said_before_a_build(standin, session) -
 def test_without_a_gpu_rtx_builds_and_nothing_is_judged(standin, session, tmp_path) -> None:
     standin("rtx-1.7.1", STANDIN_FAULT="no gpu")
     driven = session(backend="tensorrt-rtx", compute_capability=(8, 9))
-    assert driven.builder.runs is False and driven.builder.device == ""
+    assert driven.builder.can_run is False and driven.builder.device == ""
     result = built(driven, INT8).result
-    assert result.verdict is result.latency_ms is result.report is None and result.bytes > 1000
-    assert "compute capability 8.9" in result.note and "cannot run on this machine" in result.note
-    assert not of(driven.seen, ev.Fp32EngineJudged)
+    assert result.accuracy is result.latency_ms is result.engine_report is None and result.engine_bytes > 1000
+    assert ("compute capability 8.9" in result.measurement_note
+            and "cannot run on this machine" in result.measurement_note)
+    assert not of(driven.seen, ev.Fp32EngineMeasured)
     assert [header["config"]["compute_capabilities"] for header in headers(tmp_path)] == [["SM89"]]
-    assert "int8-engine" in driven.record()["runs"]
+    assert "int8-engine" in driven.comparison_record()["runs"]
 
 
 @pytest.mark.parametrize(("release", "fault", "said"), [
@@ -281,9 +296,10 @@ def test_auto_falls_back_to_onnx_runtime_and_says_why(standin, session, release,
     standin(release, STANDIN_FAULT=fault)
     driven = session()
     assert driven.builder is None and [line for line in driven.log if said in line]
-    driven.build(config=FP16)
-    executed = driven.until_type(ev.ExportedExecuted).result
-    assert executed.source == "onnxruntime-cpu" and executed.accuracy is not None and not of(driven.seen, ev.Built)
+    driven.request_build(config=FP16)
+    executed = driven.until_type(ev.ExportedFileExecuted).result
+    assert executed.source_name_in_records == "onnxruntime-cpu" and executed.accuracy is not None and not of(
+        driven.seen, ev.EngineBuilt)
 
 
 def test_a_backend_that_was_named_and_does_not_work_is_an_error(standin, session) -> None:
@@ -304,13 +320,13 @@ def test_engines_are_judged_at_other_shapes_on_request(standin, session, tmp_pat
                       judge_at=("min", "max"))
     result = built(session(options), FP16).result
     assert [header["profiles"] for header in headers(tmp_path)] == [[{"x": [[1, 16], [4, 16], [8, 16]]}]] * 2
-    assert set(result.shapes) == {"min", "max"}
-    for verdict in result.shapes.values():
-        assert verdict.samples > 0 and verdict.worst[1].errors.sqnr_db > 20
+    assert set(result.shape_accuracies) == {"min", "max"}
+    for verdict in result.shape_accuracies.values():
+        assert verdict.samples > 0 and verdict.worst_output[1].errors.sqnr_db > 20
 
 
 def test_other_shapes_need_a_profile(tmp_path) -> None:
-    failed = DrivenWorker(tmp_path).answer(rq.Open(replace(save_mlp(tmp_path), judge_at=("max",))))[-1]
+    failed = DrivenWorker(tmp_path).answer(rq.OpenNetwork(replace(save_mlp(tmp_path), judge_at=("max",))))[-1]
     assert "no max shape to judge at" in failed.title and "--shapes" in failed.next_step
 
 
@@ -321,6 +337,6 @@ def test_other_shapes_need_a_profile(tmp_path) -> None:
     ("/fc/Gemm: bad, there is not enough memory for it", "/fc/Gemm"),
     ("/layer2/conv1/Conv2 and a/conv1/Conv and /fc/Gemm/x", None), ("", None)])
 def test_the_node_that_a_message_names(named_network, text, node) -> None:
-    error = _with_node(TrtTuiError("it failed", text), named_network("small_resnet"))
+    error = _add_node_to_error_title(TrtTuiError("it failed", text), named_network("small_resnet"))
     assert error.title == (f"it failed: it failed at {node} ({node.rpartition('/')[2]})" if node else "it failed")
     assert str(error).startswith(error.title) and error.args == (error.title,)

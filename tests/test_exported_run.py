@@ -15,49 +15,49 @@ from tests import schemas
 from tests.driven import DrivenWorker, of, save_mlp, save_resnet
 from tests.test_plugins import middle
 from trt_tui.cli.report import comparison_table
+from trt_tui.core.exporters.formats import write_export
 from trt_tui.core.exporters.markdown import comparison_markdown
-from trt_tui.core.exporters.production import write
-from trt_tui.core.measure.comparison import Errors, ExportedRun, OutputErrors, Verdict
-from trt_tui.core.measure.record import executed_record, result_record
+from trt_tui.core.measure.json_record import exported_run_record, target_outcome_record
+from trt_tui.core.measure.results import Accuracy, ErrorMetrics, ExportedRun, OutputErrors
 from trt_tui.core.measure.target import parse_target
-from trt_tui.core.measure.target_result import Outcome, judge_accuracy
+from trt_tui.core.measure.target_outcome import Outcome, judge_accuracy
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import exported_run
 from trt_tui.jobs import requests as rq
 from trt_tui.session.config_results import EXECUTED_RUN
-from trt_tui.tui.state.verdict import verdict_lines
+from trt_tui.tui.state.summary import summary_lines
 
-INT8 = PrecisionConfig.uniform(Precision.INT8)
-FP16 = PrecisionConfig.uniform(Precision.FP16)
+INT8 = PrecisionConfig.from_precision(Precision.INT8)
+FP16 = PrecisionConfig.from_precision(Precision.FP16)
 
 
 @pytest.fixture
 def worker(tmp_path):
     def open_it(options):
         made = DrivenWorker(tmp_path)
-        assert isinstance(made.answer(rq.Open(options))[-1], ev.Done)
+        assert isinstance(made.answer(rq.OpenNetwork(options))[-1], ev.JobDone)
         return made
 
     return open_it
 
 
 def executed(worker, config) -> ExportedRun:
-    events = worker.answer(rq.Build(config))
-    assert isinstance(events[-1], ev.Done), events[-1]
-    assert not of(events, ev.Built), "nothing was built"
-    return of(events, ev.ExportedExecuted)[-1].result
+    events = worker.answer(rq.BuildEngine(config))
+    assert isinstance(events[-1], ev.JobDone), events[-1]
+    assert not of(events, ev.EngineBuilt), "nothing was built"
+    return of(events, ev.ExportedFileExecuted)[-1].result
 
 
 def by_hand(worker, config, path: Path) -> float:
     """The SQNR in dB of the file that an export writes, in ONNX Runtime with its default options, on all samples."""
-    worker.answer(rq.Export("onnx", str(path), config))
+    worker.answer(rq.ExportConfig("onnx", str(path), config))
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     reference = onnxruntime.InferenceSession(str(worker.network.path), providers=["CPUExecutionProvider"])
     signal_, noise = 0.0, 0.0
     for index in worker.feeds:
-        feed = worker.workspace.data.judged.feed(index)
+        feed = worker.workspace.data.judged_samples.feed(index)
         wanted, found = (one.run(None, feed)[0].astype(np.float64) for one in (reference, session))
         signal_, noise = signal_ + (wanted ** 2).sum(), noise + ((found - wanted) ** 2).sum()
     return float(10 * np.log10(signal_ / noise))
@@ -67,24 +67,24 @@ def by_hand(worker, config, path: Path) -> float:
 def test_it_is_the_exported_file_with_default_options(worker, tmp_path, config):
     opened = worker(save_resnet(tmp_path))
     found = executed(opened, config)
-    assert found.source == "onnxruntime-cpu" and found.missing == ""
-    assert found.executor == f"ONNX Runtime {onnxruntime.__version__} CPU"
-    name, worst = found.accuracy.worst
+    assert found.source_name_in_records == "onnxruntime-cpu" and found.missing_reason == ""
+    assert found.executor_name == f"ONNX Runtime {onnxruntime.__version__} CPU"
+    name, worst = found.accuracy.worst_output
     assert worst.errors.sqnr_db == pytest.approx(by_hand(opened, config, tmp_path / "typed.onnx"), abs=1e-3)
     assert not hasattr(found, "latency_ms") and not hasattr(found, "bytes")
 
 
 def test_what_is_executed_are_the_bytes_of_an_export(worker, tmp_path, monkeypatch):
     opened, seen = worker(save_resnet(tmp_path)), []
-    real = exported_run._Process
+    real = exported_run._ExportedRunProcess
 
     def process(asked, wake):
         seen.append(Path(asked.path).read_bytes())
         return real(asked, wake)
 
-    monkeypatch.setattr(exported_run, "_Process", process)
+    monkeypatch.setattr(exported_run, "_ExportedRunProcess", process)
     executed(opened, INT8)
-    written = write("onnx", tmp_path / "other.onnx", opened.network, INT8, opened.workspace.ranges)
+    written = write_export("onnx", tmp_path / "other.onnx", opened.network, INT8, opened.workspace.ranges)
     assert seen == [written[0].read_bytes()]
     executed(opened, INT8)
     assert len(seen) == 1, "what is known is not executed again"
@@ -100,36 +100,37 @@ def test_it_never_turns_a_doubt_into_a_pass(worker, tmp_path):
 
 def test_records_name_it_and_hold_no_latency(session, tmp_path):
     driven = session(save_resnet(tmp_path), target="sqnr>=20").settled()
-    driven.build()
+    driven.request_build()
     driven.until_idle()
-    known = driven.measured("config")
-    assert known.engine is None and known.executed is not None
-    record = driven.record()
+    known = driven.get_run_results("config")
+    assert known.engine_result is None and known.exported_run is not None
+    record = driven.comparison_record()
     run = record["runs"]["config-exported-network"]
     assert run["source"] == "onnxruntime-cpu" and run["backend"].startswith("ONNX Runtime")
-    assert run["result"] == result_record(driven.config_results(driven.config)[EXECUTED_RUN])["result"]
+    assert run["result"] == target_outcome_record(driven.config_target_outcomes(driven.config)[EXECUTED_RUN])["result"]
     assert not {"latency_ms", "engine_bytes", "build_s"} & run.keys() and "config-engine" not in record["runs"]
     assert schemas.mismatches(json.loads(json.dumps(record)), "comparison-v1") == []
-    assert json.loads(driven.precision_json())["evidence"]["exported_network"]["source"] == "onnxruntime-cpu"
+    assert json.loads(driven.precision_json_text())["evidence"]["exported_network"]["source"] == "onnxruntime-cpu"
     text, report = comparison_table(driven), comparison_markdown(record, driven.outline, driven.config)
     assert "exported network (ONNX Runtime" in text and " ms" not in text.split("\n\n")[1]
     assert "INT8, exported network | onnxruntime-cpu (ONNX Runtime" in report
     assert "| ms |" not in report and "## Engines" not in report
-    screen = "\n".join("".join(text for text, _ in line) for line in verdict_lines(driven, 120))
+    screen = "\n".join("".join(text for text, _ in line) for line in summary_lines(driven, 120))
     assert "exported" in screen.splitlines()[0] and " ms " not in screen and "built" not in screen
 
 
 def test_a_miss_of_the_exported_network_outweighs_the_simulation(session, tmp_path):
     driven = session(save_resnet(tmp_path), target="sqnr>=20").settled()
-    verdict = driven.measured("config").verdict
-    driven.set_target(f"sqnr>={verdict.worst[1].errors.sqnr_db - 0.1:.4f}")
-    missed = Verdict({name: OutputErrors(Errors(one.errors.sqnr_db - 3.0)) for name, one in verdict.outputs.items()},
-                     samples=verdict.samples, total=verdict.total)
-    driven.apply(ev.ExportedExecuted(1, driven.config, ExportedRun("ONNX Runtime 1 CPU", "cpu", missed)))
-    lines = ["".join(text for text, _ in line) for line in verdict_lines(driven, 120)]
+    verdict = driven.get_run_results("config").accuracy
+    driven.set_target(f"sqnr>={verdict.worst_output[1].errors.sqnr_db - 0.1:.4f}")
+    missed = Accuracy(
+        {name: OutputErrors(ErrorMetrics(one.errors.sqnr_db - 3.0))
+         for name, one in verdict.outputs.items()}, samples=verdict.samples, total=verdict.total)
+    driven.apply_event(ev.ExportedFileExecuted(1, driven.config, ExportedRun("ONNX Runtime 1 CPU", "cpu", missed)))
+    lines = ["".join(text for text, _ in line) for line in summary_lines(driven, 120)]
     assert any(line.startswith(" c0 ") and line.endswith(" FAIL? ~PASS?") for line in lines)
     assert lines[-1].startswith(" c0 exported network FAIL?: ")
-    assert list(driven.missed_by(driven.config)) == [EXECUTED_RUN]
+    assert list(driven.missed_target_reasons(driven.config)) == [EXECUTED_RUN]
 
 
 # -- what is not executed ---------------------------------------------------------------------------------------------
@@ -144,8 +145,10 @@ def _network(path: Path, nodes, *, opset=17, more=()) -> None:
 
 def test_an_operator_that_the_provider_lacks_is_the_reason(worker, tmp_path):
     found = executed(worker(middle(tmp_path / "middle.onnx")), INT8)
-    assert found.accuracy is None and "ONNX Runtime" in found.missing, found
-    assert executed_record(found) == {"source": "onnxruntime-cpu", "backend": found.executor, "failed": found.missing}
+    assert found.accuracy is None and "ONNX Runtime" in found.missing_reason, found
+    assert exported_run_record(found) == {
+        "source": "onnxruntime-cpu", "backend": found.executor_name, "failed": found.missing_reason
+    }
 
 
 def test_random_numbers_are_the_reason(worker, tmp_path):
@@ -154,22 +157,22 @@ def test_random_numbers_are_the_reason(worker, tmp_path):
         helper.make_node("MatMul", ["x", "w"], ["m"], name="product"),
         helper.make_node("RandomNormalLike", ["m"], ["r"], name="noise"),
         helper.make_node("Add", ["m", "r"], ["y"], name="sum")])
-    assert "noise" in executed(worker(options), INT8).missing
+    assert "noise" in executed(worker(options), INT8).missing_reason
 
 
 def test_a_crash_ends_that_process_alone_and_is_the_reason(worker, tmp_path, monkeypatch):
     opened = worker(save_mlp(tmp_path))
-    real = exported_run._Process
+    real = exported_run._ExportedRunProcess
 
     def crashing(asked, wake):
         process = real(asked, wake)
         os.kill(process._process.pid, signal.SIGSEGV)
         return process
 
-    monkeypatch.setattr(exported_run, "_Process", crashing)
+    monkeypatch.setattr(exported_run, "_ExportedRunProcess", crashing)
     found = executed(opened, INT8)
-    assert found.accuracy is None and "crashed" in found.missing and "SIGSEGV" in found.missing
-    monkeypatch.setattr(exported_run, "_Process", real)
+    assert found.accuracy is None and "crashed" in found.missing_reason and "SIGSEGV" in found.missing_reason
+    monkeypatch.setattr(exported_run, "_ExportedRunProcess", real)
     assert executed(opened, INT8).accuracy is not None, "a crash is not stored"
 
 
@@ -179,5 +182,5 @@ def test_a_file_that_cannot_be_written_is_the_reason(worker, tmp_path, monkeypat
     def full(*args, **kwargs):
         raise exported_run.TrtTuiError("the disk is full", "no space left")
 
-    monkeypatch.setattr(exported_run, "write", full)
-    assert executed(opened, INT8).missing == "the disk is full: no space left"
+    monkeypatch.setattr(exported_run, "write_export", full)
+    assert executed(opened, INT8).missing_reason == "the disk is full: no space left"

@@ -14,15 +14,15 @@ from tests import networks
 from tests.refusals import refused
 from tests.schemas import schema
 from trt_tui.core.exporters.markdown import comparison_markdown
-from trt_tui.core.exporters.onnx import export_typed, loading_note, weights_apart
-from trt_tui.core.lowering.typed import lower_typed
-from trt_tui.core.moves.choice import Choice
+from trt_tui.core.exporters.onnx import export_typed_network, onnxruntime_loading_note, split_off_weights
+from trt_tui.core.lowering.typed_network import lower_to_typed_network
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.range_choice import RangeChoice
+from trt_tui.core.moves.precision_move import PrecisionMove
+from trt_tui.core.moves.range_move import RangeMove
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
-from trt_tui.jobs.exporting import write_typed
+from trt_tui.jobs.exporting import write_typed_network
 
 
 def run(path: Path, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
@@ -74,16 +74,16 @@ def assert_same(path, expected):
 
 
 def test_weights_in_memory_go_into_the_file(inline, out, expected):
-    exported = export_typed(inline.model, inline, out / "typed.onnx")
-    assert exported.data == () and files(out) == ["typed.onnx"]
+    exported = export_typed_network(inline.model, inline, out / "typed.onnx")
+    assert exported.data_files == () and files(out) == ["typed.onnx"]
     onnx.checker.check_model(str(out / "typed.onnx"))
     assert_same(out / "typed.onnx", expected)
 
 
 def test_external_weights_are_copied_beside_the_export(external, out, expected):
     for _ in range(2):  # the second export finds the copy and keeps it
-        exported = export_typed(external.model, external, out / "typed.onnx")
-        assert exported.data == (out / "model.onnx.data",)
+        exported = export_typed_network(external.model, external, out / "typed.onnx")
+        assert exported.data_files == (out / "model.onnx.data",)
         assert files(out) == ["model.onnx.data", "typed.onnx"]
     # onnx refuses data files with several hard links, of the export and of the source
     onnx.load(external.path)
@@ -94,7 +94,7 @@ def test_external_weights_are_copied_beside_the_export(external, out, expected):
 
 def test_external_weights_are_used_where_they_are_in_the_same_folder(external, expected):
     folder = external.path.parent
-    export_typed(external.model, external, folder / "typed.onnx")
+    export_typed_network(external.model, external, folder / "typed.onnx")
     assert files(folder) == ["model.onnx", "model.onnx.data", "typed.onnx"]
     assert_same(folder / "typed.onnx", expected)
 
@@ -104,23 +104,23 @@ def test_external_weights_are_copied_where_the_kernel_does_not_help(external, ou
         raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
 
     monkeypatch.setattr(os, "copy_file_range", refuse, raising=False)
-    export_typed(external.model, external, out / "typed.onnx")
+    export_typed_network(external.model, external, out / "typed.onnx")
     assert_same(out / "typed.onnx", expected)
 
 
 def test_a_link_to_the_data_is_not_taken_for_a_copy(external, out):
     data = external.path.parent / "model.onnx.data"
     (out / "model.onnx.data").symlink_to(data)
-    exported = export_typed(external.model, external, out / "typed.onnx")
-    assert exported.data == (out / "model.onnx_1.data",)
+    exported = export_typed_network(external.model, external, out / "typed.onnx")
+    assert exported.data_files == (out / "model.onnx_1.data",)
     onnx.load(out / "typed.onnx")
 
 
 def test_another_file_in_the_way_is_left_alone(external, out, expected):
     (out / "model.onnx.data").write_bytes(b"mine")
     for _ in range(2):
-        exported = export_typed(external.model, external, out / "typed.onnx")
-        assert [path.name for path in exported.data] == ["model.onnx_1.data"]
+        exported = export_typed_network(external.model, external, out / "typed.onnx")
+        assert [path.name for path in exported.data_files] == ["model.onnx_1.data"]
     assert (out / "model.onnx.data").read_bytes() == b"mine"
     assert_same(out / "typed.onnx", expected)
 
@@ -131,28 +131,28 @@ def test_the_source_is_never_replaced(external, out):
     link.symlink_to(external.path)
     for path in (external.path, link, external.path.parent / "model.onnx.data"):
         with pytest.raises(InputError, match="is the network itself"):
-            export_typed(external.model, external, path)
+            export_typed_network(external.model, external, path)
     assert external.path.read_bytes() == before
 
 
 def test_too_many_weights_go_into_a_data_file(inline, out, expected):
     before = {name: value.const_value for name, value in inline.model.graph.initializers.items()}
     for _ in range(2):
-        exported = export_typed(inline.model, inline, out / "typed.onnx", most_inline_bytes=1000)
-        assert exported.data == (out / "typed.onnx.data",)
+        exported = export_typed_network(inline.model, inline, out / "typed.onnx", max_inline_bytes=1000)
+        assert exported.data_files == (out / "typed.onnx.data",)
         assert files(out) == ["typed.onnx", "typed.onnx.data"]
     assert (out / "typed.onnx").stat().st_size < (out / "typed.onnx.data").stat().st_size
     assert_same(out / "typed.onnx", expected)
     assert {name: value.const_value for name, value in inline.model.graph.initializers.items()} == before
     (out / "other").mkdir()
-    export_typed(inline.model, inline, out / "other" / "typed.onnx", most_inline_bytes=1000)
+    export_typed_network(inline.model, inline, out / "other" / "typed.onnx", max_inline_bytes=1000)
     assert (out / "other" / "typed.onnx").read_bytes() == (out / "typed.onnx").read_bytes()
     assert (out / "other" / "typed.onnx.data").read_bytes() == (out / "typed.onnx.data").read_bytes()
 
 
 def test_weights_apart_and_the_rest_are_the_network(inline_or_external, expected, out):
     network = inline_or_external
-    rest, weights = weights_apart(network.model)
+    rest, weights = split_off_weights(network.model)
     proto = onnx.load_from_string(rest)
     apart = [tensor for tensor in proto.graph.initializer if tensor.data_location == onnx.TensorProto.EXTERNAL]
     assert {tensor.name for tensor in apart} == weights.keys() and weights
@@ -165,8 +165,8 @@ def test_weights_apart_and_the_rest_are_the_network(inline_or_external, expected
 
 def test_a_data_file_of_that_name_that_is_somebody_elses_is_left_alone(inline, out, expected):
     (out / "typed.onnx.data").write_bytes(b"mine")
-    exported = export_typed(inline.model, inline, out / "typed.onnx", most_inline_bytes=1000)
-    assert exported.data == (out / "typed.onnx_1.data",)
+    exported = export_typed_network(inline.model, inline, out / "typed.onnx", max_inline_bytes=1000)
+    assert exported.data_files == (out / "typed.onnx_1.data",)
     assert (out / "typed.onnx.data").read_bytes() == b"mine"
     assert_same(out / "typed.onnx", expected)
 
@@ -180,7 +180,7 @@ def test_a_full_disk_leaves_nothing_behind(inline_or_external, out, monkeypatch,
 
     monkeypatch.setattr(os, "fsync", full)
     with refused(next_step="space"):
-        export_typed(network.model, network, out / "typed.onnx", most_inline_bytes=limit)
+        export_typed_network(network.model, network, out / "typed.onnx", max_inline_bytes=limit)
     assert files(out) == []
 
 
@@ -262,8 +262,8 @@ def test_the_report_lists_what_owns_the_loss_first(tmp_path):
                                         "2 nan"]
     assert cells(section, "| `/fc2")[5] == "exact"
     assert section.index("/fc1") < section.index("/fc2")
-    config = PrecisionConfig().with_moves({"/fc1/Gemm": Choice(Precision.FP32, "search:greedy")}).with_range(
-        "x", RangeChoice(1.5, "percentile"))
+    config = PrecisionConfig().with_moves({"/fc1/Gemm": PrecisionMove(Precision.FP32, "search:greedy")}).with_range(
+        "x", RangeMove(1.5, "percentile"))
     report = comparison_markdown(COMPARISON, network, config)
     assert cells(report[report.index("## Config"):], "| `/fc1") == ["`/fc1/Gemm`", "Gemm", "FP32", "search:greedy"]
 
@@ -309,7 +309,7 @@ def test_a_transpose_in_fp16_before_a_matmul_loads_as_the_note_of_its_export_say
     ends = [*(shape[axis] for axis in perm[:-1]), 16]
     network = opened(b.model([networks.floats("x", 3, 64, *shape[2:])], [networks.floats("y", *ends)]))
     path = tmp_path / "typed.onnx"
-    _, lines = write_typed(network, PrecisionConfig.uniform(Precision.FP16), {}, path)
+    _, lines = write_typed_network(network, PrecisionConfig.from_precision(Precision.FP16), {}, path)
     assert any("ORT_ENABLE_EXTENDED" in line for line in lines) is warned
     load = ("import onnxruntime as o; s = o.SessionOptions(); "
             f"{'s.graph_optimization_level = o.GraphOptimizationLevel.ORT_ENABLE_EXTENDED; ' if warned else ''}"
@@ -331,7 +331,8 @@ def test_typed_matmuls_load_in_onnx_runtime_with_a_bias_that_is_stored_or_comput
     inputs = [networks.floats("x", 2, 4, 8), *([] if stored else [networks.floats("given", 16)])]
     network = opened(b.model(inputs, [networks.floats("y", 2, 4, 16)], ir_version=10))
     path = tmp_path / "typed.onnx"
-    _, lines = write_typed(network, PrecisionConfig.uniform(Precision.INT8, other=other), {"x": 3.0}, path)
+    _, lines = write_typed_network(network, PrecisionConfig.from_precision(Precision.INT8, other_precision=other),
+                                   {"x": 3.0}, path)
     assert not any("session.disable_quant_qdq" in line for line in lines)
     feeds = {info.name: np.ones(info.shape, np.float32) for info in network.inputs}
     assert run(path, feeds)[0].shape == (2, 4, 16)
@@ -345,6 +346,7 @@ def test_a_relu_that_onnx_runtime_drops_before_fp8_is_said(precision, other, war
     y = b.node("Relu", [b.gemm("x", (16, 16), "/first")], "/relu")
     b.gemm(y, (16, 16), "/second", output="y")
     network = opened(b.model([networks.floats("x", 4, 16)], [networks.floats("y", 4, 16)]))
-    ranges = dict.fromkeys(network.activations, 1.0)
-    note = loading_note(lower_typed(network, PrecisionConfig.uniform(precision, other), ranges).model)
+    ranges = dict.fromkeys(network.calibrated_tensors, 1.0)
+    note = onnxruntime_loading_note(
+        lower_to_typed_network(network, PrecisionConfig.from_precision(precision, other), ranges).model)
     assert ("drops a Relu" in note) is warned

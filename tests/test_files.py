@@ -18,9 +18,9 @@ import pytest
 
 from trt_tui.errors import InputError
 from trt_tui.files import reading as files
-from trt_tui.files.folders import make_private, new_folder
-from trt_tui.files.scratch import STALE_S, clear_scratch, scratch_folder
-from trt_tui.files.writing import atomic, write_atomic
+from trt_tui.files.folders import fill_folder_atomically, make_private_folder
+from trt_tui.files.scratch import STALE_S, create_scratch_folder, remove_unused_scratch_folders
+from trt_tui.files.writing import open_atomic_writer, write_file_atomically
 
 
 @pytest.fixture
@@ -30,10 +30,10 @@ def scratch(tmp_path, monkeypatch):
 
 
 def test_a_scratch_folder_is_gone_after_its_block(scratch):
-    with scratch_folder() as folder:
+    with create_scratch_folder() as folder:
         (folder / "network.onnx").write_bytes(b"")
         assert folder.parent == scratch
-        clear_scratch()
+        remove_unused_scratch_folders()
         assert folder.is_dir(), "its process lives"
     assert not list(scratch.iterdir())
 
@@ -41,9 +41,9 @@ def test_a_scratch_folder_is_gone_after_its_block(scratch):
 KILLED = """
 import os, signal
 from pathlib import Path
-from trt_tui.files.writing import atomic
-from trt_tui.files.scratch import scratch_folder
-with scratch_folder() as folder, atomic(Path(folder.parent) / "out.json") as stream:
+from trt_tui.files.writing import open_atomic_writer
+from trt_tui.files.scratch import create_scratch_folder
+with create_scratch_folder() as folder, open_atomic_writer(Path(folder.parent) / "out.json") as stream:
     (folder / "network.onnx").write_bytes(b"x")
     stream.write(b"x")
     os.kill(os.getpid(), signal.SIGKILL)
@@ -56,10 +56,10 @@ def test_a_folder_that_a_killed_process_was_filling_goes_with_the_next(tmp_path)
         folder.mkdir()
     (left / "network.onnx").write_text("half")
     os.utime(left, (time.time() - 2 * STALE_S,) * 2)
-    with new_folder(tmp_path / "out") as made:
+    with fill_folder_atomically(tmp_path / "out") as made:
         assert not left.exists() and other.exists() and made.parent == tmp_path
         os.utime(made, (time.time() - 2 * STALE_S,) * 2)
-        with new_folder(tmp_path / "out"):
+        with fill_folder_atomically(tmp_path / "out"):
             assert made.exists(), "another process is still filling it"
         (tmp_path / "out").rmdir()
     assert (tmp_path / "out").is_dir() and not made.exists()
@@ -72,24 +72,24 @@ def test_what_killed_processes_left_is_cleared(scratch):
     others = [scratch / "trt-tui-benchmarks", scratch / "trt-tui-engines-1", scratch / "trt-tui-1-x"]
     for other in others:
         other.mkdir()
-    clear_scratch()
+    remove_unused_scratch_folders()
     assert sorted(scratch.iterdir()) == sorted([*others, temporary])
-    write_atomic(scratch / "out.json", "new")
+    write_file_atomically(scratch / "out.json", "new")
     assert temporary.exists(), "another program may be writing it"
     for left in (temporary, others[2]):
         os.utime(left, (0, 0))
-    write_atomic(scratch / "out.json", "newer")
-    clear_scratch()
+    write_file_atomically(scratch / "out.json", "newer")
+    remove_unused_scratch_folders()
     assert sorted(scratch.iterdir()) == sorted([*others[:2], scratch / "out.json"])
     assert STALE_S > 600
 
 
 def test_a_scratch_folder_of_another_container_is_left_alone(scratch):
     """Its process has an id that is nobody's here."""
-    with scratch_folder() as folder:
+    with create_scratch_folder() as folder:
         renamed = folder.with_name("trt-tui-4194999-abc")
         folder.rename(renamed)
-        clear_scratch()
+        remove_unused_scratch_folders()
         assert renamed.is_dir()
 
 
@@ -103,18 +103,18 @@ def test_a_scratch_folder_that_a_starting_process_clears_before_it_is_locked_is_
         if len(calls) > 1:
             return real(*arguments, **options)
         if step == "flock":
-            clear_scratch()
+            remove_unused_scratch_folders()
             return real(*arguments, **options)
         result = real(*arguments, **options)
         for folder in scratch.iterdir() if step == "mkdtemp" else ():
             os.utime(folder, (0, 0))
-        clear_scratch()
+        remove_unused_scratch_folders()
         return result
 
     monkeypatch.setattr(owner, name, cleared_between)
-    with scratch_folder() as folder:
+    with create_scratch_folder() as folder:
         (folder / "network.onnx").write_bytes(b"x")
-        clear_scratch()
+        remove_unused_scratch_folders()
         assert (folder / "network.onnx").read_bytes() == b"x"
     assert len(calls) > 1 and not list(scratch.iterdir())
 
@@ -147,7 +147,7 @@ def waits(lock, kind):
         input()
     return real(lock, kind)
 fcntl.flock = waits
-with scratch.scratch_folder() as folder:
+with scratch.create_scratch_folder() as folder:
     print(folder, flush=True)
     import sys
     sys.stdin.read()
@@ -159,9 +159,9 @@ def test_no_place_for_a_scratch_folder_is_said_and_the_others_are_still_cleared(
     monkeypatch.setattr(tempfile, "tempdir", None if none else str(tmp_path / "gone"))
     if none:
         monkeypatch.setattr(tempfile, "_get_default_tempdir", Mock(side_effect=FileNotFoundError(2, "No usable one")))
-    with pytest.raises(InputError, match="no temporary folder can be made"), scratch_folder():
+    with pytest.raises(InputError, match="no temporary folder can be made"), create_scratch_folder():
         pass
-    clear_scratch()
+    remove_unused_scratch_folders()
 
 
 def test_a_pipe_stays_a_pipe_and_is_written_to(tmp_path):
@@ -169,9 +169,9 @@ def test_a_pipe_stays_a_pipe_and_is_written_to(tmp_path):
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     try:
-        write_atomic(pipe, "whole")
+        write_file_atomically(pipe, "whole")
         assert os.read(reader, 100) == b"whole"
-        with pytest.raises(RuntimeError), atomic(pipe) as stream:
+        with pytest.raises(RuntimeError), open_atomic_writer(pipe) as stream:
             stream.write(b"half")
             raise RuntimeError
         assert os.read(reader, 100) == b"", "what raises leaves nothing"
@@ -181,30 +181,30 @@ def test_a_pipe_stays_a_pipe_and_is_written_to(tmp_path):
 
 
 def test_a_pipe_without_a_name_is_written_to():
-    process = subprocess.run([sys.executable, "-c", "from trt_tui.files.writing import write_atomic\n"
-                              "write_atomic('/dev/stdout', 'x' * 200_000)"], capture_output=True, check=True)
+    process = subprocess.run([sys.executable, "-c", "from trt_tui.files.writing import write_file_atomically\n"
+                              "write_file_atomically('/dev/stdout', 'x' * 200_000)"], capture_output=True, check=True)
     assert process.stdout == b"x" * 200_000
 
 
 def test_a_pipe_that_nothing_reads_from_is_refused(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(InputError, match="nothing reads from it"):
-        write_atomic(tmp_path / "pipe", b"")
+        write_file_atomically(tmp_path / "pipe", b"")
 
 
 def test_a_device_stays_a_device(tmp_path):
     link = tmp_path / "link.json"
     link.symlink_to("/dev/null")
-    write_atomic(link, b"x" * 3_000_000)
+    write_file_atomically(link, b"x" * 3_000_000)
     assert link.is_symlink() and stat.S_ISCHR(os.stat("/dev/null").st_mode)
     with pytest.raises(InputError, match="cannot be written"):
-        write_atomic("/dev/full", b"x")
+        write_file_atomically("/dev/full", b"x")
     assert stat.S_ISCHR(os.stat("/dev/full").st_mode)
 
 
 def test_what_utf8_cannot_hold_is_written_so_that_json_reads_it(tmp_path):
     name = "broken\udcff"
-    write_atomic(tmp_path / "a.json", json.dumps({"name": name}, ensure_ascii=False))
+    write_file_atomically(tmp_path / "a.json", json.dumps({"name": name}, ensure_ascii=False))
     assert json.loads((tmp_path / "a.json").read_text("utf-8")) == {"name": name}
 
 
@@ -221,7 +221,7 @@ def test_nobody_else_reads_what_is_written_to_a_private_place(tmp_path, before, 
         if before is not None:
             target.write_text("old")
             target.chmod(before)
-        with atomic(target, private=private) as stream:
+        with open_atomic_writer(target, is_private=private) as stream:
             stream.write(b"new")
             (temporary,) = set(tmp_path.iterdir()) - {target}
             assert mode_of(temporary) == (0o644 if before is None and not private else 0o600)
@@ -240,7 +240,7 @@ def test_a_replaced_file_is_not_given_to_another_group(tmp_path, monkeypatch, re
     real, other = os.stat, os.stat(target).st_gid + 1
     monkeypatch.setattr(os, "stat", lambda path, **how: Mock(st_mode=real(path).st_mode, st_gid=other)
                         if Path(path) == target else real(path, **how))
-    write_atomic(target, "new")
+    write_file_atomically(target, "new")
     monkeypatch.undo()
     assert chown.call_args.args[1:] == (-1, other) and mode_of(target) == mode
 
@@ -251,7 +251,7 @@ def test_a_folder_that_takes_the_place_of_an_empty_one_has_its_permissions(tmp_p
     try:
         if before is not None:
             place.mkdir(before)
-        with new_folder(place) as folder:
+        with fill_folder_atomically(place) as folder:
             assert mode_of(folder) == 0o700
     finally:
         os.umask(umask)
@@ -260,13 +260,13 @@ def test_a_folder_that_takes_the_place_of_an_empty_one_has_its_permissions(tmp_p
 
 def test_a_private_folder_is_made_with_its_parents_and_leaves_others_alone(tmp_path):
     (tmp_path / "state").mkdir(0o755)
-    make_private(tmp_path / "state" / "trt-tui" / "logs")
-    make_private(tmp_path / "state")
+    make_private_folder(tmp_path / "state" / "trt-tui" / "logs")
+    make_private_folder(tmp_path / "state")
     assert [mode_of(tmp_path / name) for name in ("state", "state/trt-tui", "state/trt-tui/logs")] == [
         0o755, 0o700, 0o700]
 
 
-@pytest.mark.parametrize("read", [files.read_bytes, files.read_text, files.open_regular, files.regular])
+@pytest.mark.parametrize("read", [files.read_bytes, files.read_text, files.open_regular_file, files.check_regular_file])
 def test_only_regular_files_are_read(tmp_path, read):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "zero").symlink_to("/dev/zero")

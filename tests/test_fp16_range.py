@@ -16,12 +16,12 @@ from tests.driven import DrivenWorker
 from tests.networks import Builder, floats
 from trt_tui.core.data.samples import load_samples
 from trt_tui.core.measure.analysis import Analysis
-from trt_tui.core.measure.comparison import Errors, OutputErrors, Verdict
-from trt_tui.core.measure.fp16_range import RangeState, find_large_values
-from trt_tui.core.measure.judge import judged_outputs
-from trt_tui.core.measure.layers import measure_layers
+from trt_tui.core.measure.fp16_range import Fp16RangeState, find_fp16_overflows
+from trt_tui.core.measure.group_errors import measure_group_errors
+from trt_tui.core.measure.judged_outputs import select_judged_outputs
+from trt_tui.core.measure.results import Accuracy, ErrorMetrics, OutputErrors
 from trt_tui.core.measure.target import parse_target
-from trt_tui.core.measure.target_result import Outcome, judge_accuracy
+from trt_tui.core.measure.target_outcome import Outcome, judge_accuracy
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.jobs import events as ev
@@ -30,7 +30,7 @@ from trt_tui.jobs import store as store_module
 from trt_tui.options import Options
 
 FP32, FP16, INT8 = Precision.FP32, Precision.FP16, Precision.INT8
-ALL_FP16 = PrecisionConfig.uniform(FP16)
+ALL_FP16 = PrecisionConfig.from_precision(FP16)
 RANDOM = {"deadline": None, "derandomize": True, "suppress_health_check": [HealthCheck.function_scoped_fixture]}
 
 
@@ -41,19 +41,19 @@ def analysed(opened, backend, tmp_path):
         network = opened(model)
         np.savez(tmp_path / "data.npz", **data)
         samples = load_samples(tmp_path / "data.npz", network.inputs, batch=len(next(iter(data.values()))))
-        return Analysis(network, backend, samples, judged_outputs(network))
+        return Analysis(network, backend, samples, select_judged_outputs(network))
 
     return analyse
 
 
 def accuracy_of(analysis: Analysis, config: PrecisionConfig, ranges=None):
-    return [*analysis.verdict(config, ranges or {})][-1].value
+    return [*analysis.measure_accuracy(config, ranges or {})][-1].value
 
 
-def states_of(analysis: Analysis, config: PrecisionConfig) -> dict[str, RangeState]:
+def states_of(analysis: Analysis, config: PrecisionConfig) -> dict[str, Fp16RangeState]:
     for _ in analysis.measure_magnitudes():
         pass
-    found = find_large_values(analysis.network, config, analysis.magnitudes())
+    found = find_fp16_overflows(analysis.network, config, analysis.get_magnitudes())
     return {name: value.state for name, value in found.items()}
 
 
@@ -87,30 +87,30 @@ def test_a_product_beyond_fp16_that_is_scaled_back_is_not_hidden(analysed, backe
     model, x = product(behind, operator=operator), positive()
     with analysed(model, x=x) as analysis:
         accuracy = accuracy_of(analysis, ALL_FP16)
-        assert accuracy.bad and judge_accuracy([parse_target("sqnr>=20")], accuracy).outcome is Outcome.FAIL
+        assert accuracy.nonfinite_count and judge_accuracy([parse_target("sqnr>=20")], accuracy).outcome is Outcome.FAIL
         network = analysis.network
         typed = lowered.typed_values(backend, network, ALL_FP16, {}, {"x": x})["y"]
         for data in (False, True):
             gated = lowered.gated_values(backend, network, ALL_FP16, {}, {"x": x}, data=data, fp16_sums=True)
-            np.testing.assert_array_equal(np.isfinite(gated[network.groups[-1].tail]), np.isfinite(typed))
+            np.testing.assert_array_equal(np.isfinite(gated[network.groups[-1].final_tensor]), np.isfinite(typed))
         assert not np.isfinite(typed).all()
 
 
 def test_the_rows_that_overflow_and_may_overflow_are_told_apart(analysed):
     with analysed(product(("Mul", 1e-3)), x=positive()) as analysis:
-        assert states_of(analysis, ALL_FP16) == {"/product/MatMul": RangeState.MAY_OVERFLOW}
-        assert states_of(analysis, PrecisionConfig.uniform(FP32)) == {}
-        errors = [*measure_layers(analysis, {"fp16": ALL_FP16}, {})][-1].value["fp16"]["/product/MatMul"]
+        assert states_of(analysis, ALL_FP16) == {"/product/MatMul": Fp16RangeState.MAY_OVERFLOW}
+        assert states_of(analysis, PrecisionConfig.from_precision(FP32)) == {}
+        errors = [*measure_group_errors(analysis, {"fp16": ALL_FP16}, {})][-1].value["fp16"]["/product/MatMul"]
         assert errors.fp16_state == "may overflow" and "may overflow" not in accuracy_kinds(analysis, FP32)
     with analysed(product(), x=positive()) as analysis:
-        assert states_of(analysis, ALL_FP16) == {"/product/MatMul": RangeState.OVERFLOWS}
+        assert states_of(analysis, ALL_FP16) == {"/product/MatMul": Fp16RangeState.OVERFLOWS}
     with analysed(product(scale=20), x=positive()) as analysis:
         assert states_of(analysis, ALL_FP16) == {} and accuracy_kinds(analysis, FP16) == set()
 
 
 def accuracy_kinds(analysis: Analysis, precision: Precision) -> set[str]:
     """The caveats of a uniform config that speak of FP16's range."""
-    caveats = accuracy_of(analysis, PrecisionConfig.uniform(precision)).caveats
+    caveats = accuracy_of(analysis, PrecisionConfig.from_precision(precision)).caveats
     return {caveat.kind for caveat in caveats if "overflow" in caveat.kind}
 
 
@@ -123,9 +123,9 @@ def test_partial_sums_that_cancel_make_a_pass_uncertain(analysed):
     with analysed(b.model([floats("x", "batch", 128)], [floats("y", "batch", 16)]), x=x) as analysis:
         accuracy = accuracy_of(analysis, ALL_FP16)
         [caveat] = [caveat for caveat in accuracy.caveats if caveat.kind == "may overflow"]
-        assert not accuracy.bad and "partial sums of MatMul /product/MatMul" in caveat.text
+        assert not accuracy.nonfinite_count and "partial sums of MatMul /product/MatMul" in caveat.text
         assert judge_accuracy([parse_target("sqnr>=20")], accuracy).outcome is Outcome.UNCERTAIN_PASS
-        kept = ALL_FP16.with_groups([analysis.network.groups[0]], Precision.FP16_SUMS_FP32)
+        kept = ALL_FP16.with_group_precision([analysis.network.groups[0]], Precision.FP16_ACC_FP32)
         assert states_of(analysis, kept) == {}
 
 
@@ -136,16 +136,16 @@ def test_an_input_or_constant_beyond_fp16_overflows(analysed):
     model = b.model([floats("x", "batch", 16)], [floats("y", "batch", 16)])
     with analysed(model, x=positive(8, 16)) as analysis:
         first = analysis.network.groups[0]
-        assert states_of(analysis, ALL_FP16)[first.name] is RangeState.OVERFLOWS
+        assert states_of(analysis, ALL_FP16)[first.name] is Fp16RangeState.OVERFLOWS
         assert judge_accuracy([parse_target("sqnr>=20")], accuracy_of(analysis, ALL_FP16)).outcome is Outcome.FAIL
     b = Builder(0)
     up = b.node("MatMul", ["x", b.weight("v", np.eye(16, dtype=np.float32) * 1e5)], "/up")
     b.node("MatMul", [up, b.weight("w", np.eye(16, dtype=np.float32) * 1e-5)], "/down", output="y")
     with analysed(b.model([floats("x", "batch", 16)], [floats("y", "batch", 16)]), x=positive(8, 16)) as analysis:
-        raised = ALL_FP16.with_groups([analysis.network.group("/up/MatMul")], FP32)
-        assert states_of(analysis, raised) == {"/down/MatMul": RangeState.OVERFLOWS}  # its input is rounded
-        assert accuracy_of(analysis, raised).bad
-        both = raised.with_groups([analysis.network.group("/down/MatMul")], FP32)
+        raised = ALL_FP16.with_group_precision([analysis.network.get_group("/up/MatMul")], FP32)
+        assert states_of(analysis, raised) == {"/down/MatMul": Fp16RangeState.OVERFLOWS}  # its input is rounded
+        assert accuracy_of(analysis, raised).nonfinite_count
+        both = raised.with_group_precision([analysis.network.get_group("/down/MatMul")], FP32)
         assert states_of(analysis, both) == {}
 
 
@@ -156,7 +156,7 @@ def test_a_mask_is_no_overflow(analysed):
     masked = b.node("Add", [scores, b.weight("mask", mask)], "/mask")
     b.node("Softmax", [masked], "/softmax", output="y")
     with analysed(b.model([floats("x", 16, 16)], [floats("y", 16, 16)]), x=positive(16, 16)) as analysis:
-        assert states_of(analysis, ALL_FP16) == {} and not accuracy_of(analysis, ALL_FP16).bad
+        assert states_of(analysis, ALL_FP16) == {} and not accuracy_of(analysis, ALL_FP16).nonfinite_count
 
 
 def test_the_normaliser_of_a_long_softmax_may_overflow(analysed):
@@ -164,7 +164,7 @@ def test_the_normaliser_of_a_long_softmax_may_overflow(analysed):
     b.node("Softmax", ["x"], "/softmax", output="y")
     model = b.model([floats("x", "batch", 70000)], [floats("y", "batch", 70000)])
     with analysed(model, x=np.ones((2, 70000), np.float32)) as analysis:
-        assert states_of(analysis, ALL_FP16) == {"/softmax/Softmax": RangeState.MAY_OVERFLOW}
+        assert states_of(analysis, ALL_FP16) == {"/softmax/Softmax": Fp16RangeState.MAY_OVERFLOW}
     peaked = np.zeros((2, 70000), np.float32)
     peaked[:, 0] = 20
     with analysed(model, x=peaked) as analysis:
@@ -172,8 +172,8 @@ def test_the_normaliser_of_a_long_softmax_may_overflow(analysed):
 
 
 @pytest.mark.parametrize(("operator", "shift", "state"), [
-    ("LogSoftmax", 0.0, RangeState.MAY_OVERFLOW), ("ReduceLogSumExp", 8.0, RangeState.MAY_OVERFLOW),
-    ("ReduceLogSumExp", 0.0, None), ("ReduceLogSumExp", -30.0, RangeState.MAY_OVERFLOW)])
+    ("LogSoftmax", 0.0, Fp16RangeState.MAY_OVERFLOW), ("ReduceLogSumExp", 8.0, Fp16RangeState.MAY_OVERFLOW),
+    ("ReduceLogSumExp", 0.0, None), ("ReduceLogSumExp", -30.0, Fp16RangeState.MAY_OVERFLOW)])
 def test_a_logarithm_behind_what_fp16_cannot_hold_makes_a_pass_uncertain(analysed, operator, shift, state):
     """TensorRT makes a Log behind a Softmax, or a sum of exponentials, of one operator."""
     b = Builder(0)
@@ -206,7 +206,7 @@ def test_partial_sums_of_an_einsum_that_cancel_make_a_pass_uncertain(analysed, e
         if first == "z":
             data["z"] = np.tile(weight[:, 0], (32, 1))
         with analysed(model, **data) as analysis:
-            assert states_of(analysis, ALL_FP16) == ({} if safe else {"/product/Einsum": RangeState.MAY_OVERFLOW})
+            assert states_of(analysis, ALL_FP16) == ({} if safe else {"/product/Einsum": Fp16RangeState.MAY_OVERFLOW})
 
 
 def test_a_quantized_weight_beyond_fp16_makes_a_pass_uncertain(analysed):
@@ -218,11 +218,11 @@ def test_a_quantized_weight_beyond_fp16_makes_a_pass_uncertain(analysed):
     b.node("Relu", [y], "/relu", output="y")
     x = positive(32, 16)
     x[:, 0] *= 1e-3
-    int8 = PrecisionConfig.uniform(INT8)
+    int8 = PrecisionConfig.from_precision(INT8)
     with analysed(b.model([floats("x", "batch", 16)], [floats("y", "batch", 16)]), x=x) as analysis:
         first = analysis.network.groups[0]
-        assert states_of(analysis, int8)[first.name] is RangeState.MAY_OVERFLOW
-        assert states_of(analysis, PrecisionConfig.uniform(INT8, FP32)) == {}
+        assert states_of(analysis, int8)[first.name] is Fp16RangeState.MAY_OVERFLOW
+        assert states_of(analysis, PrecisionConfig.from_precision(INT8, FP32)) == {}
 
 
 def test_a_range_that_was_not_checked_makes_a_pass_uncertain(analysed, monkeypatch):
@@ -241,22 +241,22 @@ def test_values_that_an_earlier_version_stored_are_measured_again(tmp_path, monk
     onnx.save(product(("Mul", 1e-3)), tmp_path / "scaled.onnx")
     np.savez(tmp_path / "x.npz", x=positive(16))
     options = Options(str(tmp_path / "scaled.onnx"), str(tmp_path / "x.npz"), batch=8, whatif_samples=0)
-    stale = Verdict({"y": OutputErrors(Errors(sqnr_db=99.0))}, samples=16, total=16)
+    stale = Accuracy({"y": OutputErrors(ErrorMetrics(sqnr_db=99.0))}, samples=16, total=16)
 
-    def measure(version: int | None) -> Verdict:
+    def measure(version: int | None) -> Accuracy:
         """Asks a worker that stores and reads under a version for a config whose stale verdict an earlier one left."""
         worker = DrivenWorker(tmp_path)
-        worker.answer(rq.Open(options))
+        worker.answer(rq.OpenNetwork(options))
         with monkeypatch.context() as patched:
-            patched.setattr(store_module, "ARITHMETIC", EARLIER_ARITHMETIC)
-            worker.store.keep(worker.workspace, "verdict", ALL_FP16, stale)
+            patched.setattr(store_module, "ARITHMETIC_VERSION", EARLIER_ARITHMETIC)
+            worker.store.save_result(worker.workspace, "verdict", ALL_FP16, stale)
             if version is None:
                 patched.undo()
-            events = worker.answer(rq.WhatIf(ALL_FP16))
-        return [event for event in events if isinstance(event, ev.VerdictMeasured)][-1].verdict
+            events = worker.answer(rq.MeasureWhatIf(ALL_FP16))
+        return [event for event in events if isinstance(event, ev.AccuracyMeasured)][-1].accuracy
 
     assert measure(EARLIER_ARITHMETIC) == stale  # so the test plants what that version would serve
-    assert measure(None).bad
+    assert measure(None).nonfinite_count
 
 
 # -- random networks against oracles ---------------------------------------------------------------------------------

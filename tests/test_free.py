@@ -9,27 +9,32 @@ import pytest
 from tests import lowered, rtx
 from tests.networks import Builder, floats
 from tests.refusals import refused
-from trt_tui.core.calibration.calibrate import calibrate
+from trt_tui.core.calibration.calibration import calibrate
 from trt_tui.core.data.samples import load_samples
-from trt_tui.core.lowering.applied import applied
-from trt_tui.core.lowering.rules import Offer
-from trt_tui.core.lowering.told import lower_told
-from trt_tui.core.lowering.typed import lower_typed
-from trt_tui.core.lowering.weak import lower_weak
-from trt_tui.core.measure import free
+from trt_tui.core.lowering.explicit_quantization import lower_to_explicit_quantization
+from trt_tui.core.lowering.implicit_quantization import lower_to_implicit_quantization
+from trt_tui.core.lowering.network_rewrite import rewrite_network_for_config
+from trt_tui.core.lowering.rulebook import GatedFeatures
+from trt_tui.core.lowering.typed_network import lower_to_typed_network
+from trt_tui.core.measure import zero_cost_moves
 from trt_tui.core.measure.analysis import Analysis
-from trt_tui.core.measure.comparison import Measured
-from trt_tui.core.measure.fp16_range import headroom_text
-from trt_tui.core.measure.judge import judged_outputs
-from trt_tui.core.measure.layers import measure_layers
-from trt_tui.core.measure.record import run_record
-from trt_tui.core.moves.bias_correction import BiasCorrection
+from trt_tui.core.measure.fp16_range import fp16_headroom_text
+from trt_tui.core.measure.group_errors import measure_group_errors
+from trt_tui.core.measure.json_record import config_results_record
+from trt_tui.core.measure.judged_outputs import select_judged_outputs
+from trt_tui.core.measure.results import ConfigResults
+from trt_tui.core.moves.bias_correction_move import BiasCorrectionMove
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.file import config_text, read_config
-from trt_tui.core.moves.offers import made, no_correction, no_rewrite, no_smoothing
-from trt_tui.core.moves.rewrite import Rewrite
-from trt_tui.core.moves.smooth import Smooth
-from trt_tui.core.moves.vectors import packed, unpacked
+from trt_tui.core.moves.config_file import config_text, read_config
+from trt_tui.core.moves.rewrite_move import RewriteMove
+from trt_tui.core.moves.smoothquant_move import SmoothQuantMove
+from trt_tui.core.moves.vectors import decode_vector, encode_vector
+from trt_tui.core.moves.zero_cost_checks import (
+    bias_correction_refusal_reason,
+    list_zero_cost_moves,
+    rewrite_refusal_reason,
+    smoothquant_refusal_reason,
+)
 from trt_tui.core.precision import Precision
 
 FP32, FP16, INT8 = Precision.FP32, Precision.FP16, Precision.INT8
@@ -39,7 +44,9 @@ EVERY = ("rewrite", "smooth", "bias")
 
 def norm(b, x, scope, *, mean=True, square="Pow", division="Div", axes=(-1,), gains=None, affine=True, epsilon=1e-6):
     """A decomposed LayerNorm, or RMSNorm without a mean."""
-    add = lambda operator, inputs, name, **attributes: b.node(operator, inputs, f"{scope}/{name}", **attributes)  # noqa: E731
+    def add(operator, inputs, name, **attributes):
+        return b.node(operator, inputs, f"{scope}/{name}", **attributes)
+
     if mean:
         x = add("Sub", [x, add("ReduceMean", [x], "mean", axes=list(axes))], "centred")
     two = b.weight(f"{scope}.two", np.array(2, np.float32))
@@ -81,20 +88,22 @@ def prepared(model, opened, backend):
     values = np.random.default_rng(3).standard_normal((8, 6, CHANNELS)).astype(np.float32)
     np.savez(network.path.with_name("x.npz"), x=values)
     data = load_samples(network.path.with_name("x.npz"), network.inputs)
-    return network, data, calibrate(network.model, network.activations, data, backend).ranges
+    return network, data, calibrate(network.model, network.calibrated_tensors, data, backend).ranges
 
 
 def with_everything(network, config, ranges, data, backend, kinds):
     """A config with all moves of some kinds that the network takes."""
     groups = network.groups
     if "rewrite" in kinds:
-        config = config.with_moves(free.rewrites(network, groups))
+        config = config.with_moves(zero_cost_moves.propose_normalisation_rewrites(network, groups))
     if "smooth" in kinds:
-        norms = [name for name, one in network.free.norms.items() if not one.no_smooth]
-        config = free.with_smoothings(config, network, free.smoothings(network, norms, data, backend))
+        norms = [name for name, one in network.zero_cost_support.norms.items() if not one.no_smoothquant_reason]
+        config = zero_cost_moves.add_smoothquant_moves(
+            config, network, zero_cost_moves.measure_smoothquant_moves(network, norms, data, backend))
     if "bias" in kinds:
-        able = [group for group in groups if not no_correction(network, group, config)]
-        config = config.with_moves(free.corrections(network, config, ranges, able, data, backend))
+        able = [group for group in groups if not bias_correction_refusal_reason(network, group, config)]
+        config = config.with_moves(
+            zero_cost_moves.measure_bias_corrections(network, config, ranges, able, data, backend))
     return config
 
 
@@ -109,10 +118,11 @@ def with_everything(network, config, ranges, data, backend, kinds):
 ])
 def test_normalisations_are_found_in_each_spelling(form, operator, refused, opened):
     network = opened(transformer(**form))
-    (name, found), = network.free.norms.items()
-    assert found.operator == operator and refused in found.no_rewrite and bool(refused) == bool(found.no_rewrite)
+    (name, found), = network.zero_cost_support.norms.items()
+    assert found.operator == operator and refused in found.no_rewrite_reason and bool(refused) == bool(
+        found.no_rewrite_reason)
     assert found.epsilon == pytest.approx(1e-5 if form.get("operator") else 1e-6)
-    assert (no_rewrite(network, network.group(name)) == "") is (not refused)
+    assert (rewrite_refusal_reason(network, network.get_group(name)) == "") is (not refused)
 
 
 @pytest.mark.parametrize(("form", "why"), [
@@ -123,8 +133,8 @@ def test_normalisations_are_found_in_each_spelling(form, operator, refused, open
 ])
 def test_channels_that_something_else_reads_are_not_scaled(form, why, opened):
     network = opened(transformer(**form))
-    (found,) = network.free.norms.values()
-    assert found.no_smooth and why in found.no_smooth and not found.reads
+    (found,) = network.zero_cost_support.norms.values()
+    assert found.no_smoothquant_reason and why in found.no_smoothquant_reason and not found.consumers
 
 
 @pytest.mark.onnxruntime("1.31")
@@ -137,17 +147,20 @@ def test_channels_that_something_else_reads_are_not_scaled(form, why, opened):
 def test_typed_and_gated_networks_do_the_same_arithmetic(form, quantized, other, kinds, opened, backend):
     network, data, ranges = prepared(transformer(**form), opened, backend)
     config = with_everything(network, PrecisionConfig(quantized, other), ranges, data, backend, kinds)
-    feeds = data.feed(0)
+    feeds = data.read_feed(0)
     plain = lowered.inner_values(backend, network, feeds)
     typed = lowered.typed_values(backend, network, config, ranges, feeds)
-    for name, move in config.of(Smooth).items():  # the simulation yields the network's own units
-        typed |= {tensor: typed[tensor] * unpacked(move.factors) for tensor in network.free.norms[name].scaled
-                  if tensor in typed}
+    for name, move in config.get_moves(SmoothQuantMove).items():  # the simulation yields the network's own units
+        typed |= {
+            tensor: typed[tensor] * decode_vector(move.factors)
+            for tensor in network.zero_cost_support.norms[name].scaled_tensors
+            if tensor in typed
+        }
     gated = lowered.gated_values(backend, network, config, ranges, feeds)
     assert lowered.difference(network, plain, typed, gated) is None
     as_data = lowered.gated_values(backend, network, config, ranges, feeds, data=True)
     assert lowered.difference(network, plain, gated, as_data) is None
-    exact = config.with_groups(network.groups, FP32)
+    exact = config.with_group_precision(network.groups, FP32)
     for values in (lowered.typed_values, lowered.gated_values):
         found = values(backend, network, exact, ranges, feeds)
         for info in network.outputs:
@@ -157,20 +170,20 @@ def test_typed_and_gated_networks_do_the_same_arithmetic(form, quantized, other,
 def test_errors_at_scaled_channels_are_taken_in_the_networks_units(opened, backend):
     network, data, ranges = prepared(transformer(operator=True), opened, backend)
     config = with_everything(network, PrecisionConfig(INT8, FP16), ranges, data, backend, ["smooth"])
-    config = config.with_groups([group for group in network.groups if not group.quantizable], FP16)
-    analysis = Analysis(network, backend, data, judged_outputs(network))
+    config = config.with_group_precision([group for group in network.groups if not group.is_quantizable], FP16)
+    analysis = Analysis(network, backend, data, select_judged_outputs(network))
     with analysis:
-        *_, last = measure_layers(analysis, {"config": config}, ranges)
+        *_, last = measure_group_errors(analysis, {"config": config}, ranges)
     for name, errors in last.value["config"].items():
         assert errors.isolated.sqnr_db > (50 if name == "/norm/LayerNormalization" else 25), name
 
 
 def test_a_graph_that_offers_them_gives_a_plain_config_the_same(opened, backend):
     network, data, ranges = prepared(transformer(), opened, backend)
-    for config in (PrecisionConfig(INT8, FP16), PrecisionConfig.uniform(FP16)):
-        plain = lowered.gated_values(backend, network, config, ranges, data.feed(0))
-        more = replace(Offer.needed(network, config), constants=True, operators=True)
-        offered = lowered.gated_values(backend, network, config, ranges, data.feed(0), more)
+    for config in (PrecisionConfig(INT8, FP16), PrecisionConfig.from_precision(FP16)):
+        plain = lowered.gated_values(backend, network, config, ranges, data.read_feed(0))
+        more = replace(GatedFeatures.from_config(network, config), editable_constants=True, norm_operators=True)
+        offered = lowered.gated_values(backend, network, config, ranges, data.read_feed(0), more)
         for name, array in plain.items():
             np.testing.assert_array_equal(offered[name], array)
 
@@ -179,11 +192,12 @@ def test_a_graph_that_offers_them_gives_a_plain_config_the_same(opened, backend)
 def test_what_overflows_taken_apart_is_finite_as_the_operator(mean, opened, backend):
     """FP16 ends at 65504, which squares reach from 256 up."""
     network, data, ranges = prepared(transformer(scale=400.0, mean=mean), opened, backend)
-    config = PrecisionConfig.uniform(FP16)
-    exact = lowered.gated_values(backend, network, config.with_groups(network.groups, FP32), ranges, data.feed(0))
-    apart = lowered.gated_values(backend, network, config, ranges, data.feed(0))
-    config = config.with_moves(free.rewrites(network, network.groups))
-    whole = lowered.gated_values(backend, network, config, ranges, data.feed(0))
+    config = PrecisionConfig.from_precision(FP16)
+    exact = lowered.gated_values(backend, network, config.with_group_precision(network.groups, FP32), ranges,
+                                 data.read_feed(0))
+    apart = lowered.gated_values(backend, network, config, ranges, data.read_feed(0))
+    config = config.with_moves(zero_cost_moves.propose_normalisation_rewrites(network, network.groups))
+    whole = lowered.gated_values(backend, network, config, ranges, data.read_feed(0))
     for info in network.outputs:
         lost, kept = (lowered.sqnr(exact[info.name], values[info.name]) for values in (apart, whole))
         assert not lost > 20 and kept > 50
@@ -191,17 +205,18 @@ def test_what_overflows_taken_apart_is_finite_as_the_operator(mean, opened, back
 
 def test_an_epsilon_that_fp16_rounds_to_zero_is_raised_and_said(opened, backend):
     network, data, ranges = prepared(transformer(epsilon=1e-12), opened, backend)
-    config, feeds = PrecisionConfig.uniform(FP16), {"x": np.zeros((2, 6, CHANNELS), np.float32)}
-    assert network.epsilons == {"/norm.eps"} and not opened(transformer()).epsilons
-    alone = config.with_groups(network.groups, FP32).with_groups([network.group("/norm/mean/ReduceMean")], FP16)
+    config, feeds = PrecisionConfig.from_precision(FP16), {"x": np.zeros((2, 6, CHANNELS), np.float32)}
+    assert network.epsilon_constants == {"/norm.eps"} and not opened(transformer()).epsilon_constants
+    alone = config.with_group_precision(network.groups,
+                                        FP32).with_group_precision([network.get_group("/norm/mean/ReduceMean")], FP16)
     plain = lowered.inner_values(backend, network, feeds)
     for one in (config, alone):
         typed = lowered.typed_values(backend, network, one, ranges, feeds)
         gated = lowered.gated_values(backend, network, one, ranges, feeds)
         assert lowered.difference(network, plain, typed, gated) is None
         assert all(np.isfinite(gated[info.name]).all() for info in network.outputs)
-    assert "is 0 in FP16 and is raised to 6e-08" in lower_typed(network, config, ranges).notes[0]
-    said = [headroom_text(network, config, network.group("/norm/mean/ReduceMean"), None, lossy)
+    assert "is 0 in FP16 and is raised to 6e-08" in lower_to_typed_network(network, config, ranges).notes[0]
+    said = [fp16_headroom_text(network, config, network.get_group("/norm/mean/ReduceMean"), None, lossy)
             for lossy in (True, False)]
     assert said[0].startswith("its epsilon 1e-12 is 0 in FP16") and "(9)" in said[0] and said[1] == ""
 
@@ -211,15 +226,18 @@ def test_an_epsilon_that_fp16_rounds_to_zero_is_raised_and_said(opened, backend)
     (400.0, True, ""), (40.0, False, r"FP16 headroom ×\d\.\d: Pow /norm/square/Pow reaches"), (1.0, False, "")])
 def test_what_is_large_inside_a_group_is_named_with_the_free_way_out(scale, rewritten, said, opened, backend):
     network, data, ranges = prepared(transformer(scale=scale), opened, backend)
-    config = PrecisionConfig.uniform(FP16)
-    config = config.with_moves(free.rewrites(network, network.groups)) if rewritten else config
-    with Analysis(network, backend, data, judged_outputs(network)) as analysis:
-        *_, last = measure_layers(analysis, {"config": config}, ranges, isolated=False)
+    config = PrecisionConfig.from_precision(FP16)
+    config = config.with_moves(zero_cost_moves.propose_normalisation_rewrites(network,
+                                                                              network.groups)) if rewritten else config
+    with Analysis(network, backend, data, select_judged_outputs(network)) as analysis:
+        *_, last = measure_group_errors(analysis, {"config": config}, ranges, with_isolated=False)
     errors = last.value["config"]["/norm/mean/ReduceMean"]
     assert re.match(said + ("$" if not said else ""), errors.warning), errors.warning
-    record = run_record(network, Measured(groups=last.value["config"]))["layers"]["/norm/shifted/Add"]["fp16_range"]
-    assert record["headroom"] == pytest.approx(65504 / errors.fp16_largest) and record["at"] == errors.fp16_at
-    assert (errors.fp16_at == "/norm/square/Pow") is (not rewritten)
+    record = config_results_record(
+        network, ConfigResults(group_errors=last.value["config"]))["layers"]["/norm/shifted/Add"]["fp16_range"]
+    assert record["headroom"] == pytest.approx(
+        65504 / errors.fp16_largest) and record["at"] == errors.fp16_largest_layer
+    assert (errors.fp16_largest_layer == "/norm/square/Pow") is (not rewritten)
 
 
 @pytest.mark.parametrize(("padding", "largest"), [(1.0, 40.0), (1e3, 40.0), (1e5, 1e5)])
@@ -233,35 +251,37 @@ def test_padding_counts_in_the_headroom_only_where_it_overflows(padding, largest
     x[:, 2] = padding / 2
     np.savez(tmp_path / "x.npz", x=x, mask=mask)
     data = load_samples(tmp_path / "x.npz", network.inputs)
-    with Analysis(network, backend, data, judged_outputs(network, ["y@mask"], ["mask"])) as analysis:
+    with Analysis(network, backend, data, select_judged_outputs(network, ["y@mask"], ["mask"])) as analysis:
         list(analysis.measure_magnitudes())
-        assert analysis.magnitudes().tensors == {"x": 20.0, "y": largest}
+        assert analysis.get_magnitudes().tensor_magnitudes == {"x": 20.0, "y": largest}
 
 
 def test_scaled_channels_bring_back_what_outliers_take(opened, backend):
     gains = np.ones(CHANNELS, np.float32)
     gains[:2] = 100
     network, data, ranges = prepared(transformer(gains=gains), opened, backend)
-    config, feeds = PrecisionConfig(INT8, FP32), data.feed(0)
-    config = config.with_groups([network.group("/in/MatMul")], FP32)
+    config, feeds = PrecisionConfig(INT8, FP32), data.read_feed(0)
+    config = config.with_group_precision([network.get_group("/in/MatMul")], FP32)
     exact = lowered.inner_values(backend, network, feeds)
     smoothed = with_everything(network, config, ranges, data, backend, ["smooth"])
     before, after = (lowered.gated_values(backend, network, one, ranges, feeds) for one in (config, smoothed))
-    (move,) = smoothed.of(Smooth).values()
-    assert unpacked(move.factors)[:2].min() > 5 * unpacked(move.factors)[2:].max()
-    assert set(move.ranges) == set(network.activations[1:])
+    (move,) = smoothed.get_moves(SmoothQuantMove).values()
+    assert decode_vector(move.factors)[:2].min() > 5 * decode_vector(move.factors)[2:].max()
+    assert set(move.ranges) == set(network.calibrated_tensors[1:])
     for info in network.outputs:
         assert lowered.sqnr(exact[info.name], after[info.name]) > lowered.sqnr(exact[info.name], before[info.name])
 
 
 def test_a_corrected_layer_has_the_mean_of_fp32_on_the_calibrating_samples(opened, backend):
     network, data, ranges = prepared(transformer(operator=True), opened, backend)
-    group = network.group("/in/MatMul")
-    config = PrecisionConfig(INT8, FP32).with_groups(network.groups, FP32).with_groups([group], INT8)
-    corrected = config.with_moves(free.corrections(network, config, ranges, [group], data, backend))
+    group = network.get_group("/in/MatMul")
+    config = PrecisionConfig(INT8, FP32).with_group_precision(network.groups, FP32).with_group_precision([group], INT8)
+    corrected = config.with_moves(
+        zero_cost_moves.measure_bias_corrections(network, config, ranges, [group], data, backend))
     mean = {}
-    for name, one in (("exact", config.with_groups([group], FP32)), ("int8", config), ("corrected", corrected)):
-        runs = [lowered.gated_values(backend, network, one, ranges, data.feed(index))[group.tail]
+    for name, one in (("exact", config.with_group_precision([group],
+                                                            FP32)), ("int8", config), ("corrected", corrected)):
+        runs = [lowered.gated_values(backend, network, one, ranges, data.read_feed(index))[group.final_tensor]
                 for index in range(len(data))]
         mean[name] = np.concatenate(runs).reshape(-1, CHANNELS).mean(axis=0, dtype=np.float64)
     assert np.abs(mean["int8"] - mean["exact"]).max() > 1e-3
@@ -271,25 +291,26 @@ def test_a_corrected_layer_has_the_mean_of_fp32_on_the_calibrating_samples(opene
 def test_releases_that_are_told_get_the_changed_network(opened, backend):
     network, data, ranges = prepared(transformer(), opened, backend)
     config = with_everything(network, PrecisionConfig(INT8, FP16), ranges, data, backend, EVERY)
-    typed, told = lower_told(network, config, ranges)
-    weak = lower_weak(network, config, ranges)
+    typed, told = lower_to_explicit_quantization(network, config, ranges)
+    weak = lower_to_implicit_quantization(network, config, ranges)
     for model, said in ((typed.model, told), (weak.model, weak)):
         nodes = {node.name: node.op_type for node in model.graph}
         assert nodes["/norm/mean/ReduceMean"] == "LayerNormalization" and "Sqrt" not in nodes.values()
         assert set(said.precisions) <= set(nodes) and said.precisions["/norm/mean/ReduceMean"] is FP16
-    assert typed.became["/norm/root/Sqrt"] == "part of the LayerNormalization /norm/mean/ReduceMean"
-    assert weak.ranges["/norm/shifted/Add_output_0"] == config.of(Smooth)["/norm/mean/ReduceMean"].ranges[
-        "/norm/shifted/Add_output_0"]
+    assert typed.layer_changes["/norm/root/Sqrt"] == "part of the LayerNormalization /norm/mean/ReduceMean"
+    assert weak.ranges["/norm/shifted/Add_output_0"] == config.get_moves(
+        SmoothQuantMove)["/norm/mean/ReduceMean"].ranges["/norm/shifted/Add_output_0"]
 
 
 def test_weights_that_nothing_changes_stay_the_networks_own(opened, backend):
     network, data, ranges = prepared(transformer(), opened, backend)
     config = with_everything(network, PrecisionConfig(INT8, FP32), ranges, data, backend, ["smooth"])
-    mine, base = applied(network, config).network.model.graph.initializers, network.model.graph.initializers
+    mine, base = rewrite_network_for_config(network,
+                                            config).network.model.graph.initializers, network.model.graph.initializers
     shared = {name for name in mine if name in base and mine[name].const_value is base[name].const_value}
     assert {"in.weight", "in.bias", "gemm.bias"} <= shared and set(mine) - shared == {
         f"{name}__folded" for name in ("/norm.scale", "/norm.bias", "gemm.weight", "matmul.weight")}
-    assert applied(network, PrecisionConfig()).network is network
+    assert rewrite_network_for_config(network, PrecisionConfig()).network is network
 
 
 def test_they_go_through_the_file_and_away_with_other_weights(opened, backend, tmp_path):
@@ -297,32 +318,32 @@ def test_they_go_through_the_file_and_away_with_other_weights(opened, backend, t
     config = with_everything(network, PrecisionConfig(INT8, FP16), ranges, data, backend, EVERY)
     (tmp_path / "precision.json").write_text(config_text(network, config, sha256="of these"))
     read = read_config(tmp_path / "precision.json", network, sha256="of these")
-    assert read.config == config and not read.stale_ranges and len(config.of(BiasCorrection)) == 2
+    assert read.config == config and not read.has_stale_ranges and len(config.get_moves(BiasCorrectionMove)) == 2
     other = read_config(tmp_path / "precision.json", network, sha256="of others")
     assert {kind for kind, _ in other.config.moves} == {"rewrite"} and "factors and shifts" in other.warnings[0]
     for group in network.groups:
-        kinds = [kind for kind, _ in made(network, config, group)]
-        assert kinds == {"/norm/mean/ReduceMean": [Rewrite, Smooth], "/in/MatMul": [BiasCorrection],
-                         "/matmul/MatMul": [Smooth]}.get(group.name, [Smooth, BiasCorrection])
+        kinds = [kind for kind, _ in list_zero_cost_moves(network, config, group)]
+        assert kinds == {"/norm/mean/ReduceMean": [RewriteMove, SmoothQuantMove], "/in/MatMul": [BiasCorrectionMove],
+                         "/matmul/MatMul": [SmoothQuantMove]}.get(group.name, [SmoothQuantMove, BiasCorrectionMove])
 
 
 @pytest.mark.parametrize(("target", "move", "why"), [
-    ("/in/MatMul", Rewrite("LayerNormalization"), "no LayerNorm or RMSNorm"),
-    ("/norm/mean/ReduceMean", Rewrite("RMSNormalization"), "is LayerNormalization"),
-    ("/norm/mean/ReduceMean", Smooth(0.5, packed(np.ones(3))), "3 figures for 16 channels"),
-    ("/norm/mean/ReduceMean", Smooth(0.5, packed(np.zeros(CHANNELS))), "above 0"),
-    ("/norm/mean/ReduceMean", Smooth(0.5, "?"), "not base64"),
-    ("/norm/mean/ReduceMean", Smooth(0.5, packed(np.ones(CHANNELS)), {"x": 1.0}), "x is not among"),
-    ("/in/MatMul", Smooth(0.5, packed(np.ones(CHANNELS))), "no LayerNorm"),
-    ("/in/MatMul", BiasCorrection(packed(np.full(CHANNELS, np.nan))), "not finite"),
-    ("/norm/mean/ReduceMean", BiasCorrection(packed(np.zeros(CHANNELS))), "no INT8 form"),
+    ("/in/MatMul", RewriteMove("LayerNormalization"), "no LayerNorm or RMSNorm"),
+    ("/norm/mean/ReduceMean", RewriteMove("RMSNormalization"), "is LayerNormalization"),
+    ("/norm/mean/ReduceMean", SmoothQuantMove(0.5, encode_vector(np.ones(3))), "3 figures for 16 channels"),
+    ("/norm/mean/ReduceMean", SmoothQuantMove(0.5, encode_vector(np.zeros(CHANNELS))), "above 0"),
+    ("/norm/mean/ReduceMean", SmoothQuantMove(0.5, "?"), "not base64"),
+    ("/norm/mean/ReduceMean", SmoothQuantMove(0.5, encode_vector(np.ones(CHANNELS)), {"x": 1.0}), "x is not among"),
+    ("/in/MatMul", SmoothQuantMove(0.5, encode_vector(np.ones(CHANNELS))), "no LayerNorm"),
+    ("/in/MatMul", BiasCorrectionMove(encode_vector(np.full(CHANNELS, np.nan))), "not finite"),
+    ("/norm/mean/ReduceMean", BiasCorrectionMove(encode_vector(np.zeros(CHANNELS))), "no INT8 form"),
 ])
 def test_a_file_is_refused_where_a_move_does_not_apply(target, move, why, opened, tmp_path):
     network = opened(transformer())
     (tmp_path / "precision.json").write_text(config_text(network, PrecisionConfig().with_moves({target: move})))
     with refused(cause=why):
         read_config(tmp_path / "precision.json", network)
-    assert no_smoothing(network, network.group("/in/MatMul"))
+    assert smoothquant_refusal_reason(network, network.get_group("/in/MatMul"))
 
 
 @pytest.mark.rtx
@@ -330,5 +351,6 @@ def test_a_file_is_refused_where_a_move_does_not_apply(target, move, why, opened
 def test_tensorrt_rtx_builds_the_operator_among_fp16_and_int8(mean, opened, backend):
     network, data, ranges = prepared(transformer(mean=mean), opened, backend)
     config = with_everything(network, PrecisionConfig(INT8, FP16), ranges, data, backend, EVERY)
-    assert "Normalization" in "".join(node.op_type for node in lower_typed(network, config, ranges).model.graph)
-    assert len(rtx.build(lower_typed(network, config, ranges).model)) > 10_000
+    assert "Normalization" in "".join(node.op_type
+                                      for node in lower_to_typed_network(network, config, ranges).model.graph)
+    assert len(rtx.build(lower_to_typed_network(network, config, ranges).model)) > 10_000

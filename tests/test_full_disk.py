@@ -16,12 +16,12 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
 from trt_tui.files.scratch import STALE_S
-from trt_tui.files.writing import write_atomic
+from trt_tui.files.writing import write_file_atomically
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs import store as cache_module
 
-INT8 = PrecisionConfig.uniform(Precision.INT8)
+INT8 = PrecisionConfig.from_precision(Precision.INT8)
 
 
 @contextmanager
@@ -51,18 +51,18 @@ def small_disk(folder: Path, size: str):
 
 def test_a_cache_that_is_full_leaves_nothing_behind_and_loses_nothing(tmp_path):
     cache = cache_module.ResultCache(tmp_path / "results")
-    key = cache.key("a")
+    key = cache.make_key("a")
     cache.put(key, "small")
     with files_up_to(1000):
         cache.put(key, "x" * 5000)
-        cache.put(cache.key("b"), "x" * 5000)
-    assert cache.get(key, str) == "small" and cache.get(cache.key("b"), str) is None
+        cache.put(cache.make_key("b"), "x" * 5000)
+    assert cache.get(key, str) == "small" and cache.get(cache.make_key("b"), str) is None
     assert [path.name for path in (tmp_path / "results").rglob("*") if path.is_file()] == [key]
 
 
 def test_what_a_killed_writer_left_in_the_cache_goes_and_what_another_program_drops_is_no_error(tmp_path, monkeypatch):
     cache = cache_module.ResultCache(tmp_path, limit_bytes=0)
-    cache.put(cache.key("a"), "x")
+    cache.put(cache.make_key("a"), "x")
     kept = next(tmp_path.glob("*/*"))
     old, new = (kept.with_name(f".{name}.0123abcd.tmp") for name in ("old", "new"))
     for path in (old, new):
@@ -70,7 +70,7 @@ def test_what_a_killed_writer_left_in_the_cache_goes_and_what_another_program_dr
     os.utime(old, (0, 0))
     unlink = Path.unlink
     monkeypatch.setattr(Path, "unlink", lambda path, **more: (unlink(path), unlink(path)))  # gone meanwhile
-    cache.trim()
+    cache.trim_to_size_limit()
     assert not old.exists() and not list(tmp_path.glob("*/*")) and STALE_S > 600
 
 
@@ -103,14 +103,14 @@ def test_a_disk_that_fills_up_amid_a_folder_or_the_outputs_leaves_none_of_it(run
 
 def test_a_full_disk_for_temporary_files_fails_the_check_of_a_search_plainly(tmp_path, monkeypatch):
     worker = DrivenWorker(tmp_path)
-    worker.answer(rq.Open(save_mlp(tmp_path)))
+    worker.answer(rq.OpenNetwork(save_mlp(tmp_path)))
 
     def full(*_, **__):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(np, "savez", full)
-    failed = worker.answer(rq.FindConfig(INT8, check="true"))[-1]
-    assert isinstance(failed, ev.Failed) and "No space left on device" in failed.title
+    failed = worker.answer(rq.FindMixedPrecisionConfig(INT8, check_command="true"))[-1]
+    assert isinstance(failed, ev.JobFailed) and "No space left on device" in failed.title
     assert "TMPDIR" in failed.next_step and not failed.detail
 
 
@@ -146,6 +146,6 @@ def test_a_file_that_may_not_grow_is_said(tmp_path):
     out = tmp_path / "out"
     out.write_text("there")
     with files_up_to(100), pytest.raises(InputError, match="cannot be written") as raised:
-        write_atomic(out, "x" * 1000)
+        write_file_atomically(out, "x" * 1000)
     assert "nothing was written" in raised.value.next_step and out.read_text() == "there"
     assert list(tmp_path.iterdir()) == [out]

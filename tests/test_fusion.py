@@ -23,11 +23,16 @@ from trt_tui.core.network.fusion import (
     scores,
     selection,
 )
-from trt_tui.core.network.fusion.groups import find_groups
-from trt_tui.core.network.fusion.growing import Growing, Members
+from trt_tui.core.network.fusion.grouping import FusionGroupDraft, FusionGroupingState
+from trt_tui.core.network.fusion.groups import build_fusion_groups
 
 STARTS = (activation, group_normalisation, normalisation, rotary, scores)
 """The rules that make a group of a layer; the others let one grow."""
+
+
+def find_match(rule):
+    """Returns the function of a module with a fusion rule."""
+    return next(value for name, value in vars(rule).items() if name.startswith("match_"))
 
 
 def growing_of(opened, build):
@@ -35,7 +40,7 @@ def growing_of(opened, build):
     b = Builder()
     last = build(b)
     output = helper.make_tensor_value_info(last, TensorProto.FLOAT, None)
-    return Growing(opened(b.model([floats("x", 1, 4, 8, 8), floats("z", 1, 4, 8, 8)], [output])).graph)
+    return FusionGroupingState(opened(b.model([floats("x", 1, 4, 8, 8), floats("z", 1, 4, 8, 8)], [output])).graph)
 
 
 def behind_first(opened, build):
@@ -47,7 +52,7 @@ def behind_first(opened, build):
 def started(growing, name):
     """A group of the layer of a name."""
     layer = growing.graph.by_name[name]
-    members = growing.owner[name] = Members(layer, layer.outputs[0])
+    members = growing.draft_by_layer[name] = FusionGroupDraft(layer, layer.outputs[0])
     return members
 
 
@@ -123,24 +128,24 @@ def twice(b):
 ])
 def test_a_group_grows(rule, build, taken, opened):
     growing, members = behind_first(opened, build)
-    match = rule.match(growing, members)
+    match = find_match(rule)(growing, members)
     assert match and not match.reason and " ".join(layer.op_type for layer in match.layers) == taken
-    growing.take(members, match)
-    assert members.tail == match.layers[-1].outputs[0] and all(growing.owner[one.name] is members
+    growing.apply_match(members, match)
+    assert members.output_tensor == match.layers[-1].outputs[0] and all(growing.draft_by_layer[one.name] is members
                                                                for one in match.layers)
-    assert (members.computed == members.tail) is (rule is not moved)
-    assert (members.skip is not None) is (rule is residual)
+    assert (members.computed_tensor == members.output_tensor) is (rule is not moved)
+    assert (members.skip_input is not None) is (rule is residual)
 
 
 def test_a_group_has_one_residual_add(opened):
     growing, members = behind_first(opened, lambda b: b.node("Add", [added(b), "x"], "/again"))
-    growing.take(members, residual.match(growing, members))
-    assert "already" in residual.match(growing, members).reason
+    growing.apply_match(members, residual.match_residual_add(growing, members))
+    assert "already" in residual.match_residual_add(growing, members).reason
 
 
 def test_a_tensor_added_to_itself_is_no_residual(opened):
     growing, members = behind_first(opened, twice)
-    assert "own" in residual.match(growing, members).reason
+    assert "own" in residual.match_residual_add(growing, members).reason
 
 
 def mean(b, x, operator="ReduceMean"):
@@ -193,27 +198,28 @@ def group_norm(b, split=True, back=True):
 def test_what_was_taken_apart_is_found_at_its_first_layer(rule, build, name, opened):
     growing = growing_of(opened, build)
     first, *others = [layer for layer in growing.graph.layers if not layer.name.startswith("/split")]
-    match = rule.match(growing, first)
-    assert list(match.layers) == others and match.tail == others[-1].outputs[0] and match.operator == name
+    match = find_match(rule)(growing, first)
+    assert list(match.layers) == others and match.output_tensor == others[-1].outputs[0] and match.operator_name == name
 
 
 @pytest.mark.parametrize("build", [lambda b: gelu(b, "x"), lambda b: with_reader(b, "x")])
 def test_an_activation_ends_in_its_product(build, opened):
     """What scales it follows by a rule of its own; others may read what it is of."""
     growing = growing_of(opened, build)
-    match = activation.match(growing, growing.graph.layers[0])
-    end = growing.graph.by_name[growing.graph.producer[match.tail]]
+    match = activation.match_activation(growing, growing.graph.layers[0])
+    end = growing.graph.by_name[growing.graph.producer[match.output_tensor]]
     assert end.op_type == "Mul" and end is match.layers[-1]
-    assert len(match.layers) == {"GELU": 3, "SiLU": 1}[match.operator]
+    assert len(match.layers) == {"GELU": 3, "SiLU": 1}[match.operator_name]
 
 
 def test_a_copy_joins_what_computed_its_values(opened):
     growing, members = behind_first(opened, lambda b: copied(b, relu))
     copy, behind = growing.graph.layers[1:]
-    assert copies.source(growing, copy) is members and copies.match(growing, members, copy).layers == (copy,)
-    assert "more than move" in copies.match(growing, members, behind).reason
-    members.takes_copies = False
-    assert "kept as it is" in copies.match(growing, members, copy).reason
+    assert copies.find_producer_group_of_copy(growing, copy) is members and copies.match_copy(growing, members,
+                                                                                              copy).layers == (copy, )
+    assert "more than move" in copies.match_copy(growing, members, behind).reason
+    members.accepts_copies = False
+    assert "kept as it is" in copies.match_copy(growing, members, copy).reason
 
 
 def test_a_copy_that_waits_for_a_later_group_does_not_join(opened):
@@ -224,9 +230,9 @@ def test_a_copy_that_waits_for_a_later_group_does_not_join(opened):
 
     growing, members = behind_first(opened, picks)
     copy = growing.graph.layers[-1]
-    growing.ready[copy.inputs[1]] = members.position + 1
-    assert copies.source(growing, copy) is members
-    assert copy.inputs[1] in copies.match(growing, members, copy).reason
+    growing.ready_positions[copy.inputs[1]] = members.position + 1
+    assert copies.find_producer_group_of_copy(growing, copy) is members
+    assert copy.inputs[1] in copies.match_copy(growing, members, copy).reason
 
 
 def seen(b):
@@ -260,16 +266,17 @@ def scores_of(opened, build):
 
 def test_the_scaling_of_scores_joins_them(opened):
     growing, product = scores_of(opened, products)
-    assert [one.name for one in scores.match(growing, product).layers] == ["/attn/scale_q/Mul", "/attn/scale_k/Mul"]
+    assert [one.name for one in scores.match_attention_scaling(growing, product).layers
+            ] == ["/attn/scale_q/Mul", "/attn/scale_k/Mul"]
 
 
 @pytest.mark.parametrize(("masked", "taken", "moves"), [("chosen", "Where", True), ("added", "Where", False)])
 def test_a_mask_joins_the_scores(masked, taken, moves, opened):
     growing, product = scores_of(opened, lambda b: products(b, masked=masked))
     members = started(growing, product.name)
-    growing.take(members, residual.match(growing, members))
-    match = selection.match(growing, members)
-    assert [one.op_type for one in match.layers] == [taken] and bool(match.tail) is moves
+    growing.apply_match(members, residual.match_residual_add(growing, members))
+    match = selection.match_where_mask(growing, members)
+    assert [one.op_type for one in match.layers] == [taken] and bool(match.output_tensor) is moves
 
 
 def chosen_by_nan(b, x):
@@ -290,8 +297,8 @@ def mask_read_twice(b):
 def test_what_is_no_mask_says_why(build, name, reason, opened):
     growing = growing_of(opened, build)
     members = started(growing, name)
-    growing.take(members, residual.match(growing, members))
-    match = selection.match(growing, members)
+    growing.apply_match(members, residual.match_residual_add(growing, members))
+    match = selection.match_where_mask(growing, members)
     assert not match and reason in match.reason
 
 
@@ -303,7 +310,7 @@ def test_what_is_no_mask_says_why(build, name, reason, opened):
 ])
 def test_a_guard_against_nan_joins_its_softmax(build, name, reason, opened):
     growing = growing_of(opened, build)
-    match = nan_guard.match(growing, started(growing, name))
+    match = nan_guard.match_nan_masking(growing, started(growing, name))
     assert [one.op_type for one in match.layers] == ([] if reason else ["IsNaN", "Where"]) and reason in match.reason
 
 
@@ -311,8 +318,8 @@ def test_a_guard_against_nan_joins_its_softmax(build, name, reason, opened):
 def test_a_rotation_is_found_at_its_first_layer(build, opened):
     growing = growing_of(opened, build)
     first = next(one for one in growing.graph.layers if one.op_type in ("Mul", "Neg"))
-    match = rotary.match(growing, first)
-    assert {first, *match.layers} == {one for one in growing.graph.layers} and match.operator == "RotaryEmbedding"
+    match = rotary.match_rotary_embedding(growing, first)
+    assert {first, *match.layers} == {one for one in growing.graph.layers} and match.operator_name == "RotaryEmbedding"
 
 
 @pytest.mark.parametrize(("rule", "build", "reason"), [
@@ -348,7 +355,7 @@ def test_a_rotation_is_found_at_its_first_layer(build, opened):
 def test_a_rule_declines_with_its_reason(rule, build, reason, opened):
     growing = growing_of(opened, build)
     first = next(layer for layer in growing.graph.layers if not layer.name.startswith("/split"))
-    match = rule.match(growing, first if rule in STARTS else started(growing, first.name))
+    match = find_match(rule)(growing, first if rule in STARTS else started(growing, first.name))
     assert not match and not match.layers and reason in match.reason
 
 
@@ -360,8 +367,9 @@ def test_a_rule_declines_with_its_reason(rule, build, reason, opened):
 ])
 def test_the_groups_of_an_attention_know_their_roles(options, roles, opened):
     growing = growing_of(opened, lambda b: products(b, **options))
-    groups = [group for group in find_groups(growing.graph) if group.core]
-    assert [group.role for group in groups] == roles and {group.core for group in groups} <= {"/attn/Softmax"}
+    groups = [group for group in build_fusion_groups(growing.graph) if group.attention]
+    assert [group.attention_role for group in groups] == roles and {group.attention
+                                                                    for group in groups} <= {"/attn/Softmax"}
 
 
 @pytest.mark.parametrize(("build", "reason"), [
@@ -373,4 +381,4 @@ def test_what_is_no_attention_says_why(build, reason, opened):
     growing = growing_of(opened, build)
     for layer in growing.graph.layers:
         members = started(growing, layer.name)
-    assert reason in attention.match(growing, members).reason
+    assert reason in attention.match_attention(growing, members).reason

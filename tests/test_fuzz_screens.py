@@ -16,7 +16,7 @@ async def test_rows_of_names_at_random_are_told_apart(tmp_path, seed):
 
 
 async def test_rows_that_look_alike_are_found(tmp_path, monkeypatch):
-    monkeypatch.setattr(layer_tree, "shorten_apart", lambda names, width: dict.fromkeys(names, "…"))
+    monkeypatch.setattr(layer_tree, "shorten_distinctly", lambda names, width: dict.fromkeys(names, "…"))
     result = widths.Result()
     await widths.look(11, tmp_path, result)
     assert "are both" in result.failures[0][1]
@@ -38,7 +38,7 @@ def test_mistyped_command_lines_are_refused_with_what_is_meant(tmp_path, monkeyp
 
 def test_a_suggestion_that_does_not_exist_is_found(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("trt_tui.cli.main.near_names", lambda *_: ["compose"])
+    monkeypatch.setattr("trt_tui.cli.main.find_similar_names", lambda *_: ["compose"])
     result = mistyped.Result()
     mistyped.run(1, 1, tmp_path, result)
     assert "suggests ['compose'" in result.failures[0]

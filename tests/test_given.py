@@ -19,18 +19,18 @@ from tests import lowered, networks, rtx
 from tests.lowered import sqnr
 from tests.networks.build import Builder, floats
 from tests.refusals import refused
-from trt_tui.core.lowering.gated.lower import lower_gated
-from trt_tui.core.lowering.strong import lower_strong
+from trt_tui.core.lowering.gated.lower import build_gated_graph
+from trt_tui.core.lowering.source_typed_network import lower_from_source_model
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.inference import infer_shapes
 from trt_tui.core.network.network import open_network
-from trt_tui.core.network.refused import ASYMMETRIC as ASYM
-from trt_tui.core.network.refused import NARROW, round_by_casts
-from trt_tui.core.network.steps import LOW_FLOATS
+from trt_tui.core.network.qdq_steps import PRECISION_BY_HALF_TYPE
+from trt_tui.core.network.typed_refusals import ASYMMETRIC as ASYM
+from trt_tui.core.network.typed_refusals import NARROW, add_fp32_casts_to_operators
 from trt_tui.core.precision import Precision
 
 FP32, FP16, INT8, FILE = Precision.FP32, Precision.FP16, Precision.INT8, Precision.FILE
-AS_GIVEN = PrecisionConfig.uniform(FILE)
+AS_GIVEN = PrecisionConfig.from_precision(FILE)
 ASYMMETRIC = {"symmetric": False, "activation_type": QuantType.QUInt8, "per_channel": False}
 
 FORMS = {
@@ -54,10 +54,14 @@ def simulated(backend, network, config, feeds, ranges=None):
 
 
 def simulated_all(backend, network, configs, feeds, ranges=None, data=False):
-    gated = lower_gated(network, floats=(FP16, FILE), others=(FILE,), data=data)
-    with backend.load(gated.model, lean=True) as runner:
-        return [next(iter(runner.run({**feeds, **gated.feeds(config, ranges or {})}, list(gated.outputs.values()))
-                          .values())) for config in configs]
+    gated = build_gated_graph(network, float_types=(FP16, FILE), boundary_types=(FILE,), gates_as_data=data)
+    with backend.load(gated.model, low_memory=True) as runner:
+        return [
+            next(
+                iter(
+                    runner.run({**feeds, **gated.make_feed(config, ranges or {})},
+                               list(gated.test_outputs.values())).values())) for config in configs
+        ]
 
 
 def content(model):
@@ -86,15 +90,16 @@ def given(request, tmp_path):
 def test_a_file_runs_as_given_and_is_written_as_it_was(given, backend):
     network, model, feeds = given
     expected = run(backend, ir.from_proto(model), feeds)
-    ranges = dict.fromkeys(network.activations, 4.0)
-    configs = AS_GIVEN, AS_GIVEN.with_groups(network.groups[::2], FP16), AS_GIVEN.with_groups(network.groups[::3], INT8)
+    ranges = dict.fromkeys(network.calibrated_tensors, 4.0)
+    configs = AS_GIVEN, AS_GIVEN.with_group_precision(network.groups[::2],
+                                                      FP16), AS_GIVEN.with_group_precision(network.groups[::3], INT8)
     flow, data = (simulated_all(backend, network, configs, feeds, ranges, data) for data in (False, True))
     found = flow[0]
-    half = network.given.float_words  # ONNX Runtime's CPU provider computes FP16 in FP32
-    assert sqnr(expected, found) > ((35 if network.given.words else 55) if half else 100)
+    half = network.source_model.float_type_names  # ONNX Runtime's CPU provider computes FP16 in FP32
+    assert sqnr(expected, found) > ((35 if network.source_model.quantized_type_names else 55) if half else 100)
     assert min(map(sqnr, flow, data)) > 60
-    lowered = lower_strong(network, AS_GIVEN, {})
-    if not network.given.refused:
+    lowered = lower_from_source_model(network, AS_GIVEN, {})
+    if not network.source_model.node_refusals:
         assert content(ir.to_proto(lowered.model)) == content(model)
     rtx.build(lowered.model)
 
@@ -102,26 +107,26 @@ def test_a_file_runs_as_given_and_is_written_as_it_was(given, backend):
 @pytest.mark.onnxruntime("1.31")
 def test_what_is_touched_loses_its_own_and_the_rest_stays(given, backend):
     network, model, feeds = given
-    reference = run(backend, lower_strong(network, PrecisionConfig.uniform(FP32), {}).model, feeds)
-    before, ranges = content(model), dict.fromkeys(network.activations, 4.0)
+    reference = run(backend, lower_from_source_model(network, PrecisionConfig.from_precision(FP32), {}).model, feeds)
+    before, ranges = content(model), dict.fromkeys(network.calibrated_tensors, 4.0)
     drawn = random.Random(4)
     for precision in (FP32, FP16, INT8):
         touched = drawn.sample(network.groups, 2)
-        config = AS_GIVEN.with_groups(touched, precision)
-        lowered = ir.to_proto(lower_strong(network, config, ranges).model)
+        config = AS_GIVEN.with_group_precision(touched, precision)
+        lowered = ir.to_proto(lower_from_source_model(network, config, ranges).model)
         onnx.checker.check_model(lowered, full_check=True)
         if network.opset == model.opset_import[0].version == lowered.opset_import[0].version \
-                and not network.given.refused:
+                and not network.source_model.node_refusals:
             gone = {name for name, what in content(lowered).items() if before.get(name, what) != what}
             assert gone <= {name for group in touched for name in (*group.layers, *_readers(network, group))}
-        exact = lower_strong(network, config, ranges).model
+        exact = lower_from_source_model(network, config, ranges).model
         losses = [sqnr(reference, one) for one in (run(backend, exact, feeds),
                                                    simulated(backend, network, config, feeds, ranges))]
-        if network.given.refused:  # the export has gone the way out, the simulation is as given
+        if network.source_model.node_refusals:  # the export has gone the way out, the simulation is as given
             assert losses[0] > 10
         else:
             assert abs(losses[0] - losses[1]) < 1 or min(losses) > 55
-    back = config.without_groups(network.groups)
+    back = config.without_group_precision(network.groups)
     assert back == AS_GIVEN
 
 
@@ -136,8 +141,8 @@ def test_operators_on_codes_become_pairs_with_the_same_codes(tmp_path, backend):
     onnx.save(model, tmp_path / "x.onnx")
     network = open_network(tmp_path / "x.onnx")
     assert any("operators on codes" in note for note in network.notes)
-    assert [group.label(FILE) for group in network.groups].count("INT8 f") > 3
-    lowered = lower_strong(network, AS_GIVEN, {}).model
+    assert [group.precision_label(FILE) for group in network.groups].count("INT8 f") > 3
+    lowered = lower_from_source_model(network, AS_GIVEN, {}).model
     rtx.build(lowered)
     codes = {one.name: numpy_helper.to_array(one) for one in model.graph.initializer
              if one.data_type == TensorProto.INT8}
@@ -151,7 +156,7 @@ def test_operators_on_codes_become_pairs_with_the_same_codes(tmp_path, backend):
 def test_rows_say_what_the_file_has(tmp_path):
     def labels(model):
         onnx.save(model, tmp_path / "x.onnx")
-        return [group.label(FILE) for group in open_network(tmp_path / "x.onnx").groups]
+        return [group.precision_label(FILE) for group in open_network(tmp_path / "x.onnx").groups]
 
     assert set(labels(networks.quantized())) == {"INT8 f"}
     assert set(labels(networks.half())) == {"FP16 f"}
@@ -161,16 +166,16 @@ def test_rows_say_what_the_file_has(tmp_path):
 def test_what_tensorrt_refuses_is_named_and_gone_from_the_export(tmp_path, backend):
     onnx.save(networks.quantized(**ASYMMETRIC), tmp_path / "x.onnx")
     network = open_network(tmp_path / "x.onnx")
-    words = {one.what for one in network.given.refused}
+    words = {one.reason for one in network.source_model.node_refusals}
     assert words == {"a zero point other than 0", "a DequantizeLinear on an int32 bias"}
-    assert all(network.given.node(one.node) is not None for one in network.given.refused)
+    assert all(network.source_model.find_node(one.node_name) is not None for one in network.source_model.node_refusals)
     assert sum("TensorRT refuses" in note for note in network.notes) == 2
-    typed = lower_strong(network, AS_GIVEN, {})
+    typed = lower_from_source_model(network, AS_GIVEN, {})
     assert len(typed.notes) == 2
     zeros = [node.inputs[2].const_value for node in typed.model.graph if node.op_type == "QuantizeLinear"]
     assert zeros and all(zero.dtype == ir.DataType.INT8 and not zero.numpy().any() for zero in zeros)
     feeds = networks.feeds(networks.quantized(), 9, n=4)
-    reference = run(backend, lower_strong(network, PrecisionConfig.uniform(FP32), {}).model, feeds)
+    reference = run(backend, lower_from_source_model(network, PrecisionConfig.from_precision(FP32), {}).model, feeds)
     assert sqnr(reference, run(backend, typed.model, feeds)) > 15
 
 
@@ -178,13 +183,15 @@ def test_what_tensorrt_refuses_is_named_and_gone_from_the_export(tmp_path, backe
 def test_a_typed_network_between_casts_rounds_as_it_is_simulated(precision, opened, backend):
     network = opened(networks.small_resnet() if precision is FP16 else networks.mlp(0))
     feeds = networks.feeds(ir.to_proto(network.model), 3)
-    ranges = dict.fromkeys(network.activations, 6.0)
-    config = PrecisionConfig.uniform(precision, FP16 if precision is INT8 else precision)
-    model = lower_strong(network, config, ranges).model
+    ranges = dict.fromkeys(network.calibrated_tensors, 6.0)
+    config = PrecisionConfig.from_precision(precision, FP16 if precision is INT8 else precision)
+    model = lower_from_source_model(network, config, ranges).model
     infer_shapes(model)
-    round_by_casts(model.graph, {value.name: value.dtype for node in model.graph for value in (
-        *node.inputs, *node.outputs) if value is not None and value.dtype in LOW_FLOATS})
-    assert not [node for node in model.graph if node.op_type != "Cast" and node.outputs[0].dtype in LOW_FLOATS]
+    add_fp32_casts_to_operators(model.graph, {value.name: value.dtype for node in model.graph for value in (
+        *node.inputs, *node.outputs) if value is not None and value.dtype in PRECISION_BY_HALF_TYPE})
+    assert not [
+        node for node in model.graph if node.op_type != "Cast" and node.outputs[0].dtype in PRECISION_BY_HALF_TYPE
+    ]
     reference, tail = run(backend, network.model, feeds), network.outputs[0].name
     expected = lowered.gated_values(backend, network, config, ranges, feeds)[tail]
     found = run(backend, model, feeds)
@@ -194,10 +201,10 @@ def test_a_typed_network_between_casts_rounds_as_it_is_simulated(precision, open
 def test_16_bit_codes_leave_the_tensor_in_floats_behind_its_relu(tmp_path, backend):
     onnx.save(networks.quantized(**ASYMMETRIC | {"activation_type": QuantType.QInt16}), tmp_path / "x.onnx")
     network = open_network(tmp_path / "x.onnx")
-    assert "16-bit codes" in {one.what for one in network.given.refused}
+    assert "16-bit codes" in {one.reason for one in network.source_model.node_refusals}
     feeds = networks.feeds(networks.quantized(), 9, n=4)
-    typed, reference = (run(backend, lower_strong(network, config, {}).model, feeds)
-                        for config in (AS_GIVEN, PrecisionConfig.uniform(FP32)))
+    typed, reference = (run(backend, lower_from_source_model(network, config, {}).model, feeds)
+                        for config in (AS_GIVEN, PrecisionConfig.from_precision(FP32)))
     assert sqnr(reference, typed) > 60  # weights are the same, and no activation is in codes
 
 
@@ -213,9 +220,11 @@ def test_an_operator_that_tensorrt_lacks_in_bf16_is_named_and_written_in_fp32(op
     onnx.save(b.model([floats("x", 1, 4, 8, 8)], [floats("y", 1, 4, None, None)]), tmp_path / "x.onnx")
     network = open_network(tmp_path / "x.onnx")
     assert f"TensorRT refuses {operator} in BF16 (/it/{operator})" in network.notes[0]
-    assert network.group_of(f"/it/{operator}").given.refused == ((f"/it/{operator}", f"{operator} in BF16"),)
-    assert network.group_of(f"/it/{operator}").given.stands_for is FP32, "what other releases are told"
-    nodes = {node.name: node for node in lower_strong(network, AS_GIVEN, {}).model.graph}
+    assert network.find_group(f"/it/{operator}").file_precision.refused_nodes == ((f"/it/{operator}",
+                                                                                   f"{operator} in BF16"), )
+    assert network.find_group(
+        f"/it/{operator}").file_precision.nearest_precision is FP32, "what other releases are told"
+    nodes = {node.name: node for node in lower_from_source_model(network, AS_GIVEN, {}).model.graph}
     around = [*nodes[f"/it/{operator}"].inputs, *nodes[f"/it/{operator}"].outputs]
     assert {value.dtype for value in around} == {ir.DataType.FLOAT}
     assert nodes["/relu/Relu"].inputs[0].dtype == ir.DataType.BFLOAT16
@@ -236,11 +245,11 @@ def _int4(scale_shape=(2, 3), axis=0, block=4, scale=0.1):
 def test_int4_blocks_are_read_shown_and_written_back(tmp_path, backend):
     onnx.save(model := _int4(), tmp_path / "x.onnx")
     network = open_network(tmp_path / "x.onnx")
-    assert [group.label(FILE) for group in network.groups] == ["INT4 w f"]
+    assert [group.precision_label(FILE) for group in network.groups] == ["INT4 w f"]
     feeds = {"x": np.random.default_rng(0).standard_normal((2, 8)).astype(np.float32)}
     expected = run(backend, ir.from_proto(model), feeds)
     assert sqnr(expected, simulated(backend, network, AS_GIVEN, feeds)) > 100
-    assert content(ir.to_proto(lower_strong(network, AS_GIVEN, {}).model)) == content(model)
+    assert content(ir.to_proto(lower_from_source_model(network, AS_GIVEN, {}).model)) == content(model)
 
 
 @pytest.mark.parametrize(("codes", "zero", "block"), [
@@ -260,8 +269,8 @@ def test_weights_of_4_bits_that_tensorrt_refuses_are_the_same_in_8(codes, zero, 
     b.node("MatMul", [x, weight], "matmul", output="y")
     onnx.save(model := b.model([floats("x", 2, 8)], [floats("y", 2, 4)]), tmp_path / "x.onnx")
     network = open_network(tmp_path / "x.onnx")
-    assert [one.what for one in network.given.refused] == [NARROW if codes == TensorProto.INT4 else ASYM]
-    typed = lower_strong(network, AS_GIVEN, {}).model
+    assert [one.reason for one in network.source_model.node_refusals] == [NARROW if codes == TensorProto.INT4 else ASYM]
+    typed = lower_from_source_model(network, AS_GIVEN, {}).model
     assert all(value.dtype is not ir.DataType.UINT4 and value.dtype is not ir.DataType.INT4
                for value in typed.graph.initializers.values())
     feeds = {"x": np.random.default_rng(0).standard_normal((2, 8)).astype(np.float32)}
@@ -369,9 +378,9 @@ def test_what_onnx_runtime_cannot_run_is_simulated_as_far_as_it_is_known_and_wri
         make, label, loss, tmp_path, backend):
     onnx.save(model := make(), tmp_path / "x.onnx")
     network = open_network(tmp_path / "x.onnx")
-    assert [group.label(FILE) for group in network.groups] == [label]
-    assert content(ir.to_proto(lower_strong(network, AS_GIVEN, {}).model)) == content(model)
+    assert [group.precision_label(FILE) for group in network.groups] == [label]
+    assert content(ir.to_proto(lower_from_source_model(network, AS_GIVEN, {}).model)) == content(model)
     feeds = {"x": np.random.default_rng(0).standard_normal((4, 64)).astype(np.float32)}
-    reference = simulated(backend, network, PrecisionConfig.uniform(FP32), feeds)
+    reference = simulated(backend, network, PrecisionConfig.from_precision(FP32), feeds)
     assert loss[0] <= sqnr(reference, simulated(backend, network, AS_GIVEN, feeds)) <= loss[1]
     assert any("is not simulated" in note for note in network.notes) is (make is _nvfp4)

@@ -67,8 +67,8 @@ async def test_screens(case, quick, tmp_path, monkeypatch):
         await settle(pilot)
         for keys in CASES[case].keys:
             await answered(pilot, *keys.split())
-            app.session.changed_at.clear()
-            app.main.desk.draw_detail()
+            app.session.group_change_times.clear()
+            app.main_screen.presenter.draw_detail_pane()
             await settle(pilot)
             screens.append(f"keys: {keys}\n{screen_text(app)}")
     check(case, {"screens.txt": "\n".join(screens)})

@@ -11,9 +11,9 @@ from onnx import TensorProto, helper
 
 from tests.networks import LIGHT_NAMES, Builder, floats
 from tests.test_groups import NAMES
-from trt_tui.core.lowering.gated.lower import lower_gated
+from trt_tui.core.lowering.gated.lower import build_gated_graph
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.network.fusion.groups import find_groups
+from trt_tui.core.network.fusion.groups import build_fusion_groups
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
 from trt_tui.errors import TrtTuiError
@@ -26,13 +26,15 @@ def waits(network: Network) -> dict[str, set[str]]:
     """What each group and loose layer waits for; a group computes the shape arithmetic on its own tensors itself."""
     found: dict[str, set[str]] = {}
     for layer in network.layers:
-        group = network.group_of(layer.name)
+        group = network.find_group(layer.name)
         unit = group.name if group else layer.name
         if unit in found:
             continue
-        members = (*group.layers, *group.inner) if group else (layer.name,)
-        producers = {network.producer.get(t) for name in members for t in network.reads(name)} - {None, *members}
-        owners = {name: network.group_of(name) for name in producers}
+        members = (*group.layers, *group.shape_layers) if group else (layer.name,)
+        producers = {network.producer.get(t)
+                     for name in members
+                     for t in network.input_tensors(name)} - {None, *members}
+        owners = {name: network.find_group(name) for name in producers}
         found[unit] = {owner.name if owner else name for name, owner in owners.items()}
     return found
 
@@ -51,12 +53,12 @@ def assert_gated_computes_the_network(network: Network, backend, feeds: dict[str
     with backend.load(network.model) as runner:
         plain = runner.run(feeds)
     for reference in (False, True):
-        gated = lower_gated(network, reference=reference)
-        with backend.load(gated.model, lean=True) as runner:
+        gated = build_gated_graph(network, with_reference=reference)
+        with backend.load(gated.model, low_memory=True) as runner:
             for precision, tolerance in ((Precision.FP32, 1e-5), (Precision.FP16, 1e-2)):
-                config = PrecisionConfig.uniform(precision)
-                got = runner.run({**feeds, **gated.feeds(config, {})}, list(gated.outputs.values()))
-                for name, output in gated.outputs.items():
+                config = PrecisionConfig.from_precision(precision)
+                got = runner.run({**feeds, **gated.make_feed(config, {})}, list(gated.test_outputs.values()))
+                for name, output in gated.test_outputs.items():
                     np.testing.assert_allclose(got[output], plain[name], rtol=tolerance, atol=tolerance)
 
 
@@ -123,7 +125,7 @@ def test_random_networks_have_an_order(opened, steps):
     ends = {name for node in b.nodes for name in node.output} - {name for node in b.nodes for name in node.input}
     network = opened(b.model([SQUARE, flag], [floats(name, "n", 4) for name in sorted({tensors[-1], *ends})]))
     assert_acyclic(network)
-    lower_gated(network)
+    build_gated_graph(network)
 
 
 def crossed() -> Builder:
@@ -170,7 +172,7 @@ def test_what_would_wait_for_itself_stays_apart(build, outputs, groups, opened, 
     flag = helper.make_tensor_value_info("flag", TensorProto.BOOL, [])
     inputs = [SQUARE, flag] if build is not crossed else [SQUARE]
     network = opened(build().model(inputs, [floats(name, "n", 4) for name in outputs]))
-    assert [[network.layer(name).op_type for name in group.layers] for group in network.groups] == groups
+    assert [[network.get_layer(name).op_type for name in group.layers] for group in network.groups] == groups
     assert_acyclic(network)
     feeds = {"x": X, "flag": np.array(True)}
     assert_gated_computes_the_network(network, backend, {info.name: feeds[info.name] for info in network.inputs})
@@ -184,7 +186,7 @@ def test_a_shape_of_the_group_itself_is_its_own(operator, opened, backend):
     b.node("Reshape", [a, shape], "/a", output="y")
     network = opened(b.model([SQUARE], [floats("y", "n", 4)]))
     (group,) = network.groups
-    assert [network.layer(name).op_type for name in (*group.layers, *group.inner)] == [
+    assert [network.get_layer(name).op_type for name in (*group.layers, *group.shape_layers)] == [
         operator, "Reshape", "Shape", "Concat"]
     assert_gated_computes_the_network(network, backend, {"x": X})
 
@@ -203,7 +205,7 @@ def test_a_shape_read_inside_ends_no_group_that_nothing_waits_for(late, groups, 
         b.nodes.append(b.nodes.pop(1))  # Shape, then Reshape, stand behind the group
         b.nodes.append(b.nodes.pop(1))
     network = opened(b.model([SQUARE], [floats(name, "n", 4) for name in (result, shaped)]))
-    assert [[network.layer(name).op_type for name in group.layers] for group in network.groups] == groups
+    assert [[network.get_layer(name).op_type for name in group.layers] for group in network.groups] == groups
     assert_acyclic(network)
     assert_gated_computes_the_network(network, backend, {"x": X})
 
@@ -220,7 +222,7 @@ def test_groups_that_wait_for_each_other_are_an_error_that_names_them(opened, mo
     monkeypatch.setitem(vars(network), "groups", (joined, between, end))
     vars(network).pop("group_by_layer", None)
     with pytest.raises(TrtTuiError, match="wait for each other") as raised:
-        lower_gated(network)
+        build_gated_graph(network)
     assert "first" in raised.value.cause and "between" in raised.value.cause
 
 
@@ -258,15 +260,15 @@ def effort(network: Network) -> float:
     """How many look-ups finding the groups takes, for each input and output of a layer."""
     graph, looks = network.graph, _Looks()
     size = sum(len(layer.inputs) + len(layer.outputs) for layer in graph.layers)
-    plain = graph.consumers, graph.readers, graph.producer, graph.static
+    plain = graph.consumers, graph.readers, graph.producer, graph.static_tensors
     graph.consumers, graph.readers = (
         looks.at(dict, {name: looks.at(list, users) for name, users in one.items()})
         for one in (graph.consumers, graph.readers))
-    graph.producer, graph.static = looks.at(dict, graph.producer), looks.at(frozenset, graph.static)
+    graph.producer, graph.static_tensors = looks.at(dict, graph.producer), looks.at(frozenset, graph.static_tensors)
     try:
-        find_groups(graph)
+        build_fusion_groups(graph)
     finally:
-        graph.consumers, graph.readers, graph.producer, graph.static = plain
+        graph.consumers, graph.readers, graph.producer, graph.static_tensors = plain
     return looks.count / size
 
 
@@ -328,7 +330,7 @@ def test_finding_groups_takes_time_linear_in_the_network(build, opened):
 def test_networks_have_an_order(name, named_network):
     network = named_network(name)
     assert_acyclic(network)
-    assert isinstance(lower_gated(network).model, ir.Model)
+    assert isinstance(build_gated_graph(network).model, ir.Model)
 
 
 def test_tensors_of_chained_concats_share_one_set(opened):
@@ -336,7 +338,7 @@ def test_tensors_of_chained_concats_share_one_set(opened):
     last = "x"
     for n in range(50):
         last = b.node("Concat", [last, "x"], f"/{n}", axis=-1)
-    sets = opened(b.model([SQUARE], [floats(last, None, None)])).range_sets
+    sets = opened(b.model([SQUARE], [floats(last, None, None)])).tensors_with_shared_range
     assert len(sets) == 51 and len({id(members) for members in sets.values()}) == 1
 
 
@@ -344,6 +346,6 @@ def test_open_sizes_have_no_name_in_common_between_branches(opened):
     """What a selection keeps may differ between them, and ONNX Runtime takes sizes of one name for the same."""
     flag = helper.make_tensor_value_info("flag", TensorProto.BOOL, [])
     network = opened(captured().model([SQUARE, flag], [floats("y", "n", 4)]))
-    graph = lower_gated(network, reference=True).model.graph
+    graph = build_gated_graph(network, with_reference=True).model.graph
     shapes = [value.shape for node in graph.all_nodes() for value in node.outputs if value.shape is not None]
     assert shapes and not [shape for shape in shapes for size in shape if isinstance(getattr(size, "value", None), str)]

@@ -4,9 +4,9 @@ import pytest
 from onnx import helper
 
 from tests.networks import LIGHT_NAMES, Builder, floats
-from trt_tui.core.lowering.typed import lower_typed
+from trt_tui.core.lowering.typed_network import lower_to_typed_network
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.network.layers import Kind
+from trt_tui.core.network.layers import LayerKind
 from trt_tui.core.precision import Precision
 
 IMAGE = floats("x", 1, 4, 8, 8)
@@ -16,7 +16,7 @@ NAMES = ("small_resnet", "unet_small", "mlp", "bert", "vit", "decoder", "opset7"
 
 
 def layers_of(network):
-    return [[network.layer(name).op_type for name in group.layers] for group in network.groups]
+    return [[network.get_layer(name).op_type for name in group.layers] for group in network.groups]
 
 
 def finish(b, tensor, inputs=(IMAGE,), shape=(1, 4, 8, 8)):
@@ -35,21 +35,24 @@ def finish(b, tensor, inputs=(IMAGE,), shape=(1, 4, 8, 8)):
 def test_groups_partition_the_float_layers(name, named_network):
     network = named_network(name)
     grouped = [layer for group in network.groups for layer in group.layers]
-    floats_ = [layer.name for layer in network.layers if layer.kind in (Kind.COMPUTE, Kind.COPY, Kind.OPAQUE)
-               and any(network.is_float(output) for output in layer.outputs)
-               or layer.op_type == "IsNaN"]  # of a guard behind a Softmax
+    floats_ = [
+        layer.name
+        for layer in network.layers
+        if layer.kind in (LayerKind.COMPUTE, LayerKind.COPY, LayerKind.OPAQUE) and any(
+            network.is_float(output) for output in layer.outputs) or layer.op_type == "IsNaN"
+    ]  # of a guard behind a Softmax
     assert sorted(grouped) == sorted(floats_) and len(set(grouped)) == len(grouped)
     for group in network.groups:
-        produced = {output for layer in group.layers for output in network.layer(layer).outputs}
-        assert group.tail in produced and set(group.outputs) <= produced and not produced & set(group.inputs)
-        assert group.name in group.layers and network.group_of(group.name) is group
-        assert Precision.FP32 in group.allowed
+        produced = {output for layer in group.layers for output in network.get_layer(layer).outputs}
+        assert group.final_tensor in produced and set(group.outputs) <= produced and not produced & set(group.inputs)
+        assert group.name in group.layers and network.find_group(group.name) is group
+        assert Precision.FP32 in group.allowed_precisions
 
 
 def test_an_add_goes_to_its_later_conv_and_the_other_input_is_the_skip(named_network):
     network = named_network("small_resnet")
-    group = network.group("/layer2/downsample.0/Conv")
-    assert [network.layer(name).op_type for name in group.layers] == ["Conv", "BatchNormalization", "Add", "Relu"]
+    group = network.get_group("/layer2/downsample.0/Conv")
+    assert [network.get_layer(name).op_type for name in group.layers] == ["Conv", "BatchNormalization", "Add", "Relu"]
     skip = group.sites[-1]
     assert (skip.layer, skip.role) == ("/layer2/Add", "skip")
     assert network.producer[skip.tensor] == "/layer2/bn2/BatchNormalization"
@@ -78,7 +81,7 @@ def test_a_recurrent_layer_without_its_first_output_has_a_tail(opened):
     weights = [b.kernel("w", (1, 12, 4), 4), b.kernel("r", (1, 12, 4), 4)]
     b.nodes.append(helper.make_node("GRU", ["x", *weights], ["", "y"], name="gru", hidden_size=4))
     network = opened(b.model([floats("x", 3, 1, 4)], [floats("y", 1, 1, 4)]))
-    assert [(group.name, group.tail, group.outputs) for group in network.groups] == [("gru", "y", ("y",))]
+    assert [(group.name, group.final_tensor, group.outputs) for group in network.groups] == [("gru", "y", ("y",))]
 
 
 @pytest.mark.parametrize(("sides", "roles"), [
@@ -105,8 +108,8 @@ def test_other_operators_say_that_tensorrt_does_not_quantize_them(operator, open
     attributes = {"kernel_shape": [1, 1]} if operator == "MaxPool" else {}
     shape = (1, 4, 1, 1) if operator == "GlobalAveragePool" else (1, 4, 8, 8)
     group = opened(finish(b, b.node(operator, ["x"], "/a", **attributes), shape=shape)).groups[0]
-    assert not group.quantizable and not group.sites
-    assert operator in group.refusals[Precision.INT8] and Precision.FP16 in group.allowed
+    assert not group.is_quantizable and not group.sites
+    assert operator in group.refusal_reasons[Precision.INT8] and Precision.FP16 in group.allowed_precisions
 
 
 def refusals_of(opened, operator, inputs=("x",), outputs=("y",), opset=22, **attributes):
@@ -115,7 +118,7 @@ def refusals_of(opened, operator, inputs=("x",), outputs=("y",), opset=22, **att
     b.weight("low", np.zeros((), np.float32))
     b.nodes.append(helper.make_node(operator, list(inputs), list(outputs), name="one", **attributes))
     declared = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in outputs[:1]]
-    return opened(b.model([floats("x", 1, 4, 8, 8)], declared, ir_version=10)).groups[0].refusals
+    return opened(b.model([floats("x", 1, 4, 8, 8)], declared, ir_version=10)).groups[0].refusal_reasons
 
 
 @pytest.mark.parametrize(("operator", "options", "precision", "says"), [
@@ -131,7 +134,7 @@ def test_what_has_no_16_bit_form_says_why(operator, options, precision, says, op
         b = Builder()
         b.node(operator, ["shape"], "/fill", output="y")
         shape = helper.make_tensor_value_info("shape", onnx.TensorProto.INT64, [2])
-        refusals = opened(b.model([shape], [floats("y", "a", "b")])).groups[0].refusals
+        refusals = opened(b.model([shape], [floats("y", "a", "b")])).groups[0].refusal_reasons
     else:
         refusals = refusals_of(opened, operator, **options)
     assert says in refusals[precision]
@@ -147,10 +150,12 @@ def test_a_scatter_that_reduces_stays_fp32_and_its_fp16_network_runs(operator, r
     b.node(operator, [table, b.weight("rows", rows), b.weight("new", np.full((2, 4), 0.1, np.float32))], "/put",
            output="y", **attributes)
     network = opened(b.model([floats("x", 4, 4)], [floats("y", 4, 4)]))
-    group = network.group(network.producer["y"])
-    assert (Precision.FP16 in group.allowed) == (Precision.BF16 in group.allowed) == (reduction == "none")
+    group = network.get_group(network.producer["y"])
+    assert (Precision.FP16 in group.allowed_precisions) == (Precision.BF16 in group.allowed_precisions) == (reduction
+                                                                                                            == "none")
     x = np.linspace(-2, 2, 16, dtype=np.float32).reshape(4, 4)
-    with backend.load(lower_typed(network, PrecisionConfig.uniform(Precision.FP16), {}).model) as typed:
+    with backend.load(lower_to_typed_network(network, PrecisionConfig.from_precision(Precision.FP16),
+                                             {}).model) as typed:
         got = typed.run({"x": x})["y"]
     with backend.load(network.model) as plain:
         np.testing.assert_allclose(got, plain.run({"x": x})["y"], rtol=2e-3, atol=1e-3)
@@ -170,7 +175,7 @@ def test_a_lstm_with_peepholes_stays_fp32(peepholes, refused, opened):
         inputs += ["", "", "", "", b.kernel("p", (1, 12), 4)]
     b.nodes.append(helper.make_node("LSTM", inputs, ["", "y"], name="lstm", hidden_size=4))
     network = opened(b.model([floats("x", 3, 1, 4)], [floats("y", 1, 1, 4)]))
-    assert (Precision.FP16 in network.groups[0].refusals) is refused
+    assert (Precision.FP16 in network.groups[0].refusal_reasons) is refused
 
 
 def test_concats_share_ranges_transitively_and_through_copies(opened):
@@ -182,11 +187,11 @@ def test_concats_share_ranges_transitively_and_through_copies(opened):
     x = b.conv(second, (12, 4), "/d")
     x = b.conv(x, (4, 4), "/e")
     network = opened(finish(b, x))
-    joined = network.range_sets
+    joined = network.tensors_with_shared_range
     assert set(joined) == {one, two, three, first, moved, second}
     assert len(set(joined.values())) == 1
     assert set(joined[one]) == set(joined)
 
 
 def test_without_a_concat_nothing_is_shared(named_network):
-    assert named_network("small_resnet").range_sets == {}
+    assert named_network("small_resnet").tensors_with_shared_range == {}

@@ -1,4 +1,4 @@
-"""trt_tui.core.guards, trt_tui.jobs.guarding, trt_tui.jobs.preflight, `preflight` and what other commands say."""
+"""trt_tui.core.guards, trt_tui.jobs.guard_facts, trt_tui.jobs.preflight, `preflight` and what other commands say."""
 
 import json
 from dataclasses import replace
@@ -10,25 +10,34 @@ import pytest
 from tests import local, networks
 from tests.measuring import verdict
 from tests.schemas import mismatches
-from trt_tui.backends.registry import get_backend
-from trt_tui.core.calibration.cache import CacheHeader, read_cache, read_header, write_cache
-from trt_tui.core.calibration.calibrate import calibrate
+from trt_tui.backends.registry import get_simulation_backend
+from trt_tui.core.calibration.cache import (
+    CacheHeader,
+    read_cache_header,
+    read_calibration_cache,
+    write_calibration_cache,
+)
+from trt_tui.core.calibration.calibration import calibrate
 from trt_tui.core.data.samples import load_samples
 from trt_tui.core.guards.facts import (
-    CACHE,
-    MEASURED,
-    Beyond,
-    ClassFacts,
-    Facts,
-    Grown,
-    InFloat,
+    CACHE_SOURCE,
+    MEASURED_SOURCE,
+    CalibrationConvergencePoint,
+    ClippedShare,
+    FloatWorkShare,
+    GuardFacts,
+    LabelClassFacts,
     RangeFacts,
 )
-from trt_tui.core.guards.inputs import class_facts, count_equal_samples, input_stats
-from trt_tui.core.guards.sampled import ranges_off, shares_beyond
-from trt_tui.core.guards.table import GUARDS, checked
-from trt_tui.core.guards.work import in_float
-from trt_tui.core.measure.comparison import Errors, OutputErrors, Verdict
+from trt_tui.core.guards.float_work import measure_float_work_share
+from trt_tui.core.guards.input_stats import (
+    count_samples_by_label_class,
+    count_samples_if_all_equal,
+    measure_input_stats,
+)
+from trt_tui.core.guards.range_checks import find_mismatched_ranges, measure_clipped_shares
+from trt_tui.core.guards.registry import GUARDS, run_guards
+from trt_tui.core.measure.results import Accuracy, ErrorMetrics, OutputErrors
 from trt_tui.core.measure.target import parse_target
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import open_network
@@ -41,8 +50,8 @@ RNG = np.random.default_rng(0)
 pytestmark = pytest.mark.shares_cache
 
 
-def ranges(source=MEASURED, **more):
-    return Facts(ranges=RangeFacts(source, "net.cache", count=40, **more))
+def ranges(source=MEASURED_SOURCE, **more):
+    return GuardFacts(range_facts=RangeFacts(source, "net.cache", tensor_count=40, **more))
 
 
 def images(samples, *, mean=(0.5, 0.45, 0.4), times=1.0, order=(0, 1, 2), seed=0):
@@ -58,27 +67,27 @@ def stats(array):
         def __len__(self):
             return 1
 
-        def rows(self, index):
+        def count_samples_of_feed(self, index):
             return len(array)
 
-        def feed(self, index):
+        def read_feed(self, index):
             return {"x": array}
 
-    return input_stats(Data())["x"]
+    return measure_input_stats(Data())["x"]
 
 
 def inputs(calibrating, judged):
-    return Facts(inputs={"x": (calibrating, judged)})
+    return GuardFacts(input_stats={"x": (calibrating, judged)})
 
 
 def classes(calibrating, of=10, samples=64):
-    return Facts(classes=(ClassFacts("label", dict.fromkeys(range(of), 10), 10 * of,
-                                     dict.fromkeys(calibrating, 2), samples),))
+    return GuardFacts(class_facts=(LabelClassFacts("label", dict.fromkeys(range(of), 10), 10 * of,
+                                                   dict.fromkeys(calibrating, 2), samples),))
 
 
 def half(run, fp16, target="sqnr>=20"):
-    return Facts(run="INT8", verdict=verdict(run), half=verdict(fp16), floats="fp16", target=parse_target(target),
-                 codes=True, in_float=InFloat(0.0, False, 0, 9))
+    return GuardFacts(run_name="INT8", accuracy=verdict(run), fp16_accuracy=verdict(fp16), float_type="fp16",
+                      target=parse_target(target), is_quantized=True, float_work=FloatWorkShare(0.0, False, 0, 9))
 
 
 OFF = {f"t{index}": (8.0, 2.0) for index in range(5)}
@@ -89,38 +98,50 @@ CASES = [  # guard, what it warns of, what it does not
     ("unlike-inputs", inputs(images(48, times=255), images(64, seed=1)), inputs(images(48), images(64, seed=1))),
     ("unlike-inputs", inputs(images(48, order=(2, 1, 0)), images(64, seed=1)), inputs(images(3), images(5, seed=1))),
     ("unlike-inputs", inputs(images(48, mean=(.9, .9, .9)), images(64, seed=1)), inputs(stats(FEW), stats(MANY))),
-    ("unlike-inputs", inputs(stats(np.zeros((8, 3, 4, 4))), images(8)),
-     inputs(stats(np.ones((8, 16))), stats(np.ones((9, 16))))),
-    ("unlike-inputs", inputs(images(48, times=4), images(64, seed=1)),
-     inputs(images(16, times=1.3), images(8, seed=1))),
-    ("constant-inputs", Facts(equal_samples=24), Facts(equal_samples=0)),
-    ("stale-ranges", ranges(CACHE, sampled=32, compared=40, off=OFF),
-     ranges(CACHE, sampled=32, compared=40, off={"t": (8.0, 2.0)})),
-    ("stale-ranges", ranges(CACHE, sampled=32, compared=40, off={"t": (20.0, 2.0)}),
-     ranges(CACHE, sampled=32, compared=40)),
-    ("foreign-cache", ranges(CACHE, header=ENTROPY, builder="10.16.1.2"),
-     ranges(CACHE, header=ENTROPY, builder="8.6.1")),
-    ("foreign-cache", ranges(CACHE, header=CacheHeader("7.1.3", "EntropyCalibration2")), ranges(CACHE, header=ENTROPY)),
-    ("foreign-cache", ranges(CACHE, header=ENTROPY, rest="minmax"), ranges(CACHE, header=ENTROPY, rest="entropy")),
-    ("foreign-cache", ranges(CACHE, header=CacheHeader("10.3.0", "MinMaxCalibration"), wanted="percentile"),
-     ranges(CACHE, header=CacheHeader("10.3.0", "MinMaxCalibration"), wanted="minmax")),
-    ("few-samples", ranges(samples=31), ranges(samples=32)),
+    ("unlike-inputs", inputs(stats(np.zeros((8, 3, 4, 4))),
+                             images(8)), inputs(stats(np.ones((8, 16))), stats(np.ones((9, 16))))),
+    ("unlike-inputs", inputs(images(48, times=4), images(64, seed=1)), inputs(images(16, times=1.3), images(8,
+                                                                                                            seed=1))),
+    ("constant-inputs", GuardFacts(equal_sample_count=24), GuardFacts(equal_sample_count=0)),
+    ("stale-ranges", ranges(CACHE_SOURCE, checked_samples=32, compared_tensors=40, mismatches=OFF),
+     ranges(CACHE_SOURCE, checked_samples=32, compared_tensors=40, mismatches={"t": (8.0, 2.0)})),
+    ("stale-ranges", ranges(CACHE_SOURCE, checked_samples=32, compared_tensors=40,
+                            mismatches={"t": (20.0, 2.0)}), ranges(CACHE_SOURCE, checked_samples=32,
+                                                                   compared_tensors=40)),
+    ("foreign-cache", ranges(CACHE_SOURCE, cache_header=ENTROPY, builder_release="10.16.1.2"),
+     ranges(CACHE_SOURCE, cache_header=ENTROPY, builder_release="8.6.1")),
+    ("foreign-cache", ranges(CACHE_SOURCE, cache_header=CacheHeader("7.1.3", "EntropyCalibration2")),
+     ranges(CACHE_SOURCE, cache_header=ENTROPY)),
+    ("foreign-cache", ranges(CACHE_SOURCE, cache_header=ENTROPY, fallback_method="minmax"),
+     ranges(CACHE_SOURCE, cache_header=ENTROPY, fallback_method="entropy")),
+    ("foreign-cache",
+     ranges(CACHE_SOURCE, cache_header=CacheHeader("10.3.0", "MinMaxCalibration"), requested_method="percentile"),
+     ranges(CACHE_SOURCE, cache_header=CacheHeader("10.3.0", "MinMaxCalibration"), requested_method="minmax")),
+    ("few-samples", ranges(calibration_samples=31), ranges(calibration_samples=32)),
     ("missing-classes", classes(range(9)), classes(range(10))),
     ("missing-classes", classes(range(30), of=100), classes(range(75), of=100)),  # 53 are to be expected
-    ("more-samples", Facts(grown=(Grown(8, 10.0), Grown(16, 11.0), Grown(32, 12.5))),
-     Facts(grown=(Grown(8, 10.0), Grown(16, 11.0), Grown(32, 11.9)))),
-    ("more-samples", Facts(grown=(Grown(8, 28.0), Grown(16, 28.0), Grown(32, 11.0))),
-     Facts(grown=(Grown(8, 28.4), Grown(16, 30.0), Grown(32, 28.8)))),
-    ("beyond-range", replace(ranges(), beyond={"t": Beyond(0.004, 0.0)}),
-     replace(ranges(), beyond={"t": Beyond(0.004, 0.002), "u": Beyond(0.0005, 0.0)})),
-    ("beyond-range", replace(ranges(CACHE), beyond={"t": Beyond(0.02, 0.02)}),
-     replace(ranges(), beyond={"t": Beyond(0.02, 0.02)})),
-    ("framework", Facts(framework={"y": Errors(35.0, 0.99)}),
-     Facts(framework={"y": Errors(110.0, 1.0), "z": Errors(None, 1.0, exact=True)})),
-    ("framework", Facts(framework={"y": Errors(nan=2)}), Facts(framework={"y": Errors(mismatch=0.5)})),
+    ("more-samples",
+     GuardFacts(convergence=(CalibrationConvergencePoint(8, 10.0), CalibrationConvergencePoint(16, 11.0),
+                             CalibrationConvergencePoint(32, 12.5))),
+     GuardFacts(convergence=(CalibrationConvergencePoint(8, 10.0), CalibrationConvergencePoint(16, 11.0),
+                             CalibrationConvergencePoint(32, 11.9)))),
+    ("more-samples",
+     GuardFacts(convergence=(CalibrationConvergencePoint(8, 28.0), CalibrationConvergencePoint(16, 28.0),
+                             CalibrationConvergencePoint(32, 11.0))),
+     GuardFacts(convergence=(CalibrationConvergencePoint(8, 28.4), CalibrationConvergencePoint(16, 30.0),
+                             CalibrationConvergencePoint(32, 28.8)))),
+    ("beyond-range", replace(ranges(), clipped={"t": ClippedShare(0.004, 0.0)}),
+     replace(ranges(), clipped={"t": ClippedShare(0.004, 0.002), "u": ClippedShare(0.0005, 0.0)})),
+    ("beyond-range", replace(ranges(CACHE_SOURCE), clipped={"t": ClippedShare(0.02, 0.02)}),
+     replace(ranges(), clipped={"t": ClippedShare(0.02, 0.02)})),
+    ("framework", GuardFacts(framework_errors={"y": ErrorMetrics(35.0, 0.99)}),
+     GuardFacts(framework_errors={"y": ErrorMetrics(110.0, 1.0), "z": ErrorMetrics(None, 1.0, exact=True)})),
+    ("framework", GuardFacts(framework_errors={"y": ErrorMetrics(nan=2)}),
+     GuardFacts(framework_errors={"y": ErrorMetrics(mismatch=0.5)})),
     ("fp16-floor", half(15.0, 15.6), half(15.0, 30.0)),
     ("fp16-floor", half(15.0, 15.6), half(25.0, 25.2)),  # the target is met
-    ("back-in-float", Facts(in_float=InFloat(0.34, True, 3, 9)), Facts(in_float=InFloat(0.3, True, 3, 9))),
+    ("back-in-float", GuardFacts(float_work=FloatWorkShare(0.34, True, 3, 9)),
+     GuardFacts(float_work=FloatWorkShare(0.3, True, 3, 9))),
 ]
 
 
@@ -131,35 +152,39 @@ def test_samples_that_are_all_the_same_are_found(tmp_path, array, equal):
     np.savez(tmp_path / "d.npz", x=array)
     kind = "float32" if array.dtype == np.float32 else "int64"
     samples = load_samples(str(tmp_path / "d.npz"), [TensorInfo("x", np.dtype(kind), ("n", 3))], batch=4)
-    assert count_equal_samples(samples) == equal
+    assert count_samples_if_all_equal(samples) == equal
 
 
 def said(name, facts):
-    return next(one for one in checked(facts) if one.guard.name == name)
+    return next(one for one in run_guards(facts) if one.guard.name == name)
 
 
 @pytest.mark.parametrize(("name", "warned", "quiet"), CASES, ids=[f"{case[0]}-{n}" for n, case in enumerate(CASES)])
 def test_a_guard_warns_and_is_quiet(name, warned, quiet):
     alarms = said(name, warned).alarms
-    assert alarms and all(one.guard == name and one.what and one.why and one.next_step.endswith(".") for one in alarms)
-    assert said(name, quiet).alarms == () and not said(name, quiet).lacks
+    assert alarms and all(one.guard_name == name and one.summary and one.reason and one.next_step.endswith(".")
+                          for one in alarms)
+    assert said(name, quiet).alarms == () and not said(name, quiet).missing_facts_reason
 
 
 def test_every_guard_has_such_cases_and_says_what_it_lacks():
     assert {case[0] for case in CASES} == {guard.name for guard in GUARDS}
-    assert all(one.lacks and not one.alarms for one in checked(Facts()))
+    assert all(one.missing_facts_reason and not one.alarms for one in run_guards(GuardFacts()))
 
 
 def test_what_a_warning_says():
-    assert "times larger, as where one is divided by 255" in said("unlike-inputs", CASES[0][1]).alarms[0].why
-    assert "channel order of x" in said("unlike-inputs", CASES[1][1]).alarms[0].what
+    assert "times larger, as where one is divided by 255" in said("unlike-inputs", CASES[0][1]).alarms[0].reason
+    assert "channel order of x" in said("unlike-inputs", CASES[1][1]).alarms[0].summary
     builder = next(case[1] for case in CASES if case[0] == "foreign-cache")
-    assert "TensorRT 8.6.1, and 10.16.1.2 works here" in said("foreign-cache", builder).alarms[0].what
-    rising, falling = (said("more-samples", case[1]).alarms[0].what for case in CASES if case[0] == "more-samples")
+    assert "TensorRT 8.6.1, and 10.16.1.2 works here" in said("foreign-cache", builder).alarms[0].summary
+    rising, falling = (said("more-samples", case[1]).alarms[0].summary for case in CASES if case[0] == "more-samples")
     assert "would help" in rising and "falls" in falling
-    overflow = Verdict({"y": OutputErrors(Errors(inf=3))})
-    back = [said("back-in-float", Facts(in_float=InFloat(0.5, False, 3, 9), half=half, floats=floats)).alarms[0]
-            for half, floats in ((overflow, "fp16"), (overflow, "bf16"), (None, "fp16"))]
+    overflow = Accuracy({"y": OutputErrors(ErrorMetrics(inf=3))})
+    back = [
+        said("back-in-float", GuardFacts(float_work=FloatWorkShare(0.5, False, 3, 9), fp16_accuracy=half,
+                                         float_type=floats)).alarms[0]
+        for half, floats in ((overflow, "fp16"), (overflow, "bf16"), (None, "fp16"))
+    ]
     assert ["--other bf16" in one.next_step for one in back] == [True, False, False]
 
 
@@ -168,8 +193,8 @@ def test_what_a_warning_says():
     ("TRT-7103-LegacyCalibration", "7.1.3", "percentile"), ("TRT-100300-Own", "10.3.0", "")])
 def test_the_first_line_of_a_cache(tmp_path, line, release, method):
     (tmp_path / "c").write_text(line + "\n")
-    header = read_header(tmp_path / "c")
-    assert (header.release, header.method) == (release, method)
+    header = read_cache_header(tmp_path / "c")
+    assert (header.release, header.range_method) == (release, method)
 
 
 @pytest.fixture(scope="module")
@@ -183,43 +208,45 @@ def resnet(tmp_path_factory):
     np.savez(folder / "calib.npz", image=image[::-1][:40], label=np.zeros(40, np.int64))
     np.savez(folder / "times255.npz", image=image[:40] * 255)
     samples = load_samples(folder / "judged.npz", network.inputs)
-    found = calibrate(network.model, network.activations, samples, get_backend()).ranges
-    write_cache(folder / "net.cache", found, "MinMaxCalibration")
-    write_cache(folder / "stale.cache", {tensor: amax * 5 for tensor, amax in found.items()}, "MinMaxCalibration")
+    found = calibrate(network.model, network.calibrated_tensors, samples, get_simulation_backend()).ranges
+    write_calibration_cache(folder / "net.cache", found, "MinMaxCalibration")
+    write_calibration_cache(folder / "stale.cache", {tensor: amax * 5
+                                                     for tensor, amax in found.items()}, "MinMaxCalibration")
     return folder, network, samples, found
 
 
 def test_ranges_are_held_against_samples(resnet):
     _, network, samples, found = resnet
-    backend = get_backend()
-    assert ranges_off(network.model, found, samples, backend, clips=False)[0] == {}
-    tensor = network.activations[1]
+    backend = get_simulation_backend()
+    assert find_mismatched_ranges(network.model, found, samples, backend, method_clips=False)[0] == {}
+    tensor = network.calibrated_tensors[1]
     for factor, clips, off in ((2.5, False, True), (0.4, False, True), (0.4, True, False), (0.05, True, True)):
         changed = {**found, tensor: found[tensor] * factor}
-        apart, compared, count = ranges_off(network.model, changed, samples, backend, clips=clips)
+        apart, compared, count = find_mismatched_ranges(network.model, changed, samples, backend, method_clips=clips)
         assert (set(apart) == {tensor}) is off and compared == len(found) and count == 32
 
 
 def test_shares_beyond_a_range_are_those_of_numpy(resnet):
     _, network, samples, found = resnet
     name = network.inputs[0].name
-    array = np.concatenate([feed[name] for feed in samples.feeds()])
+    array = np.concatenate([feed[name] for feed in samples.iterate_feeds()])
     amax = float(np.quantile(np.abs(array), 0.9))
-    *_, shares = shares_beyond(network.model, {name: amax}, samples, get_backend())
+    *_, shares = measure_clipped_shares(network.model, {name: amax}, samples, get_simulation_backend())
     assert shares[name] == pytest.approx(np.mean(np.abs(array) > 1.1 * amax), abs=1e-5)
 
 
 def test_labels_that_name_classes(resnet):
     folder, network, samples, _ = resnet
     calibrating = load_samples(folder / "calib.npz", network.inputs)
-    found, = class_facts(calibrating, samples)
-    assert found.label == "label" and set(found.judged) == {0, 1} and set(found.calibrating) == {0}
-    assert (found.judged_samples, found.calibrating_samples) == (48, 40)
-    assert class_facts(samples, samples, masks=("label",)) == ()  # rows that are numbered are no classes
+    found, = count_samples_by_label_class(calibrating, samples)
+    assert found.label_array == "label" and set(found.judged_counts) == {0, 1} and set(found.calibration_counts) == {0}
+    assert (found.judged_samples, found.calibration_samples) == (48, 40)
+    assert count_samples_by_label_class(samples, samples,
+                                        mask_names=("label", )) == ()  # rows that are numbered are no classes
     masks = load_samples(_saved(folder, mask=np.tile(np.array([[0, 3, 255, 255]], np.uint8), (8, 1))),
                          [TensorInfo("image", np.dtype(np.float32), (None, 3, 32, 32))])
-    found, = class_facts(masks, masks)
-    assert set(found.judged) == {0, 3}
+    found, = count_samples_by_label_class(masks, masks)
+    assert set(found.judged_counts) == {0, 3}
 
 
 def _saved(folder, **labels):
@@ -274,26 +301,26 @@ def test_a_cache_states_the_method_that_made_it(resnet, run, tmp_path):
         code, out, err = run(*argv, *options, "--format", kind, "-o", tmp_path / name)
         assert code == 0, err
         cache = next(line for line in out.split() if line.endswith(".cache"))
-        assert read_header(cache).algorithm == algorithm and read_cache(cache)
+        assert read_cache_header(cache).algorithm == algorithm and read_calibration_cache(cache)
     assert "--calibration-base-class IInt8MinMaxCalibrator" in (tmp_path / "p.py").read_text().replace("\\\n", "")
 
 
 def test_a_share_of_the_work_needs_the_work_of_all():
     outline = local.outline()
-    able = [group for group in outline.groups if group.quantizable]
-    config = PrecisionConfig().with_groups(able[:1], Precision.FP32)
-    known = in_float(outline, config, None)
-    assert 0 < known.share < 1 and (known.groups, known.of) == (1, len(able))
+    able = [group for group in outline.groups if group.is_quantizable]
+    config = PrecisionConfig().with_group_precision(able[:1], Precision.FP32)
+    known = measure_float_work_share(outline, config, None)
+    assert 0 < known.float_share < 1 and (known.float_groups, known.total_groups) == (1, len(able))
     blind = replace(outline, layers=tuple(replace(layer, macs=None) if layer.name in able[-1].layers else layer
                                           for layer in outline.layers))
-    assert in_float(blind, config, None) is None
+    assert measure_float_work_share(blind, config, None) is None
 
 
 def test_a_quantized_run_is_called_by_its_own_type(run, mlp, tmp_path):
     for guard, warned, _ in CASES:
-        floats = warned.in_float and replace(warned.in_float, timed=False)
-        facts = replace(warned, run="FP8", quantized="FP8", in_float=floats)
-        assert not any("INT8" in alarm.line for alarm in said(guard, facts).alarms), guard
+        floats = warned.float_work and replace(warned.float_work, is_timed=False)
+        facts = replace(warned, run_name="FP8", quantized_type="FP8", float_work=floats)
+        assert not any("INT8" in alarm.warning_line for alarm in said(guard, facts).alarms), guard
     report = tmp_path / "report.md"
     code, out, err = run("search", mlp.model, "--data", mlp.data, "--precision", "fp8", "--tolerance", "sqnr>=40",
                          "-o", tmp_path / "p.json", "--markdown", report)

@@ -9,18 +9,18 @@ import pytest
 
 from tests import networks
 from tests.networks.decoder import attention
-from trt_tui.core.network.blocks import blocks
+from trt_tui.core.network.blocks import find_repeated_blocks
 from trt_tui.core.network.hierarchy import (
     GroupRow,
-    LayerRow,
     Scope,
-    build_tree,
-    walk,
+    UngroupedRow,
+    build_scope_tree,
+    walk_rows,
 )
 from trt_tui.core.network.inlining import SCOPE_KEY
-from trt_tui.core.network.layers import Kind, Layer
+from trt_tui.core.network.layers import Layer, LayerKind
 from trt_tui.core.network.network import open_network
-from trt_tui.core.network.scopes import stated_scope
+from trt_tui.core.network.scopes import read_scope_from_metadata
 from trt_tui.core.network.tree_text import render_tree
 
 
@@ -30,7 +30,7 @@ def light(name: str) -> onnx.ModelProto:
 
 
 def scope_of(node: ir.Node) -> tuple[str, ...]:
-    return stated_scope(node.metadata_props, node.meta.get(SCOPE_KEY, ()))
+    return read_scope_from_metadata(node.metadata_props, node.meta.get(SCOPE_KEY, ()))
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def opened(tmp_path):
         onnx.save(model, path)
         network = open_network(path)
         layers = [dataclasses.replace(layer, scope=scope_of(network.node(layer.name))) for layer in network.layers]
-        return network, build_tree(layers, network.groups)
+        return network, build_scope_tree(layers, network.groups)
 
     return open_it
 
@@ -48,7 +48,7 @@ def opened(tmp_path):
 def rows(tree: Scope) -> dict[str, object]:
     """All rows by the labels on the way to them."""
     result, above = {}, []
-    for depth, row in walk(tree):
+    for depth, row in walk_rows(tree):
         del above[depth:]
         above.append(row.label)
         result["|".join(above)] = row
@@ -79,54 +79,59 @@ def test_calls_of_inlined_functions_are_scopes_below_the_metadata():
 def test_every_group_has_one_row_and_scopes_list_what_is_below(opened):
     for model in (networks.vit(), networks.bert(), networks.small_resnet(), light("inception_v1")):
         network, tree = opened(model)
-        named = [row.group.name for _, row in walk(tree) if isinstance(row, GroupRow)]
+        named = [row.group.name for _, row in walk_rows(tree) if isinstance(row, GroupRow)]
         assert sorted(named) == sorted(group.name for group in network.groups)
         assert list(tree.groups) == named
-        paths = [row.path for _, row in walk(tree)]
+        paths = [row.path for _, row in walk_rows(tree)]
         assert len(set(paths)) == len(paths)
-        for _, row in walk(tree):
+        for _, row in walk_rows(tree):
             if isinstance(row, Scope):
                 assert len(row.children) > 1
                 assert len({child.label for child in row.children}) == len(row.children)
-                assert list(row.groups) == [r.group.name for _, r in walk(row) if isinstance(r, GroupRow)]
+                assert list(row.groups) == [r.group.name for _, r in walk_rows(row) if isinstance(r, GroupRow)]
 
 
-def layer(name: str, index: int = 0, kind: Kind = Kind.COMPUTE, scope: tuple[str, ...] = (), note: str = "") -> Layer:
-    return Layer(name, "Op", "", index, (), (f"{name}:0",), kind, scope, note=note)
+def layer(name: str, index: int = 0, kind: LayerKind = LayerKind.COMPUTE, scope: tuple[str, ...] = (),
+          note: str = "") -> Layer:
+    return Layer(name, "Op", "", index, (), (f"{name}:0",), kind, scope, refusal_reason=note)
 
 
 def test_layers_in_no_group_have_rows_that_say_why():
-    tree = build_tree([layer("a/loop/Loop", kind=Kind.OPAQUE, note="holds a subgraph"),
-                       layer("a/b/c", 1, Kind.OPAQUE), layer("a/b/d", 2, Kind.SHAPE)], [])
+    tree = build_scope_tree([layer("a/loop/Loop", kind=LayerKind.OPAQUE, note="holds a subgraph"),
+                             layer("a/b/c", 1, LayerKind.OPAQUE), layer("a/b/d", 2, LayerKind.SHAPE)], [])
     found = rows(tree)
-    assert isinstance(found["a|loop"], LayerRow) and found["a|loop"].refused == "holds a subgraph"
+    assert isinstance(found["a|loop"], UngroupedRow) and found["a|loop"].refusal_reason == "holds a subgraph"
     assert found["1 shape and constant node folded"].layers == ("a/b/d",)
 
 
 def test_dotted_names_and_numbers():
-    tree = build_tree([layer("layer1.0.conv1", 0, Kind.OPAQUE), layer("layer1.0.conv2", 1, Kind.OPAQUE),
-                       layer("0.5", 2, Kind.OPAQUE), layer("//", 3, Kind.OPAQUE)], [])
+    tree = build_scope_tree([layer("layer1.0.conv1", 0, LayerKind.OPAQUE), layer("layer1.0.conv2", 1, LayerKind.OPAQUE),
+                             layer("0.5", 2, LayerKind.OPAQUE), layer("//", 3, LayerKind.OPAQUE)], [])
     assert set(rows(tree)) == {"layer1/0", "layer1/0|conv1", "layer1/0|conv2", "0.5", "//"}
 
 
 def test_labels_that_clash_are_told_apart():
-    tree = build_tree([layer("a/b/x", 0, Kind.OPAQUE), layer("a/b", 1, Kind.OPAQUE), layer("a/c", 2, Kind.OPAQUE)], [])
+    tree = build_scope_tree(
+        [layer("a/b/x", 0, LayerKind.OPAQUE),
+         layer("a/b", 1, LayerKind.OPAQUE),
+         layer("a/c", 2, LayerKind.OPAQUE)], [])
     assert [child.label for child in rows(tree)["a"].children] == ["b", "b_1", "c"]
 
 
 def test_names_deeper_than_the_recursion_limit():
-    tree = build_tree([layer("a/" * 3000 + "x", 0, Kind.OPAQUE), layer("a/" * 3000 + "y", 1, Kind.OPAQUE)], [])
+    tree = build_scope_tree([layer("a/" * 3000 + "x", 0, LayerKind.OPAQUE),
+                             layer("a/" * 3000 + "y", 1, LayerKind.OPAQUE)], [])
     assert len(rows(tree)) == 3
-    deep = [layer("/".join("s" for _ in range(depth + 1)) + "/op", depth, Kind.OPAQUE) for depth in range(1500)]
-    text = render_tree(build_tree(deep, []), lambda tensor: None)
+    deep = [layer("/".join("s" for _ in range(depth + 1)) + "/op", depth, LayerKind.OPAQUE) for depth in range(1500)]
+    text = render_tree(build_scope_tree(deep, []), lambda tensor: None)
     assert len(text.splitlines()) == 1 + 2 * 1500 - 1
 
 
 def test_blocks_of_vit(opened):
     _, tree = opened(networks.vit())
-    matrix = blocks(tree)
+    matrix = find_repeated_blocks(tree)
     assert matrix.columns == ("0", "1", "2")
-    assert matrix.paths == ("blocks/0", "blocks/1", "blocks/2")
+    assert matrix.block_paths == ("blocks/0", "blocks/1", "blocks/2")
     assert matrix.roles == ("norm1", "attn/qkv", "attn/attention core/QK", "attn/attention core/Softmax",
                             "attn/attention core/PV", "attn/proj", "norm2", "mlp/0", "mlp/2")
     assert matrix.cells[1] == (("node_MatMul_12",), ("node_MatMul_36",), ("node_MatMul_56",))
@@ -134,7 +139,7 @@ def test_blocks_of_vit(opened):
 
 def test_roles_that_a_block_lacks_are_empty_cells(opened):
     _, tree = opened(light("resnet50"))
-    matrix = blocks(tree)
+    matrix = find_repeated_blocks(tree)
     assert matrix.roles == ("Conv", "Conv_1", "Conv_2", "Conv+Add")
     assert len(matrix.columns) == 16
     assert matrix.cells[2][:5] == (("n10",), (), (), ("n42",), ())
@@ -143,12 +148,12 @@ def test_roles_that_a_block_lacks_are_empty_cells(opened):
 
 def test_networks_that_do_not_repeat_have_no_matrix(opened):
     for model in (networks.small_resnet(), networks.unet_small(), networks.mlp(), light("vgg19")):
-        assert blocks(opened(model)[1]) is None
+        assert find_repeated_blocks(opened(model)[1]) is None
 
 
 def test_nested_blocks(opened):
     _, tree = opened(networks.synthetic_tree(1500))
-    matrix = blocks(tree)
+    matrix = find_repeated_blocks(tree)
     assert matrix is not None
     named = [name for row in matrix.cells for cell in row for name in cell]
     assert len(named) == len(set(named)) > 400
@@ -168,16 +173,16 @@ def test_text_has_operator_shape_and_reasons(opened):
 def test_text_lists_nodes_on_request(opened):
     network, tree = opened(networks.mlp())
     assert "· /act1/Relu" not in render_tree(tree, network.shape)
-    assert "  · /act1/Relu" in render_tree(tree, network.shape, nodes=True)
+    assert "  · /act1/Relu" in render_tree(tree, network.shape, show_nodes=True)
 
 
 def test_any_names_give_a_tree_with_each_layer_once():
     random.seed(0)
     for _ in range(200):
         names = {"".join(random.choices("ab01./_: ", k=random.randint(1, 12))) for _ in range(20)}
-        tree = build_tree([layer(name, i, Kind.OPAQUE) for i, name in enumerate(sorted(names))], [])
-        found = [row for _, row in walk(tree)]
-        assert sorted(row.layer.name for row in found if isinstance(row, LayerRow)) == sorted(names)
+        tree = build_scope_tree([layer(name, i, LayerKind.OPAQUE) for i, name in enumerate(sorted(names))], [])
+        found = [row for _, row in walk_rows(tree)]
+        assert sorted(row.layer.name for row in found if isinstance(row, UngroupedRow)) == sorted(names)
         assert len({row.path for row in found}) == len(found)
 
 

@@ -13,13 +13,13 @@ import pytest
 
 from tests import networks
 from tests.test_bundle import called, judged  # noqa: F401  # a fixture
+from trt_tui.core.builder_options import BuilderOptions
+from trt_tui.core.exporters.formats import command_file_names
 from trt_tui.core.exporters.polygraphy import polygraphy_command
-from trt_tui.core.exporters.production import files_beside
-from trt_tui.core.lowering.weak import lower_weak
+from trt_tui.core.lowering.implicit_quantization import lower_to_implicit_quantization
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import open_network
-from trt_tui.core.production import Production
-from trt_tui.words import is_hidden
+from trt_tui.formatting import is_hidden_character
 
 TITLE = "\x1b]0;owned\x07"
 CLIPBOARD = "\x1b]52;c;b3duZWQ=\x07"
@@ -28,7 +28,7 @@ NAMES = [f"/{TITLE}one", f"/two{CLIPBOARD}\x9b31m", "/\u202eeerht\u2066\u200b", 
 
 
 def hostile_mlp() -> onnx.ModelProto:
-    """The network `networks.mlp` with names of `NAMES` on its nodes and inner tensors."""
+    """The network `networks.mlp` with names of `BACKEND_NAMES` on its nodes and inner tensors."""
     model = networks.mlp()
     named = {}
     for index, node in enumerate(model.graph.node):
@@ -41,7 +41,7 @@ def hostile_mlp() -> onnx.ModelProto:
 
 
 def is_clean(text: str) -> bool:
-    return not any(is_hidden(one) for one in text.replace("\n", ""))
+    return not any(is_hidden_character(one) for one in text.replace("\n", ""))
 
 
 pytestmark = [pytest.mark.shares_cache, pytest.mark.usefixtures("placed")]
@@ -159,7 +159,8 @@ def test_a_name_that_polygraphy_reads_as_an_option_is_refused(run, tmp_path, giv
 
 
 @pytest.mark.parametrize("name", ["@y:1e9", " --fp16 [1,2]", "it's \"*\" $(touch owned)"])
-def test_polygraphy_holds_outputs_of_any_other_name_to_their_tolerance(run, called, tmp_path, monkeypatch, name):  # noqa: F811
+def test_polygraphy_holds_outputs_of_any_other_name_to_their_tolerance(run, called, tmp_path,  # noqa: F811
+                                                                       monkeypatch, name):
     model, data = mlp_with_ends(tmp_path, "x", name)
     folder = tmp_path / "out"
     code, _, err = run("export", model, "--data", data, "--batch", 4, "--precision", "int8", "--format", "bundle",
@@ -180,11 +181,12 @@ def test_polygraphy_takes_names_of_files_for_files(tmp_path, name):
     convert = pytest.importorskip("polygraphy.tools.convert.convert")
     model, _ = mlp_with_ends(tmp_path, "x", "y")
     network = open_network(model)
-    weak = lower_weak(network, PrecisionConfig(), dict.fromkeys(network.activations, 1.0))
-    files, asked = files_beside("polygraphy", tmp_path / name), Production(plugins=("-p.so",), timing_cache="-t.cache")
+    weak = lower_to_implicit_quantization(network, PrecisionConfig(), dict.fromkeys(network.calibrated_tensors, 1.0))
+    files, asked = command_file_names("polygraphy", tmp_path / name), BuilderOptions(plugins=("-p.so", ),
+                                                                                     timing_cache="-t.cache")
     parser = argparse.ArgumentParser()
     convert.Convert().setup_parser(parser.add_subparsers())
-    parsed = parser.parse_args(polygraphy_command(weak, name, files, production=asked)[1:])
+    parsed = parser.parse_args(polygraphy_command(weak, name, files, builder_options=asked)[1:])
     paths = (parsed.model_file, parsed.output, parsed.calibration_cache, *parsed.plugins, parsed.load_timing_cache)
     assert [path.removeprefix("./") for path in paths] == [files.base, files.engine, files.cache, "-p.so", "-t.cache"]
     (script,) = parsed.trt_network_postprocess_script

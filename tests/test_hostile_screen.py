@@ -64,7 +64,7 @@ async def test_hostile_names_are_drawn_where_they_belong(tmp_path, monkeypatch, 
         for keys in ("down", "down", "down", "b", "i", "escape", "o", "escape", "p", "escape", "e", "escape", "space",
                      "c", "escape", "d", "escape", "t", "slash 漢 enter", "escape", "2", "y"):
             await look(*keys.split())
-        app.deliver(ev.Failed(1, f"title {NAMES[0]}", "\n".join(NAMES), NAMES[3]))
+        app.post_session_event(ev.JobFailed(1, f"title {NAMES[0]}", "\n".join(NAMES), NAMES[3]))
         await settle(pilot)
         await look()
         await look("o")
@@ -72,15 +72,15 @@ async def test_hostile_names_are_drawn_where_they_belong(tmp_path, monkeypatch, 
         await look("y")
         copied.append(app.clipboard)
         await look("escape")
-        assert app.main.desk.listing.view is not View.BLOCKS
-        assert app.session.measured("int8").verdict is not None
+        assert app.main_screen.presenter.layer_list.view is not View.BLOCKS
+        assert app.session.get_run_results("int8").accuracy is not None
         assert "�" not in "".join(seen), "the net is for what no one thought of"
         assert is_clean("".join(seen)) and all(map(is_clean, copied)) and "[bold red]four[/]" in "".join(seen)
         assert "title" in copied[0]
 
 
 async def test_the_net_catches_what_a_widget_does_not_write_out(tmp_path):
-    async with opened(tmp_path, held=(rq.Open,)) as (app, main, pilot):
+    async with opened(tmp_path, held=(rq.OpenNetwork,)) as (app, main, pilot):
         await main.mount(Static(Content(f"raw {TITLE} {CLIPBOARD} \u202e\ud800\x9b end"), markup=False))
         await settle(pilot)
         assert is_clean("".join(drawn(app)))
@@ -90,11 +90,11 @@ async def test_the_net_catches_what_a_widget_does_not_write_out(tmp_path):
                                   pytest.param(LONG, id="long")])
 @pytest.mark.parametrize("width", [0, 1, 2, 7, 40])
 def test_texts_are_cut_by_cells(text, width):
-    assert cell_len(spans.shorten(text, width)) <= width
-    assert cell_len(spans.fitted(text, width)) == width
-    assert spans.width_of(spans.clip([(text, ""), (text, "dim")], width)) <= max(width, 1)
-    assert width < 2 or all(cell_len(line) <= width for line in spans.wrap(text, width))
+    assert cell_len(spans.shorten_middle(text, width)) <= width
+    assert cell_len(spans.pad_or_shorten(text, width)) == width
+    assert spans.line_width(spans.clip_line([(text, ""), (text, "dim")], width)) <= max(width, 1)
+    assert width < 2 or all(cell_len(line) <= width for line in spans.wrap_text(text, width))
     if width:
-        assert spans.width_of(spans.padded([(text, "")], width, [(text, "")])) == width
+        assert spans.line_width(spans.justify_line([(text, "")], width, [(text, "")])) == width
 
 

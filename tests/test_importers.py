@@ -8,11 +8,11 @@ import pytest
 
 from tests import networks
 from tests.driven import isolate
-from trt_tui.core.calibration.cache import write_cache
-from trt_tui.core.exporters import production
-from trt_tui.core.importers.reading import read_any
+from trt_tui.core.calibration.cache import write_calibration_cache
+from trt_tui.core.exporters import formats
+from trt_tui.core.importers.any_config import read_any_config
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.file import config_text
+from trt_tui.core.moves.config_file import config_text
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
@@ -32,7 +32,7 @@ def network(tmp_path_factory):
 
 def read(network, folder, name, text, **more):
     (folder / name).write_text(text if isinstance(text, str) else json.dumps(text))
-    return read_any(folder / name, network, **more)
+    return read_any_config(folder / name, network, **more)
 
 
 def script(body):
@@ -88,9 +88,9 @@ def test_what_another_tool_was_told(network, tmp_path, name, text, defaults, row
     config = loaded.config
     assert (config.quantized, config.other, config.tf32) == defaults
     assert {group.name: precision for group in network.groups
-            if (precision := config.precision_of(group)) is not config.default_for(group)} == {
+            if (precision := config.precision_of(group)) is not config.default_precision_of(group)} == {
         name: precision for name, precision in rows.items()
-        if precision is not config.default_for(network.group(name))}
+        if precision is not config.default_precision_of(network.get_group(name))}
     assert loaded.warnings[0].startswith(f"{name}: read as ")
     listed = [line for line in loaded.warnings if ": not read: " in line]
     assert any(unread in line for line in listed) if unread else not [
@@ -120,32 +120,32 @@ def test_what_cannot_be_read_is_refused(network, tmp_path, monkeypatch, name, te
 
 @pytest.mark.parametrize("name", ["a.sh", "a.yaml", "a.txt", "a.py", "a"])
 def test_a_config_is_known_by_its_content(network, tmp_path, name):
-    config = PrecisionConfig.uniform(INT8).with_groups([network.groups[0]], FP16)
+    config = PrecisionConfig.from_precision(INT8).with_group_precision([network.groups[0]], FP16)
     assert read(network, tmp_path, name, config_text(network, config)).config == config
 
 
 def test_names_that_are_not_there_are_left_out_by_force(network, tmp_path):
     loaded = read(network, tmp_path, "a.txt", CASES[0][1] + ",/absent:fp32", force=True)
-    assert loaded.config.groups.keys() == {CONVS[0], FC} and any("/absent" in line for line in loaded.warnings)
+    assert loaded.config.precision_moves.keys() == {CONVS[0], FC} and any("/absent" in line for line in loaded.warnings)
 
 
 def test_a_cache_beside_a_line_is_taken(network, tmp_path):
-    write_cache(tmp_path / "x.cache", dict.fromkeys(network.activations, 2.0), "MinMaxCalibration")
+    write_calibration_cache(tmp_path / "x.cache", dict.fromkeys(network.calibrated_tensors, 2.0), "MinMaxCalibration")
     loaded = read(network, tmp_path, "line", "trtexec --int8 --calib=x.cache")
-    assert set(loaded.calibration.ranges) == set(network.activations) and loaded.calibration.method == "minmax"
+    assert set(loaded.calibration.ranges) == set(network.calibrated_tensors) and loaded.calibration.method == "minmax"
 
 
 @pytest.mark.parametrize("kind", ["trtexec", "polygraphy", "modelopt"])
 def test_what_is_exported_is_read_back(network, tmp_path, kind):
     """Ranges too, as far as the format has them."""
     groups = {group.name: group for group in network.groups}
-    config = PrecisionConfig.uniform(INT8).with_groups([groups[CONVS[0]], groups[FC]], FP16)
-    config = config.with_groups([groups[CONVS[2]]], FP32)
-    ranges = dict.fromkeys(network.activations, 3.0)
+    config = PrecisionConfig.from_precision(INT8).with_group_precision([groups[CONVS[0]], groups[FC]], FP16)
+    config = config.with_group_precision([groups[CONVS[2]]], FP32)
+    ranges = dict.fromkeys(network.calibrated_tensors, 3.0)
     path = tmp_path / {"trtexec": "t.sh", "polygraphy": "p.py", "modelopt": "m.json"}[kind]
-    production.write(kind, path, network, config, ranges)
-    loaded = read_any(path, network)
-    assert loaded.config.assignment(network) == config.assignment(network)
+    formats.write_export(kind, path, network, config, ranges)
+    loaded = read_any_config(path, network)
+    assert loaded.config.precision_by_group(network) == config.precision_by_group(network)
     if kind != "modelopt":
         found = list(loaded.calibration.ranges.values())
         assert found and found == pytest.approx([3.0] * len(found))

@@ -30,13 +30,14 @@ def test_core_loads_no_backend_and_no_user_interface():
 
 
 def test_session_and_jobs_load_no_user_interface():
-    loaded = loaded_by("import trt_tui.session.session, trt_tui.jobs.worker, trt_tui.cli.headless, trt_tui.cli.report")
-    assert not loaded & (HEAVY - {"onnxruntime"} | {"mpmath"}), "mpmath comes with sympy, see trt_tui.late"
+    loaded = loaded_by(
+        "import trt_tui.session.session, trt_tui.jobs.server, trt_tui.cli.headless_session, trt_tui.cli.report")
+    assert not loaded & (HEAVY - {"onnxruntime"} | {"mpmath"}), "mpmath comes with sympy, see trt_tui.lazy_imports"
 
 
 def test_what_is_loaded_late_is_not_loaded_by_a_look_at_all_modules():
     """Polygraphy looks so as it is imported; "mpmath" comes with sympy."""
-    assert "mpmath" not in loaded_by("import trt_tui.jobs.worker, inspect, sys\n"
+    assert "mpmath" not in loaded_by("import trt_tui.jobs.server, inspect, sys\n"
                                      "assert 'sympy' in sys.modules\n"
                                      "inspect.getmodule(sys._getframe())")
     assert "mpmath" in loaded_by("import trt_tui, sympy\nassert sympy.Symbol('n').name == 'n'")
@@ -64,7 +65,7 @@ class Blocked:
             raise ModuleNotFoundError(f'No module named {name!r}', name=name)
 
 sys.meta_path.insert(0, Blocked())
-import trt_tui.session.session, trt_tui.cli.headless, trt_tui.jobs.worker
+import trt_tui.session.session, trt_tui.cli.headless_session, trt_tui.jobs.server
 from trt_tui.cli.main import main
 from trt_tui import demo
 try:

@@ -13,28 +13,34 @@ from tests.driven import LocalSession
 from tests.refusals import refused
 from trt_tui.cli.compare import compare
 from trt_tui.core.measure.target import parse_target
-from trt_tui.core.measure.target_result import Outcome, judge_accuracy
+from trt_tui.core.measure.target_outcome import Outcome, judge_accuracy
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.file import config_text, read_config
-from trt_tui.core.moves.keep import Keep
-from trt_tui.core.moves.keeping import DEFAULT_RULES, default_rules_note, rules_in, with_default_rules, with_kept
+from trt_tui.core.moves.config_file import config_text, read_config
+from trt_tui.core.moves.keep_move import KeepMove
+from trt_tui.core.moves.keep_rules import (
+    DEFAULT_KEEP_RULES,
+    apply_default_keep_rules,
+    apply_keep_rules,
+    count_groups_by_keep_rule,
+    default_keep_rules_note,
+)
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.options import Options
 
-FP16 = PrecisionConfig.uniform(Precision.FP16)
-INT8 = PrecisionConfig.uniform(Precision.INT8)
+FP16 = PrecisionConfig.from_precision(Precision.FP16)
+INT8 = PrecisionConfig.from_precision(Precision.INT8)
 ROWS = 4000
 
 
 def look_up(b, index, result="y"):
-    """A row of a table of `ROWS` for each sample, and a product of the other input beside it."""
+    """A row of a table of `MAX_GROUP_ROWS` for each sample, and a product of the other input beside it."""
     row = b.node("Gather", [b.kernel("table", (ROWS, 8), 8), index], "/look")
     return b.node("Add", [row, b.gemm(b.gemm("v", (16, 32), "/fc1"), (32, 8), "/fc2")], "/join", output=result)
 
 
 def floored(b, source="p", scope="/position"):
-    """An integer up to `ROWS` from a position of 0 to 1."""
+    """An integer up to `MAX_GROUP_ROWS` from a position of 0 to 1."""
     scaled = b.node("Mul", [source, b.weight("rows", np.float32(ROWS))], scope)
     return b.node("Cast", [b.node("Floor", [scaled], scope)], scope, to=TensorProto.INT64)
 
@@ -122,19 +128,19 @@ def test_the_rule_walks_back_from_integers_to_what_is_inexact_anyway(build, expe
     b = networks.Builder()
     build(b)
     network = opened(network_of(b))
-    layers = {layer for name in network.index_groups for layer in network.group(name).layers}
+    layers = {layer for name in network.index_groups for layer in network.get_group(name).layers}
     assert expected <= layers and (layers == set()) is (expected == set()), layers
-    assert network.outline().index_groups == network.index_groups
+    assert network.build_outline().index_groups == network.index_groups
 
 
 def test_a_group_with_a_product_in_it_is_left_out_and_what_lies_behind_it_is_not(opened):
     b = networks.Builder()
     _by_product(b)
     network = opened(network_of(b))
-    named = [network.group(name) for name in network.index_groups]
+    named = [network.get_group(name) for name in network.index_groups]
     assert all("/move/MatMul" not in group.layers for group in named)
-    assert network.group_of("/position/Floor").name in network.index_groups or (
-        network.group_of("/position/Floor") is network.group_of("/move/MatMul"))
+    assert network.find_group("/position/Floor").name in network.index_groups or (
+        network.find_group("/position/Floor") is network.find_group("/move/MatMul"))
 
 
 # -- the rule as a default --------------------------------------------------------------------------------------------
@@ -142,21 +148,23 @@ def test_a_group_with_a_product_in_it_is_left_out_and_what_lies_behind_it_is_not
 
 def test_the_rule_is_on_by_default_and_named_with_its_rows(opened):
     network = opened(by_position())
-    config = with_default_rules(network, INT8)
-    assert rules_in(config) == {"indices": 1} and config.precision_of(network.group("/position/Mul")) is Precision.FP32
-    note = default_rules_note(network, config)
+    config = apply_default_keep_rules(network, INT8)
+    assert count_groups_by_keep_rule(config) == {"indices": 1} and config.precision_of(
+        network.get_group("/position/Mul")) is Precision.FP32
+    note = default_keep_rules_note(network, config)
     assert "1 fused layer kept in FP32 by rule indices" in note and "position" in note and "--no-keep" in note
-    for unchanged in (with_default_rules(network, INT8, ["indices"]), with_default_rules(opened(networks.mlp()), INT8)):
-        assert unchanged == INT8 and not default_rules_note(network, unchanged)
-    fp32 = PrecisionConfig.uniform(Precision.FP32)
-    file = PrecisionConfig.uniform(Precision.FILE)
-    assert not with_default_rules(network, fp32).moves and not with_default_rules(network, file).moves
-    other = with_kept(network, FP16, ["indices=bf16"])
-    assert with_default_rules(network, other).of(Keep) == other.of(Keep)
-    by_hand = FP16.with_groups([network.group("/position/Mul")], Precision.BF16)
-    assert with_default_rules(network, by_hand) == by_hand
+    for unchanged in (apply_default_keep_rules(network, INT8,
+                                               ["indices"]), apply_default_keep_rules(opened(networks.mlp()), INT8)):
+        assert unchanged == INT8 and not default_keep_rules_note(network, unchanged)
+    fp32 = PrecisionConfig.from_precision(Precision.FP32)
+    file = PrecisionConfig.from_precision(Precision.FILE)
+    assert not apply_default_keep_rules(network, fp32).moves and not apply_default_keep_rules(network, file).moves
+    other = apply_keep_rules(network, FP16, ["indices=bf16"])
+    assert apply_default_keep_rules(network, other).get_moves(KeepMove) == other.get_moves(KeepMove)
+    by_hand = FP16.with_group_precision([network.get_group("/position/Mul")], Precision.BF16)
+    assert apply_default_keep_rules(network, by_hand) == by_hand
     option = next(one for one in compare.params if one.name == "no_keep")
-    assert tuple(option.type.choices) == DEFAULT_RULES
+    assert tuple(option.type.choices) == DEFAULT_KEEP_RULES
 
 
 def test_files_and_sessions_without_the_rule_keep_their_meaning(session, tmp_path):
@@ -164,20 +172,21 @@ def test_files_and_sessions_without_the_rule_keep_their_meaning(session, tmp_pat
     network = open_network(options.model)
     before, after = tmp_path / "before.json", tmp_path / "after.json"
     before.write_text(config_text(network, FP16))
-    after.write_text(config_text(network, with_default_rules(network, FP16)))
+    after.write_text(config_text(network, apply_default_keep_rules(network, FP16)))
     assert read_config(before, network).config == FP16
-    assert rules_in(read_config(after, network).config) == {"indices": 1}
+    assert count_groups_by_keep_rule(read_config(after, network).config) == {"indices": 1}
     first = session(options, kind=LocalSession, resume=True).settled()
-    assert rules_in(first.config) == {"indices": 1} and first.run_configs()["int8"] == first.config
+    assert count_groups_by_keep_rule(first.config) == {"indices": 1
+                                                       } and first.list_run_configs()["int8"] == first.config
     assert "indices" in first.notice
     first.set_config(INT8, first.outline.groups)
     first.close()
     second = session(options, kind=LocalSession, resume=True).settled()
-    assert second.config == INT8 and not rules_in(second.config)
+    assert second.config == INT8 and not count_groups_by_keep_rule(second.config)
     loaded = session(options, kind=LocalSession, config_path=str(before), resume=False).settled()
-    assert loaded.config == FP16 and rules_in(loaded.run_configs()["fp16"]) == {"indices": 1}
+    assert loaded.config == FP16 and count_groups_by_keep_rule(loaded.list_run_configs()["fp16"]) == {"indices": 1}
     off = session(replace(options, no_keep=("indices",)), kind=LocalSession, resume=False).settled()
-    assert off.config == INT8 and off.run_configs()["fp16"] == FP16
+    assert off.config == INT8 and off.list_run_configs()["fp16"] == FP16
 
 
 def test_commands_apply_the_rule_and_turn_it_off(run, tmp_path):
@@ -190,8 +199,8 @@ def test_commands_apply_the_rule_and_turn_it_off(run, tmp_path):
     for more, kept in (([], {"indices": 1}), (["--no-keep", "indices"], {})):
         code, _, err = run("search", *common, *more, "--precision", "fp16", "--tolerance", "sqnr>=30", "-o", found)
         config = read_config(found, network).config
-        assert code in (0, None) and rules_in(config) == kept and ("rule indices" in err) is bool(kept)
-        assert config.precision_of(network.group("/position/Mul")) is Precision.FP32
+        assert code in (0, None) and count_groups_by_keep_rule(config) == kept and ("rule indices" in err) is bool(kept)
+        assert config.precision_of(network.get_group("/position/Mul")) is Precision.FP32
     typed = tmp_path / "typed.onnx"
     code, _, err = run("export", options.model, "--precision", "fp16", "--format", "onnx", "-o", typed)
     assert code in (0, None) and "rule indices" in err
@@ -204,7 +213,7 @@ def test_a_run_that_rounding_makes_fail_is_shown_as_failed_beside_the_others(run
     options = saved(tmp_path, by_position())
     path = tmp_path / "p.json"
     network = open_network(options.model)
-    path.write_text(config_text(network, with_default_rules(network, FP16)))
+    path.write_text(config_text(network, apply_default_keep_rules(network, FP16)))
     record = tmp_path / "record.json"
     code, out, err = run("compare", options.model, "--data", options.data, "--batch", "4", "--no-keep", "indices",
                          "--config", path, "--target", "sqnr>=30", "--json", record)
@@ -231,11 +240,11 @@ def test_a_failed_run_misses_every_target_also_of_integers_and_of_a_metric(sessi
     metric.write_text("def score(outputs, labels):\n    return 1.0\n")
     driven = session(replace(options, metric=f"{metric}:score", no_keep=("indices",)), kind=LocalSession,
                      resume=False).settled()
-    verdict = driven.measured("fp16").verdict
-    assert verdict.failed and not verdict.metric and verdict.caveats[0].kind == "failed run"
+    verdict = driven.get_run_results("fp16").accuracy
+    assert verdict.fails_every_target and not verdict.metric and verdict.caveats[0].kind == "failed run"
     for text in ("mismatch<=1", "metric>=0.5"):
         target = parse_target(text)
-        assert target.reached(verdict) is False
+        assert target.is_met_by(verdict) is False
         assert judge_accuracy([target], verdict).outcome is Outcome.FAIL
 
 
@@ -256,9 +265,9 @@ def test_an_index_of_an_argmax_stays_within_its_table_in_any_precision(session, 
     b = networks.Builder()
     _by_argmax(b)
     driven = session(saved(tmp_path, network_of(b)), kind=LocalSession, resume=False).settled()
-    assert not driven.outline.index_groups and not driven.measured("fp16").verdict.failed
+    assert not driven.outline.index_groups and not driven.get_run_results("fp16").accuracy.fails_every_target
 
 
 def test_the_rule_is_refused_where_it_names_nothing(opened):
     with refused("keeps nothing", cause="integers"):
-        with_kept(opened(networks.mlp()), INT8, ["indices"])
+        apply_keep_rules(opened(networks.mlp()), INT8, ["indices"])

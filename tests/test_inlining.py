@@ -8,7 +8,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tests.networks import Builder, floats
 from tests.refusals import refused
-from trt_tui.core.network.inlining import MOST_NODES, SCOPE_KEY
+from trt_tui.core.network.inlining import MAX_INLINED_NODES, SCOPE_KEY
 from trt_tui.core.network.network import open_network
 from trt_tui.core.network.opening import open_model
 from trt_tui.errors import InputError
@@ -130,7 +130,7 @@ def test_functions_that_expand_to_too_much_are_refused_before(model, tmp_path):
     path = tmp_path / "model.onnx"
     onnx.save(model, path)
     start = time.process_time()
-    with refused("too large once its local functions are inlined", cause=f"{MOST_NODES:,}"):
+    with refused("too large once its local functions are inlined", cause=f"{MAX_INLINED_NODES:,}"):
         open_model(path)
     assert time.process_time() - start < 30
 

@@ -69,16 +69,16 @@ def test_every_command_ends_with_130_and_leaves_nothing(program, tmp_path, comma
 
 
 SLOW_SHARES = """
-import pathlib, time, trt_tui.cli.headless as headless
+import pathlib, time, trt_tui.cli.headless_session as headless
 from trt_tui.jobs import events as ev
-drain, whole = headless.Session.apply, []
+drain, whole = headless.Session.apply_event, []
 def apply(self, event):
     drain(self, event)
-    if isinstance(event, ev.SharesMeasured) and not whole:
+    if isinstance(event, ev.ErrorSharesMeasured) and not whole:
         whole.append(event)
         pathlib.Path({told!r}).touch()
         time.sleep(60)
-headless.Session.apply = apply
+headless.Session.apply_event = apply
 """
 """Waits in the middle of a comparison, after the verdicts are known."""
 
@@ -99,15 +99,15 @@ def test_what_a_comparison_has_measured_is_written(program, tmp_path, number):
 
 
 STUCK = """
-import ctypes, pathlib, signal, trt_tui.cli.headless as headless
-from trt_tui.files.writing import atomic
+import ctypes, pathlib, signal, trt_tui.cli.headless_session as headless
+from trt_tui.files.writing import open_atomic_writer
 def answer(*_):
-    with atomic({out!r}) as stream:
+    with open_atomic_writer({out!r}) as stream:
         stream.write(b'half')
         pathlib.Path({told!r}).touch()
         signal.pthread_sigmask(signal.SIG_BLOCK, (1, 2, 15))  # so that it does not return early
         ctypes.CDLL(None).sleep(3600)
-headless.Writer._answer = answer
+headless.ConfigWriter._send_request = answer
 """
 """Native code in the program itself that lets no signal handler of Python run."""
 
@@ -138,22 +138,22 @@ def restored():
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
-    interrupts._ending.clear()
+    interrupts._end_start_times.clear()
 
 
 def test_interrupts_wait_for_what_is_being_finished_but_not_for_ever(monkeypatch, restored):
-    with interrupts.raising():
-        with interrupts.held():
+    with interrupts.raise_signals_as_interrupts():
+        with interrupts.defer_interrupts():
             os.kill(os.getpid(), signal.SIGTERM)
-        with interrupts.held():
-            monkeypatch.setattr(interrupts, "PATIENCE_S", 0.0)
+        with interrupts.defer_interrupts():
+            monkeypatch.setattr(interrupts, "MAX_END_S", 0.0)
             with pytest.raises(KeyboardInterrupt):
                 os.kill(os.getpid(), signal.SIGHUP)
                 time.sleep(1)
 
 
 def test_the_second_of_two_interrupts_does_not_tear_what_the_first_began(restored):
-    with interrupts.raising():
+    with interrupts.raise_signals_as_interrupts():
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGTERM)
             time.sleep(1)
@@ -165,8 +165,8 @@ def test_the_second_of_two_interrupts_does_not_tear_what_the_first_began(restore
 
 def test_the_signals_are_left_to_an_app():
     before = {number: signal.getsignal(number) for number in BOTH}
-    with interrupts.raising():
+    with interrupts.raise_signals_as_interrupts():
         assert signal.getsignal(signal.SIGTERM) is not before[signal.SIGTERM]
-        interrupts.release()
+        interrupts.restore_signal_handlers()
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     assert {number: signal.getsignal(number) for number in BOTH} == before

@@ -7,9 +7,15 @@ from onnx import TensorProto, helper
 from tests import networks
 from tests.networks import Builder, floats
 from tests.refusals import refused
-from trt_tui.core.measure.judge import INTEGER, AxisSlice, Judged, judged_outputs, take
-from trt_tui.core.measure.masks import kept_elements
-from trt_tui.core.measure.tally import Tally
+from trt_tui.core.measure.accuracy_reducer import AccuracyReducer
+from trt_tui.core.measure.judged_outputs import (
+    INTEGER_KIND,
+    AxisSlice,
+    JudgedOutput,
+    select_judged_outputs,
+    take_judged_slice,
+)
+from trt_tui.core.measure.masks import find_unmasked_elements
 from trt_tui.errors import InputError
 
 
@@ -34,16 +40,16 @@ def names(judged):
 
 
 def test_float_outputs_are_judged_whole(opened):
-    judged = judged_outputs(opened(networks.bert()))
-    assert judged == (Judged("last_hidden_state", "last_hidden_state"), Judged("logits", "logits"))
+    judged = select_judged_outputs(opened(networks.bert()))
+    assert judged == (JudgedOutput("last_hidden_state", "last_hidden_state"), JudgedOutput("logits", "logits"))
 
 
 def test_a_terminal_concat_is_judged_in_parts(opened):
-    judged = judged_outputs(opened(yolo().model([X], [floats("out", "batch", 10, 8, 8)])))
+    judged = select_judged_outputs(opened(yolo().model([X], [floats("out", "batch", 10, 8, 8)])))
     assert names(judged) == ["out[:, 0:4]", "out[:, 4:10]"]
     assert judged[1].slices == (AxisSlice(1, 4, 10),) and judged[1].note == "from score/Conv"
     array = np.arange(2 * 10 * 3).reshape(2, 10, 3)
-    part = take(array, judged[1])
+    part = take_judged_slice(array, judged[1])
     assert part.base is array or part.base is array.base
     np.testing.assert_array_equal(part, array[:, 4:10])
 
@@ -57,27 +63,27 @@ def test_concats_in_concats_are_parts_too(opened):
         b.node("Identity", [joined], f"/same_{scale}", output=f"part_{scale}")
     b.node("Concat", ["part_a", "part_b"], "/cat", axis=2, output="out")
     model = b.model([floats("xa", 1, 3, 4, 5), floats("xb", 1, 3, 2, 5)], [floats("out", 1, 10, 6, 5)])
-    judged = judged_outputs(opened(model))
+    judged = select_judged_outputs(opened(model))
     assert names(judged) == ["out[:, 0:4, 0:4]", "out[:, 4:10, 0:4]", "out[:, 0:4, 4:6]", "out[:, 4:10, 4:6]"]
     covered = np.zeros((1, 10, 6, 5), int)
     for one in judged:
-        take(covered, one)[...] += 1
+        take_judged_slice(covered, one)[...] += 1
     assert (covered == 1).all()
 
 
 def test_a_concat_with_open_sizes_or_along_the_batch_is_whole(opened):
     b = Builder()
     b.node("Concat", [b.node("Relu", ["x"], "/a"), b.node("Tanh", ["x"], "/b")], "/cat", axis=1, output="out")
-    assert names(judged_outputs(opened(b.model([floats("x", 1, "n")], [floats("out", 1, "m")])))) == ["out"]
+    assert names(select_judged_outputs(opened(b.model([floats("x", 1, "n")], [floats("out", 1, "m")])))) == ["out"]
     b = Builder()
     b.node("Concat", [b.node("Relu", ["x"], "/a"), b.node("Tanh", ["x"], "/b")], "/cat", axis=0, output="out")
-    assert names(judged_outputs(opened(b.model([floats("x", 2, 3)], [floats("out", 4, 3)])))) == ["out"]
+    assert names(select_judged_outputs(opened(b.model([floats("x", 2, 3)], [floats("out", 4, 3)])))) == ["out"]
 
 
 def test_a_concat_that_is_used_further_is_no_end(opened):
     b = yolo()
     b.node("Softmax", ["out"], "/softmax", output="y", axis=1)
-    judged = judged_outputs(opened(b.model([X], [floats("y", "batch", 10, 8, 8)])))
+    judged = select_judged_outputs(opened(b.model([X], [floats("y", "batch", 10, 8, 8)])))
     assert names(judged) == ["y"]
 
 
@@ -85,8 +91,8 @@ def test_argmax_is_judged_by_its_logits_and_by_what_differs(opened):
     b = Builder()
     b.gemm("x", (8, 4), "/head", output="logits")
     b.node("ArgMax", ["logits"], "/argmax", axis=1, output="label")
-    judged = judged_outputs(opened(b.model([floats("x", "batch", 8)], [integers("label", "batch", 1)])))
-    assert [(one.name, one.kind) for one in judged] == [("label", INTEGER), ("logits", "float")]
+    judged = select_judged_outputs(opened(b.model([floats("x", "batch", 8)], [integers("label", "batch", 1)])))
+    assert [(one.name, one.kind) for one in judged] == [("label", INTEGER_KIND), ("logits", "float")]
     assert "ArgMax" in judged[1].note
 
 
@@ -95,7 +101,7 @@ def test_a_comparison_is_judged_by_the_tensor_compared(opened):
     p = b.node("Sigmoid", [b.gemm("x", (8, 4), "/head")], "/p", output="p")
     over = b.node("Greater", [p, b.weight("half", np.float32(0.5))], "/over")
     b.node("Cast", [over], "/cast", output="mask", to=TensorProto.INT64)
-    judged = judged_outputs(opened(b.model([floats("x", "batch", 8)], [integers("mask", "batch", 4)])))
+    judged = select_judged_outputs(opened(b.model([floats("x", "batch", 8)], [integers("mask", "batch", 4)])))
     assert names(judged) == ["mask", "p"]
     assert judged[1].note == "mask holds integers: judged before it"
 
@@ -106,7 +112,7 @@ def test_values_picked_by_topk_are_judged_before_it(opened):
     k = b.weight("k", np.array([2], np.int64))
     b.nodes.append(helper.make_node("TopK", ["scores", k], ["best", "which"], name="/top"))
     outputs = [floats("best", "batch", 2), integers("which", "batch", 2)]
-    judged = judged_outputs(opened(b.model([floats("x", "batch", 8)], outputs)))
+    judged = select_judged_outputs(opened(b.model([floats("x", "batch", 8)], outputs)))
     assert names(judged) == ["scores", "which"]
     assert "selected by TopK" in judged[0].note
 
@@ -120,7 +126,7 @@ def test_boxes_behind_nms_are_judged_before_it_part_by_part(opened):
     picked = b.node("NonMaxSuppression", [boxes, turned, most], "/nms")
     b.node("GatherND", [boxes, picked], "/gather", output="kept")
     model = b.model([floats("x", 1, 6, 8)], [floats("kept", "n")])
-    judged = judged_outputs(opened(model))
+    judged = select_judged_outputs(opened(model))
     assert names(judged) == ["boxes", "turned"]
     assert all("selected by NonMaxSuppression" in one.note for one in judged)
 
@@ -131,14 +137,14 @@ def test_a_selection_deep_inside_the_network_changes_nothing(opened):
     row = b.node("Squeeze", [b.node("Gather", [b.kernel("table", (4, 8), 8), gate], "/table"),
                              b.weight("one", np.array([1], np.int64))], "/squeeze")
     b.gemm(row, (8, 3), "/head", output="y")
-    assert names(judged_outputs(opened(b.model([floats("x", "batch", 8)], [floats("y", "batch", 3)])))) == ["y"]
+    assert names(select_judged_outputs(opened(b.model([floats("x", "batch", 8)], [floats("y", "batch", 3)])))) == ["y"]
 
 
 def test_a_network_that_computes_nothing_cannot_be_judged(opened):
     b = Builder()
     b.node("Shape", ["x"], "/shape", output="y")
     with pytest.raises(InputError, match="no output that can be judged"):
-        judged_outputs(opened(b.model([floats("x", "batch", 8)], [integers("y", 2)])))
+        select_judged_outputs(opened(b.model([floats("x", "batch", 8)], [integers("y", 2)])))
 
 
 @pytest.fixture
@@ -160,12 +166,12 @@ def detector(opened):
     ("box/Conv[:, 1]", "box/Conv[:, 1:2]", np.s_[:, 1:2]),
 ])
 def test_slices_are_read_as_numpy_reads_them(detector, text, name, index):
-    judged, = judged_outputs(detector, [text])
+    judged, = select_judged_outputs(detector, [text])
     assert judged.name == name
     array = np.arange(3 * 10 * 8 * 8).reshape(3, 10, 8, 8)
     if judged.tensor != "out":
         array = array[:, :4]
-    np.testing.assert_array_equal(take(array, judged), array[index])
+    np.testing.assert_array_equal(take_judged_slice(array, judged), array[index])
 
 
 @pytest.mark.parametrize(("text", "cause"), [
@@ -180,29 +186,29 @@ def test_slices_are_read_as_numpy_reads_them(detector, text, name, index):
 ])
 def test_slices_that_are_refused(detector, text, cause):
     with refused(cause=cause, next_step="[:, 4:]"):
-        judged_outputs(detector, [text])
+        select_judged_outputs(detector, [text])
 
 
 def test_tensors_that_are_refused(opened, detector):
     with refused(cause="score/Conv"):
-        judged_outputs(detector, ["score/Cnv"])
+        select_judged_outputs(detector, ["score/Cnv"])
     with pytest.raises(InputError, match="an input or a constant"):
-        judged_outputs(detector, ["x"])
+        select_judged_outputs(detector, ["x"])
     b = Builder()
     b.node("ArgMax", ["x"], "/argmax", axis=1, output="label")
     with pytest.raises(InputError, match="not a float tensor"):
-        judged_outputs(opened(b.model([floats("x", "batch", 8)], [integers("label", "batch", 1)])), ["label"])
+        select_judged_outputs(opened(b.model([floats("x", "batch", 8)], [integers("label", "batch", 1)])), ["label"])
 
 
 def test_what_is_named_twice_is_judged_once(detector):
-    assert names(judged_outputs(detector, ["out[:, 4:]", "out", "out[:, 4:10]"])) == ["out[:, 4:]", "out"]
+    assert names(select_judged_outputs(detector, ["out[:, 4:]", "out", "out[:, 4:10]"])) == ["out[:, 4:]", "out"]
 
 
 def test_names_with_brackets_are_names_first(opened):
     b = yolo(names=("/a[0]", "/b"))
     network = opened(b.model([X], [floats("out", "batch", 10, 8, 8)]))
-    assert judged_outputs(network, ["a[0]"])[0].tensor == "a[0]"
-    assert judged_outputs(network, ["a[0][:, 1:]"])[0].slices == (AxisSlice(1, 1),)
+    assert select_judged_outputs(network, ["a[0]"])[0].tensor == "a[0]"
+    assert select_judged_outputs(network, ["a[0][:, 1:]"])[0].slices == (AxisSlice(1, 1),)
 
 
 class Padded:
@@ -210,13 +216,13 @@ class Padded:
 
     masks = [np.array([[1, 1, 1, 0], [1, 0, 0, 0]]), np.array([[1, 1, 0, 0], [1, 1, 1, 1]])]
 
-    def rows(self, index):
+    def count_samples_of_feed(self, index):
         return 2
 
-    def feed(self, index):
+    def read_feed(self, index):
         return {"attention_mask": self.masks[index], "wide": np.ones((2, 7))}
 
-    def labels(self, index):
+    def read_labels(self, index):
         return {"tokens": self.masks[index].astype(bool)}
 
 
@@ -224,17 +230,17 @@ class Padded:
 def test_what_a_mask_leaves_out_counts_in_no_figure(mask, slices):
     rng = np.random.default_rng(0)
     expected, noise = rng.standard_normal((2, 2, 2, 4, 6)).astype(np.float32)
-    judged = Judged("t", "t", slices, mask=mask)
+    judged = JudgedOutput("t", "t", slices, mask=mask)
     verdicts = []
     for padding in (0.0, 1e6, np.nan):
-        tally = Tally(Padded(), [0, 1], [judged], lambda index: {"t": expected[index]})
+        tally = AccuracyReducer(Padded(), [0, 1], [judged], lambda index: {"t": expected[index]})
         for index, counts in enumerate(Padded.masks):
             kept = counts[..., None].astype(bool)
-            tally.add(index, {"t": expected[index] + np.where(kept, noise[index] / 100, padding)})
-        verdicts.append(tally.verdict().outputs["t"])
-    part = take(np.ones((2, 4, 6), bool), judged).shape
-    chosen = [(take(expected[i], judged)[keep], take(noise[i], judged)[keep] / 100) for i, keep in enumerate(
-        np.broadcast_to(one[..., None].astype(bool), part) for one in Padded.masks)]
+            tally.add_feed_outputs(index, {"t": expected[index] + np.where(kept, noise[index] / 100, padding)})
+        verdicts.append(tally.compute_accuracy().outputs["t"])
+    part = take_judged_slice(np.ones((2, 4, 6), bool), judged).shape
+    chosen = [(take_judged_slice(expected[i], judged)[keep], take_judged_slice(noise[i], judged)[keep] / 100)
+              for i, keep in enumerate(np.broadcast_to(one[..., None].astype(bool), part) for one in Padded.masks)]
     signal, error = (np.concatenate(one) for one in zip(*chosen, strict=True))
     assert verdicts[0] == verdicts[1] == verdicts[2]
     found = verdicts[0].errors
@@ -248,7 +254,7 @@ def test_what_a_mask_leaves_out_counts_in_no_figure(mask, slices):
                                                      ("absent", (2, 4), "they have tokens")])
 def test_a_mask_that_does_not_fit_is_refused(mask, shape, what):
     with refused(title=f"t@{mask}", cause=what):
-        kept_elements(Judged(f"t@{mask}", "t", mask=mask), Padded(), 0, np.empty(shape))
+        find_unmasked_elements(JudgedOutput(f"t@{mask}", "t", mask=mask), Padded(), 0, np.empty(shape))
 
 
 @pytest.mark.parametrize(("constant", "operator", "hidden"), [
@@ -260,24 +266,24 @@ def test_what_the_network_masks_itself_is_not_judged(opened, constant, operator,
     masked = b.node(operator, ["keep", scores, "least"] if operator == "Where" else [scores, "least"], "/mask")
     b.node("Reshape", [masked, b.weight("shape", np.array([-1, 2, 3], np.int64))], output="y")
     keep = helper.make_tensor_value_info("keep", TensorProto.BOOL, [4, 6])
-    one, = judged_outputs(opened(b.model([floats("x", 4, 8), keep], [floats("y", 4, 2, 3)])))
-    assert one.hidden_from == (pytest.approx(-constant / 2) if hidden else 0) and ("masked" in one.note) == hidden
+    one, = select_judged_outputs(opened(b.model([floats("x", 4, 8), keep], [floats("y", 4, 2, 3)])))
+    assert one.mask_threshold == (pytest.approx(-constant / 2) if hidden else 0) and ("masked" in one.note) == hidden
     fp32 = np.array([[1, constant], [2, 3]], np.float32)
-    tally = Tally(Padded(), [0], [replace(one, tensor="t")], lambda index: {"t": fp32})
-    tally.add(0, {"t": np.array([[1.5, -65504], [2, 3]], np.float32)})
-    assert (tally.verdict().outputs["y"].errors.max_abs == 0.5) == hidden
+    tally = AccuracyReducer(Padded(), [0], [replace(one, tensor="t")], lambda index: {"t": fp32})
+    tally.add_feed_outputs(0, {"t": np.array([[1.5, -65504], [2, 3]], np.float32)})
+    assert (tally.compute_accuracy().outputs["y"].errors.max_abs == 0.5) == hidden
     for one_fp32, run in ((np.nan, -65504), (constant, np.nan), (constant, 0.7), (constant, 65504)):
         fp32 = np.array([[1, one_fp32], [2, 3]], np.float32)
         found = np.array([[1.5, run], [2, 3]], np.float32)
-        kept = kept_elements(replace(one, tensor="t"), Padded(), 0, fp32, found)
+        kept = find_unmasked_elements(replace(one, tensor="t"), Padded(), 0, fp32, found)
         assert kept is None or kept.all(), "NaN, and what a run masks no more, counts"
 
 
 def test_a_mask_is_named_behind_the_tensor(opened):
     network = opened(networks.bert())
     mask = network.inputs[-1].name
-    one, = judged_outputs(network, [f"last_hidden_state[:, 1:]@{mask}"])
+    one, = select_judged_outputs(network, [f"last_hidden_state[:, 1:]@{mask}"])
     assert (one.name, one.mask) == (f"last_hidden_state[:, 1:]@{mask}", mask) and mask in one.note
-    assert judged_outputs(network, ["logits@tokens"], ["tokens"])[0].mask == "tokens"
+    assert select_judged_outputs(network, ["logits@tokens"], ["tokens"])[0].mask == "tokens"
     with pytest.raises(InputError, match="there is no tokens"):
-        judged_outputs(network, ["logits@tokens"])
+        select_judged_outputs(network, ["logits@tokens"])

@@ -11,18 +11,24 @@ from tests.refusals import refused
 from tests.screen import opened, press, settle, status
 from tests.test_search import toy
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.file import config_text, read_config
-from trt_tui.core.moves.keep import Keep
-from trt_tui.core.moves.keeping import RULE_TEXTS, RULES, matched, rules_in, with_kept
+from trt_tui.core.moves.config_file import config_text, read_config
+from trt_tui.core.moves.keep_move import KeepMove
+from trt_tui.core.moves.keep_rules import (
+    KEEP_RULE_TEXTS,
+    KEEP_RULES,
+    apply_keep_rules,
+    count_groups_by_keep_rule,
+    find_groups_of_rule,
+)
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.demo import network_path
 from trt_tui.errors import InputError
-from trt_tui.session.history import Note
+from trt_tui.session.history import ConfigNote
 from trt_tui.tui.screens.rules import RulesDialog
-from trt_tui.tui.state.configs import config_table
+from trt_tui.tui.state.config_list import config_table
 
-INT8 = PrecisionConfig.uniform(Precision.INT8)
+INT8 = PrecisionConfig.from_precision(Precision.INT8)
 
 
 @pytest.fixture(scope="module")
@@ -35,16 +41,17 @@ def names(groups):
 
 
 def test_rules_name_groups(network):
-    assert RULES.keys() == RULE_TEXTS.keys()
+    assert KEEP_RULES.keys() == KEEP_RULE_TEXTS.keys()
     named = toy(5, ("Gemm", "Softmax", "Gemm", "LayerNorm", "Gemm"))
     for rule, expected in (("ends", ["g0", "g4"]), ("softmax", ["g1"]), ("layernorm", ["g3"]), ("g2", ["g2"]),
                            ("/g[24]/", ["g2", "g4"])):
-        assert names(matched(named, rule)) == expected, rule
-    assert names(matched(toy(4, names=("g0", "ends")), "ends")) == ["ends"]  # a layer of that name comes first
-    head = matched(network, "head")
-    assert head and head[-1].name == network.groups[-1].name and any(group.quantizable for group in head)
-    named.groups = (*(replace(group, core="g1") for group in named.groups[:3]), *named.groups[3:])
-    assert names(matched(named, "attention")) == ["g0", "g1", "g2"]
+        assert names(find_groups_of_rule(named, rule)) == expected, rule
+    assert names(find_groups_of_rule(toy(4, names=("g0", "ends")),
+                                     "ends")) == ["ends"]  # a layer of that name comes first
+    head = find_groups_of_rule(network, "head")
+    assert head and head[-1].name == network.groups[-1].name and any(group.is_quantizable for group in head)
+    named.groups = (*(replace(group, attention="g1") for group in named.groups[:3]), *named.groups[3:])
+    assert names(find_groups_of_rule(named, "attention")) == ["g0", "g1", "g2"]
 
 
 @pytest.mark.parametrize(("rule", "title", "cause"), [
@@ -54,44 +61,46 @@ def test_rules_name_groups(network):
 ])
 def test_rules_that_name_nothing_are_refused(rule, title, cause):
     with refused(title, cause=cause):
-        matched(toy(3), rule)
+        find_groups_of_rule(toy(3), rule)
     with pytest.raises(InputError, match="keeps nothing in int8"):
-        with_kept(toy(3), INT8, [f"{rule}=int8"])
+        apply_keep_rules(toy(3), INT8, [f"{rule}=int8"])
 
 
 def test_layers_that_take_no_precision_are_refused():
     folded = SimpleNamespace(**{**vars(toy(3)), "has_layer": lambda name: True,
-                                "layer": lambda name: SimpleNamespace(note="shape arithmetic")})
+                                "get_layer": lambda name: SimpleNamespace(refusal_reason="shape arithmetic")})
     with pytest.raises(InputError, match="takes no precision") as refused:
-        matched(folded, "Shape_1")
+        find_groups_of_rule(folded, "Shape_1")
     assert refused.value.cause == "shape arithmetic"
 
 
 def test_what_is_kept_stays():
     network = toy(5, ("Gemm", "Softmax", "Gemm", "LayerNorm", "Gemm"))
-    config = with_kept(network, INT8.with_groups(network.groups[:1], Precision.FP16, "search:auto"),
-                       ["layernorm,softmax=fp16", "/g[04]/"])
-    assert rules_in(config) == {"layernorm": 1, "softmax": 1, "/g[04]/": 2} and not config.groups
-    kept = {name: move.precision for name, move in config.of(Keep).items()}
+    config = apply_keep_rules(network, INT8.with_group_precision(network.groups[:1], Precision.FP16, "search:auto"),
+                              ["layernorm,softmax=fp16", "/g[04]/"])
+    assert count_groups_by_keep_rule(config) == {"layernorm": 1, "softmax": 1, "/g[04]/": 2
+                                                 } and not config.precision_moves
+    kept = {name: move.precision for name, move in config.get_moves(KeepMove).items()}
     fp32 = Precision.FP32
     assert kept == {"g0": fp32, "g1": Precision.FP16, "g3": fp32, "g4": fp32}
     for precision in (Precision.INT8, Precision.FP16):
-        lowered = config.with_groups(network.groups, precision)
-        assert {name: lowered.precision_of(network.group(name)) for name in kept} == kept
-        assert lowered.precision_of(network.group("g2")) is precision
-    assert config.without_groups(network.groups) == config
-    assert with_kept(network, config, ["g3"]) == config  # twice the same
-    assert with_kept(network, INT8, ["g0"]) == with_kept(network, INT8, ["/g0/"])  # which rule decides nothing
+        lowered = config.with_group_precision(network.groups, precision)
+        assert {name: lowered.precision_of(network.get_group(name)) for name in kept} == kept
+        assert lowered.precision_of(network.get_group("g2")) is precision
+    assert config.without_group_precision(network.groups) == config
+    assert apply_keep_rules(network, config, ["g3"]) == config  # twice the same
+    assert apply_keep_rules(network, INT8, ["g0"]) == apply_keep_rules(network, INT8,
+                                                                       ["/g0/"])  # which rule decides nothing
 
 
 def test_contradictions_are_refused(network, tmp_path):
     first, *_ = network.groups
-    by_hand = PrecisionConfig.uniform(Precision.FP16).with_groups([first], Precision.INT8)
+    by_hand = PrecisionConfig.from_precision(Precision.FP16).with_group_precision([first], Precision.INT8)
     with refused("contradict each other", cause="INT8"):
-        with_kept(network, by_hand, [first.name])
+        apply_keep_rules(network, by_hand, [first.name])
     with pytest.raises(InputError, match="contradict each other"):
-        with_kept(network, INT8, [first.name, "/./=fp16"])
-    record = json.loads(config_text(network, with_kept(network, INT8, [first.name])))
+        apply_keep_rules(network, INT8, [first.name, "/./=fp16"])
+    record = json.loads(config_text(network, apply_keep_rules(network, INT8, [first.name])))
     record["moves"].append({"kind": "precision", "layers": list(first.layers), "precision": "fp16"})
     path = tmp_path / "c.json"
     path.write_text(json.dumps(record))
@@ -99,7 +108,7 @@ def test_contradictions_are_refused(network, tmp_path):
         read_config(path, network)
     record["moves"][-1]["precision"] = "fp32"
     path.write_text(json.dumps(record))
-    assert read_config(path, network).config == with_kept(network, INT8, [first.name])
+    assert read_config(path, network).config == apply_keep_rules(network, INT8, [first.name])
 
 
 def test_every_command_takes_rules(run, mlp, tmp_path):
@@ -115,7 +124,8 @@ def test_every_command_takes_rules(run, mlp, tmp_path):
     both = json.loads((tmp_path / "both.json").read_text())
     assert len(both["configs"]) == 2 and not both["differ"]
     network = open_network(mlp.model)
-    assert read_config(config, network).config.held == set(names(matched(network, "/fc$|fc1/")))
+    assert read_config(config,
+                       network).config.groups_kept_by_rule == set(names(find_groups_of_rule(network, "/fc$|fc1/")))
     code, _, err = run("compare", mlp.model, "--keep", "attention", "--layers", "none")
     assert code == 2 and "keeps nothing" in err
 
@@ -131,14 +141,14 @@ async def test_rules_in_the_app_are_one_step(tmp_path):
         assert "no layer nowhere" in str(app.screen.query_one("#note").render())
         app.screen.query_one("#more", Input).value = ""
         await press(pilot, "right", "enter")
-        held = main.session.config.held
+        held = main.session.config.groups_kept_by_rule
         assert app.screen is main and held and "kept by" in status(main)
         row = next(group for group in main.session.outline.groups if group.name in held)
-        main.desk.go_to(row.name)
+        main.presenter.go_to_group(row.name)
         await press(pilot, "space")
-        assert main.session.config.held == held and "5 changes the rules" in status(main)
+        assert main.session.config.groups_kept_by_rule == held and "5 changes the rules" in status(main)
         await press(pilot, "5")
-        assert [one.index for one in app.screen.settings].count(1) == 1
+        assert [one.index for one in app.screen.choice_fields].count(1) == 1
         await press(pilot, "escape", "z")
         assert main.session.config == before
 
@@ -151,16 +161,16 @@ async def test_one_key_acts_on_all_that_is_found(tmp_path):
         await press(pilot, "slash")
         app.screen.query_one("#filter", Input).value = "/softmax|norm|mlp|fc/"
         await press(pilot, "enter", "0", "8")
-        config, found = main.session.config, main.desk.listing.matches
+        config, found = main.session.config, main.presenter.layer_list.matches
         groups = [group for group in main.session.outline.groups if group.name in found]
         lowered = [group for group in groups if config.precision_of(group) is Precision.INT8]
         assert 0 < len(lowered) < len(groups) and f"{len(groups) - len(lowered)} left alone" in status(main)
         await press(pilot, "0", "3")
         assert all(main.session.config.precision_of(group) is Precision.FP32 for group in groups)
         await press(pilot, "0", "0")
-        assert not main.session.config.groups
+        assert not main.session.config.precision_moves
         await press(pilot, "z")
-        assert len(main.session.config.groups) == len(groups)  # one step
+        assert len(main.session.config.precision_moves) == len(groups)  # one step
 
 
 @pytest.mark.usefixtures("quick")
@@ -169,7 +179,7 @@ async def test_configs_are_named_commented_and_pinned(tmp_path):
         first = main.session.config
         await press(pilot, "space")
         await settle(pilot)
-        second, names = main.session.config, main.session.names
+        second, names = main.session.config, main.session.config_names
         await press(pilot, "c", "down", "p", "n")
         for wrong, said in ((names[second], "another config"), ("", "1 to 24"), ("x" * 25, "1 to 24")):
             app.screen.query_one(Input).value = wrong
@@ -177,7 +187,7 @@ async def test_configs_are_named_commented_and_pinned(tmp_path):
             assert said in str(app.screen.query_one("#note").render())
         app.screen.query_one(Input).value = "ships: with the head in FP32"
         await press(pilot, "enter")
-        assert names[first] == "ships" and names.notes[first] == Note("with the head in FP32", True)
+        assert names[first] == "ships" and names.notes[first] == ConfigNote("with the head in FP32", True)
         shown = [one.config for one in config_table(main.session, {}, 100)[1]]
         assert shown[:2] == [first, second]
         assert "with the head" in str(config_table(main.session, {}, 100)[1][0].line)

@@ -5,14 +5,14 @@ import onnx
 import pytest
 
 from tests.networks import Builder, floats
-from trt_tui.core.measure.comparison import Errors, OneBuild, OutputErrors, Verdict
-from trt_tui.core.measure.known_gaps import GAP_PATTERNS, gap_caveats
+from trt_tui.core.measure.known_gaps import GAP_PATTERNS, find_known_gap_caveats
+from trt_tui.core.measure.results import Accuracy, ErrorMetrics, OutputErrors, RepeatedBuild
 from trt_tui.core.measure.target import parse_target
-from trt_tui.core.measure.target_result import Outcome, judge_accuracy
+from trt_tui.core.measure.target_outcome import Outcome, judge_accuracy
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
-from trt_tui.jobs.rebuilding import build_spread_caveat
+from trt_tui.jobs.repeated_builds import build_spread_caveat
 
 FP32, FP16, INT8 = Precision.FP32, Precision.FP16, Precision.INT8
 
@@ -50,10 +50,10 @@ def network_of(name: str, opened):
 @pytest.mark.parametrize("number,name", enumerate(CASES))
 def test_each_pattern_is_found_in_its_precision_alone(number, name, opened):
     network, precision = network_of(name, opened), CASES[name][1]
-    caveats = gap_caveats(network, PrecisionConfig.uniform(precision))
+    caveats = find_known_gap_caveats(network, PrecisionConfig.from_precision(precision))
     pattern = GAP_PATTERNS[number]
     assert [caveat.gap_db for caveat in caveats] == [pattern.gap_db] and pattern.text in caveats[0].text
-    assert gap_caveats(network, PrecisionConfig.uniform(FP32)) == ()
+    assert find_known_gap_caveats(network, PrecisionConfig.from_precision(FP32)) == ()
 
 
 def test_products_that_a_file_has_in_fp16_have_a_gap(tmp_path):
@@ -65,10 +65,10 @@ def test_products_that_a_file_has_in_fp16_have_a_gap(tmp_path):
     b.node("Cast", ["p"], "/single", output="y", to=int(onnx.TensorProto.FLOAT))
     onnx.save(b.model([floats("x", "b", 64)], [floats("y", "b", 8)]), tmp_path / "half.onnx")
     network = open_network(tmp_path / "half.onnx")
-    assert network.has_own_precisions
-    [caveat] = gap_caveats(network, PrecisionConfig.uniform(Precision.FILE))
+    assert network.has_file_precision
+    [caveat] = find_known_gap_caveats(network, PrecisionConfig.from_precision(Precision.FILE))
     assert caveat.gap_db == 4.8 and "FP16 in the file" in caveat.text
-    assert gap_caveats(network, PrecisionConfig.uniform(FP32)) == ()
+    assert find_known_gap_caveats(network, PrecisionConfig.from_precision(FP32)) == ()
 
 
 def test_ordinary_layers_have_no_known_gap(opened):
@@ -76,20 +76,20 @@ def test_ordinary_layers_have_no_known_gap(opened):
                   one_layer("Conv", (8, 1, 3, 3), ("b", 8, 8, 8), ("b", 8, 6, 6), kernel_shape=[3, 3], group=8),
                   one_layer("MatMul", (16, 8), ("b", 16), ("b", 8)), one_layer("Gemm", (16, 8), ("b", 16), ("b", 8))):
         for precision in (FP16, INT8):
-            assert gap_caveats(opened(model), PrecisionConfig.uniform(precision)) == ()
+            assert find_known_gap_caveats(opened(model), PrecisionConfig.from_precision(precision)) == ()
 
 
-def accuracy(sqnr_db: float, *caveats) -> Verdict:
+def accuracy(sqnr_db: float, *caveats) -> Accuracy:
     """An accuracy whose interval is far on one side of the bounds used here."""
-    from trt_tui.core.measure.bootstrap import Interval, Spread
+    from trt_tui.core.measure.bootstrap import AccuracyIntervals, ConfidenceInterval
 
-    between = {"sqnr": Interval(sqnr_db - 0.1, sqnr_db + 0.1)}
-    return Verdict({"y": OutputErrors(Errors(sqnr_db=sqnr_db))}, samples=32, total=32,
-                   spread=Spread({"y": between}, between), caveats=caveats)
+    between = {"sqnr": ConfidenceInterval(sqnr_db - 0.1, sqnr_db + 0.1)}
+    return Accuracy({"y": OutputErrors(ErrorMetrics(sqnr_db=sqnr_db))}, samples=32, total=32,
+                    intervals=AccuracyIntervals({"y": between}, between), caveats=caveats)
 
 
 def test_a_margin_within_a_gap_is_uncertain(opened):
-    caveats = gap_caveats(network_of("1-D", opened), PrecisionConfig.uniform(FP16))
+    caveats = find_known_gap_caveats(network_of("1-D", opened), PrecisionConfig.from_precision(FP16))
     target = [parse_target("sqnr>=30")]
     assert judge_accuracy(target, accuracy(34, *caveats)).outcome is Outcome.UNCERTAIN_PASS
     assert judge_accuracy(target, accuracy(36, *caveats)).outcome is Outcome.PASS
@@ -97,10 +97,10 @@ def test_a_margin_within_a_gap_is_uncertain(opened):
 
 
 def test_builds_further_apart_than_the_margin_are_uncertain():
-    builds = [OneBuild(Errors(sqnr_db=value)) for value in (59.4, 56.7)]
+    builds = [RepeatedBuild(ErrorMetrics(sqnr_db=value)) for value in (59.4, 56.7)]
     caveat = build_spread_caveat(builds)
     assert caveat.gap_db == pytest.approx(2.7) and "2 builds of this config lie 2.7 dB apart" in caveat.text
     target = [parse_target("sqnr>=55")]
     assert judge_accuracy(target, accuracy(56.7, caveat)).outcome is Outcome.UNCERTAIN_PASS
     assert judge_accuracy([parse_target("sqnr>=50")], accuracy(56.7, caveat)).outcome is Outcome.PASS
-    assert build_spread_caveat(builds[:1]) is None and build_spread_caveat([builds[0], OneBuild()]) is None
+    assert build_spread_caveat(builds[:1]) is None and build_spread_caveat([builds[0], RepeatedBuild()]) is None

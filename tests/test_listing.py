@@ -1,4 +1,5 @@
-"""trt_tui.core.engines.listing, made and preview: what builders list of engines, and what that says of each group.
+"""trt_tui.core.engines.layer_listing, made and preview: what builders list of engines, and what that says of each
+group.
 
 The listings in ``tests/listings`` are TensorRT-RTX 1.7.1's for SM89, of networks of `tests.networks.kernels`; where
 that is installed it must list the same today. ``tensorrt-10-conv`` is written as TensorRT 10 writes.
@@ -17,38 +18,38 @@ import pytest
 from tests import networks, rtx
 from tests.networks import Builder, floats
 from tests.schemas import mismatches
-from trt_tui.backends.tensorrt.listing import Lister
-from trt_tui.core.engines.inspector import COMPUTE, QDQ, REFORMAT, report_of
-from trt_tui.core.engines.listing import read_listing
-from trt_tui.core.engines.made import differs, made_of
+from trt_tui.backends.tensorrt.rtx_listing import RtxEngineLayerLister
+from trt_tui.core.engines.group_implementations import find_group_implementations, has_unrequested_precision
+from trt_tui.core.engines.inspector import COMPUTE, QDQ, REFORMAT, build_engine_report
+from trt_tui.core.engines.layer_listing import read_layer_listing
+from trt_tui.core.engines.plan_accumulators import PlanAccumulators, find_common_accumulators, read_plan_accumulators
 from trt_tui.core.engines.preview import (
-    ALONE,
+    BARRIER_SPLITS,
     BREAKS_MHA,
-    SPLITS,
-    Barred,
+    STANDALONE_QDQ,
+    BarrierEffect,
     Kernel,
     Preview,
-    broken,
-    gained,
-    nearest,
-    preview_of,
-    same_engine,
-    suspects,
-    taken_apart,
-    together,
+    build_preview,
+    choose_compute_capability,
+    find_added_kernels,
+    find_groups_sharing_kernel,
+    find_groups_splitting_mha,
+    find_possibly_ineffective_groups,
+    find_split_attention_groups,
+    is_same_engine,
 )
-from trt_tui.core.engines.sources import Sums, one_of, sums_of
-from trt_tui.core.exporters.onnx import weights_apart
-from trt_tui.core.lowering.strong import lower_strong
-from trt_tui.core.moves.barrier import Barrier
+from trt_tui.core.exporters.onnx import split_off_weights
+from trt_tui.core.lowering.source_typed_network import lower_from_source_model
+from trt_tui.core.moves.barrier_move import BarrierMove
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.file import config_text
+from trt_tui.core.moves.config_file import config_text
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
 from trt_tui.session.session import Session
 
-FP32, FP16, INT8, FP16_PLUS = Precision.FP32, Precision.FP16, Precision.INT8, Precision.FP16_SUMS_FP32
+FP32, FP16, INT8, FP16_PLUS = Precision.FP32, Precision.FP16, Precision.INT8, Precision.FP16_ACC_FP32
 FOLDER = Path(__file__).parent / "listings"
 Q, K, V, QK, SOFTMAX, PV, OUT, NORM = ("/q/MatMul", "/k/MatMul", "/v/MatMul", "/scores/MatMul", "/Softmax",
                                        "/values/MatMul", "/o/MatMul", "/norm/LayerNormalization")
@@ -62,7 +63,7 @@ RECORDED = {
 
 def ranges_of(network) -> dict[str, float]:
     """No two alike: equal scales are fused where others are not."""
-    return {tensor: 1.0 + place / 8 for place, tensor in enumerate(network.activations)}
+    return {tensor: 1.0 + place / 8 for place, tensor in enumerate(network.calibrated_tensors)}
 
 
 @pytest.fixture
@@ -71,9 +72,9 @@ def recorded(named_network):
     def read(name: str, change=lambda text: text):
         network_name, precision, raised = RECORDED[name]
         network = named_network(network_name)
-        config = PrecisionConfig.uniform(precision).with_groups(map(network.group, raised), FP32)
+        config = PrecisionConfig.from_precision(precision).with_group_precision(map(network.get_group, raised), FP32)
         text = change((FOLDER / f"{name}.txt").read_text("utf-8"))
-        return network, config, preview_of(read_listing(text, network), network, "1.7.1.116", (8, 9), 0.5)
+        return network, config, build_preview(read_layer_listing(text, network), network, "1.7.1.116", (8, 9), 0.5)
 
     return read
 
@@ -89,42 +90,46 @@ def older(text: str) -> str:
 def test_both_spellings_say_the_same(recorded, name) -> None:
     _, _, new = recorded(name)
     _, _, old = recorded(name, older)
-    assert new.made == old.made and new.kernels == old.kernels and len(new.kernels) >= 8
+    assert new.implementations == old.implementations and new.kernels == old.kernels and len(new.kernels) >= 8
 
 
 @pytest.mark.rtx("1.7")
 @pytest.mark.parametrize("name", RECORDED)
 def test_the_builder_lists_what_was_recorded(recorded, name) -> None:
     network, config, preview = recorded(name)
-    model = lower_strong(network, config, ranges_of(network)).model
-    listed = [rtx.layers(model), Lister.load().listing(*weights_apart(model), network.path, {}, False, (8, 9),
-                                                       lambda: True)[0]]
+    model = lower_from_source_model(network, config, ranges_of(network)).model
+    listed = [
+        rtx.layers(model),
+        RtxEngineLayerLister.load_package().list_engine_layers(*split_off_weights(model), network.path, {}, False,
+                                                               (8, 9), lambda: True)[0]
+    ]
     for text in listed:  # from one file, and with the weights where they lie
-        now = preview_of(read_listing(text, network), network, "", (8, 9), 0)
-        assert not gained(now, preview) and not gained(preview, now)
+        now = build_preview(read_layer_listing(text, network), network, "", (8, 9), 0)
+        assert not find_added_kernels(now, preview) and not find_added_kernels(preview, now)
 
 
 @pytest.mark.rtx("1.7")
 @pytest.mark.parametrize(("network_name", "group", "marks"), [
-    ("attention_block", SOFTMAX, (BREAKS_MHA,)), ("attention_block", Q, (SPLITS,)),
-    ("odd_kernels", "/stem/Conv", (SPLITS,))])
+    ("attention_block", SOFTMAX, (BREAKS_MHA,)), ("attention_block", Q, (BARRIER_SPLITS,)),
+    ("odd_kernels", "/stem/Conv", (BARRIER_SPLITS,))])
 def test_a_fusion_barrier_takes_apart_what_was_one_kernel(named_network, network_name, group, marks) -> None:
     """And its row says so, with the kernels that it costs."""
     network = named_network(network_name)
-    plain = PrecisionConfig.uniform(FP16)
-    tail = network.group(group).tail
+    plain = PrecisionConfig.from_precision(FP16)
+    tail = network.get_group(group).final_tensor
 
     def asked(config) -> Preview:
-        text = rtx.layers(lower_strong(network, config, {}).model)
-        return preview_of(read_listing(text, network), network, "", (8, 9), 0)
+        text = rtx.layers(lower_from_source_model(network, config, {}).model)
+        return build_preview(read_layer_listing(text, network), network, "", (8, 9), 0)
 
-    before, after = asked(plain), asked(plain.with_moves({tail: Barrier()}))
-    done = Barred(tuple(gained(after, before)), tuple(gained(before, after)))
-    told = replace(after, no_effect=(), barred={tail: done})
-    assert told.choice_marks(network.group(group)) == marks and len(after.kernels) > len(before.kernels)
-    replaced = done.said.partition(" in place of ")[2]
-    assert any(layer in replaced for layer in network.group(group).layers) or not done.lost
-    assert not told.choice_marks(network.groups[-1])
+    before, after = asked(plain), asked(plain.with_moves({tail: BarrierMove()}))
+    done = BarrierEffect(tuple(find_added_kernels(after, before)), tuple(find_added_kernels(before, after)))
+    told = replace(after, ineffective_groups=(), barrier_effects={tail: done})
+    assert told.list_precision_independent_remarks(network.get_group(group)) == marks and len(after.kernels) > len(
+        before.kernels)
+    replaced = done.description.partition(" in place of ")[2]
+    assert any(layer in replaced for layer in network.get_group(group).layers) or not done.removed_kernels
+    assert not told.list_precision_independent_remarks(network.groups[-1])
 
 
 @pytest.mark.rtx("1.7")
@@ -135,9 +140,10 @@ def test_an_attention_that_has_no_kernel_of_its_type_is_built_of_several(opened)
     inputs.append(b.weight("mask", np.zeros((16, 16), np.float32)))
     b.node("Attention", inputs, "/a", output="y", q_num_heads=2, kv_num_heads=2)
     network = opened(b.model([floats("x", 1, 16, 64)], [floats("y", 1, 16, 64)], ir_version=11))
-    model = lower_strong(network, PrecisionConfig.uniform(FP32), {}).model
-    text = Lister.load().listing(*weights_apart(model), network.path, {}, False, (8, 9), lambda: True)[0]
-    assert len(read_listing(text, network).layers) > 1
+    model = lower_from_source_model(network, PrecisionConfig.from_precision(FP32), {}).model
+    text = RtxEngineLayerLister.load_package().list_engine_layers(*split_off_weights(model), network.path, {}, False,
+                                                                  (8, 9), lambda: True)[0]
+    assert len(read_layer_listing(text, network).layers) > 1
 
 
 @pytest.mark.rtx("1.7")
@@ -145,13 +151,13 @@ def test_an_attention_that_has_no_kernel_of_its_type_is_built_of_several(opened)
 def test_products_summed_in_fp32_take_the_kernels_of_fp16(named_network, name) -> None:
     network = named_network(name)
     made = {}
-    for precision in (FP16, Precision.FP16_SUMS_FP32):
-        config = PrecisionConfig.uniform(precision)
-        text = rtx.layers(lower_strong(network, config, ranges_of(network)).model)
-        made[precision] = preview_of(read_listing(text, network), network, "", (8, 9), 0)
-        assert not made[precision].otherwise(network, config)
-    assert {config.precision_of(group) for group in network.groups} >= {Precision.FP16_SUMS_FP32}
-    assert not gained(*made.values()) and not gained(*reversed(made.values()))
+    for precision in (FP16, Precision.FP16_ACC_FP32):
+        config = PrecisionConfig.from_precision(precision)
+        text = rtx.layers(lower_from_source_model(network, config, ranges_of(network)).model)
+        made[precision] = build_preview(read_layer_listing(text, network), network, "", (8, 9), 0)
+        assert not made[precision].find_groups_in_unrequested_precision(network, config)
+    assert {config.precision_of(group) for group in network.groups} >= {Precision.FP16_ACC_FP32}
+    assert not find_added_kernels(*made.values()) and not find_added_kernels(*reversed(made.values()))
 
 
 @pytest.mark.parametrize(("name", "group", "precision", "shares", "mha"), [
@@ -168,22 +174,23 @@ def test_products_summed_in_fp32_take_the_kernels_of_fp16(named_network, name) -
     ("odd-fp16", "/up/ConvTranspose", FP16, set(), False), ("odd-fp16", "/celu/ConvTranspose", FP32, set(), False)])
 def test_what_a_group_computes_in_and_with_whom(recorded, name, group, precision, shares, mha) -> None:
     network, config, preview = recorded(name)
-    made = preview.made[group]
-    asked = config.precision_of(network.group(group))
-    assert (made.seen(asked), set(made.shares), made.mha) == (precision, shares, mha)
-    assert [one.name for one in together(network.group(group), preview.made, network)] == [
-        one.name for one in network.groups if one.name in {group, *shares}]
+    made = preview.implementations[group]
+    asked = config.precision_of(network.get_group(group))
+    assert (made.implemented_precision(asked), set(made.kernel_mates), made.in_mha) == (precision, shares, mha)
+    assert [one.name for one in find_groups_sharing_kernel(network.get_group(group), preview.implementations, network)
+            ] == [one.name for one in network.groups if one.name in {group, *shares}]
 
 
 @pytest.mark.parametrize(("name", "marks"), [
     ("attention-fp16", {}), ("attention-int8", {}), ("attention-fp16-softmax-fp32", {}),
     ("attention-fp16-scores-fp32", {}), ("odd-fp16", {}),
-    ("odd-int8", {"/up/ConvTranspose": ("≠ FP16",), "/celu/ConvTranspose": ("≠ FP32", ALONE)})])
+    ("odd-int8", {"/up/ConvTranspose": ("≠ FP16",), "/celu/ConvTranspose": ("≠ FP32", STANDALONE_QDQ)})])
 def test_marks(recorded, name, marks) -> None:
     network, config, preview = recorded(name)
-    found = {group.name: preview.marks(group, config) for group in network.groups}
+    found = {group.name: preview.list_group_remarks(group, config) for group in network.groups}
     assert {group: one for group, one in found.items() if one} == marks
-    assert preview.otherwise(network, config) == tuple(name for name, one in marks.items() if "≠" in one[0])
+    assert preview.find_groups_in_unrequested_precision(network, config) == tuple(name for name, one in marks.items()
+                                                                                  if "≠" in one[0])
 
 
 @pytest.mark.rtx("1.7")
@@ -194,25 +201,27 @@ def test_marks(recorded, name, marks) -> None:
 def test_what_an_attention_is_summed_in_stands_in_the_plan(named_network, precision, raised, sums, marks, same) -> None:
     """A Softmax in FP32 has QK summed in FP32, by a kernel that is called the same in a listing."""
     network = named_network("attention_block")
-    before, config = (PrecisionConfig.uniform(precision).with_groups(map(network.group, groups), FP32)
-                      for groups in ((), raised))
+    before, config = (PrecisionConfig.from_precision(precision).with_group_precision(map(network.get_group, groups),
+                                                                                     FP32) for groups in ((), raised))
 
     def asked(config: PrecisionConfig) -> Preview:
         listings: list[str] = []
-        plan = rtx.build(lower_strong(network, config, ranges_of(network)).model, None, listings)
-        return preview_of(read_listing(listings[-1], network, sums_of(plan)), network, "", (8, 9), 0)
+        plan = rtx.build(lower_from_source_model(network, config, ranges_of(network)).model, None, listings)
+        return build_preview(read_layer_listing(listings[-1], network, read_plan_accumulators(plan)), network, "",
+                             (8, 9), 0)
 
     preview = asked(config)
-    assert (preview.made[QK].sums, preview.made[PV].sums) == sums
-    assert {preview.made[name].sums for name in (Q, OUT)} == {FP32 if precision is FP16_PLUS else None}
-    assert {group.name: one for group in network.groups if (one := preview.marks(group, config))} == marks
-    assert same is None or same_engine(asked(before), preview) is same
+    assert (preview.implementations[QK].accumulator, preview.implementations[PV].accumulator) == sums
+    assert {preview.implementations[name].accumulator
+            for name in (Q, OUT)} == {FP32 if precision is FP16_PLUS else None}
+    assert {group.name: one for group in network.groups if (one := preview.list_group_remarks(group, config))} == marks
+    assert same is None or is_same_engine(asked(before), preview) is same
 
 
 def test_layers_of_a_kernel_in_the_scope_of_its_first_stand_without_it() -> None:
     for nodes, said in ((("/a/b/Add", "/a/b/Mul", "/a/c/Mul"), "/a/b/Add, Mul, /a/c/Mul"), (("Add", "Mul"), "Add, Mul"),
                         (("/Add", "/a/Mul"), "/Add, /a/Mul")):
-        assert Kernel("kgen", ("FP16",), ("FP16",), nodes).said == f"kgen FP16 > FP16: {said}"
+        assert Kernel("kgen", ("FP16",), ("FP16",), nodes).description == f"kgen FP16 > FP16: {said}"
 
 
 def test_kernels_of_one_name_that_are_summed_otherwise_are_not_told_apart() -> None:
@@ -220,34 +229,41 @@ def test_kernels_of_one_name_that_are_summed_otherwise_are_not_told_apart() -> N
     kernel = b'\0extern "C" __global__ void %b(__myln_half* __v1) {}\0'
     one, other, third = (source % kind + kernel % name for kind, name in (
         (b"fp32", b"k_0x1"), (b"fp16", b"k_0x2"), (b"fp16", b"k_0x1")))
-    assert sums_of(one + other).attentions == {"k_0x1": ((FP32, FP16),), "k_0x2": ((FP16, FP16),)}
-    both = sums_of(one + other + third).attentions["k_0x1"]
-    assert both == ((FP16, FP16), (FP32, FP16)) and one_of(both) == (None, None) and one_of(both[:1]) == both[0]
-    assert sums_of(source % b"fp32") == sums_of(b"") == Sums()
+    assert read_plan_accumulators(one + other).attention_accumulators == {
+        "k_0x1": ((FP32, FP16), ), "k_0x2": ((FP16, FP16), )
+    }
+    both = read_plan_accumulators(one + other + third).attention_accumulators["k_0x1"]
+    assert both == ((FP16, FP16),
+                    (FP32, FP16)) and find_common_accumulators(both) == (None, None) and find_common_accumulators(
+                        both[:1]) == both[0]
+    assert read_plan_accumulators(source % b"fp32") == read_plan_accumulators(b"") == PlanAccumulators()
 
 
 def test_a_softmax_inside_an_attention_leaves_its_kernels_and_its_scores_take_it_apart(recorded) -> None:
     network, _, plain = recorded("attention-fp16")
     _, softmax, same = recorded("attention-fp16-softmax-fp32")
     _, scores, apart = recorded("attention-fp16-scores-fp32")
-    assert same_engine(plain, plain) and not same_engine(plain, same)  # other code, as its name says
-    assert [group.name for group in suspects(network, softmax, same)] == [SOFTMAX]
-    assert suspects(network, scores, apart) == [] == taken_apart(network, softmax, same)
-    chosen = taken_apart(network, scores, apart)
+    assert is_same_engine(plain, plain) and not is_same_engine(plain, same)  # other code, as its name says
+    assert [group.name for group in find_possibly_ineffective_groups(network, softmax, same)] == [SOFTMAX]
+    assert find_possibly_ineffective_groups(network, scores, apart) == [] == find_split_attention_groups(
+        network, softmax, same)
+    chosen = find_split_attention_groups(network, scores, apart)
     assert [group.name for group in chosen] == [QK]
-    assert broken(network, chosen, plain) == (QK,) and broken(network, chosen, apart) == ()
-    assert gained(plain, same) == [] != gained(plain, apart)
-    assert [kernel.word for kernel in gained(apart, plain)][-1] == "mha"
-    assert Kernel("gemm", ("FP32", "FP32"), ("FP32",), (QK,)) in gained(plain, apart)
+    assert find_groups_splitting_mha(network, chosen, plain) == (QK, ) and find_groups_splitting_mha(
+        network, chosen, apart) == ()
+    assert find_added_kernels(plain, same) == [] != find_added_kernels(plain, apart)
+    assert [kernel.layer_type for kernel in find_added_kernels(apart, plain)][-1] == "mha"
+    assert Kernel("gemm", ("FP32", "FP32"), ("FP32",), (QK,)) in find_added_kernels(plain, apart)
 
 
 def test_reformats_and_casts_are_counted_where_they_stand(recorded) -> None:
     _, _, apart = recorded("attention-fp16-scores-fp32")
-    assert (apart.made[PV].reformats, apart.made[PV].casts) == (1, 0)  # a Transpose of its own behind it
+    assert (apart.implementations[PV].reformat_count,
+            apart.implementations[PV].cast_count) == (1, 0)  # a Transpose of its own behind it
     _, _, plain = recorded("attention-fp16")
-    assert {name for name, made in plain.made.items() if made.casts} == {Q, K, V, NORM}  # of the input
+    assert {name for name, made in plain.implementations.items() if made.cast_count} == {Q, K, V, NORM}  # of the input
     _, _, odd = recorded("odd-int8")
-    assert odd.qdq == 1
+    assert odd.qdq_count == 1
 
 
 TEN = (FOLDER / "tensorrt-10-conv.txt").read_text("utf-8")
@@ -255,13 +271,13 @@ TEN = (FOLDER / "tensorrt-10-conv.txt").read_text("utf-8")
 
 def test_a_listing_of_a_build_on_a_gpu(named_network) -> None:
     network = named_network("odd_kernels")
-    report = read_listing(TEN, network)
+    report = read_layer_listing(TEN, network)
     assert Counter(layer.kind for layer in report.layers) == {REFORMAT: 1, COMPUTE: 1}
     conv = report.layers[1]
-    assert (conv.nodes, conv.precision, conv.tactic) == (("/stem/Conv", "/stem/Relu"), FP16, "sm80_xmma")
-    made = made_of(report, network)
-    assert list(made) == ["/stem/Conv"] and (made["/stem/Conv"].reformats, made["/stem/Conv"].casts) == (1, 1)
-    assert differs(network.group("/stem/Conv"), PrecisionConfig.uniform(INT8), made)
+    assert (conv.network_layers, conv.precision, conv.kernel_name) == (("/stem/Conv", "/stem/Relu"), FP16, "sm80_xmma")
+    made = find_group_implementations(report, network)
+    assert list(made) == ["/stem/Conv"] and (made["/stem/Conv"].reformat_count, made["/stem/Conv"].cast_count) == (1, 1)
+    assert has_unrequested_precision(network.get_group("/stem/Conv"), PrecisionConfig.from_precision(INT8), made)
 
 
 @pytest.mark.parametrize(("names", "kept"), [
@@ -271,7 +287,7 @@ def test_a_listing_of_a_build_on_a_gpu(named_network) -> None:
     (("__myl_Corr_myl0_1", "__myl_Corr_myl1_1"), 2)])
 def test_layers_are_those_for_the_first_profile(named_network, names, kept) -> None:
     """Names as TensorRT-RTX 1.7 lists them for two profiles, and as TensorRT 8.6 does."""
-    report = report_of([{"Name": name, "LayerType": "gemm"} for name in names], named_network("odd_kernels"))
+    report = build_engine_report([{"Name": name, "LayerType": "gemm"} for name in names], named_network("odd_kernels"))
     assert [layer.name for layer in report.layers] == list(names[:kept])
 
 
@@ -281,11 +297,12 @@ def test_layers_are_those_for_the_first_profile(named_network, names, kept) -> N
     TEN.replace("Format/Datatype", "Type")])
 def test_what_is_no_listing_is_refused(named_network, text) -> None:
     with pytest.raises(InputError, match="the builder's list of layers cannot be read"):
-        read_listing(text, named_network("odd_kernels"))
+        read_layer_listing(text, named_network("odd_kernels"))
 
 
 def test_a_name_of_two_lines_ends_no_row(named_network) -> None:
-    report = read_listing(TEN.replace("Name: /stem/Conv +", "Name: a\nb /stem/Conv +"), named_network("odd_kernels"))
+    report = read_layer_listing(TEN.replace("Name: /stem/Conv +", "Name: a\nb /stem/Conv +"),
+                                named_network("odd_kernels"))
     assert len(report.layers) == 2 and report.layers[1].name.startswith("a\nb ")
 
 
@@ -294,13 +311,13 @@ def test_a_name_of_two_lines_ends_no_row(named_network) -> None:
     ((10, 0), None, (8, 9)), ((12, 0), None, (12, 0)), ((7, 0), None, (7, 5)), ((9, 0), (7, 5), (7, 5))])
 def test_the_gpu_that_is_previewed_for(gpu, asked, target) -> None:
     known = ((7, 5), (8, 0), (8, 6), (8, 9), (12, 0), (12, 1))
-    assert nearest(known, gpu, asked) == target
+    assert choose_compute_capability(known, gpu, asked) == target
 
 
 def test_unfused_q_and_dq_are_of_their_own_kind(recorded) -> None:
     network, _, _ = recorded("odd-int8")
-    report = read_listing((FOLDER / "odd-int8.txt").read_text("utf-8"), network)
-    assert [layer.prepares for layer in report.layers if layer.kind == QDQ] == [True, False, True]
+    report = read_layer_listing((FOLDER / "odd-int8.txt").read_text("utf-8"), network)
+    assert [layer.is_constant for layer in report.layers if layer.kind == QDQ] == [True, False, True]
 
 
 @pytest.mark.rtx("1.7")
@@ -310,7 +327,7 @@ def test_the_command_tells_what_would_not_run_as_asked(run, tmp_path) -> None:
     network = open_network(model)
     for start, group, expected, marks in ((FP16_PLUS, PV, 1, {PV: ["≠ FP16", "no effect"]}), (FP16, SOFTMAX, 0, {}),
                                           (FP16, QK, 0, {QK: ["breaks MHA"]})):
-        chosen = PrecisionConfig.uniform(start).with_groups([network.group(group)], FP32)
+        chosen = PrecisionConfig.from_precision(start).with_group_precision([network.get_group(group)], FP32)
         config.write_text(config_text(network, chosen, None))
         code, text, _ = run("inspect", model, "--config", config, "--preview", "--scheme", "--json", "--markdown", out)
         record = json.loads(text)
@@ -333,7 +350,7 @@ def test_a_scheme_needs_no_builder(run, tmp_path) -> None:
 
 @pytest.mark.rtx("1.7")
 def test_a_comparison_counts_what_would_not_run_as_asked(run, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(Session, "asks_previews", True)
+    monkeypatch.setattr(Session, "requests_previews", True)
     model, data, out = tmp_path / "model.onnx", tmp_path / "data.npz", tmp_path / "out.md"
     onnx.save(networks.odd_kernels(), model)
     np.savez(data, image=networks.random_images(np.random.default_rng(0), (4, 3, 16, 16)))

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from trt_tui.core.data.userscript import script_files
+from trt_tui.core.data.userscript import list_script_files
 from trt_tui.core.measure.user_metric import load_metric
 from trt_tui.errors import InputError
 
@@ -74,7 +74,7 @@ def test_what_a_metric_imports_when_it_is_called_counts_from_then_on(tmp_path):
     (tmp_path / "parts" / "deep.py").write_text("VALUE = 2.0\n")
     one = metric(tmp_path, "from parts.deep import VALUE; return VALUE")
     script, deep = tmp_path / "metric.py", tmp_path / "parts" / "deep.py"
-    assert script_files(script) == (script,)
-    assert one(OUTPUTS, LABELS).value == 2 and script_files(script) == (script, deep)
+    assert list_script_files(script) == (script,)
+    assert one(OUTPUTS, LABELS).value == 2 and list_script_files(script) == (script, deep)
     deep.write_text("VALUE = 3.25\n")
     assert load_metric(f"{script}:f")(OUTPUTS, LABELS).value == 3.25, "it is imported anew"

@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from tests.measuring import errors_between
-from trt_tui.core.measure.comparison import Errors
-from trt_tui.core.measure.metrics import Sums, sample_sqnr_db, sample_sums
+from trt_tui.core.measure.error_metrics import ErrorSums, compute_error_sums_by_sample, compute_sqnr_db_by_sample
+from trt_tui.core.measure.results import ErrorMetrics
 
 FLOATS = st.floats(-1e6, 1e6, width=32)
 
@@ -31,7 +31,7 @@ def test_the_metrics_are_those_of_their_definitions():
 
 def test_an_exact_copy_has_no_sqnr_and_a_cosine_of_one():
     reference, _ = pair()
-    assert errors_between(reference, reference) == Errors(None, 1.0, 0.0, 0.0, 0.0, exact=True)
+    assert errors_between(reference, reference) == ErrorMetrics(None, 1.0, 0.0, 0.0, 0.0, exact=True)
 
 
 def test_nan_and_inf_are_counted_where_only_the_test_has_them():
@@ -56,14 +56,14 @@ PIECES = st.lists(arrays.arrays(np.float32, st.integers(1, 6), elements=FLOATS),
 def test_pooling_over_uneven_pieces_is_the_metric_of_all_together(pieces, seed):
     rng = np.random.default_rng(seed)
     tests = [piece + rng.standard_normal(piece.shape).astype(np.float32) for piece in pieces]
-    pooled, merged = Sums(), Sums()
+    pooled, merged = ErrorSums(), ErrorSums()
     for reference, test in zip(pieces, tests, strict=True):
-        pooled.add(reference, test)
-        part = Sums()
-        part.add(reference, test)
-        merged.merge(vars(part))
-    whole = Sums()
-    whole.add(np.concatenate(pieces), np.concatenate(tests))
+        pooled.add_tensor_pair(reference, test)
+        part = ErrorSums()
+        part.add_tensor_pair(reference, test)
+        merged.merge_sums(vars(part))
+    whole = ErrorSums()
+    whole.add_tensor_pair(np.concatenate(pieces), np.concatenate(tests))
     for sums in (pooled, merged):
         for name, value in vars(whole).items():
             assert getattr(sums, name) == pytest.approx(value, rel=1e-9)
@@ -80,7 +80,7 @@ def test_each_sample_has_its_own_sqnr():
     reference, test = pair(shape=(4, 30))
     test[1] = reference[1]
     test[2, 3] = np.nan
-    found = sample_sqnr_db(sample_sums(reference, test, len(reference)))
+    found = compute_sqnr_db_by_sample(compute_error_sums_by_sample(reference, test, len(reference)))
     assert found[1] == np.inf and found[2] == -np.inf
     for index in (0, 3):
         assert found[index] == pytest.approx(errors_between(reference[index], test[index]).sqnr_db)
@@ -93,16 +93,16 @@ def test_the_infinities_of_a_mask_hide_no_error():
     rest = errors_between(reference[:, 4:], test[:, 4:])
     assert errors_between(masked, found).sqnr_db == pytest.approx(rest.sqnr_db)
     assert errors_between(masked, found).cosine == pytest.approx(rest.cosine)
-    assert sample_sqnr_db(sample_sums(masked, found, len(masked))) == pytest.approx(
-        sample_sqnr_db(sample_sums(reference[:, 4:], test[:, 4:], len(reference))))
-    sums = Sums()
-    sums.add(masked, found)
-    assert 0 < sums.noise < 1 and errors_between(masked, reference).inf == 0
+    assert compute_sqnr_db_by_sample(compute_error_sums_by_sample(masked, found, len(masked))) == pytest.approx(
+        compute_sqnr_db_by_sample(compute_error_sums_by_sample(reference[:, 4:], test[:, 4:], len(reference))))
+    sums = ErrorSums()
+    sums.add_tensor_pair(masked, found)
+    assert 0 < sums.noise_to_signal_ratio < 1 and errors_between(masked, reference).inf == 0
     assert errors_between(reference, masked).inf == 12
 
 
 def test_a_sample_without_signal_has_no_sqnr_unless_it_is_exact_or_broken():
     reference = np.zeros((4, 3))
     test = np.array([[0, 0, 0], [1, 0, 0], [np.nan, 0, 0], [0, np.inf, 0]])
-    found = sample_sqnr_db(sample_sums(reference, test, len(reference)))
+    found = compute_sqnr_db_by_sample(compute_error_sums_by_sample(reference, test, len(reference)))
     assert found[0] == np.inf and np.isnan(found[1]) and list(found[2:]) == [-np.inf, -np.inf]

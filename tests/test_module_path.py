@@ -10,7 +10,7 @@ import pytest
 
 from tests.driven import save_mlp
 from trt_tui import module_path
-from trt_tui.core.data.userscript import UserFunction, script_files
+from trt_tui.core.data.userscript import UserFunction, list_script_files
 from trt_tui.errors import InputError
 from trt_tui.module_path import python_command
 
@@ -42,7 +42,7 @@ def test_no_command_imports_a_module_of_the_current_folder(tmp_path):
     assert "INT8" in program.stdout and not ran.exists(), ran.read_text()
 
 
-@pytest.mark.parametrize("module", ["worker", "previewer", "exported_process"])
+@pytest.mark.parametrize("module", ["server", "preview_server", "exported_process"])
 def test_no_process_imports_a_module_of_the_current_folder(tmp_path, module):
     ran = plant(tmp_path, "re", "click", "traceback", *CANARIES)
     process = subprocess.run(python_command(f"trt_tui.jobs.{module}", "none"), cwd=tmp_path, capture_output=True,
@@ -86,7 +86,7 @@ def test_an_empty_element_is_dropped_unless_the_folder_is_named(monkeypatch, tmp
     value = path.format(here=tmp_path)
     monkeypatch.setenv("PYTHONPATH", value)
     monkeypatch.setattr(sys, "path", ["/bin", str(tmp_path), "/lib"])
-    module_path.leave_current_folder()
+    module_path.remove_current_folder_from_path()
     assert (str(tmp_path) in sys.path) == (left is None)
     assert os.environ["PYTHONPATH"] == (left if left is not None else value.replace("::", "").removeprefix(":"))
     assert python_command("x").count("-c") == 1 and "''," not in python_command("x")[-1]
@@ -100,7 +100,7 @@ def test_a_folder_that_python_searches_in_any_case_stays(monkeypatch, tmp_path, 
     monkeypatch.chdir(here)
     monkeypatch.setenv("PYTHONPATH", ":")
     monkeypatch.setattr(sys, "path", [str(here), "/lib"])
-    module_path.leave_current_folder()
+    module_path.remove_current_folder_from_path()
     assert sys.path == [str(here), "/lib"]
 
 
@@ -139,7 +139,8 @@ def test_scripts_of_two_folders_have_helpers_of_one_name(tmp_path):
         (folder / "script.py").write_text("import helper\ndef metric():\n    import helper as again\n"
                                           "    return helper.VALUE, again.VALUE, helper is again")
         functions.append(UserFunction(folder / "script.py", "metric"))
-        assert {file.name for file in script_files(folder / "script.py")} == {"script.py", "helper.py", "deeper.py"}
+        assert {file.name
+                for file in list_script_files(folder / "script.py")} == {"script.py", "helper.py", "deeper.py"}
     assert [function() for function in functions * 2] == [(1, 1, True), (2, 2, True)] * 2
 
 

@@ -8,9 +8,9 @@ from onnx import TensorProto, helper, numpy_helper
 from tests import networks
 from tests.networks import Builder, floats
 from tests.refusals import refused
-from trt_tui.core.network.layers import FOLDED_KINDS, Kind
+from trt_tui.core.network.folded_shapes import build_outline_for_input_sizes
+from trt_tui.core.network.layers import IRRELEVANT_KINDS, LayerKind
 from trt_tui.core.network.network import open_network
-from trt_tui.core.network.sizes import sized
 from trt_tui.core.precision import Precision
 from trt_tui.errors import BackendUnavailableError, InputError
 
@@ -41,52 +41,57 @@ def kinds(opened):
 
 
 def test_every_layer_has_its_kind(kinds):
-    assert {layer.name: layer.kind for layer in kinds.layers} == {
-        "shape": Kind.SHAPE, "batch": Kind.SHAPE, "target": Kind.SHAPE, "reshape": Kind.COPY,
-        "turn": Kind.CONSTANT, "matmul": Kind.COMPUTE, "greater": Kind.INTEGER, "where": Kind.COMPUTE,
-        "wide": Kind.CAST, "fp64": Kind.OPAQUE, "narrow": Kind.CAST, "if": Kind.OPAQUE, "random": Kind.COMPUTE,
-        "sparkle": Kind.OPAQUE, "after": Kind.OPAQUE}
+    assert {layer.name: layer.kind
+            for layer in kinds.layers} == {
+                "shape": LayerKind.SHAPE, "batch": LayerKind.SHAPE, "target": LayerKind.SHAPE,
+                "reshape": LayerKind.COPY, "turn": LayerKind.CONSTANT, "matmul": LayerKind.COMPUTE,
+                "greater": LayerKind.INTEGER, "where": LayerKind.COMPUTE, "wide": LayerKind.CAST,
+                "fp64": LayerKind.OPAQUE, "narrow": LayerKind.CAST, "if": LayerKind.OPAQUE, "random": LayerKind.COMPUTE,
+                "sparkle": LayerKind.OPAQUE, "after": LayerKind.OPAQUE
+            }
 
 
 def test_a_layer_that_cannot_take_less_says_why(kinds):
     for layer in kinds.layers:
-        assert bool(layer.note) == (layer.kind in FOLDED_KINDS or layer.kind is Kind.OPAQUE), layer.name
-    assert "subgraph" in kinds.layer("if").note and "FP64" in kinds.layer("fp64").note
-    assert "acme" in kinds.layer("sparkle").note and "behind sparkle" in kinds.layer("after").note
+        assert bool(layer.refusal_reason) == (layer.kind in IRRELEVANT_KINDS
+                                              or layer.kind is LayerKind.OPAQUE), layer.name
+    assert "subgraph" in kinds.get_layer("if").refusal_reason and "FP64" in kinds.get_layer("fp64").refusal_reason
+    assert "acme" in kinds.get_layer("sparkle").refusal_reason and "behind sparkle" in kinds.get_layer(
+        "after").refusal_reason
 
 
 def test_what_reads_a_sequence_is_opaque(named_network):
     network = named_network("with_sequence")
-    assert network.layer("/split/SequenceAt").kind is Kind.OPAQUE
-    assert Precision.FP16 in network.group("/split/SequenceAt").refusals
+    assert network.get_layer("/split/SequenceAt").kind is LayerKind.OPAQUE
+    assert Precision.FP16 in network.get_group("/split/SequenceAt").refusal_reasons
 
 
 def test_captured_tensors_count_as_read(named_network):
     network = named_network("with_if")
-    assert "/before/Conv_output_0" in network.reads("/switch/If")
+    assert "/before/Conv_output_0" in network.input_tensors("/switch/If")
     assert "/switch/If" in network.consumers["/before/Conv_output_0"]
 
 
 def test_multiply_accumulates_by_hand(named_network, opened):
     network = named_network("unet_small")
-    assert network.layer("/encoder.0/conv/Conv").macs == 32 * 32 * 8 * 9
-    assert network.layer("/up.0/ConvTranspose").macs == 32 * 8 * 8 * 16 * 2 * 2
-    assert network.layer("/pool.0/MaxPool").macs == 0
-    assert named_network("mlp").layer("/fc1/Gemm").macs == 16 * 32
-    assert named_network("mlp").layer("/fc2/MatMul").macs == 32 * 32
-    assert named_network("bert").layer("/layers.0/attention/query/MatMul").macs is None  # open sequence length
+    assert network.get_layer("/encoder.0/conv/Conv").macs == 32 * 32 * 8 * 9
+    assert network.get_layer("/up.0/ConvTranspose").macs == 32 * 8 * 8 * 16 * 2 * 2
+    assert network.get_layer("/pool.0/MaxPool").macs == 0
+    assert named_network("mlp").get_layer("/fc1/Gemm").macs == 16 * 32
+    assert named_network("mlp").get_layer("/fc2/MatMul").macs == 32 * 32
+    assert named_network("bert").get_layer("/layers.0/attention/query/MatMul").macs is None  # open sequence length
 
 
 def test_sizes_that_the_file_leaves_open_are_those_of_the_samples(named_network):
     network = named_network("bert")
     fed = {info.name: (4, 24) for info in network.inputs}
-    outline = sized(network, fed)
-    query = network.layer("/layers.0/attention/query/MatMul")
+    outline = build_outline_for_input_sizes(network, fed)
+    query = network.get_layer("/layers.0/attention/query/MatMul")
     hidden = network.shape(query.inputs[1])[0]
-    assert outline.layer(query.name).macs == 24 * hidden * hidden  # a batch of 1
+    assert outline.get_layer(query.name).macs == 24 * hidden * hidden  # a batch of 1
     assert outline.shape(query.outputs[0]) == (1, 24, hidden)
     assert all(layer.macs is not None for layer in outline.layers)
-    assert sized(network, {}).layer(query.name).macs is None
+    assert build_outline_for_input_sizes(network, {}).get_layer(query.name).macs is None
 
 
 def test_constants_are_found_as_initializers_nodes_and_expressions(opened):
@@ -98,10 +103,10 @@ def test_constants_are_found_as_initializers_nodes_and_expressions(opened):
     b.node("MatMul", ["x", turned], name="matmul", output="y")
     network = opened(b.model([floats("x", 4, 3)], [floats("y", 4, 2)]))
     expected = (np.arange(6, dtype=np.float32).reshape(2, 3) + np.float32([[1, -9, 2]])).T
-    np.testing.assert_array_equal(network.constant(turned), expected)
+    np.testing.assert_array_equal(network.constant_value(turned), expected)
     np.testing.assert_array_equal(network.constant_amax(turned, 1), np.abs(expected).max(0))
     assert network.constant_amax(turned) == 8 and network.constant_amax(turned).dtype == np.float32
-    assert network.group("matmul").weights()[0].tensor == turned
+    assert network.get_group("matmul").weight_qdq_sites()[0].tensor == turned
 
 
 def test_infinite_masks_are_no_magnitude(opened):
@@ -137,8 +142,8 @@ def test_constant_expressions_are_computed_by_what_runs_the_network_all_at_once(
 
     network = open_network(path, Counting)
     assert not loads
-    np.testing.assert_array_equal(network.constant(picked), [[3, 0, 7, 11]])
-    np.testing.assert_array_equal(network.constant(turned)[2], [3, 3, 3, 3])
+    np.testing.assert_array_equal(network.constant_value(picked), [[3, 0, 7, 11]])
+    np.testing.assert_array_equal(network.constant_value(turned)[2], [3, 3, 3, 3])
     assert len(loads) == 1
 
 
@@ -149,21 +154,21 @@ def test_one_expression_that_fails_leaves_the_others(opened):
     good = b.node("Neg", [b.weight("four", np.ones(4, np.float32))], name="neg")
     b.node("Add", [b.node("Add", ["x", bad], name="add"), good], name="more", output="y")
     network = opened(b.model([floats("x", 4)], [floats("y", 4)]))
-    np.testing.assert_array_equal(network.constant(good), [-1] * 4)
+    np.testing.assert_array_equal(network.constant_value(good), [-1] * 4)
     with pytest.raises(InputError, match="could not be computed"):
-        network.constant(bad)
+        network.constant_value(bad)
 
 
 def test_expressions_without_anything_to_run_them_are_refused_by_name(expressions):
     path, picked, _ = expressions
     with refused(title=picked, cause="nothing to run it"):
-        open_network(path).constant(picked)
+        open_network(path).constant_value(picked)
 
     def missing():
         raise BackendUnavailableError("ONNX Runtime is not installed", "no module", "pip install it")
 
     with pytest.raises(BackendUnavailableError) as raised:
-        open_network(path, missing).constant(picked)
+        open_network(path, missing).constant_value(picked)
     assert picked in raised.value.title and "not installed" in raised.value.cause
     assert raised.value.next_step == "pip install it"
 
@@ -173,13 +178,13 @@ def test_higher_opsets_have_the_same_nodes(name, named_network):
     network = named_network(name)
     before = list(network.model.graph.initializers)
     for opset in (19, 21, 22):
-        model = network.model_at(opset)
-        assert model.graph.opset_imports[""] == opset and network.model_at(opset) is model
+        model = network.convert_model_to_opset(opset)
+        assert model.graph.opset_imports[""] == opset and network.convert_model_to_opset(opset) is model
         converted = {node.name: node.op_type for node in model.graph}
         for layer in network.layers:
-            if layer.kind in (Kind.COMPUTE, Kind.COPY, Kind.OPAQUE):
+            if layer.kind in (LayerKind.COMPUTE, LayerKind.COPY, LayerKind.OPAQUE):
                 assert converted[layer.name] == layer.op_type
-    assert network.model_at(7) is network.model
+    assert network.convert_model_to_opset(7) is network.model
     assert list(network.model.graph.initializers) == before
 
 
@@ -207,10 +212,10 @@ def test_structure_hash_ignores_weights_and_sees_everything_else(opened):
 
 def test_layer_digests_tell_what_differs(opened):
     model = networks.small_resnet()
-    one = opened(model).digests
+    one = opened(model).layer_digests
     conv = next(node for node in model.graph.node if node.name == "/layer1/conv1/Conv")
     next(a for a in conv.attribute if a.name == "pads").ints[:] = [2, 2, 0, 0]
-    other = opened(model).digests
+    other = opened(model).layer_digests
     assert [name for name in one if one[name] != other[name]] == ["/layer1/conv1/Conv"]
 
 
@@ -227,10 +232,10 @@ def test_file_hash_covers_external_data(tmp_path):
 
 def test_outline_travels_between_processes(named_network):
     network = named_network("small_resnet")
-    outline = pickle.loads(pickle.dumps(network.outline()))
+    outline = pickle.loads(pickle.dumps(network.build_outline()))
     assert outline.structure_sha256 == network.structure_sha256
     assert outline.groups == network.groups and outline.layers == network.layers
-    assert outline.group_of("/relu/Relu").name == "/conv1/Conv"
+    assert outline.find_group("/relu/Relu").name == "/conv1/Conv"
     assert len(pickle.dumps(outline)) < 100_000
 
 
@@ -244,7 +249,7 @@ def test_network_reports_its_ends(named_network):
 
 def test_a_quantized_file_names_the_groups_it_runs_in_int8(named_network):
     network = named_network("quantized")
-    int8 = {group.name for group in network.groups if group.given.stands_for is Precision.INT8}
+    int8 = {group.name for group in network.groups if group.file_precision.nearest_precision is Precision.INT8}
     assert int8 == {"/conv1/Conv", "/conv2/Conv", "/conv3/Conv", "/fc/Gemm"}
     assert set(network.quantized_ranges) <= {t for layer in network.layers for t in layer.outputs} | {"image"}
 
@@ -253,5 +258,5 @@ def test_a_file_is_left_as_it_is(tmp_path):
     path = tmp_path / "model.onnx"
     onnx.save(networks.opset7(), path)
     before = path.read_bytes()
-    open_network(path).model_at(22)
+    open_network(path).convert_model_to_opset(22)
     assert path.read_bytes() == before

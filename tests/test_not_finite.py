@@ -8,9 +8,9 @@ import pytest
 
 from tests.networks import halves, quiet_session
 from tests.refusals import refused
-from trt_tui.core.calibration.calibrate import calibrate
-from trt_tui.core.calibration.not_finite import find_first_not_finite
-from trt_tui.core.calibration.statistics import collect_stats
+from trt_tui.core.calibration.calibration import calibrate
+from trt_tui.core.calibration.non_finite import find_first_non_finite_value
+from trt_tui.core.calibration.statistics import collect_tensor_stats
 from trt_tui.core.data.samples import load_samples
 from trt_tui.core.network.network import open_network
 
@@ -48,9 +48,10 @@ def test_the_value_that_nan_comes_from_is_named(broken, backend):
     path, _, data, _, said = broken
     network = open_network(path, lambda: backend)
     samples = load_samples(str(data), network.inputs)
-    found = find_first_not_finite(network.model, samples, 0, backend)
-    assert said in found.text and found.what == "NaN" and found.maker.split(" ")[0] in {"/mask/Mul", "/norm/Div",
-                                                                                        "/head/MatMul"}
+    found = find_first_non_finite_value(network.model, samples, 0, backend)
+    assert said in found.origin_text and found.value_kind == "NaN" and found.producer.split(" ")[0] in {
+        "/mask/Mul", "/norm/Div", "/head/MatMul"
+    }
 
 
 @pytest.mark.parametrize("method", ["minmax", "entropy"])
@@ -60,17 +61,17 @@ def test_ranges_are_refused_with_it(method, tmp_path, backend):
     network = open_network(path, lambda: backend)
     samples = load_samples(str(tmp_path / "data.npz"), network.inputs)
     with refused(title="/norm/Div_output_0' holds NaN", cause=EPSILON, next_step="--reference"):
-        calibrate(network.model, network.activations, samples, backend, method=method)
+        calibrate(network.model, network.calibrated_tensors, samples, backend, method=method)
     with refused(title="/norm/Div_output_0' holds NaN", cause=EPSILON):
-        collect_stats(network.model, network.activations, samples, backend)
+        collect_tensor_stats(network.model, network.calibrated_tensors, samples, backend)
 
 
 def test_a_network_that_is_finite_has_no_such_value(tmp_path, backend):
     onnx.save(halves.divided_half(epsilon=1e-3), path := tmp_path / "half.onnx")
     np.savez(tmp_path / "data.npz", x=np.zeros((4, 8), np.float16))
     network = open_network(path, lambda: backend)
-    assert find_first_not_finite(network.model, load_samples(str(tmp_path / "data.npz"), network.inputs), 0,
-                                 backend) is None
+    assert find_first_non_finite_value(network.model, load_samples(str(tmp_path / "data.npz"), network.inputs), 0,
+                                       backend) is None
 
 
 @pytest.mark.parametrize("command", [("compare", "--layers", "none"), ("search", "--tolerance", "sqnr>=30", "-o")])

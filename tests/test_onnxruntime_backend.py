@@ -17,12 +17,12 @@ from trt_tui.backends import onnxruntime as module
 from trt_tui.backends import onnxruntime_device
 from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
 from trt_tui.core.network.network import open_network
-from trt_tui.core.runner import Level
+from trt_tui.core.runner import ExecutionMode
 from trt_tui.errors import BackendUnavailableError, InputError, TrtTuiError
 
 
 @pytest.mark.parametrize("name", ["small_resnet", "unet_small", "mlp", "bert", "vit"])
-@pytest.mark.parametrize("options", [{}, {"lean": True}])
+@pytest.mark.parametrize("options", [{}, {"low_memory": True}])
 def test_networks_run_alike_however_they_are_loaded(name, options, named_network, backend):
     network = named_network(name)
     feeds = networks.feeds(onnx.load(network.path), n=2, **({"sequence": 8} if name == "bert" else {}))
@@ -59,7 +59,7 @@ def test_what_is_drawn_is_the_same_in_every_run(operator, attributes, mean, devi
     b.node("Cast", [b.node(operator, source, "/drawn", **attributes)], output="y", to=onnx.TensorProto.FLOAT)
     onnx.save(b.model([floats("x", "n", 50)], [floats("y", "n", 50)]), path := tmp_path / "model.onnx")
     network = open_network(path)
-    with backend.load(network.model) as one, backend.load(network.model, lean=True) as other:
+    with backend.load(network.model) as one, backend.load(network.model, low_memory=True) as other:
         drawn = one.run(data)["y"]
         assert all(np.array_equal(drawn, runner.run(data)["y"]) for runner in (one, other))
     assert drawn.dtype == np.float32 and drawn.shape == (40, 50)
@@ -106,14 +106,14 @@ def test_a_transpose_in_front_of_a_cubic_resize_stays_there(backend, lean):
     x = b.node("Resize", [x, "", "", sizes], "/resize", mode="cubic", coordinate_transformation_mode="half_pixel")
     b.node("Transpose", [x], output="y", perm=[0, 2, 3, 1])
     model = ir.from_proto(b.model([floats("x", 1, 6, 6, 4)], [floats("y", 1, 3, 3, 4)]))
-    with backend.load(model, lean=lean) as runner:
+    with backend.load(model, low_memory=lean) as runner:
         assert runner.run({"x": np.ones((1, 6, 6, 4), np.float32)})["y"] == pytest.approx(1)
 
 
 def test_loading_leaves_the_model_as_it_is(named_network, backend):
     model = named_network("small_resnet").model
     before = ir.to_proto(model).SerializeToString()
-    for options in ({}, {"lean": True}, {"optimize": False}):
+    for options in ({}, {"low_memory": True}, {"optimize": False}):
         backend.load(model, **options).close()
     assert ir.to_proto(model).SerializeToString() == before
 
@@ -127,7 +127,7 @@ def test_weights_are_not_serialized(lean, opened, monkeypatch):
     monkeypatch.setattr(
         backend._ort, "InferenceSession",
         lambda proto, *rest, **named: sizes.append(len(proto)) or make(proto, *rest, **named))
-    with backend.load(network.model, lean=lean) as runner:
+    with backend.load(network.model, low_memory=lean) as runner:
         runner.run(networks.feeds(onnx.load(network.path)))
     assert len(sizes) == 1
     assert sizes[0] < weights / 20
@@ -166,9 +166,9 @@ def test_what_the_library_refuses_is_said_in_its_words(named_network, backend):
 @pytest.fixture
 def asked_anew(monkeypatch):
     """What was found out about the CUDA provider is forgotten before and after."""
-    module._cuda_fault.cache_clear()
+    module._cuda_failure_reason.cache_clear()
     yield
-    module._cuda_fault.cache_clear()
+    module._cuda_failure_reason.cache_clear()
 
 
 def test_a_missing_provider_is_said(monkeypatch, asked_anew):
@@ -181,15 +181,15 @@ def test_a_missing_provider_is_said(monkeypatch, asked_anew):
 @pytest.mark.parametrize("gpu", [False, True])
 def test_a_provider_that_cannot_start_is_not_taken(monkeypatch, asked_anew, gpu):
     """The package for GPUs on a machine without one, or without CUDA's libraries."""
-    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [module._CUDA, "CPUExecutionProvider"])
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [module._CUDA_PROVIDER, "CPUExecutionProvider"])
 
     def device():
         if not gpu:
             raise BackendUnavailableError("no GPU is visible", "the NVIDIA driver finds none", "")
 
-    monkeypatch.setattr(module, "first_device", device)
+    monkeypatch.setattr(module, "find_first_device", device)
     chosen = OnnxRuntimeBackend()
-    assert chosen.provider == "cpu" and not chosen.capabilities.real_fp16
+    assert chosen.provider == "cpu" and not chosen.capabilities.computes_in_fp16
     with pytest.raises(BackendUnavailableError) as caught:
         OnnxRuntimeBackend("cuda")
     assert (".so" if gpu else "no GPU is visible") in caught.value.cause
@@ -198,7 +198,7 @@ def test_a_provider_that_cannot_start_is_not_taken(monkeypatch, asked_anew, gpu)
 @pytest.fixture
 def on_cuda(monkeypatch):
     """A backend that takes its CUDA provider to work, where no session gets one."""
-    monkeypatch.setattr(module, "_cuda_fault", lambda: "")
+    monkeypatch.setattr(module, "_cuda_failure_reason", lambda: "")
     return OnnxRuntimeBackend("cuda", threads=2)
 
 
@@ -244,14 +244,14 @@ def refused(session, providers, *rest, **named):
 def bound(monkeypatch):
     """Bound runs of ``relu(x @ w)``, by the CPU's memory; what is captured, and what told, is noted."""
     monkeypatch.setattr(onnxruntime_device, "DEVICE", "cpu")
-    monkeypatch.setattr(onnxruntime_device, "copy_on_device", lambda copies: [
+    monkeypatch.setattr(onnxruntime_device, "copy_device_memory", lambda copies: [
         ctypes.memmove(target, source, size) for source, target, size in copies])
     b = Builder()
     b.node("Relu", [b.node("MatMul", ["x", "w"])], output="y")
     model = b.model([floats("x", "batch", 4), floats("w", 4, 3)], [floats("y", "batch", 3)]).SerializeToString()
 
     def session(shapes=None):
-        return onnxruntime.InferenceSession(module._of_shapes(model, shapes) if shapes else model,
+        return onnxruntime.InferenceSession(module._set_static_input_shapes(model, shapes) if shapes else model,
                                             providers=["CPUExecutionProvider"])
 
     def made(refusal: str = ""):
@@ -262,7 +262,7 @@ def bound(monkeypatch):
             return session(shapes)
 
         tried, told = [], []
-        return onnxruntime_device.BoundRuns(onnxruntime, session(), captured, told.append), tried, told
+        return onnxruntime_device.IoBindingRunner(onnxruntime, session(), captured, told.append), tried, told
 
     return made
 
@@ -284,8 +284,8 @@ def test_bound_runs_are_those_of_arrays_whatever_changes_between_them(bound):
     inputs = [fed(rows, seed)["x"] for seed, rows in enumerate((8, 8, 5))]
     for x, w in [(x, w) for _ in range(2) for w in weights for x in inputs]:
         right(runs, {"x": x, "w": w})
-    assert tried == [{"x": (8, 4), "w": (4, 3)}] and told == [Level("CUDA graph")] == [runs.level]
-    assert len(runs._device) == 5
+    assert tried == [{"x": (8, 4), "w": (4, 3)}] and told == [ExecutionMode("CUDA graph")] == [runs.mode]
+    assert len(runs._device_copies) == 5
 
 
 def test_where_no_graph_is_captured_runs_stay_bound_and_it_is_said_why(bound):
@@ -293,7 +293,7 @@ def test_where_no_graph_is_captured_runs_stay_bound_and_it_is_said_why(bound):
     for seed in range(4):
         right(runs, fed(seed=seed))
     assert len(tried) == 1
-    assert told == [Level("bound inputs and outputs", "no CUDA graph: nodes on the CPU")]
+    assert told == [ExecutionMode("bound inputs and outputs", "no CUDA graph: nodes on the CPU")]
 
 
 @pytest.mark.parametrize("failures", [1, 2])
@@ -305,29 +305,32 @@ def test_where_a_device_has_no_memory_left_what_it_holds_is_freed_and_the_run_ma
     held, left = [], [failures]
 
     def copied(ort, array):
-        held.append((len(runs._device), runs._graph))
+        held.append((len(runs._device_copies), runs._captured_graph))
         if left[0]:
             left[0] -= 1
             raise RuntimeError("Available memory of 512 is smaller than requested bytes of 1024")
         return real(ort, array)
 
-    real = onnxruntime_device._on_device
-    monkeypatch.setattr(onnxruntime_device, "_on_device", copied)
+    real = onnxruntime_device._copy_to_device
+    monkeypatch.setattr(onnxruntime_device, "_copy_to_device", copied)
     for seed in range(1, 4):
         with pytest.raises(RuntimeError, match="smaller") if failures == 2 and seed == 1 else contextlib.nullcontext():
             right(runs, fed(seed=seed))
     assert held[0][0] and held[0][1] is not None and held[1] == (0, None)
-    assert told == [Level("CUDA graph"), Level("bound inputs and outputs", "the memory of the GPU does not suffice")
-                    ][:3 - failures]
+    assert told == [
+        ExecutionMode("CUDA graph"),
+        ExecutionMode("bound inputs and outputs", "the memory of the GPU does not suffice")
+    ][:3 - failures]
 
 
 def test_copies_of_what_no_run_needs_are_kept_up_to_a_limit(bound, monkeypatch):
-    monkeypatch.setattr(onnxruntime_device, "KEPT_BYTES", 3 * 128)
+    monkeypatch.setattr(onnxruntime_device, "MAX_IDLE_COPY_BYTES", 3 * 128)
     runs, _, told = bound()
     inputs, w = [fed(8, seed)["x"] for seed in range(6)], fed()["w"]
     for x in inputs * 2:
         right(runs, {"x": x, "w": w})
-    assert told == [Level("CUDA graph")] and len(runs._device) == 3 and runs._device.size == 3 * 128
+    assert told == [ExecutionMode("CUDA graph")] and len(
+        runs._device_copies) == 3 and runs._device_copies.total_bytes == 3 * 128
 
 
 def test_another_failure_of_a_bound_run_is_no_reason_to_go_on(bound):

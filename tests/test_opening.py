@@ -13,9 +13,9 @@ from tests.networks import Builder, floats
 from tests.refusals import refused
 from trt_tui.core.network.conversion import convert_opset
 from trt_tui.core.network.inlining import SCOPE_KEY
-from trt_tui.core.network.naming import name_nodes
+from trt_tui.core.network.naming import assign_node_names
 from trt_tui.core.network.opening import open_model
-from trt_tui.core.network.preview import FIRST_LAYERS, previews
+from trt_tui.core.network.quick_outline import FIRST_LAYER_COUNT, iterate_preliminary_outlines
 from trt_tui.errors import InputError
 
 ODD = ("badly_named", "half", "opset7", "with_if", "with_local_function", "with_loop", "with_sequence")
@@ -31,10 +31,10 @@ def operators(model):
     return [node.op_type for node in model.graph]
 
 
-@pytest.mark.parametrize(("nodes", "told"), [(60, []), (1200, [FIRST_LAYERS, 1200])])
+@pytest.mark.parametrize(("nodes", "told"), [(60, []), (1200, [FIRST_LAYER_COUNT, 1200])])
 def test_the_first_layers_of_a_large_network_are_told_before_all(tmp_path, nodes, told):
     path = save(networks.synthetic_tree(nodes), tmp_path)
-    looks = list(previews(path))
+    looks = list(iterate_preliminary_outlines(path))
     assert [len(one.layers) for one in looks] == told
     names = [node.name for node in onnx.load(path).graph.node]
     assert all([layer.name for layer in one.layers] == names[:len(one.layers)] for one in looks)
@@ -178,7 +178,7 @@ def test_nodes_are_named_by_tensorrts_rule():
         return ir.Node("", "Relu", [ir.Value(name="x")], name=name, outputs=[ir.Value(name=output)])
 
     graph = ir.Graph([], [], nodes=[node("relu", "a"), node("", "b"), node("relu", "c"), node("relu", "d")])
-    name_nodes(graph)
+    assign_node_names(graph)
     assert [one.name for one in graph] == ["relu", "node_of_b", "relu_0", "relu_1"]
 
 
@@ -379,7 +379,7 @@ def test_a_branch_may_return_what_the_graph_around_it_holds(taken, tmp_path, bac
     source = returned["then_branch" if taken else "else_branch"]
     expected = np.einsum("oi,nihw->nohw", weight[..., 0, 0], source)
     for lean in (False, True):
-        with backend.load(opened.model, lean=lean) as runner:
+        with backend.load(opened.model, low_memory=lean) as runner:
             np.testing.assert_allclose(runner.run({"x": x})["y"], expected, rtol=1e-4, atol=1e-5)
 
 

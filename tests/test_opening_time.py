@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.networks import Builder, floats
-from trt_tui.core.network.hierarchy import build_tree
+from trt_tui.core.network.hierarchy import build_scope_tree
 from trt_tui.core.network.network import open_network
 
 
@@ -121,8 +121,8 @@ def lines(work: Callable[[], object]) -> int:
 def test_twice_the_file_takes_twice_the_work(make, tmp_path):
     def work() -> None:
         network = open_network(path)
-        build_tree(network.layers, network.groups)
-        network.outline()
+        build_scope_tree(network.layers, network.groups)
+        network.build_outline()
 
     path = tmp_path / "model.onnx"
     counted = []

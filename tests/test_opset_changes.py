@@ -12,18 +12,18 @@ from onnx import helper
 from tests.lowered import run
 from tests.networks import Builder, floats
 from tests.refusals import refused
-from trt_tui.core.codes import CODES
-from trt_tui.core.lowering.applied import RMS_OPSET
-from trt_tui.core.lowering.releases import refuse_cubic_grids
-from trt_tui.core.lowering.strong import lower_strong
+from trt_tui.core.lowering.network_rewrite import RMS_OPSET
+from trt_tui.core.lowering.releases import refuse_cubic_grid_samples
+from trt_tui.core.lowering.source_typed_network import lower_from_source_model
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network import adapters
 from trt_tui.core.network.conversion import convert_opset
 from trt_tui.core.network.network import open_network
-from trt_tui.core.network.opset_changes import NEWEST_WRITTEN_OPSET, OPSET_CHANGES, Handling
-from trt_tui.core.network.structure import OLDEST_OPSET
-from trt_tui.core.network.unread import UNREAD
-from trt_tui.core.precision import FIRST_OPSETS, Precision
+from trt_tui.core.network.opset_changes import NEWEST_WRITTEN_OPSET, OPSET_CHANGES, OpsetChange
+from trt_tui.core.network.structure_check import OLDEST_OPSET
+from trt_tui.core.network.unsupported_operators import UNSUPPORTED
+from trt_tui.core.precision import MIN_OPSETS, Precision
+from trt_tui.core.quantized_types import QUANTIZED_TYPES
 from trt_tui.errors import InputError
 
 CNN = (1, 4, 8, 8)
@@ -62,14 +62,15 @@ def test_every_change_up_to_the_newest_opset_that_is_written_is_classified():
     changes = set(schema_changes())
     assert changes - OPSET_CHANGES.keys() == set(), "classify these: what keeps their meaning?"
     assert OPSET_CHANGES.keys() - changes == set(), "no such change"
-    assert NEWEST_WRITTEN_OPSET >= max(*FIRST_OPSETS.values(), RMS_OPSET, *(code.opset for code in CODES.values()))
+    assert NEWEST_WRITTEN_OPSET >= max(*MIN_OPSETS.values(), RMS_OPSET,
+                                       *(code.min_opset for code in QUANTIZED_TYPES.values()))
 
 
 def test_the_table_agrees_with_what_the_program_does():
-    handled = {operator for (operator, _), handling in OPSET_CHANGES.items() if handling is Handling.ADAPTER}
-    assert handled == adapters.ADAPTED
-    unread = {operator for (operator, _), handling in OPSET_CHANGES.items() if handling is Handling.UNREAD}
-    assert unread <= UNREAD
+    handled = {operator for (operator, _), handling in OPSET_CHANGES.items() if handling is OpsetChange.ADAPTER}
+    assert handled == adapters.ADAPTED_OPERATORS
+    unread = {operator for (operator, _), handling in OPSET_CHANGES.items() if handling is OpsetChange.UNSUPPORTED}
+    assert unread <= UNSUPPORTED
 
 
 # -- what operators compute and what parsers read -------------------------------------------------------------------
@@ -203,7 +204,8 @@ def sampled(opset, mode):
 def test_a_grid_sample_is_read_as_meant_in_every_precision(opset, mode, meant, precision, tmp_path, backend):
     onnx.save(sampled(opset, mode), path := tmp_path / "model.onnx")
     network = open_network(path)
-    lowered = lower_strong(network, PrecisionConfig(precision, Precision.FP32), dict.fromkeys(network.activations, 4.0))
+    lowered = lower_from_source_model(network, PrecisionConfig(precision, Precision.FP32),
+                                      dict.fromkeys(network.calibrated_tensors, 4.0))
     node = next(node for node in lowered.model.graph if node.op_type == "GridSample")
     assert read_mode(node) == meant
     assert any("read the mode linear" in note for note in network.notes) == (opset >= 20 and mode == "linear")
@@ -215,14 +217,14 @@ def test_a_grid_sample_is_read_as_meant_in_every_precision(opset, mode, meant, p
 def test_a_cubic_grid_sample_keeps_its_older_form_or_is_refused(tmp_path):
     onnx.save(sampled(16, "bicubic"), path := tmp_path / "model.onnx")
     network = open_network(path)
-    scales = dict.fromkeys(network.activations, 4.0)
+    scales = dict.fromkeys(network.calibrated_tensors, 4.0)
     for precision in (Precision.FP16, Precision.INT8):
-        model = lower_strong(network, PrecisionConfig(precision, Precision.FP16), scales).model
+        model = lower_from_source_model(network, PrecisionConfig(precision, Precision.FP16), scales).model
         assert read_mode(next(node for node in model.graph if node.op_type == "GridSample")) == "cubic"
     for precision in (Precision.FP8, Precision.BF16):
         with refused(title="opset", cause="/grid/GridSample (GridSample) has mode cubic", next_step="INT4 or BF16"):
-            lower_strong(network, PrecisionConfig(precision, Precision.FP32), scales)
-    refuse_cubic_grids(network, "TensorRT 8.6")
+            lower_from_source_model(network, PrecisionConfig(precision, Precision.FP32), scales)
+    refuse_cubic_grid_samples(network, "TensorRT 8.6")
 
 
 def test_a_cubic_grid_sample_of_a_newer_file_is_written_for_no_release_that_reads_it_as_nearest(tmp_path, run):
@@ -230,7 +232,7 @@ def test_a_cubic_grid_sample_of_a_newer_file_is_written_for_no_release_that_read
     network = open_network(path)
     assert any("mode cubic" in note and "opset from 16 to 19" in note for note in network.notes)
     with refused(title="TensorRT 10 may read /grid/GridSample", cause="nearest", next_step="opset from 16 to 19"):
-        refuse_cubic_grids(network, "TensorRT 10")
+        refuse_cubic_grid_samples(network, "TensorRT 10")
     code, _, said = run("export", path, "--format", "onnx", "--precision", "fp16", "--output", tmp_path / "out.onnx")
     assert code == 2 and "/grid/GridSample" in said and "nearest" in said and not (tmp_path / "out.onnx").exists()
 
@@ -240,7 +242,7 @@ def test_a_cubic_grid_sample_of_a_newer_file_is_written_for_no_release_that_read
 def test_a_parser_makes_the_same_layers_at_every_opset_that_is_written(before, build, shape):
     trt = pytest.importorskip("tensorrt_rtx", reason="TensorRT-RTX is not installed")
     ours, raised = written(before, build, shape)
-    if any(node.op_type in UNREAD or node.op_type == "GroupNormalization" for node in ours.graph):
+    if any(node.op_type in UNSUPPORTED or node.op_type == "GroupNormalization" for node in ours.graph):
         pytest.skip("no parser reads it, or its constants are written otherwise")
     expected = layers_read(trt, ours)
     for after, model in raised.items():

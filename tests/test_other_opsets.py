@@ -7,7 +7,7 @@ from onnx import helper, numpy_helper
 
 from tests.refusals import refused
 from trt_tui.core.network.network import open_network
-from trt_tui.core.network.structure import known_schema
+from trt_tui.core.network.structure_check import get_onnx_schema
 
 FLOATS = {"LayerNormalization": ["scale"], "MeanVarianceNormalization": [], "ThresholdedRelu": []}
 
@@ -73,8 +73,8 @@ def test_every_operator_of_the_newest_opset_is_opened_or_refused(tmp_path, opset
 
 
 def test_the_schema_of_an_operator_is_that_of_the_opset_or_the_first():
-    assert known_schema("Relu", 13).since_version == 13 and known_schema("Relu", 15).since_version == 14
-    assert known_schema("LayerNormalization", 13).since_version == 17
+    assert get_onnx_schema("Relu", 13).since_version == 13 and get_onnx_schema("Relu", 15).since_version == 14
+    assert get_onnx_schema("LayerNormalization", 13).since_version == 17
 
 
 @pytest.mark.parametrize(("operator", "domain", "attributes", "opset"), [

@@ -7,8 +7,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from trt_tui.core.lowering.lowered import cannot_lower, lowers, quantizes
-from trt_tui.core.measure.judge import left_out, tensor_outputs
+from trt_tui.core.lowering.lowered import no_lower_precision_reason, quantizes_activations, reduces_precision
+from trt_tui.core.measure.judged_outputs import list_tensor_outputs, non_tensor_output_notes
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
@@ -68,7 +68,7 @@ def test_a_network_of_sequences_alone_is_refused_with_the_reason(run, tmp_path):
     code, _, err = run(*command)
     assert code == 2 and "no output that can be judged" in err and "s: a sequence of tensors" in err
     network = open_network(tmp_path / "net.onnx")
-    assert tensor_outputs(network) == () and len(left_out(network)) == 1
+    assert list_tensor_outputs(network) == () and len(non_tensor_output_notes(network)) == 1
 
 
 DOUBLE = helper.make_tensor_value_info("y", TensorProto.DOUBLE, ["n", 8])
@@ -97,7 +97,9 @@ def test_a_run_without_int8_is_not_called_one_that_passes_in_it(run, tmp_path):
 def test_what_a_config_lowers(tmp_path):
     save(tmp_path / "net.onnx", [MATMUL], [Y])
     network = open_network(tmp_path / "net.onnx")
-    int8, fp32 = PrecisionConfig.uniform(Precision.INT8), PrecisionConfig.uniform(Precision.FP32)
-    raised = int8.with_groups(network.groups, Precision.FP32)
-    assert lowers(network, int8) and quantizes(network, int8) and cannot_lower(network) == ""
-    assert not lowers(network, fp32) and not lowers(network, raised) and not quantizes(network, raised)
+    int8, fp32 = PrecisionConfig.from_precision(Precision.INT8), PrecisionConfig.from_precision(Precision.FP32)
+    raised = int8.with_group_precision(network.groups, Precision.FP32)
+    assert reduces_precision(network, int8) and quantizes_activations(network,
+                                                                      int8) and no_lower_precision_reason(network) == ""
+    assert not reduces_precision(network, fp32) and not reduces_precision(
+        network, raised) and not quantizes_activations(network, raised)

@@ -13,7 +13,7 @@ from textual._compositor import ChopsUpdate, LayoutUpdate
 from textual.geometry import Region
 from textual.strip import Strip
 
-from trt_tui.tui.painting import Painted
+from trt_tui.tui.painting import TerminalCells
 
 WIDTH, HEIGHT = 40, 6
 STYLES = [Style.parse(one) for one in (
@@ -104,13 +104,13 @@ def update(rng: random.Random, whole: bool) -> LayoutUpdate | ChopsUpdate:
 @pytest.mark.parametrize("erases", [False, True])
 def test_it_looks_as_what_textual_writes(erases):
     rng, console = random.Random(1), Console(color_system="truecolor", force_terminal=True)
-    painted = Painted(erases)
+    painted = TerminalCells(erases)
     ours, theirs = Terminal(), Terminal()
     for step in range(160):
         one = update(rng, whole=step % 40 == 0)
-        ours.feed(painted.render(one, ColorSystem.TRUECOLOR))
+        ours.feed(painted.render_changed_cells(one, ColorSystem.TRUECOLOR))
         theirs.feed(one.render_segments(console))
         halves = {at for at, (_, look) in theirs.cells.items() if look == "half"}
         assert {at: cell for at, cell in ours.cells.items() if at not in halves} == {
             at: cell for at, cell in theirs.cells.items() if at not in halves}, step
-        assert painted.render(one, ColorSystem.TRUECOLOR) == "", "what stands there is not written again"
+        assert painted.render_changed_cells(one, ColorSystem.TRUECOLOR) == "", "what stands there is not written again"

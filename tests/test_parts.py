@@ -6,7 +6,7 @@ import pytest
 
 from tests.networks import Builder, floats
 from trt_tui import demo
-from trt_tui.core.measure.judge import Judged, judged_outputs, take
+from trt_tui.core.measure.judged_outputs import JudgedOutput, select_judged_outputs, take_judged_slice
 from trt_tui.core.network.network import open_network
 
 SIZES = (4, 2)  # of the feature maps, by stride
@@ -99,7 +99,7 @@ def anchors_in_the_channels() -> Builder:
     return b
 
 
-def boxes_by_name(judged: list[Judged] | tuple[Judged, ...]) -> dict[str, str]:
+def boxes_by_name(judged: list[JudgedOutput] | tuple[JudgedOutput, ...]) -> dict[str, str]:
     return {one.name: one.note.removeprefix("from ") for one in judged}
 
 
@@ -131,14 +131,14 @@ def model_of(name: str) -> onnx.ModelProto:
                  "out[:, 32:40, 4:5]": "/split22"}),
 ])
 def test_every_stride_is_a_part(name, parts, opened):
-    assert boxes_by_name(judged_outputs(opened(model_of(name)))) == parts
+    assert boxes_by_name(select_judged_outputs(opened(model_of(name)))) == parts
 
 
 @pytest.mark.parametrize("name", DETECTORS)
 def test_a_part_is_what_its_head_computes_and_nothing_else(name, opened, backend):
     """Another bias in the heads of one stride changes the parts of that stride, and only them."""
     model = model_of(name)
-    judged = judged_outputs(opened(model))
+    judged = select_judged_outputs(opened(model))
     rng = np.random.default_rng(1)
     feeds = {info.name: rng.normal(size=info.shape).astype(np.float32) for info in opened(model).inputs}
 
@@ -157,10 +157,10 @@ def test_a_part_is_what_its_head_computes_and_nothing_else(name, opened, backend
         changed = run(other) != before
         covered = np.zeros(before.shape, int)
         for one in judged:
-            part = take(changed, one)
+            part = take_judged_slice(changed, one)
             assert part.all() or not part.any()
             moved += [one.name] * int(part.all())
-            take(covered, one)[...] += 1
+            take_judged_slice(covered, one)[...] += 1
         assert (covered == 1).all()
     assert sorted(moved) == sorted(one.name for one in judged)
 
@@ -173,7 +173,7 @@ def test_what_broadcasts_or_reads_two_tensors_ends_the_search(opened):
     b.node("Add", [b.node("Relu", [joined], "/a"), b.node("Neg", [joined], "/b")], "/sum", output="sum")
     b.node("Relu", [wide], "/relu", output="out")
     model = b.model([X[4]], [floats("out", 2, 3, 4, 4), floats("sum", 1, 3, 4, 4)])
-    assert [one.name for one in judged_outputs(opened(model))] == ["out", "sum"]
+    assert [one.name for one in select_judged_outputs(opened(model))] == ["out", "sum"]
 
 
 def test_a_concat_of_too_many_pieces_stays_whole_and_the_others_do_not(opened):
@@ -181,9 +181,10 @@ def test_a_concat_of_too_many_pieces_stays_whole_and_the_others_do_not(opened):
     many = b.node("Concat", [b.node("Relu", ["x4"], f"/{n}") for n in range(16)], "/many", axis=1)
     b.node("Concat", [b.node("Sigmoid", [many], "/sigmoid"), b.node("Tanh", ["x4"], "/tanh")], "/all", axis=1,
            output="out")
-    judged = judged_outputs(opened(b.model([X[4]], [floats("out", 1, 51, 4, 4)])))
+    judged = select_judged_outputs(opened(b.model([X[4]], [floats("out", 1, 51, 4, 4)])))
     assert [one.name for one in judged] == ["out[:, 0:48]", "out[:, 48:51]"]
 
 
 def test_the_bundled_network_is_judged_as_a_whole():
-    assert [(one.name, one.note) for one in judged_outputs(open_network(demo.network_path()))] == [("logits", "")]
+    assert [(one.name, one.note)
+            for one in select_judged_outputs(open_network(demo.network_path()))] == [("logits", "")]

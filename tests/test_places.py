@@ -9,9 +9,9 @@ import pytest
 
 from tests import networks
 from tests.driven import DrivenWorker
-from trt_tui.core.data.places import files_read, refuse_over
-from trt_tui.core.exporters import production
-from trt_tui.core.exporters.onnx import export_typed
+from trt_tui.core.data.input_files import list_input_files, refuse_overwriting_inputs
+from trt_tui.core.exporters import formats
+from trt_tui.core.exporters.onnx import export_typed_network
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
@@ -32,13 +32,13 @@ def network(tmp_path_factory):
 
 
 def ranges(network, amax=1.0):
-    return dict.fromkeys(network.activations, amax)
+    return dict.fromkeys(network.calibrated_tensors, amax)
 
 
 def test_exports_whose_names_share_a_beginning_share_no_file(network, tmp_path):
     configs = {"model.fp16.sh": Precision.FP16, "model.fp32.sh": Precision.FP32}
     for name, precision in configs.items():
-        production.write("trtexec", tmp_path / name, network, PrecisionConfig.uniform(precision), {})
+        formats.write_export("trtexec", tmp_path / name, network, PrecisionConfig.from_precision(precision), {})
     types = {}
     for name in configs:
         script = (tmp_path / name).read_text()
@@ -51,10 +51,10 @@ def test_exports_whose_names_share_a_beginning_share_no_file(network, tmp_path):
 
 
 def test_exports_of_all_formats_with_one_stem_keep_their_content(network, tmp_path):
-    int8, written = PrecisionConfig.uniform(Precision.INT8), {}
+    int8, written = PrecisionConfig.from_precision(Precision.INT8), {}
     for amax, (kind, name) in enumerate({"trtexec": "net.sh", "polygraphy": "net.py", "calibration-cache": "net.cache",
                                          "onnx": "net.typed.onnx"}.items(), 1):
-        for path in production.write(kind, tmp_path / name, network, int8, ranges(network, amax)):
+        for path in formats.write_export(kind, tmp_path / name, network, int8, ranges(network, amax)):
             assert path not in written
             written[path] = path.read_bytes()
     assert {path: path.read_bytes() for path in written} == written
@@ -63,12 +63,12 @@ def test_exports_of_all_formats_with_one_stem_keep_their_content(network, tmp_pa
 
 @pytest.mark.parametrize("kind", ["trtexec", "polygraphy"])
 def test_what_a_format_writes_beside_is_never_written_over_the_network(network, tmp_path, kind):
-    beside = production.companions(kind, tmp_path / "net")["base"]
+    beside = formats.find_companion_files(kind, tmp_path / "net")["base"]
     save(beside)
     before = beside.read_bytes()
     own = open_network(beside)
     with pytest.raises(InputError, match="is read from|is the network itself"):
-        production.write(kind, tmp_path / "net", own, PrecisionConfig.uniform(Precision.FP16), {})
+        formats.write_export(kind, tmp_path / "net", own, PrecisionConfig.from_precision(Precision.FP16), {})
     assert [path.name for path in tmp_path.iterdir()] == [beside.name] and beside.read_bytes() == before
 
 
@@ -79,39 +79,40 @@ def test_what_is_read_is_known_by_any_name(tmp_path):
         (tmp_path / name).write_bytes(b"x")
     (tmp_path / "link").symlink_to(folder / "a.npz")
     os.link(tmp_path / "script.py", tmp_path / "hard")
-    read = files_read(str(tmp_path / "net.onnx"), str(folder), f"{tmp_path}/script.py:load", None,
-                      f"{tmp_path}/net.cache")
+    read = list_input_files(str(tmp_path / "net.onnx"), str(folder), f"{tmp_path}/script.py:load", None,
+                            f"{tmp_path}/net.cache")
     for name in ("net.onnx", "data/a.npz", "link", "hard", "script.py", "data/../net.cache"):
         with pytest.raises(InputError, match="is read from"):
-            refuse_over([tmp_path / name], read)
-    refuse_over([tmp_path / "new", folder / "b.npz"], read)
+            refuse_overwriting_inputs([tmp_path / name], read)
+    refuse_overwriting_inputs([tmp_path / "new", folder / "b.npz"], read)
 
 
 def test_weights_beside_the_network_are_read_too(network, tmp_path):
-    exported = export_typed(network.model, network, tmp_path / "net.onnx", most_inline_bytes=100)
-    (weights,) = exported.data
+    exported = export_typed_network(network.model, network, tmp_path / "net.onnx", max_inline_bytes=100)
+    (weights,) = exported.data_files
     worker, before = DrivenWorker(tmp_path), weights.read_bytes()
-    failed = worker.answer(rq.Open(Options(str(exported.path)), writes=(str(weights),), lean=True))[-1]
-    assert isinstance(failed, ev.Failed) and failed.title == f"{weights} is read from"
-    worker.answer(rq.Open(Options(str(exported.path)), lean=True))
+    failed = worker.answer(
+        rq.OpenNetwork(Options(str(exported.path)), written_paths=(str(weights), ), network_only=True))[-1]
+    assert isinstance(failed, ev.JobFailed) and failed.title == f"{weights} is read from"
+    worker.answer(rq.OpenNetwork(Options(str(exported.path)), network_only=True))
     for path in (weights, exported.path):
-        assert "is read from" in worker.answer(rq.WriteText(str(path), "text"))[-1].title
+        assert "is read from" in worker.answer(rq.WriteTextFile(str(path), "text"))[-1].title
     assert weights.read_bytes() == before
 
 
 def test_a_config_that_is_read_is_written_again_by_a_search_alone(tmp_path, monkeypatch, capsys):
     from trt_tui.cli.main import main
-    from trt_tui.cli.places import check_places
+    from trt_tui.cli.output_files import check_output_paths
 
     monkeypatch.chdir(tmp_path)
     for name in ("net.onnx", "c.json"):
         Path(name).write_bytes(b"read")
-    check_places("net.onnx", {}, "c.json", "c.json", "report.md", config_to="c.json")
+    check_output_paths("net.onnx", {}, "c.json", "c.json", "report.md", config_output="c.json")
     for paths, config_to in ((("new.json", "c.json"), "new.json"), (("c.json",), None)):
         with pytest.raises(InputError, match="c.json is read from"):
-            check_places("net.onnx", {}, "c.json", *paths, config_to=config_to)
+            check_output_paths("net.onnx", {}, "c.json", *paths, config_output=config_to)
     with pytest.raises(InputError, match="c.json is read from"):
-        check_places("net.onnx", {"timing_cache": "c.json"}, "c.json", "new.json", config_to="new.json")
+        check_output_paths("net.onnx", {"timing_cache": "c.json"}, "c.json", "new.json", config_output="new.json")
     with pytest.raises(SystemExit):
         main(["export", "net.onnx", "--precision", "fp16", "--format", "trtexec", "-o", "-"])
     assert "goes to a file" in capsys.readouterr().err

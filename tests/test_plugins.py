@@ -14,23 +14,28 @@ from onnx import TensorProto, helper, numpy_helper
 from tests import standins
 from tests.driven import DrivenWorker
 from tests.refusals import refused
-from trt_tui.backends.tensorrt.failures import parse_error
+from trt_tui.backends.tensorrt.failures import translate_parser_errors
 from trt_tui.backends.tensorrt.plugins import load_plugins
-from trt_tui.core.lowering.ends import with_outputs
-from trt_tui.core.measure.judge import judged_outputs, kept_tensors, left_out, tensor_outputs
+from trt_tui.core.lowering.ends import add_outputs
+from trt_tui.core.measure.judged_outputs import (
+    find_judged_inner_tensors,
+    list_tensor_outputs,
+    non_tensor_output_notes,
+    select_judged_outputs,
+)
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
-from trt_tui.core.runner import Capabilities
+from trt_tui.core.runner import BackendCapabilities
 from trt_tui.errors import InputError
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.jobs.engine_building import lower_for
-from trt_tui.jobs.orders import Order, Subject
-from trt_tui.jobs.previewer import Previewer
+from trt_tui.jobs.engine_build import lower_for_builder
+from trt_tui.jobs.preview_requests import PreviewNetwork, PreviewRequest
+from trt_tui.jobs.preview_server import PreviewServer
 from trt_tui.options import Options
 
-FP16, INT8 = (PrecisionConfig.uniform(one) for one in (Precision.FP16, Precision.INT8))
+FP16, INT8 = (PrecisionConfig.from_precision(one) for one in (Precision.FP16, Precision.INT8))
 
 
 def weight(name, *sizes):
@@ -80,29 +85,32 @@ def middle(path, operator="Twice", domain="mine", outputs=("t",)):
 def test_what_plugins_make_is_judged_before_them_by_everything_that_runs(tmp_path, domain, opset):
     options = detector(tmp_path / "det.onnx", domain, opset)
     network = open_network(options.model)
-    judged = judged_outputs(network)
-    assert [one.name for one in judged] == ["boxes", "scores"] == list(kept_tensors(network, judged))
+    judged = select_judged_outputs(network)
+    assert [one.name for one in judged] == ["boxes", "scores"] == list(find_judged_inner_tensors(network, judged))
     assert all("made by nms (EfficientNMS_TRT), a plugin" in one.note for one in judged)
-    assert not tensor_outputs(network) and len(left_out(network)) == 2
+    assert not list_tensor_outputs(network) and len(non_tensor_output_notes(network)) == 2
     assert any("nms (EfficientNMS_TRT)" in note and "--plugins" in note and "--ort-ops" in note
                for note in network.notes)
-    assert "--ort-ops" in network.layer("nms").note and not network.group("nms").allowed - {Precision.FP32}
+    assert "--ort-ops" in network.get_layer(
+        "nms").refusal_reason and not network.get_group("nms").allowed_precisions - {Precision.FP32}
 
     worker = DrivenWorker(tmp_path)
-    worker.answer(rq.Open(options))
-    events = worker.answer(rq.Compare({"int8": INT8}, True, "int8"))
-    assert not [one for one in events if isinstance(one, ev.Failed)], events[-1]
-    (verdict,) = [one.verdict for one in events if isinstance(one, ev.VerdictMeasured) and one.final]
-    assert verdict.outputs.keys() == {"boxes", "scores"} and 10 < verdict.worst[1].errors.sqnr_db < 60
-    (layers,) = [one.groups for one in events if isinstance(one, ev.LayersMeasured) and one.final]
+    worker.answer(rq.OpenNetwork(options))
+    events = worker.answer(rq.CompareRuns({"int8": INT8}, True, "int8"))
+    assert not [one for one in events if isinstance(one, ev.JobFailed)], events[-1]
+    (verdict,) = [one.accuracy for one in events if isinstance(one, ev.AccuracyMeasured) and one.final]
+    assert verdict.outputs.keys() == {"boxes", "scores"} and 10 < verdict.worst_output[1].errors.sqnr_db < 60
+    (layers,) = [one.groups for one in events if isinstance(one, ev.GroupErrorsMeasured) and one.final]
     assert layers.keys() == {"conv1", "conv_boxes", "conv_scores"}
-    (stats,) = [one.tensors for one in worker.answer(rq.Stats("nms")) if isinstance(one, ev.StatsMeasured)]
+    (stats, ) = [
+        one.tensors for one in worker.answer(rq.MeasureTensorStats("nms")) if isinstance(one, ev.TensorStatsMeasured)
+    ]
     assert stats.keys() == {"boxes", "scores"}
-    (run,) = [one.result for one in worker.answer(rq.Build(INT8)) if isinstance(one, ev.ExportedExecuted)]
-    assert run.accuracy is None and "plugins" in run.missing
+    (run,) = [one.result for one in worker.answer(rq.BuildEngine(INT8)) if isinstance(one, ev.ExportedFileExecuted)]
+    assert run.accuracy is None and "plugins" in run.missing_reason
 
     out = tmp_path / "typed.onnx"
-    worker.answer(rq.Export("onnx", str(out), INT8, None))
+    worker.answer(rq.ExportConfig("onnx", str(out), INT8, None))
     (nms,) = [node for node in onnx.load(out).graph.node if node.op_type == "EfficientNMS_TRT"]
     given = {one.name: helper.get_attribute_value(one) for one in nms.attribute}
     assert (nms.name, nms.domain, list(nms.output)) == ("nms", domain, ["num", "kept"])
@@ -112,27 +120,27 @@ def test_what_plugins_make_is_judged_before_them_by_everything_that_runs(tmp_pat
 @pytest.mark.parametrize("release", ["8.6.1", "10.16.1"])
 def test_an_engine_yields_what_it_is_judged_by_and_one_for_production_does_not(tmp_path, release):
     network = open_network(detector(tmp_path / "det.onnx").model)
-    strong = Capabilities(True, True, False, True, strong=release != "8.6.1", weak=True)
-    lowered = lower_for(network, FP16, {}, strong, release)
-    kept = kept_tensors(network, judged_outputs(network))
-    assert [one.name for one in with_outputs(lowered.model, kept).graph.outputs] == ["num", "kept", "boxes", "scores"]
+    strong = BackendCapabilities(True, True, False, True, strongly_typed=release != "8.6.1", weakly_typed=True)
+    lowered = lower_for_builder(network, FP16, {}, strong, release)
+    kept = find_judged_inner_tensors(network, select_judged_outputs(network))
+    assert [one.name for one in add_outputs(lowered.model, kept).graph.outputs] == ["num", "kept", "boxes", "scores"]
     assert [one.name for one in lowered.model.graph.outputs] == ["num", "kept"]
     assert [one.name for one in network.model.graph.outputs] == ["num", "kept"]
 
 
 def test_what_lies_behind_a_plugin_keeps_fp32_with_the_reason(tmp_path):
     network = open_network(middle(tmp_path / "mid.onnx").model)
-    assert "behind custom, a plugin: kept in FP32" in network.layer("conv2").note
-    assert [one.name for one in judged_outputs(network)] == ["r1"]
+    assert "behind custom, a plugin: kept in FP32" in network.get_layer("conv2").refusal_reason
+    assert [one.name for one in select_judged_outputs(network)] == ["r1"]
     with pytest.raises(InputError, match="behind custom, a plugin"):
-        judged_outputs(network, ["y"])
+        select_judged_outputs(network, ["y"])
 
 
 def test_a_plugin_with_nothing_before_it_leaves_nothing_to_judge(tmp_path):
     options = saved(tmp_path / "all.onnx", [helper.make_node("Twice", ["x"], ["y"], "custom", domain="mine")],
                     [("y", TensorProto.FLOAT, ["N", 3, 8, 8])], "mine")
     with refused("no output that can be judged", cause="custom, a plugin"):
-        judged_outputs(open_network(options.model))
+        select_judged_outputs(open_network(options.model))
 
 
 def test_a_library_of_operators_brings_them_to_the_simulation(tmp_path):
@@ -140,13 +148,13 @@ def test_a_library_of_operators_brings_them_to_the_simulation(tmp_path):
     path = library.get_library_path()
     options = replace(middle(tmp_path / "mid.onnx", "NegPos", "ai.onnx.contrib", ("n", "t")), ort_ops=(path,))
     worker = DrivenWorker(tmp_path)
-    worker.answer(rq.Open(options))
-    assert worker.network.group("conv2").quantizable and not worker.network.behind
-    (measured,) = [one.verdict for one in worker.answer(rq.WhatIf(INT8)) if isinstance(one, ev.VerdictMeasured)
+    worker.answer(rq.OpenNetwork(options))
+    assert worker.network.get_group("conv2").is_quantizable and not worker.network.blocking_plugins
+    (measured,) = [one.accuracy for one in worker.answer(rq.MeasureWhatIf(INT8)) if isinstance(one, ev.AccuracyMeasured)
                    if one.final]
-    assert measured.outputs.keys() == {"y"} and 10 < measured.worst[1].errors.sqnr_db < 60
-    failed = worker.answer(rq.Open(replace(middle(tmp_path / "other.onnx"), ort_ops=(path,))))[-1]
-    assert isinstance(failed, ev.Failed) and "custom (Twice)" in failed.title and "--ort-ops" in failed.next_step
+    assert measured.outputs.keys() == {"y"} and 10 < measured.worst_output[1].errors.sqnr_db < 60
+    failed = worker.answer(rq.OpenNetwork(replace(middle(tmp_path / "other.onnx"), ort_ops=(path,))))[-1]
+    assert isinstance(failed, ev.JobFailed) and "custom (Twice)" in failed.title and "--ort-ops" in failed.next_step
 
 
 @pytest.mark.parametrize("content", [b"no library", None])
@@ -154,8 +162,9 @@ def test_what_is_no_library_is_refused_by_its_option(tmp_path, content):
     path = tmp_path / "lib.so"
     if content is not None:
         path.write_bytes(content)
-    failed = DrivenWorker(tmp_path).answer(rq.Open(replace(middle(tmp_path / "mid.onnx"), ort_ops=(str(path),))))[-1]
-    assert isinstance(failed, ev.Failed) and failed.exit_code == 2 and "lib.so" in failed.title
+    failed = DrivenWorker(tmp_path).answer(rq.OpenNetwork(replace(middle(tmp_path / "mid.onnx"),
+                                                                  ort_ops=(str(path), ))))[-1]
+    assert isinstance(failed, ev.JobFailed) and failed.exit_code == 2 and "lib.so" in failed.title
     with pytest.raises(InputError, match="lib.so") as refused:
         load_plugins(SimpleNamespace(), "tensorrt 11.4", [str(path)])
     if content is not None:
@@ -186,11 +195,11 @@ def test_the_preview_is_given_the_libraries_and_says_which_does_not_load(tmp_pat
     bad.write_text("no library")
     profile = {"x": ((2, 3, 8, 8),) * 3}
     for plugins, said in (((), "custom (Twice)"), ((good,), "custom (Twice)"), ((good, bad), f"{bad} does not load")):
-        previewer = Previewer()
-        previewer.wanted = 1
-        subject = Subject(network, "", plugins=tuple((str(path), "") for path in plugins))
-        refused = previewer.answer(Order(1, subject, FP16, {}, profile)).refused
-        assert said in refused.title and refused.node == "custom" and heard.exists() == bool(plugins)
+        previewer = PreviewServer()
+        previewer.wanted_number = 1
+        subject = PreviewNetwork(network, "", plugins=tuple((str(path), "") for path in plugins))
+        refused = previewer.make_preview(PreviewRequest(1, subject, FP16, {}, profile)).refusal
+        assert said in refused.title and refused.layer == "custom" and heard.exists() == bool(plugins)
     assert "custom" in refused.cause
 
 
@@ -201,6 +210,6 @@ def test_the_preview_is_given_the_libraries_and_says_which_does_not_load(tmp_pat
     ("SequenceAt", "false", "has no SequenceAt of ONNX")])
 def test_a_node_without_its_plugin_is_named_with_the_option(tmp_path, operator, says, said):
     error = SimpleNamespace(node_name=lambda: "nms", node_operator=lambda: operator, desc=lambda: says)
-    failed = parse_error("tensorrt", "10.16.1", [error], tmp_path / "net.onnx")
+    failed = translate_parser_errors("tensorrt", "10.16.1", [error], tmp_path / "net.onnx")
     assert f"nms ({operator})" in failed.title and said in failed.next_step and "--plugins" in failed.next_step
     assert failed.cause != "false"

@@ -1,4 +1,5 @@
-"""trt_tui.core.data.fitted: what memory does not suffice for goes in portions, or another way, with the same figures"""
+"""trt_tui.core.data.adaptive_runner: what memory does not suffice for goes in portions, or another way, with the same
+figures"""
 
 from __future__ import annotations
 
@@ -11,21 +12,21 @@ import pytest
 from tests.measuring import measure_shares
 from tests.networks import Builder, floats
 from trt_tui.backends.onnxruntime import OnnxRuntimeBackend, OnnxRuntimeRunner
-from trt_tui.core.calibration.calibrate import calibrate
-from trt_tui.core.data.fitted import fitted
-from trt_tui.core.data.portions import Portions
+from trt_tui.core.calibration.calibration import calibrate
+from trt_tui.core.data.adaptive_runner import load_adaptive_runner
+from trt_tui.core.data.memory_fallbacks import MemoryFallbacks
 from trt_tui.core.data.samples import load_samples
 from trt_tui.core.measure import simulation
 from trt_tui.core.measure.analysis import Analysis
-from trt_tui.core.measure.judge import judged_outputs
-from trt_tui.core.measure.layers import measure_layers
+from trt_tui.core.measure.group_errors import measure_group_errors
+from trt_tui.core.measure.judged_outputs import select_judged_outputs
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
-from trt_tui.core.runner import Level
+from trt_tui.core.runner import ExecutionMode
 from trt_tui.errors import OutOfMemoryError
 
-INT8 = PrecisionConfig.uniform(Precision.INT8)
+INT8 = PrecisionConfig.from_precision(Precision.INT8)
 WORDS = "[ONNXRuntimeError] : 6 : RUNTIME_EXCEPTION : Non-zero status code returned while running Conv node. " \
         "bfc_arena.cc:376 Available memory of 1024 is smaller than requested bytes of 4096"
 
@@ -39,14 +40,14 @@ class Short(OnnxRuntimeBackend):
 
     def __init__(self, most: int, *, device: bool = False, spare: bool = False) -> None:
         super().__init__("cpu", threads=2)
-        self.capabilities = replace(self.capabilities, device=device)
+        self.capabilities = replace(self.capabilities, has_device=device)
         self.most, self.spare, self.runs = most, spare, []
 
-    def on_host(self):
+    def get_host_backend(self):
         return OnnxRuntimeBackend("cpu", threads=2) if self.spare else None
 
-    def _session(self, proto, options, arguments, *, graphs=False):
-        session = super()._session(proto, options, arguments)
+    def _create_inference_session(self, model_bytes, options, session_arguments, *, capture_graphs=False):
+        session = super()._create_inference_session(model_bytes, options, session_arguments)
         run = session.run
 
         def within(names, feeds):
@@ -90,21 +91,21 @@ def sampled(tmp_path):
 
 def figures(backend, network, samples):
     """All that runs of a network over samples yield, and how what-ifs ran."""
-    ranges = {method: calibrate(network.model, network.activations, samples, backend, method=method).ranges
+    ranges = {method: calibrate(network.model, network.calibrated_tensors, samples, backend, method=method).ranges
               for method in ("minmax", "entropy")}
-    with Analysis(network, backend, samples, judged_outputs(network, ["turned", "y"])) as analysis:
+    with Analysis(network, backend, samples, select_judged_outputs(network, ["turned", "y"])) as analysis:
         for _ in analysis.measure_magnitudes():
             pass
-        magnitudes = analysis.magnitudes()
-        *_, verdict = analysis.verdict(INT8, ranges["minmax"])
-        shares = measure_shares(analysis, INT8, ranges["minmax"], exact=True)
-        *_, layers = measure_layers(analysis, {"int8": INT8}, ranges["minmax"])
-        return [*ranges.values(), magnitudes.tensors, magnitudes.inner,
-                {name: share.owns for name, share in shares.items()},
+        magnitudes = analysis.get_magnitudes()
+        *_, verdict = analysis.measure_accuracy(INT8, ranges["minmax"])
+        shares = measure_shares(analysis, INT8, ranges["minmax"], measures_all_samples=True)
+        *_, layers = measure_group_errors(analysis, {"int8": INT8}, ranges["minmax"])
+        return [*ranges.values(), magnitudes.tensor_magnitudes, magnitudes.inner_magnitudes,
+                {name: share.fraction for name, share in shares.items()},
                 {name: one.errors.sqnr_db for name, one in verdict.value.outputs.items()},
                 {name: (one.accumulated.sqnr_db, one.ref_max) for name, one in layers.value["int8"].items()},
                 {name: one.isolated.sqnr_db for name, one in layers.value["int8"].items() if one.isolated}
-                ], analysis.level
+                ], analysis.execution_mode
 
 
 def alike(one, other):
@@ -117,16 +118,16 @@ def alike(one, other):
 @pytest.mark.parametrize(("most", "device", "compared"), [(2, False, 1), (3, True, 1), (1, True, 10_000)])
 def test_a_batch_that_memory_does_not_suffice_for_goes_in_portions_with_the_same_figures(
         sampled, monkeypatch, most, device, compared):
-    monkeypatch.setattr(simulation, "COMPARED_ELEMENTS", compared)
+    monkeypatch.setattr(simulation, "MIN_COMPARED_ELEMENTS", compared)
     network, samples = sampled()
     whole, level = figures(Short(99, device=device), network, samples)
-    assert level is None and not list(samples.portions.news())
+    assert level is None and not list(samples.memory_fallbacks.take_messages())
     short = Short(most, device=device)
     parts, level = figures(short, network, samples)
     alike(whole, parts)
-    assert level == Level(f"{most} sample{'s' * (most > 1)} at a time", level.reason)
+    assert level == ExecutionMode(f"{most} sample{'s' * (most > 1)} at a time", level.reason)
     assert "does not suffice for" in level.reason and set(short.runs) <= {0, 1, 2, 3}
-    said = list(samples.portions.news())
+    said = list(samples.memory_fallbacks.take_messages())
     assert {text.split(":")[0] for text in said} == {"Runs in FP32", "Errors at the groups"}
 
 
@@ -137,14 +138,14 @@ def test_partial_sums_beyond_fp16_are_those_of_the_whole_batch(sampled, tmp_path
 
     def magnitudes(most):
         samples = load_samples(str(tmp_path / "large.npz"), network.inputs, batch=5)
-        with Analysis(network, Short(most), samples, judged_outputs(network, ["y"])) as analysis:
+        with Analysis(network, Short(most), samples, select_judged_outputs(network, ["y"])) as analysis:
             for _ in analysis.measure_magnitudes():
                 pass
-            return analysis.magnitudes(), samples.portions.of("runs in FP32").rows
+            return analysis.get_magnitudes(), samples.memory_fallbacks.get_fallback_state("runs in FP32").max_rows
 
     (whole, _), (parts, rows) = magnitudes(99), magnitudes(most)
-    assert rows == most and {"/1/Conv", "/2/Conv"} <= whole.inner.keys()
-    alike([whole.tensors, whole.inner], [parts.tensors, parts.inner])
+    assert rows == most and {"/1/Conv", "/2/Conv"} <= whole.inner_magnitudes.keys()
+    alike([whole.tensor_magnitudes, whole.inner_magnitudes], [parts.tensor_magnitudes, parts.inner_magnitudes])
 
 
 @pytest.mark.parametrize(("batch", "most"), [("batch", 0), (4, 3)])
@@ -162,14 +163,14 @@ def test_what_cannot_be_divided_goes_in_ways_that_take_less_of_a_device_and_at_l
 def test_what_is_one_value_of_several_samples_is_not_put_together(sampled):
     network, samples = sampled(mean=True)
     for spare in (False, True):
-        samples.portions = Portions()
-        with fitted(Short(2, device=True, spare=spare), network.model, samples) as runner:
+        samples.memory_fallbacks = MemoryFallbacks()
+        with load_adaptive_runner(Short(2, device=True, spare=spare), network.model, samples) as runner:
             if spare:
-                assert runner.run(samples.feed(0))["mean"].shape == ()
+                assert runner.run(samples.read_feed(0))["mean"].shape == ()
                 continue
             with pytest.raises(OutOfMemoryError, match="5 samples at a time, and mean is one value of several"):
-                runner.run(samples.feed(0))
-            whole = runner.run(samples.feed(0), ["y", "turned"])
+                runner.run(samples.read_feed(0))
+            whole = runner.run(samples.read_feed(0), ["y", "turned"])
     assert whole["y"].shape == (5, 5) and whole["turned"].shape == (4, 5, 4, 4)
 
 
@@ -182,26 +183,26 @@ def test_what_differs_in_portions_is_not_divided(opened, tmp_path, most, node, w
     network = opened(b.model([floats("x", "batch", 4)], [floats("y", None, 4)]))
     np.savez(tmp_path / "samples.npz", x=np.ones((4, 4), np.float32))
     samples = load_samples(str(tmp_path / "samples.npz"), network.inputs, batch=4)
-    with fitted(Short(most), network.model, samples) as one:
+    with load_adaptive_runner(Short(most), network.model, samples) as one:
         with pytest.raises(OutOfMemoryError) as caught:
-            one.run(samples.feed(0))
+            one.run(samples.read_feed(0))
     assert why in caught.value.cause
 
 
 def test_what_is_loaded_for_other_runs_is_freed_first(sampled):
     network, samples = sampled()
     backend = Short(99)
-    with Analysis(network, backend, samples, judged_outputs(network, ["y"])) as analysis:
-        ranges = dict.fromkeys(network.activations, 4.0)
-        *_, before = analysis.verdict(INT8, ranges)
-        assert analysis.sessions == 1
+    with Analysis(network, backend, samples, select_judged_outputs(network, ["y"])) as analysis:
+        ranges = dict.fromkeys(network.calibrated_tensors, 4.0)
+        *_, before = analysis.measure_accuracy(INT8, ranges)
+        assert analysis.session_count == 1
         backend.most = 3
-        with fitted(backend, network.model, samples) as runner:
-            runner.run(samples.feed(0))
-        assert samples.portions.of("runs in FP32").rows == 3
+        with load_adaptive_runner(backend, network.model, samples) as runner:
+            runner.run(samples.read_feed(0))
+        assert samples.memory_fallbacks.get_fallback_state("runs in FP32").max_rows == 3
         backend.most = 99
-        *_, after = analysis.verdict(INT8, ranges)
-        assert analysis.sessions == 2 and after.value == before.value
+        *_, after = analysis.measure_accuracy(INT8, ranges)
+        assert analysis.session_count == 2 and after.value == before.value
 
 
 class Single(OnnxRuntimeBackend):
@@ -213,7 +214,7 @@ class Single(OnnxRuntimeBackend):
 
     def __init__(self) -> None:
         super().__init__("cpu", threads=2)
-        self.capabilities = replace(self.capabilities, device=True)
+        self.capabilities = replace(self.capabilities, has_device=True)
         self.runners: list[OnnxRuntimeRunner] = []
 
     def load(self, model, **options):
@@ -226,15 +227,15 @@ class Single(OnnxRuntimeBackend):
 def test_magnitudes_are_measured_after_the_what_ifs_where_memory_does_not_suffice_for_both(sampled, tmp_path):
     network, _ = sampled()
     samples = load_samples(str(tmp_path / "samples.npz"), network.inputs, batch=2)
-    judged, fp16 = judged_outputs(network, ["y"]), PrecisionConfig.uniform(Precision.FP16)
+    judged, fp16 = select_judged_outputs(network, ["y"]), PrecisionConfig.from_precision(Precision.FP16)
     with Analysis(network, OnnxRuntimeBackend("cpu", threads=2), samples, judged) as analysis:
-        *_, expected = analysis.verdict(fp16, {})
-        magnitudes = analysis.magnitudes()
+        *_, expected = analysis.measure_accuracy(fp16, {})
+        magnitudes = analysis.get_magnitudes()
     backend = Single()
     with Analysis(network, backend, samples, judged) as analysis:
         for _ in range(2):
-            *_, found = analysis.verdict(fp16, {})
+            *_, found = analysis.measure_accuracy(fp16, {})
             assert found.value == expected.value
-        assert analysis.magnitudes() == magnitudes and analysis.level is None
-    assert samples.portions.of("runs in FP32").rows is None
-    assert samples.portions.crowded and len(backend.runners) == 5
+        assert analysis.get_magnitudes() == magnitudes and analysis.execution_mode is None
+    assert samples.memory_fallbacks.get_fallback_state("runs in FP32").max_rows is None
+    assert samples.memory_fallbacks.has_freed_sessions and len(backend.runners) == 5

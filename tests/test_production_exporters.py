@@ -19,18 +19,28 @@ from tests.networks import Builder, floats
 from tests.refusals import refused
 from tests.test_weak import Parsed, ranges_of
 from trt_tui import demo
-from trt_tui.core.calibration.cache import read_cache
-from trt_tui.core.data.shapes import ShapeRange, further_profiles
-from trt_tui.core.exporters.cpp import builder_fragment
-from trt_tui.core.exporters.modelopt import exclusions, modelopt_record, patterns, write_modelopt
+from trt_tui.core.builder_options import BuilderOptions
+from trt_tui.core.calibration.cache import read_calibration_cache
+from trt_tui.core.data.shapes import ShapeRange, parse_additional_profiles
+from trt_tui.core.exporters.cpp_fragment import cpp_builder_fragment
+from trt_tui.core.exporters.formats import write_export
+from trt_tui.core.exporters.modelopt import (
+    build_name_patterns,
+    find_modelopt_exclusions,
+    modelopt_record,
+    write_modelopt,
+)
 from trt_tui.core.exporters.polygraphy import polygraphy_command, polygraphy_script, write_polygraphy_script
-from trt_tui.core.exporters.production import write
-from trt_tui.core.exporters.trtexec import Files, command_lines, script, write_script
-from trt_tui.core.lowering.weak import lower_weak
+from trt_tui.core.exporters.trtexec import (
+    TrtexecFiles,
+    build_trtexec_command_lines,
+    trtexec_script,
+    write_trtexec_script,
+)
+from trt_tui.core.lowering.implicit_quantization import lower_to_implicit_quantization
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
-from trt_tui.core.production import Production
 from trt_tui.errors import InputError
 from trt_tui.files import writing
 
@@ -38,8 +48,8 @@ IMAGE = {"image": ShapeRange((1, 3, 32, 32), (2, 3, 32, 32), (4, 3, 32, 32))}
 AWKWARD = ("conv1", "conv10", "conv1/x", "a.b", "aXb", "a b$(c)", "(x)", "[y]|z", "w+", "^q$", "back\\slash",
            "new\nline", "new", "tail", "tail\n", "\"quote\"", "é:9", "--flag=1")
 
-PRODUCTION = Production(("a.so", "b.so"), "timing.cache", 5, ("JIT_CONVOLUTIONS",), True, True, True, "ampere+", 512,
-                        True)
+PRODUCTION = BuilderOptions(("a.so", "b.so"), "timing.cache", 5, ("JIT_CONVOLUTIONS", ), True, True, True, "ampere+",
+                            512, True)
 """Everything that can be asked for."""
 
 
@@ -47,8 +57,8 @@ PRODUCTION = Production(("a.so", "b.so"), "timing.cache", 5, ("JIT_CONVOLUTIONS"
 def resnet(named_network):
     """The network, a config with a float island, and what a weakly typed TensorRT is told of it."""
     network = named_network("small_resnet")
-    config = PrecisionConfig().with_groups([network.group("/layer1/conv1/Conv")], Precision.FP32)
-    return network, config, lower_weak(network, config, ranges_of(network))
+    config = PrecisionConfig().with_group_precision([network.get_group("/layer1/conv1/Conv")], Precision.FP32)
+    return network, config, lower_to_implicit_quantization(network, config, ranges_of(network))
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +89,7 @@ def entries(text):
 
 
 def lines_by_name(*arguments, **options):
-    return {line.name: line for line in command_lines(*arguments, **options)}
+    return {line.name: line for line in build_trtexec_command_lines(*arguments, **options)}
 
 
 def test_trtexec_is_told_what_was_lowered(resnet):
@@ -103,27 +113,29 @@ def test_trtexec_is_told_what_was_lowered(resnet):
 
 def test_every_profile_stands_behind_its_number(resnet):
     network, config, weak = resnet
-    asked = Production(profiles=("image:8x3x32x32", "image:9x3x32x32:10x3x32x32:12x3x32x32"))
-    for line in command_lines(network, config, weak, shapes=IMAGE, production=asked):
+    asked = BuilderOptions(profiles=("image:8x3x32x32", "image:9x3x32x32:10x3x32x32:12x3x32x32"))
+    for line in build_trtexec_command_lines(network, config, weak, shapes=IMAGE, builder_options=asked):
         words = line.argv[line.argv.index("--profile=0"):][:12]
         assert [word for word in words if "opt" in word or "profile" in word] == [
             "--profile=0", "--optShapes=image:2x3x32x32", "--profile=1", "--optShapes=image:8x3x32x32", "--profile=2",
             "--optShapes=image:10x3x32x32"]
         assert words[9:] == ("--minShapes=image:9x3x32x32", *words[10:]) and "--profiles" not in " ".join(line.argv)
-    further = further_profiles(asked.profiles, network.inputs, IMAGE)
-    command = " ".join(polygraphy_command(weak, shapes=IMAGE, further=further, production=asked))
+    further = parse_additional_profiles(asked.profiles, network.inputs, IMAGE)
+    command = " ".join(polygraphy_command(weak, shapes=IMAGE, more_profiles=further, builder_options=asked))
     assert command.count("--trt-min-shapes") == 3 and command.index("[4,3,32,32]") < command.index("[8,3,32,32]")
-    text = builder_fragment("11", "TensorRT 11", "x", None, shapes=IMAGE, further=further, production=asked)
+    text = cpp_builder_fragment("11", "TensorRT 11", "x", None, shapes=IMAGE, more_profiles=further,
+                                builder_options=asked)
     assert text.count("addOptimizationProfile(profile") == 3 and "profile2->setDimensions" in text
     with pytest.raises(InputError, match="no input 'other'"):
-        command_lines(network, config, weak, shapes=IMAGE, production=Production(profiles=("image:8x3x32x32,other:1",)))
+        build_trtexec_command_lines(network, config, weak, shapes=IMAGE,
+                                    builder_options=BuilderOptions(profiles=("image:8x3x32x32,other:1", )))
 
 
 def test_tf32_files_and_the_level_stand_in_every_line(resnet):
     network, config, weak = resnet
-    files = Files("t.onnx", "b.onnx", "c.cache", "e.plan")
-    for line in command_lines(network, replace(config, tf32=True), weak, files,
-                              production=PRODUCTION):
+    files = TrtexecFiles("t.onnx", "b.onnx", "c.cache", "e.plan")
+    for line in build_trtexec_command_lines(network, replace(config, tf32=True), weak, files,
+                                            builder_options=PRODUCTION):
         told = options(line.argv)
         assert "--noTF32" not in told and "TF32" in " ".join(line.comments)
         assert told["--saveEngine"] == "e.plan" and told["--timingCacheFile"] == "timing.cache"
@@ -134,17 +146,18 @@ def test_tf32_files_and_the_level_stand_in_every_line(resnet):
         sources = None if line.name == "11" else "-CUBLAS,-CUBLAS_LT,-CUDNN,-EDGE_MASK_CONVOLUTIONS,+JIT_CONVOLUTIONS"
         assert told.get("--tacticSources") == sources and ("throws" in " ".join(line.comments)) == (sources is None)
         assert not any("Shapes" in option for option in told)
-    assert [line.name for line in command_lines(network, config)] == ["10", "11"]
+    assert [line.name for line in build_trtexec_command_lines(network, config)] == ["10", "11"]
 
 
 def test_shapes_are_told_as_trtexec_wants_them(opened, awkward):
-    static = command_lines(awkward, PrecisionConfig(), shapes={"x": ShapeRange((2, 4), (2, 4), (2, 4))})
+    static = build_trtexec_command_lines(awkward, PrecisionConfig(), shapes={"x": ShapeRange((2, 4), (2, 4), (2, 4))})
     assert not any("Shapes" in word for line in static for word in line.argv)
     b = Builder()
     b.node("Add", [b.gemm("a:b", (8, 4), "/fc"), "fixed"], "/sum", output="y")
     one = opened(b.model([floats("a:b", "batch", 8), floats("fixed", 4)], [floats("y", "batch", 4)], name="two"))
     shapes = {"a:b": ShapeRange((1, 8), (2, 8), (3, 8))}
-    lines = lines_by_name(one, PrecisionConfig(), lower_weak(one, PrecisionConfig(), ranges_of(one)), shapes=shapes)
+    lines = lines_by_name(one, PrecisionConfig(), lower_to_implicit_quantization(one, PrecisionConfig(),
+                                                                                 ranges_of(one)), shapes=shapes)
     # With a calibration cache trtexec wants the static inputs as well.
     assert entries(options(lines["10-weak"].argv)["--maxShapes"]) == {"a:b": "3x8", "fixed": "4"}
     assert entries(options(lines["11"].argv)["--maxShapes"]) == {"a:b": "3x8"}
@@ -152,7 +165,7 @@ def test_shapes_are_told_as_trtexec_wants_them(opened, awkward):
     b.gemm("a,b", (8, 4), "/fc", output="y")
     one = opened(b.model([floats("a,b", "batch", 8)], [floats("y", "batch", 4)], name="comma"))
     with pytest.raises(InputError, match="a,b"):
-        command_lines(one, PrecisionConfig(), shapes={"a,b": shapes["a:b"]})
+        build_trtexec_command_lines(one, PrecisionConfig(), shapes={"a,b": shapes["a:b"]})
 
 
 @pytest.mark.parametrize("name", ["a,b", "a*", "it's"])
@@ -160,9 +173,9 @@ def test_names_that_trtexec_would_misread_are_refused(opened, name):
     b = Builder()
     b.node("Relu", ["x"], name=name, output="y")
     one = opened(b.model([floats("x", 2, 4)], [floats("y", 2, 4)], name="odd"))
-    config = PrecisionConfig.uniform(Precision.FP16)
-    lines = lines_by_name(one, config, lower_weak(one, config, {}))
-    assert not lines["10-weak"].argv and repr(name) in lines["10-weak"].refused
+    config = PrecisionConfig.from_precision(Precision.FP16)
+    lines = lines_by_name(one, config, lower_to_implicit_quantization(one, config, {}))
+    assert not lines["10-weak"].argv and repr(name) in lines["10-weak"].refusal_reason
     assert lines["10"].argv and lines["11"].argv
 
 
@@ -170,7 +183,7 @@ def test_lists_too_long_for_an_argument_are_refused(resnet):
     network, config, weak = resnet
     many = replace(weak, precisions={f"/layer{'x' * 100}/{i}": Precision.FP16 for i in range(1300)})
     line = lines_by_name(network, config, many)["10-weak"]
-    assert not line.argv and "--layerPrecisions" in line.refused
+    assert not line.argv and "--layerPrecisions" in line.refusal_reason
 
 
 def run_script(path, *arguments, trtexec):
@@ -179,15 +192,16 @@ def run_script(path, *arguments, trtexec):
 
 
 @pytest.mark.skipif(shutil.which("sh") is None, reason="no POSIX shell here")
-@pytest.mark.parametrize("precision", [Precision.FP8, Precision.FP16_SUMS_FP32])
+@pytest.mark.parametrize("precision", [Precision.FP8, Precision.FP16_ACC_FP32])
 def test_what_a_format_cannot_tell_is_refused_by_name(tmp_path, resnet, precision):
     network, label = resnet[0], re.escape(precision.label)
-    config = PrecisionConfig.uniform(Precision.INT8).with_groups([network.group("/fc/Gemm")], precision)
+    config = PrecisionConfig.from_precision(Precision.INT8).with_group_precision([network.get_group("/fc/Gemm")],
+                                                                                 precision)
     for kind, says in (("polygraphy", f"a weakly typed TensorRT has no {label}"), ("modelopt", f"tells no {label}")):
         with refused(says, cause="/fc/Gemm", next_step="FP16"):
-            write(kind, tmp_path / kind, network, config, ranges_of(network))
+            write_export(kind, tmp_path / kind, network, config, ranges_of(network))
         assert not list(tmp_path.glob(f"{kind}*"))
-    written = write("trtexec", tmp_path / "build.sh", network, config, ranges_of(network))
+    written = write_export("trtexec", tmp_path / "build.sh", network, config, ranges_of(network))
     assert [path.name for path in written] == ["build.sh", "build.sh.typed.onnx"]
     ran = subprocess.run(["sh", str(tmp_path / "build.sh"), "10-weak"], capture_output=True, text=True, check=False)
     assert ran.returncode == 2 and f"no weakly typed TensorRT has {precision.label}" in ran.stderr
@@ -198,11 +212,12 @@ def test_the_script_runs_the_line_it_is_asked_for(tmp_path, awkward):
     trtexec.write_text('#!/bin/sh\nfor word in "$@"; do printf "%s\\0" "$word"; done >"$OUT"\n'.replace(
         "$OUT", str(tmp_path / "out")))
     trtexec.chmod(0o755)
-    config = PrecisionConfig.uniform(Precision.FP16).with_groups(awkward.groups[:1], Precision.FP32)
-    lines = command_lines(awkward, config, lower_weak(awkward, config, {}), Files(engine="an engine's.plan"))
+    config = PrecisionConfig.from_precision(Precision.FP16).with_group_precision(awkward.groups[:1], Precision.FP32)
+    lines = build_trtexec_command_lines(awkward, config, lower_to_implicit_quantization(awkward, config, {}),
+                                        TrtexecFiles(engine="an engine's.plan"))
     folder = tmp_path / "my exports"
     folder.mkdir()
-    write_script(folder / "build.sh", lines, "a title\nof two lines; $(exit 9)")
+    write_trtexec_script(folder / "build.sh", lines, "a title\nof two lines; $(exit 9)")
     assert subprocess.run(["sh", "-n", str(folder / "build.sh")], timeout=20).returncode == 0
     for line in lines:
         done = run_script(folder / "build.sh", line.name, "--verbose", trtexec=trtexec)
@@ -216,17 +231,17 @@ def test_the_script_runs_the_line_it_is_asked_for(tmp_path, awkward):
 @pytest.mark.skipif(shutil.which("sh") is None, reason="no POSIX shell here")
 def test_a_refused_line_says_why(tmp_path, resnet):
     network, config, weak = resnet
-    lines = command_lines(network, config, replace(weak, precisions={"it's,": Precision.INT8}))
-    write_script(tmp_path / "build.sh", lines, "refused")
+    lines = build_trtexec_command_lines(network, config, replace(weak, precisions={"it's,": Precision.INT8}))
+    write_trtexec_script(tmp_path / "build.sh", lines, "refused")
     done = run_script(tmp_path / "build.sh", "10-weak", trtexec="false")
     assert done.returncode == 2 and "comma" in done.stderr
 
 
 def test_each_line_of_the_script_has_its_release_beside_it(resnet):
     network, config, weak = resnet
-    text = script(command_lines(network, config, weak), "a network")
+    text = trtexec_script(build_trtexec_command_lines(network, config, weak), "a network")
     assert text.startswith("#!/bin/sh\n") and "\nset -eu\n" in text
-    assert all(f"# {line.release}." in text for line in command_lines(network, config, weak))
+    assert all(f"# {line.release}." in text for line in build_trtexec_command_lines(network, config, weak))
 
 
 def postprocess(path, parsed, monkeypatch):
@@ -249,9 +264,9 @@ def test_polygraphy_runs_the_script(tmp_path, monkeypatch, resnet, release):
 
 
 def test_the_script_stands_awkward_names(tmp_path, monkeypatch, awkward):
-    config = PrecisionConfig.uniform(Precision.FP16).with_groups(awkward.groups[:1], Precision.FP32)
-    weak = lower_weak(awkward, config, {})
-    command = polygraphy_command(weak, 'a "script".py', Files("t", 'b\\"""', "c", "it's"))
+    config = PrecisionConfig.from_precision(Precision.FP16).with_group_precision(awkward.groups[:1], Precision.FP32)
+    weak = lower_to_implicit_quantization(awkward, config, {})
+    command = polygraphy_command(weak, 'a "script".py', TrtexecFiles("t", 'b\\"""', "c", "it's"))
     write_polygraphy_script(tmp_path / "script.py", weak, '"""\n\\N', command)
     parsed = Parsed(awkward, "10.16.1")
     postprocess(tmp_path / "script.py", parsed, monkeypatch)
@@ -264,7 +279,7 @@ def test_the_script_stands_awkward_names(tmp_path, monkeypatch, awkward):
 def test_the_script_refuses_what_it_cannot_tell(tmp_path, monkeypatch, named_network, resnet, of, release, says):
     network, _, weak = resnet
     if of == "bf16":
-        weak = lower_weak(network, PrecisionConfig.uniform(Precision.BF16), {})
+        weak = lower_to_implicit_quantization(network, PrecisionConfig.from_precision(Precision.BF16), {})
     write_polygraphy_script(tmp_path / "script.py", weak, "a network", ())
     parsed = Parsed(named_network("unet_small" if of == "unet_small" else "small_resnet"), release)
     with pytest.raises(SystemExit, match=says):
@@ -274,7 +289,8 @@ def test_the_script_refuses_what_it_cannot_tell(tmp_path, monkeypatch, named_net
 def test_an_fp32_config_has_no_script(named_network):
     network = named_network("small_resnet")
     with pytest.raises(InputError, match="no Polygraphy script"):
-        polygraphy_script(lower_weak(network, PrecisionConfig.uniform(Precision.FP32), {}), "", ())
+        polygraphy_script(lower_to_implicit_quantization(network, PrecisionConfig.from_precision(Precision.FP32), {}),
+                          "", ())
 
 
 def test_polygraphy_takes_the_command(resnet):
@@ -282,17 +298,17 @@ def test_polygraphy_takes_the_command(resnet):
     network, config, weak = resnet
     parser = argparse.ArgumentParser()
     convert.Convert().setup_parser(parser.add_subparsers())
-    command = polygraphy_command(weak, "script.py", Files(), shapes=IMAGE, production=PRODUCTION)
+    command = polygraphy_command(weak, "script.py", TrtexecFiles(), shapes=IMAGE, builder_options=PRODUCTION)
     parsed = parser.parse_args(command[1:])
-    assert (parsed.model_file, parsed.output) == (Files.base, Files.engine)
+    assert (parsed.model_file, parsed.output) == (TrtexecFiles.base, TrtexecFiles.engine)
     assert parsed.fp16 and parsed.int8 and not parsed.tf32 and not parsed.bf16
     assert parsed.precision_constraints == "obey" and parsed.trt_network_postprocess_script == ["script.py"]
-    assert parsed.calibration_cache == Files.cache and parsed.builder_optimization_level == 5
+    assert parsed.calibration_cache == TrtexecFiles.cache and parsed.builder_optimization_level == 5
     assert parsed.trt_opt_shapes == [["image:[2,3,32,32]"]] and parsed.load_timing_cache == "timing.cache"
     assert (parsed.refittable, parsed.strip_plan, parsed.version_compatible, parsed.sparse_weights) == (True,) * 4
     assert parsed.memory_pool_limit == ["workspace:512M"] and parsed.hardware_compatibility_level == "AMPERE_PLUS"
     assert parsed.tactic_sources == ["JIT_CONVOLUTIONS"] and parsed.plugins == ["a.so", "b.so"]
-    tf32 = lower_weak(network, replace(config, tf32=True), ranges_of(network))
+    tf32 = lower_to_implicit_quantization(network, replace(config, tf32=True), ranges_of(network))
     assert parser.parse_args(polygraphy_command(tf32)[1:]).tf32
     assert shlex.join(polygraphy_command(tf32)).endswith("--tf32 --calibration-cache calibration.cache")
 
@@ -307,7 +323,7 @@ def kept(folder):
 
 def refused_write(kind, folder, network, name="out"):
     with pytest.raises(InputError) as caught:
-        write(kind, folder / name, network, PrecisionConfig(), ranges_of(network))
+        write_export(kind, folder / name, network, PrecisionConfig(), ranges_of(network))
     assert caught.value.cause and caught.value.next_step
     return caught.value
 
@@ -330,10 +346,10 @@ def test_an_export_that_fails_at_any_file_leaves_all_as_it_was(tmp_path, monkeyp
     """A disk is full when the first file is opened, the second, and so on; likewise where files take their places."""
     network = named_network("mlp")
     if before:
-        write(kind, tmp_path / "out", network, PrecisionConfig.uniform(Precision.INT8), dict.fromkeys(
-            network.activations, 9.0))
+        write_export(kind, tmp_path / "out", network, PrecisionConfig.from_precision(Precision.INT8), dict.fromkeys(
+            network.calibrated_tensors, 9.0))
     there = kept(tmp_path)
-    files = len(write(kind, tmp_path / "other", network, PrecisionConfig(), ranges_of(network)))
+    files = len(write_export(kind, tmp_path / "other", network, PrecisionConfig(), ranges_of(network)))
     for path in tmp_path.glob("other*"):
         path.unlink()
     for function in ("open", "fsync", "replace"):
@@ -375,13 +391,13 @@ def test_networks_of_one_export_share_a_copy_of_their_weights(tmp_path, opened):
     out.mkdir()
     onnx.save(networks.mlp(), source / "net.onnx", save_as_external_data=True, location="net.bin", size_threshold=0)
     network = open_network(source / "net.onnx")
-    write("trtexec", out / "a.sh", network, PrecisionConfig.uniform(Precision.FP32), {})
+    write_export("trtexec", out / "a.sh", network, PrecisionConfig.from_precision(Precision.FP32), {})
     assert sorted(path.name for path in out.iterdir()) == ["a.sh", "a.sh.base.onnx", "a.sh.typed.onnx", "net.bin"]
     for path in out.iterdir():
         path.unlink()
     (out / "a.sh.base.onnx").mkdir()
     with pytest.raises(InputError):
-        write("trtexec", out / "a.sh", network, PrecisionConfig.uniform(Precision.FP32), {})
+        write_export("trtexec", out / "a.sh", network, PrecisionConfig.from_precision(Precision.FP32), {})
     assert [path.name for path in out.iterdir()] == ["a.sh.base.onnx"]
 
 
@@ -393,16 +409,16 @@ def matched(network, some):
 @pytest.mark.parametrize("count", [0, 1, 5, len(AWKWARD)])
 def test_patterns_match_the_chosen_nodes_and_no_others(awkward, count):
     chosen = list(np.random.default_rng(count).permutation(AWKWARD)[:count])
-    assert matched(awkward, patterns(chosen, AWKWARD)) == set(chosen)
+    assert matched(awkward, build_name_patterns(chosen, AWKWARD)) == set(chosen)
 
 
 @pytest.mark.parametrize("name", ["small_resnet", "unet_small", "bert"])
 def test_modelopt_leaves_out_what_the_config_says(named_network, name):
     network = named_network(name)
-    quantizable = [group for group in network.groups if group.quantizable]
-    config = PrecisionConfig().with_groups(quantizable[1:2], Precision.FP32).with_groups(
-        quantizable[2:3], Precision.FP16).with_groups([g for g in network.groups if not g.quantizable][:1],
-                                                      Precision.FP32)
+    quantizable = [group for group in network.groups if group.is_quantizable]
+    config = PrecisionConfig().with_group_precision(quantizable[1:2], Precision.FP32).with_group_precision(
+        quantizable[2:3], Precision.FP16).with_group_precision([g for g in network.groups if not g.is_quantizable][:1],
+                                                               Precision.FP32)
     record = modelopt_record(network, config)
     without, fp32 = set(), set()
     for group in network.groups:
@@ -414,17 +430,17 @@ def test_modelopt_leaves_out_what_the_config_says(named_network, name):
     assert matched(network, record["quantize"]["nodes_to_quantize"]) == sites - without
     assert matched(network, record["autocast"]["nodes_to_exclude"]) == fp32
     assert fp32 < without < {layer.name for layer in network.layers}
-    assert exclusions(network, config).low_precision is Precision.FP16
+    assert find_modelopt_exclusions(network, config).low_precision is Precision.FP16
 
 
 def test_fp32_around_int8_is_kept_from_autocast(named_network):
     network = named_network("small_resnet")
-    pool = network.group("/avgpool/GlobalAveragePool")
-    config = PrecisionConfig(other=Precision.FP32).with_groups([pool], Precision.FP16)
-    out = exclusions(network, config)
-    assert set(out.autocast) == {layer.name for layer in network.layers} - set(pool.layers)
-    assert set(out.quantize) == set(pool.layers) and out.low_precision is Precision.FP16
-    assert exclusions(network, PrecisionConfig(other=Precision.FP32)).low_precision is None
+    pool = network.get_group("/avgpool/GlobalAveragePool")
+    config = PrecisionConfig(other=Precision.FP32).with_group_precision([pool], Precision.FP16)
+    out = find_modelopt_exclusions(network, config)
+    assert set(out.fp32_layers) == {layer.name for layer in network.layers} - set(pool.layers)
+    assert set(out.unquantized_layers) == set(pool.layers) and out.low_precision is Precision.FP16
+    assert find_modelopt_exclusions(network, PrecisionConfig(other=Precision.FP32)).low_precision is None
 
 
 def test_the_file_tells_how_to_use_it(tmp_path, resnet):
@@ -441,7 +457,7 @@ def test_the_file_tells_how_to_use_it(tmp_path, resnet):
     assert "noTF32" in " ".join(record["_notes"])
     whole = modelopt_record(network, PrecisionConfig())
     assert whole["quantize"]["high_precision_dtype"] == "fp16" and "autocast" not in whole
-    write_modelopt(tmp_path / "lists.json", network, PrecisionConfig.uniform(Precision.FP32, Precision.FP32))
+    write_modelopt(tmp_path / "lists.json", network, PrecisionConfig.from_precision(Precision.FP32, Precision.FP32))
     record = json.loads((tmp_path / "lists.json").read_text())
     assert "quantize(" not in "\n".join(record["_usage"])
 
@@ -458,7 +474,7 @@ def test_what_modelopt_leaves_out_by_itself_is_said(tmp_path, run):
         ("/enc1/residual/pointwise/Conv", "12", "12"), ("/dec2/gate/score/Conv", "12", "1"),
         ("/dec1/gate/query/Conv", "12", "6"), ("/dec1/gate/key/Conv", "12", "6"), ("/dec1/gate/score/Conv", "6", "1"),
         ("/head/Conv", "12", "11")]
-    ranges = read_cache(tmp_path / "m.cache")
+    ranges = read_calibration_cache(tmp_path / "m.cache")
     base = onnx.load(tmp_path / "m.base.onnx")
     fed = {value for node in base.graph.node if node.op_type == "Conv" for value in node.input[:1]}
     assert fed <= set(ranges)

@@ -57,7 +57,7 @@ def test_what_a_quantizer_wrote_runs_as_opened(quantized, backend):
     feeds = networks.feeds(float_network(), 7, n=4)
     expected = networks.quiet_session(onnx.load(quantized)).run(None, feeds)[0]
     for lean in (False, True):
-        with backend.load(network.model, lean=lean) as runner:
+        with backend.load(network.model, low_memory=lean) as runner:
             got = runner.run(feeds)["logits"]
         assert 10 * np.log10(np.mean(expected ** 2) / np.mean((got - expected) ** 2 + 1e-12)) > 15
 
@@ -92,6 +92,6 @@ def test_weights_that_nothing_reads_are_part_of_the_structure(opened):
 @pytest.mark.parametrize("lean", [False, True])
 def test_a_lowered_network_may_hold_weights_that_nothing_reads(lean, backend):
     model = ir.from_proto(_with_unused(300))
-    with backend.load(model, lean=lean) as runner:
+    with backend.load(model, low_memory=lean) as runner:
         np.testing.assert_array_equal(runner.run({"x": np.ones(300, np.float32)})["y"], np.full(300, 2))
     assert list(model.graph.initializers) == ["unused", "w"]

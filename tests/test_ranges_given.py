@@ -9,54 +9,59 @@ import pytest
 from textual.widgets import Input
 
 from tests.screen import answered, opened, press, status
-from trt_tui.core.calibration.given import amax_chosen, amax_given, chosen_from_data
-from trt_tui.core.calibration.statistics import Accumulator
-from trt_tui.core.codes import FP8, INT8
-from trt_tui.core.measure.comparison import Errors, OutputErrors, Verdict
+from trt_tui.core.calibration.statistics import StatsReducer
+from trt_tui.core.calibration.user_ranges import is_data_dependent, parse_amax, resolve_amax_text
+from trt_tui.core.measure.results import Accuracy, ErrorMetrics, OutputErrors
 from trt_tui.core.measure.target import parse_target
-from trt_tui.core.measure.target_result import judge_accuracy
+from trt_tui.core.measure.target_outcome import judge_accuracy
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.file import read_config
+from trt_tui.core.moves.config_file import read_config
 from trt_tui.core.network.network import open_network
+from trt_tui.core.quantized_types import FP8, INT8
 from trt_tui.errors import InputError
 from trt_tui.jobs import events as ev
-from trt_tui.session.methods import best_method, method_rows, methods_record, ranked_by
+from trt_tui.session.methods import (
+    find_best_range_method,
+    method_comparison_record,
+    method_comparison_table,
+    ranking_column_title,
+)
 
 
 @pytest.mark.parametrize(("text", "amax"), [("2.5", 2.5), ("0", 0.0), ("1e3", 1e3), ("p99.9", None), ("P50", None),
                                             ("top5-mean", None), ("entropy", None), ("MSE", None)])
 def test_what_is_a_range(text, amax):
-    assert amax_given(text) == amax and chosen_from_data(text) is (amax is None)
+    assert parse_amax(text) == amax and is_data_dependent(text) is (amax is None)
 
 
 @pytest.mark.parametrize("text", ["", "-1", "nan", "inf", "p0", "p101", "top0-mean", "top99-mean", "max", "p", "x=2"])
 def test_what_is_none(text):
     with pytest.raises(InputError):
-        amax_given(text)
+        parse_amax(text)
 
 
 def test_ranges_are_chosen_from_what_was_seen():
     values = np.concatenate([np.linspace(-1, 1, 9990), [-10, 9, 8, -7, 6, 5, 4, 3, 2, 1.5]]).astype(np.float32)
-    seen = Accumulator(None)
+    seen = StatsReducer(None)
     for part in np.array_split(values, 7):
-        seen.add(part)
-    stats = seen.result()
-    assert stats.largest[:6] == (10, 9, 8, 7, 6, 5) and amax_chosen("top5-mean", stats, INT8) == 8
-    assert amax_chosen("p99.9", stats, INT8) == pytest.approx(1.5, abs=0.01)  # the 9,990th of 10,000
-    assert amax_chosen("minmax", stats, FP8) == 10
+        seen.add_values(part)
+    stats = seen.compute_stats()
+    assert stats.largest[:6] == (10, 9, 8, 7, 6, 5) and resolve_amax_text("top5-mean", stats, INT8) == 8
+    assert resolve_amax_text("p99.9", stats, INT8) == pytest.approx(1.5, abs=0.01)  # the 9,990th of 10,000
+    assert resolve_amax_text("minmax", stats, FP8) == 10
     with pytest.raises(InputError, match="chooses no range for FP8"):
-        amax_chosen("entropy", stats, FP8)
+        resolve_amax_text("entropy", stats, FP8)
 
 
 def test_on_the_command_line(run, mlp, tmp_path):
     network, out = open_network(mlp.model), tmp_path / "p.json"
-    first, second = network.activations[:2]
+    first, second = network.calibrated_tensors[:2]
     code, _, told = run("search", mlp.model, "--data", mlp.data, "--range", f"{first}=2.5", "--range",
                         f"{second}=p90", "--tolerance", "sqnr>=1", "-o", out)
     config = read_config(out, network).config
     assert code == 0, told
-    assert (config.ranges[first].amax, config.ranges[first].method) == (2.5, "user")
-    assert config.ranges[second].method == "p90" and config.ranges[second].measured
+    assert (config.range_moves[first].amax, config.range_moves[first].method) == (2.5, "user")
+    assert config.range_moves[second].method == "p90" and config.range_moves[second].has_measured_values
     for given, said in ((f"{first}=-1", "no range"), (f"{second}x=2", "Did you mean"), ("2", "names no range")):
         code, _, told = run("compare", mlp.model, "--data", mlp.data, "--layers", "none",
                             "--range", given)
@@ -78,24 +83,27 @@ def test_methods_beside_each_other(run, mlp, tmp_path):
 @pytest.mark.usefixtures("quick")
 async def test_in_the_app(tmp_path):
     async with opened(tmp_path) as (app, main, pilot):
-        group = next(one for one in main.session.outline.groups if one.activations())
-        tensor = group.activations()[0].tensor
-        main.desk.go_to(group.name)
+        group = next(one for one in main.session.outline.groups if one.activation_qdq_sites())
+        tensor = group.activation_qdq_sites()[0].tensor
+        main.presenter.go_to_group(group.name)
         await press(pilot, "6")
         app.screen.query_one(Input).value = "-2"
         await press(pilot, "enter")
         assert "a number from 0 up that FP32 holds" in str(app.screen.query_one("#note").render())
         app.screen.query_one(Input).value = "2.5"
         await answered(pilot, "enter")
-        assert main.session.config.ranges[tensor].amax == 2.5
+        assert main.session.config.range_moves[tensor].amax == 2.5
         await press(pilot, "z")
-        assert tensor not in main.session.config.ranges and "undo" not in status(main).lower()
+        assert tensor not in main.session.config.range_moves and "undo" not in status(main).lower()
 
 
 def _row(method, sqnr, agreement=None, metric=None, z=None):
-    outputs = {"y": OutputErrors(Errors(sqnr, 0.9, max_abs=1.0)), **({"z": OutputErrors(Errors(z))} if z else {})}
-    return ev.MethodRow(method, Verdict(outputs, {"m.py:f1": metric} if metric is not None else {}, agreement, 4, 4),
-                        1.0, 4)
+    outputs = {
+        "y": OutputErrors(ErrorMetrics(sqnr, 0.9, max_abs=1.0)), **({"z": OutputErrors(ErrorMetrics(z))} if z else {})
+    }
+    return ev.RangeMethodResult(method,
+                                Accuracy(outputs, {"m.py:f1": metric} if metric is not None else {}, agreement, 4, 4),
+                                1.0, 4)
 
 
 @pytest.mark.parametrize(("target", "rows", "best", "column"), [
@@ -109,9 +117,9 @@ def _row(method, sqnr, agreement=None, metric=None, z=None):
 ])
 def test_calibration_methods_are_ranked_by_a_column_of_the_table(target, rows, best, column):
     targets = [parse_target(target)] if target else []
-    session = SimpleNamespace(target=targets[0] if targets else None, target_result=partial(judge_accuracy, targets),
-                              methods=ev.MethodsCompared(1, PrecisionConfig(), tuple(rows)))
-    header, *cells = method_rows(session)
-    assert best_method(session) == best and ranked_by(session) == column and column in header
+    session = SimpleNamespace(target=targets[0] if targets else None, target_outcome=partial(judge_accuracy, targets),
+                              method_comparison=ev.RangeMethodsCompared(1, PrecisionConfig(), tuple(rows)))
+    header, *cells = method_comparison_table(session)
+    assert find_best_range_method(session) == best and ranking_column_title(session) == column and column in header
     values = {row[0]: row[header.index(column)] for row in cells}
-    assert all(values.values()) and methods_record(session)["ranked_by"] == column
+    assert all(values.values()) and method_comparison_record(session)["ranked_by"] == column

@@ -1,4 +1,4 @@
-"""Tests of trt_tui.core.network.reading: external data wherever a tensor may stand."""
+"""Tests of trt_tui.core.network.model_file: external data wherever a tensor may stand."""
 
 import os
 import shutil
@@ -108,7 +108,7 @@ def test_external_data_are_those_beside_the_network(place, lean, folder, backend
     network = open_network(save(place(outside("w", "data")), folder))
     assert network.external_files == (folder / "data",)
     feeds = {"x": np.zeros(300, np.float32), "go": np.array(True)}
-    with backend.load(network.model, lean=lean, optimize=False) as runner:
+    with backend.load(network.model, low_memory=lean, optimize=False) as runner:
         got = runner.run({name: feeds[name] for name in (info.name for info in network.inputs)})
     np.testing.assert_array_equal(got["y"], VALUES)
 

@@ -15,12 +15,12 @@ from tests.networks.odd import conv_net
 from tests.schemas import mismatches
 from trt_tui.core.data import encoded
 from trt_tui.core.data.dumps import open_dump
-from trt_tui.core.data.encoded import Encoded
+from trt_tui.core.data.encoded import Base64Array
 from trt_tui.core.data.samples import load_samples
-from trt_tui.core.measure.reference import DumpedOutputs, open_outputs
+from trt_tui.core.measure.reference import DumpedOutputs, open_external_outputs
 from trt_tui.core.network.network import open_network
 from trt_tui.errors import InputError
-from trt_tui.files import spans
+from trt_tui.files import lazy_json
 
 QUICK = ("--layers", "none", "--no-preview")
 """A comparison at the outputs alone."""
@@ -39,11 +39,11 @@ def rows(y, batch):
     return [{"y": y[start:start + batch]} for start in range(0, len(y), batch)]
 
 
-@pytest.mark.parametrize("kept", [spans.KEPT_BYTES, 16])
+@pytest.mark.parametrize("kept", [lazy_json.MAX_KEPT_STRING_BYTES, 16])
 def test_what_polygraphy_wrote_is_read_bit_for_bit(kept, tmp_path, monkeypatch):
-    monkeypatch.setattr(spans, "KEPT_BYTES", kept)
-    monkeypatch.setattr(spans, "_BLOCK", 257)  # so that all that is parsed spans blocks
-    monkeypatch.setattr(encoded, "_PIECE", 64)
+    monkeypatch.setattr(lazy_json, "MAX_KEPT_STRING_BYTES", kept)
+    monkeypatch.setattr(lazy_json, "_BLOCK_BYTES", 257)  # so that all that is parsed spans blocks
+    monkeypatch.setattr(encoded, "_PIECE_CHARACTERS", 64)
     rng = np.random.default_rng(0)
     first = {"a": rng.standard_normal((3, 70)).astype(np.float32), "b\"é": np.asfortranarray(rng.random((5, 4))),
              "flag": np.array(True), "none": np.zeros((0, 3), np.int64), "half": np.float16([1, np.nan, np.inf])}
@@ -58,7 +58,7 @@ def test_what_polygraphy_wrote_is_read_bit_for_bit(kept, tmp_path, monkeypatch):
                 assert (member.dtype, member.shape) == (expected[name].dtype, expected[name].shape)
                 np.testing.assert_array_equal(array, expected[name])
     members = open_dump(str(path)).iterations[0].values()
-    assert sum(isinstance(one, Encoded) for one in members) == (5 if kept == 16 else 0)
+    assert sum(isinstance(one, Base64Array) for one in members) == (5 if kept == 16 else 0)
 
 
 def test_folders_inputs_and_npz_are_dumps_too(tmp_path):
@@ -138,12 +138,12 @@ def test_a_dump_is_cut_as_the_samples_are(batch, answered, tmp_path, backend):
     network = open_network(options.model)
     samples = load_samples(options.data, network.inputs, batch=4)
     path = str(results(tmp_path / "o.json", trt=rows(y, batch)))
-    outputs = open_outputs(path, network, lambda: samples, lambda: backend, ())
-    some = samples.take([3, 1])
+    outputs = open_external_outputs(path, network, lambda: samples, lambda: backend, ())
+    some = samples.select_feeds([3, 1])
     for number, feed in enumerate((3, 1)):
-        np.testing.assert_array_equal(outputs.outputs(some, number)["y"], y[4 * feed:4 * feed + 4])
-    np.testing.assert_array_equal(outputs.outputs(some.take([1]), 0)["y"], y[4:8])
-    assert outputs.beyond == () and outputs.tensors == {"y"}
+        np.testing.assert_array_equal(outputs.get_outputs(some, number)["y"], y[4 * feed:4 * feed + 4])
+    np.testing.assert_array_equal(outputs.get_outputs(some.select_feeds([1]), 0)["y"], y[4:8])
+    assert outputs.extra_tensors == () and outputs.available_tensors == {"y"}
 
 
 @pytest.mark.parametrize(("arrays", "said"), [

@@ -11,20 +11,20 @@ from tests.local import H200, NO_GPU, QKV
 from tests.schemas import mismatches
 from trt_tui.cli.report import comparison_table
 from trt_tui.core.exporters.markdown import comparison_markdown
-from trt_tui.core.measure.agreement import gap_db
-from trt_tui.core.measure.comparison import Share
-from trt_tui.core.measure.group_sweep import Changed
-from trt_tui.core.measure.shares import impact_of, share_of
-from trt_tui.core.measure.sweep import Figure
+from trt_tui.core.measure.engine_agreement import sqnr_gap_of_engine_db
+from trt_tui.core.measure.group_sweep import GroupEffect
+from trt_tui.core.measure.results import ErrorShare
+from trt_tui.core.measure.shares import error_share_from_sweep, sensitivity_from_sweep
+from trt_tui.core.measure.sweep_plan import GroupContributionEstimate
 from trt_tui.core.measure.target import parse_target
 from trt_tui.core.precision import Precision
-from trt_tui.core.runner import Level
+from trt_tui.core.runner import ExecutionMode
+from trt_tui.formatting import duration_text, megabytes_text, number_text, percent_text
 from trt_tui.jobs import events as ev
 from trt_tui.tui.state.detail import detail_lines
-from trt_tui.tui.state.figures import Measure, figures_of
+from trt_tui.tui.state.row_values import ColourMeasure, build_row_values
+from trt_tui.tui.state.summary import header_line
 from trt_tui.tui.state.tree import TreeModel, VisibleRow
-from trt_tui.tui.state.verdict import header_line
-from trt_tui.words import duration, megabytes, number, percent
 
 VIT = local.outline()
 
@@ -34,10 +34,10 @@ def built(tmp_path, measured_before):
     """Opens, measures and builds the all-INT8 config and, unless told otherwise, one with the loudest group raised."""
     def make(builder=None, quick: bool = False, mixed: bool = True) -> local.NullSession:
         session = local.measured(tmp_path, target="sqnr>=10", builder=builder)
-        session.build(quick)
+        session.request_build(quick)
         if mixed:
-            session.rest().toggle([VIT.group_by_name[QKV]])
-            session.rest().build(quick)
+            session.rest().toggle_fp32([VIT.group_by_name[QKV]])
+            session.rest().request_build(quick)
         return session.rest()
 
     return make
@@ -56,33 +56,35 @@ def rows_of(table: str) -> dict[str, str]:
 
 
 def decibels(verdict) -> str:
-    return f"{verdict.worst[1].errors.sqnr_db:.1f}"
+    return f"{verdict.worst_output[1].errors.sqnr_db:.1f}"
 
 
 def test_engines_stand_beside_their_runs_and_in_the_markdown_report(built):
     session = built(H200)
     rows, check = rows_of(table := comparison_table(session)), session.results.fp32_engine
     assert list(rows) == ["run", "FP32 engine", "FP16", "INT8", "INT8 engine", "config", "config engine"]
-    as_int8, result = session.measured("int8").engine, session.results[session.config].engine
+    as_int8, result = session.get_run_results("int8").engine_result, session.results[session.config].engine_result
     assert rows["run"].endswith(" ms MB") and rows["INT8"].endswith("FAIL?")
-    assert rows["INT8 engine"].startswith(f"INT8 engine{BUILT_BY} logits {decibels(as_int8.verdict)} ")
+    assert rows["INT8 engine"].startswith(f"INT8 engine{BUILT_BY} logits {decibels(as_int8.accuracy)} ")
     assert "~" not in rows["INT8 engine"]
-    assert rows["config engine"].endswith(f"{number(result.latency_ms[0])} {megabytes(result.bytes)} PASS")
-    assert rows["FP32 engine"].endswith(f"{number(check.latency_ms[0])} {megabytes(check.bytes)}")
-    count, time = result.report.shares()["INT8"]
+    assert rows["config engine"].endswith(
+        f"{number_text(result.latency_ms[0])} {megabytes_text(result.engine_bytes)} PASS")
+    assert rows["FP32 engine"].endswith(f"{number_text(check.latency_ms[0])} {megabytes_text(check.engine_bytes)}")
+    count, time = result.engine_report.precision_shares()["INT8"]
     shares = next(line for line in table.splitlines() if line.startswith(f"config engine{BUILT_BY}  ") and "%" in line)
-    assert shares.split()[5:7] == [f"{count},", percent(time)]
-    assert session.to_check() == {} and "no precision problem" not in table
+    assert shares.split()[5:7] == [f"{count},", percent_text(time)]
+    assert session.list_engine_checks() == {} and "no precision problem" not in table
 
-    record = session.record()
+    record = session.comparison_record()
     report = comparison_markdown(record, VIT, session.config)
     verdict = report[report.index("## Verdict"):report.index("## Judged outputs")]
     row = next(line for line in verdict.splitlines() if line.startswith("| INT8 engine |"))
-    assert f"| {decibels(as_int8.verdict)} |" in row and "~" not in row and f"| {megabytes(as_int8.bytes)} |" in row
+    assert (f"| {decibels(as_int8.accuracy)} |" in row and "~" not in row
+            and f"| {megabytes_text(as_int8.engine_bytes)} |" in row)
     assert "| engine (TensorRT 11.4.0.21, H200) |" in row
     section = report[report.index("## Engines"):]
-    memory = megabytes(check.device_memory)
-    assert (f"| FP32 engine | TensorRT 11.4.0.21 | NVIDIA H200 | {duration(check.build_s)} | cold | {memory} MB |"
+    memory = megabytes_text(check.device_memory_bytes)
+    assert (f"| FP32 engine | TensorRT 11.4.0.21 | NVIDIA H200 | {duration_text(check.build_s)} | cold | {memory} MB |"
             in section)
     titles = next(line for line in section.splitlines() if line.startswith("| engine | ") and "reformats" in line)
     assert {"INT8", "FP16", "FP32", "not told", "Q/DQ alone"} <= set(titles.strip("| ").split(" | "))
@@ -105,14 +107,15 @@ def test_without_engines_there_are_no_columns_for_them(tmp_path, measured_before
 
 def test_how_a_device_runs_the_simulation_is_said_with_its_reason(tmp_path, measured_before):
     session = local.measured(tmp_path, target="sqnr>=10")
-    for level in (Level("CUDA graph"), bound := Level("bound inputs", "no CUDA graph: a node is on the CPU")):
-        session.apply(ev.RunsAt(1, level))
-        session.apply(ev.RunsAt(2, level))
+    for level in (ExecutionMode("CUDA graph"), bound := ExecutionMode("bound inputs",
+                                                                      "no CUDA graph: a node is on the CPU")):
+        session.apply_event(ev.ExecutionModeChanged(1, level))
+        session.apply_event(ev.ExecutionModeChanged(2, level))
         assert f", {level.name}; ~ marks" in comparison_table(session)
         assert level.name in "".join(text for text, _ in header_line(session, 160))
     assert comparison_table(session).splitlines()[2] == bound.reason
-    assert session.record()["simulation"] == {"level": bound.name, "reason": bound.reason}
-    session.apply(ev.RunsAt(3, Level("on the CPU", "too large")))
+    assert session.comparison_record()["simulation"] == {"level": bound.name, "reason": bound.reason}
+    session.apply_event(ev.ExecutionModeChanged(3, ExecutionMode("on the CPU", "too large")))
     assert session.warnings[-1] == "Simulated on the CPU: too large"
     assert [line for line in session.log if bound.reason in line] == [f"Simulated with {bound.name}: {bound.reason}"]
 
@@ -121,13 +124,15 @@ def test_what_to_check_is_listed_once(built):
     noisy = replace(H200, worse=0.8, otherwise={QKV: Precision.FP16})
     session = built(noisy)
     table = comparison_table(session)
-    gap = gap_db(session.measured("int8").verdict, session.measured("int8").engine.verdict)
-    assert set(session.to_check()) == {"int8", "config"}
+    gap = sqnr_gap_of_engine_db(
+        session.get_run_results("int8").accuracy,
+        session.get_run_results("int8").engine_result.accuracy)
+    assert set(session.list_engine_checks()) == {"int8", "config"}
     assert f"INT8 engine: {gap:.1f} dB worse than simulated; what to check:" in table
     assert f"  layers that run in another precision than asked: {QKV}" in table
     assert "no precision problem" not in table
     alone = built(noisy, mixed=False)  # the config is the INT8 run then, and stands in no row of its own
-    assert set(alone.to_check()) == {"int8", "config"}
+    assert set(alone.list_engine_checks()) == {"int8", "config"}
     table = comparison_table(alone)
     assert "config" not in rows_of(table) and table.count("what to check") == 1
     differing = built(replace(H200, check=0.3), mixed=False)
@@ -136,51 +141,52 @@ def test_what_to_check_is_listed_once(built):
 
 def test_quick_builds_and_engines_that_cannot_run_are_called_so(built):
     session = built(H200, quick=True)
-    time = number(session.results[session.config].engine.latency_ms[0])
+    time = number_text(session.results[session.config].engine_result.latency_ms[0])
     assert f"{time} quick" in rows_of(comparison_table(session))["config engine"]
-    assert f"{time} (quick)" in comparison_markdown(session.record(), VIT, session.config)
+    assert f"{time} (quick)" in comparison_markdown(session.comparison_record(), VIT, session.config)
     session = built(NO_GPU, mixed=False)
-    size = megabytes(session.measured("int8").engine.bytes)
+    size = megabytes_text(session.get_run_results("int8").engine_result.engine_bytes)
     title = "INT8 engine (TensorRT-RTX 1.7.1.35)"
     assert rows_of(comparison_table(session))[title] == f"{title} built, cannot run here {size}"
-    report = comparison_markdown(session.record(), VIT, session.config)
+    report = comparison_markdown(session.comparison_record(), VIT, session.config)
     assert "it cannot run on this machine" in report and "| INT8 engine | engine (TensorRT-RTX 1.7.1.35) |" in report
 
 
 def test_a_share_that_is_not_finite_is_said_in_words(built):
     session = built(mixed=False)
-    session.measured("int8").shares = {QKV: Share(-math.inf)}
+    session.get_run_results("int8").shares = {QKV: ErrorShare(-math.inf)}
     session.target = parse_target("sqnr>=50")
     table = comparison_table(session)
     assert "brings NaN/Inf in FP32" in table and "inf %" not in table
-    assert percent(-math.inf) == percent(math.nan) == "–"
-    report = comparison_markdown(session.record(), VIT, session.config)
+    assert percent_text(-math.inf) == percent_text(math.nan) == "–"
+    report = comparison_markdown(session.comparison_record(), VIT, session.config)
     assert "inf %" not in report and "nan" not in report.lower().replace("nan/inf", "").replace("| nan |", "")
 
 
 def test_a_share_whose_interval_is_wider_than_the_error_is_unknown(built):
     def swept(half):
-        known = Changed(Figure(-6319.74, half, 8, False), 12.0, 8)
-        return SimpleNamespace(samples=64, energy=1.0, of=lambda name: known)
+        known = GroupEffect(GroupContributionEstimate(-6319.74, half, 8, False), 12.0, 8)
+        return SimpleNamespace(sample_count=64, judged_error=1.0, estimate_group_effect=lambda name: known)
 
-    wide, near = share_of(swept(2137.23), QKV), share_of(swept(0.99), QKV)
-    assert math.isnan(wide.owns) and wide.margin is None and "8 samples is ±213,723 points" in wide.unknown
-    assert near.owns == -6319.74 and near.margin == 0.99 and not near.unknown
-    assert impact_of(swept(2137.23), QKV, wide).unknown == wide.unknown
+    wide, near = error_share_from_sweep(swept(2137.23), QKV), error_share_from_sweep(swept(0.99), QKV)
+    assert math.isnan(
+        wide.fraction) and wide.half_width is None and "8 samples is ±213,723 points" in wide.unknown_reason
+    assert near.fraction == -6319.74 and near.half_width == 0.99 and not near.unknown_reason
+    assert sensitivity_from_sweep(swept(2137.23), QKV, wide).unknown_reason == wide.unknown_reason
     session = built(mixed=False)
     other = VIT.groups[0].name
-    session.measured("int8").shares = {other: Share(0.5, samples=64), QKV: wide}
+    session.get_run_results("int8").shares = {other: ErrorShare(0.5, samples=64), QKV: wide}
     session.target = parse_target("sqnr>=50")
     table = comparison_table(session)
     assert "unknown" in table and "±213,723 points" in table and "631974" not in table
-    record = session.record()
+    record = session.comparison_record()
     group = record["runs"]["int8"]["groups"][QKV]
     assert group["owns"] is None and "213,723" in group["owns_unknown"]
     assert not mismatches(record, "comparison-v1")
     report = comparison_markdown(record, VIT, session.config)
     assert "| unknown |" in report and "631974" not in report
-    shown = figures_of(session, TreeModel(VIT), Measure.OWNS, "int8")
-    line = VisibleRow("x", 0, shown.model.rows[QKV])
-    assert QKV not in shown.values and shown.cells(line).value == "?"
+    shown = build_row_values(session, TreeModel(VIT), ColourMeasure.SHARE, "int8")
+    line = VisibleRow("x", 0, shown.model.rows_by_group[QKV])
+    assert QKV not in shown.group_values and shown.build_row_cells(line).value_text == "?"
     assert "unknown: its interval" in "".join(span[0] for one in detail_lines(session, shown, line, 120, 40)
                                               for span in one)

@@ -9,10 +9,10 @@ import pytest
 
 from tests import networks
 from tests.benchmarks.round_trips import CELLS, QUICK, every_kind, every_move, matched, say, write_all
-from trt_tui.core.exporters import production
-from trt_tui.core.exporters.onnx import export_typed, matching_note
-from trt_tui.core.importers.reading import read_any
-from trt_tui.core.lowering.strong import lower_strong
+from trt_tui.core.exporters import formats
+from trt_tui.core.exporters.onnx import export_typed_network, qdq_loss_debug_note
+from trt_tui.core.importers.any_config import read_any_config
+from trt_tui.core.lowering.source_typed_network import lower_from_source_model
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
@@ -43,34 +43,34 @@ def test_readers_take_what_is_written(written, reader):
 @pytest.mark.parametrize("kind", ["trtexec", "polygraphy", "modelopt"])
 def test_configs_of_every_mixture_come_back(resnet, tmp_path, kind):
     """Precisions, TF32, the float type around INT8, and the ranges that INT8 layers read."""
-    ranges = {tensor: 1.0 + place for place, tensor in enumerate(resnet.activations)}
+    ranges = {tensor: 1.0 + place for place, tensor in enumerate(resnet.calibrated_tensors)}
     for trial in range(12):
         random = np.random.default_rng(trial)
         around = (FP16, FP32, BF16)[trial % 3]
         config = PrecisionConfig(INT8, around, bool(trial % 2))
         chosen = [group for group in resnet.groups if random.random() < trial / 12]
         other = FP32 if trial % 4 < 2 else FP16 if around is not BF16 else BF16
-        config = config.with_groups([group for group in chosen if other in group.allowed], other)
+        config = config.with_group_precision([group for group in chosen if other in group.allowed_precisions], other)
         path = tmp_path / f"{kind}{trial}"
         try:
-            production.write(kind, path, resnet, config, ranges)
+            formats.write_export(kind, path, resnet, config, ranges)
         except InputError as error:
             assert "all layers run in FP32" in error.cause
             continue
-        loaded = read_any(path, resnet)
-        told = config.assignment(resnet)
-        assert loaded.config.assignment(resnet) == told and loaded.config.tf32 == config.tf32
+        loaded = read_any_config(path, resnet)
+        told = config.precision_by_group(resnet)
+        assert loaded.config.precision_by_group(resnet) == told and loaded.config.tf32 == config.tf32
         assert loaded.config.other is around or INT8 not in told.values()
-        used = {site.tensor for group in resnet.groups for site in group.ranged(told[group.name])}
+        used = {site.tensor for group in resnet.groups for site in group.calibrated_qdq_sites(told[group.name])}
         assert used <= loaded.calibration.ranges.keys() or INT8 not in told.values()
         assert all(loaded.calibration.ranges[name] == pytest.approx(ranges[name], rel=1e-6) for name in used)
         assert not [line for line in loaded.warnings if "not read" in line and "not about" not in line]
 
 
 def test_a_format_says_what_it_casts_otherwise(resnet, tmp_path):
-    config = PrecisionConfig(INT8, FP16).with_groups([resnet.group("/fc/Gemm")], BF16)
-    production.write("modelopt", tmp_path / "m", resnet, config, dict.fromkeys(resnet.activations, 1.0))
-    assert any("1 row in BF16 become FP16" in line for line in read_any(tmp_path / "m", resnet).warnings)
+    config = PrecisionConfig(INT8, FP16).with_group_precision([resnet.get_group("/fc/Gemm")], BF16)
+    formats.write_export("modelopt", tmp_path / "m", resnet, config, dict.fromkeys(resnet.calibrated_tensors, 1.0))
+    assert any("1 row in BF16 become FP16" in line for line in read_any_config(tmp_path / "m", resnet).warnings)
 
 
 # -- commands and scripts by content ---------------------------------------------------------------------------------
@@ -99,10 +99,10 @@ def test_a_command_has_the_defaults_of_its_tool(resnet, tmp_path, command, quant
     (tmp_path / "q.txt").write_text(_SCRIPT.format(name="raise_fc"))
     (tmp_path / "q.onnx").write_bytes(b"...QuantizeLinear...")
     (tmp_path / name).write_text(command + "\n")
-    loaded = read_any(tmp_path / name, resnet)
+    loaded = read_any_config(tmp_path / name, resnet)
     assert (loaded.config.quantized, loaded.config.tf32) == (quantized, tf32)
     raised = {group.name for group in resnet.groups if loaded.config.precision_of(group) is FP32}
-    assert raised == rows or not rows and raised <= {group.name for group in resnet.groups if not group.quantizable}
+    assert raised == rows or not rows and raised <= {group.name for group in resnet.groups if not group.is_quantizable}
     tool = "Polygraphy" if "polygraphy" in command or "layer-precisions" in command else "trtexec"
     assert loaded.warnings[0].startswith(f"{name}: read as a command of {tool}: ")
     made_up = ("random inputs", "makes up", "of its data loader", "Q/DQ nodes", "only with", "is not known")
@@ -118,18 +118,18 @@ def test_a_command_has_the_defaults_of_its_tool(resnet, tmp_path, command, quant
 def test_a_file_that_holds_no_config_names_the_way_out(resnet, tmp_path, command, title, next_step):
     (tmp_path / "file").write_text(command)
     with pytest.raises(InputError) as refused:
-        read_any(tmp_path / "file", resnet)
+        read_any_config(tmp_path / "file", resnet)
     assert title in refused.value.title and next_step in refused.value.next_step
 
 
 def test_a_script_is_known_under_any_name(resnet, tmp_path):
     groups = {group.name: group for group in resnet.groups}
-    config = PrecisionConfig.uniform(INT8, FP16).with_groups([groups["/fc/Gemm"]], FP32)
-    production.write("polygraphy", tmp_path / "pg.sh", resnet, replace(config, tf32=True),
-                     dict.fromkeys(resnet.activations, 2.0), method="minmax")
-    loaded = read_any(tmp_path / "pg.sh", resnet)
+    config = PrecisionConfig.from_precision(INT8, FP16).with_group_precision([groups["/fc/Gemm"]], FP32)
+    formats.write_export("polygraphy", tmp_path / "pg.sh", resnet, replace(config, tf32=True),
+                         dict.fromkeys(resnet.calibrated_tensors, 2.0), range_method="minmax")
+    loaded = read_any_config(tmp_path / "pg.sh", resnet)
     assert "a Polygraphy script of trt-tui" in loaded.warnings[0] and loaded.config.tf32
-    assert loaded.config.groups.keys() == {"/fc/Gemm"} and loaded.calibration.method == "minmax"
+    assert loaded.config.precision_moves.keys() == {"/fc/Gemm"} and loaded.calibration.method == "minmax"
 
 
 def test_an_edited_export_counts_as_it_was_edited(written, tmp_path):
@@ -138,8 +138,8 @@ def test_an_edited_export_counts_as_it_was_edited(written, tmp_path):
     assert "# NOT_TOLD = {" in text
     path = written.folder / "edited"
     path.write_text(text.replace("/right/MatMul:fp32", "/right/MatMul:fp16").replace("--fp16 ", ""))
-    loaded = read_any(path, written.network)
-    assert loaded.config.precision_of(written.network.group("/right/MatMul")) is FP16
+    loaded = read_any_config(path, written.network)
+    assert loaded.config.precision_of(written.network.get_group("/right/MatMul")) is FP16
 
 
 # -- ModelOpt --------------------------------------------------------------------------------------------------------
@@ -160,8 +160,8 @@ def test_an_edited_export_counts_as_it_was_edited(written, tmp_path):
 def test_what_modelopt_is_told_is_read(resnet, tmp_path, record, precisions, said):
     """As ModelOpt 0.47 made it of these arguments."""
     (tmp_path / "m.txt").write_text(json.dumps(record))
-    loaded = read_any(tmp_path / "m.txt", resnet)
-    assert {name: loaded.config.precision_of(resnet.group(name)) for name in precisions} == precisions
+    loaded = read_any_config(tmp_path / "m.txt", resnet)
+    assert {name: loaded.config.precision_of(resnet.get_group(name)) for name in precisions} == precisions
     assert said in " ".join(loaded.warnings)
 
 
@@ -172,17 +172,17 @@ def test_what_modelopt_is_told_is_read(resnet, tmp_path, record, precisions, sai
 def test_the_loss_debugger_matches_activations_and_weights(tmp_path, quantized, other):
     onnx.save(every_kind(), tmp_path / "exact.onnx")
     network = open_network(tmp_path / "exact.onnx")
-    ranges = dict.fromkeys(network.activations, 3.0)
+    ranges = dict.fromkeys(network.calibrated_tensors, 3.0)
     config = replace(every_move(network, free=False), quantized=quantized, other=other)
-    model = lower_strong(network, config, ranges).model
-    export_typed(model, network, tmp_path / "typed.onnx")
+    model = lower_from_source_model(network, config, ranges).model
+    export_typed_network(model, network, tmp_path / "typed.onnx")
     feed = {"x": np.random.default_rng(0).standard_normal((4, 16)).astype(np.float32)}
     activations, weights = matched(tmp_path / "exact.onnx", tmp_path / "typed.onnx", feed, tmp_path)
     reads = [site for group in network.groups for site in group.sites if config.precision_of(group) is quantized]
     assert activations == {site.tensor for site in reads if site.role != "weight"}
     assert weights == {site.tensor for site in reads if site.role == "weight"}
-    assert "optimized_model_filepath" in matching_note(model)
-    assert not matching_note(lower_strong(network, PrecisionConfig.uniform(FP16), {}).model)
+    assert "optimized_model_filepath" in qdq_loss_debug_note(model)
+    assert not qdq_loss_debug_note(lower_from_source_model(network, PrecisionConfig.from_precision(FP16), {}).model)
 
 
 # -- as a user does it -----------------------------------------------------------------------------------------------
@@ -191,8 +191,8 @@ def test_the_loss_debugger_matches_activations_and_weights(tmp_path, quantized, 
 def test_ranges_that_only_raised_layers_read_are_measured(run, mlp, tmp_path):
     """The INT8 run reads them, and the file of another tool does not hold them."""
     network = open_network(mlp.model)
-    config = PrecisionConfig.uniform(INT8, FP16).with_groups([network.groups[0]], FP32)
-    production.write("trtexec", tmp_path / "build", network, config, dict.fromkeys(network.activations, 3.0))
+    config = PrecisionConfig.from_precision(INT8, FP16).with_group_precision([network.groups[0]], FP32)
+    formats.write_export("trtexec", tmp_path / "build", network, config, dict.fromkeys(network.calibrated_tensors, 3.0))
     code, out, err = run("compare", mlp.model, "--data", mlp.data, "--config", tmp_path / "build", "--layers", "none",
                          "--no-preview")
     assert code in (0, 1) and "\nINT8 " in out and "\nconfig " in out, err
@@ -203,17 +203,17 @@ def test_ranges_that_only_raised_layers_read_are_measured(run, mlp, tmp_path):
 def test_a_config_of_a_reference_asks_for_it_again(run, mlp, tmp_path):
     quantized, config = tmp_path / "q.onnx", tmp_path / "c.json"
     exact = open_network(mlp.model)
-    ranges = dict.fromkeys(exact.activations, 3.0)
-    production.write("onnx", quantized, exact, PrecisionConfig.uniform(INT8, FP16), ranges)
+    ranges = dict.fromkeys(exact.calibrated_tensors, 3.0)
+    formats.write_export("onnx", quantized, exact, PrecisionConfig.from_precision(INT8, FP16), ranges)
     code, _, err = run("search", quantized, "--reference", mlp.model, "--data", mlp.data, "--tolerance", "sqnr>=45",
                        "--no-hold-out", "--no-preview", "-o", config)
     assert code in (0, 1) and config.exists(), err
     assert json.loads(config.read_text())["model"]["weights_of"] == "mlp.onnx"
     found = open_network(quantized)
     with pytest.raises(InputError, match="FP32 weights of mlp.onnx") as refused:
-        read_any(config, found)
+        read_any_config(config, found)
     assert "Add --reference mlp.onnx" in refused.value.next_step
-    assert "here layers have those of q.onnx" in " ".join(read_any(config, found, force=True).warnings)
+    assert "here layers have those of q.onnx" in " ".join(read_any_config(config, found, force=True).warnings)
     code, _, err = run("export", quantized, "--config", config, "--reference", mlp.model, "--format", "trtexec", "-o",
                        tmp_path / "t.sh")
     assert code == 0, err

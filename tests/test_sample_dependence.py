@@ -11,10 +11,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 from trt_tui import demo
 from trt_tui.core.data.samples import load_samples
-from trt_tui.core.measure.bootstrap import other_of_each
-from trt_tui.core.measure.judge import INTEGER, Judged
-from trt_tui.core.measure.sample_dependence import measure_dependence
-from trt_tui.core.measure.scoring import SHUFFLED, Scoring
+from trt_tui.core.measure.bootstrap import pair_each_sample_with_another
+from trt_tui.core.measure.judged_outputs import INTEGER_KIND, JudgedOutput
+from trt_tui.core.measure.metric_scoring import SHUFFLED, MetricScorer
+from trt_tui.core.measure.sample_dependence import measure_sample_dependence
 from trt_tui.core.measure.user_metric import MetricResult
 from trt_tui.core.runner import TensorInfo
 
@@ -27,15 +27,15 @@ def dependence(folder, outputs, batch, judged=None, metric=None):
     label = np.arange(count)
     np.savez(folder / "data.npz", x=np.zeros((count, 1), np.float32), label=label)
     samples = load_samples(str(folder / "data.npz"), [TensorInfo("x", np.dtype(np.float32), ("n", 1))], batch=batch)
-    judged = judged or [Judged(name, name) for name in outputs]
+    judged = judged or [JudgedOutput(name, name) for name in outputs]
 
     def reference(feed):
         part = slice(feed * batch, (feed + 1) * batch)
         return {name: array[part] if len(array) == count else array for name, array in outputs.items()}
 
-    scoring = Scoring(metric, samples, list(outputs), reference) if metric else None
-    classifier = judged[0] if judged[0].kind != INTEGER and next(iter(outputs.values())).ndim == 2 else None
-    return measure_dependence(samples, range(len(samples)), judged, reference, classifier, scoring)
+    scoring = MetricScorer(metric, samples, list(outputs), reference) if metric else None
+    classifier = judged[0] if judged[0].kind != INTEGER_KIND and next(iter(outputs.values())).ndim == 2 else None
+    return measure_sample_dependence(samples, range(len(samples)), judged, reference, classifier, scoring)
 
 
 @pytest.mark.parametrize("batch", [1, 4, 12, 5])
@@ -43,17 +43,18 @@ def dependence(folder, outputs, batch, judged=None, metric=None):
 def test_the_variation_is_that_of_the_formula_at_any_level(tmp_path, batch, level):
     constant, varying = RNG.normal(size=(1, 3, 7)), RNG.normal(size=(12, 3, 7))
     array = constant + 10 ** (level / 20) * varying
-    found = dependence(tmp_path, {"y": array}, batch).variations["y"]
+    found = dependence(tmp_path, {"y": array}, batch).variations_db["y"]
     deviations = array - array.mean(0)
     expected = 10 * math.log10((deviations**2).sum() / (array**2).sum() * 12 / 11)
     assert found == pytest.approx(expected, abs=0.01 if level > -200 else 1)
 
 
 def test_equal_samples_do_not_vary_and_a_single_one_tells_nothing(tmp_path):
-    assert dependence(tmp_path, {"y": np.ones((8, 5), np.float32)}, 2).variations == {"y": -math.inf}
-    assert dependence(tmp_path, {"y": np.zeros((8, 5), np.float32)}, 2).variations == {"y": -math.inf}
+    assert dependence(tmp_path, {"y": np.ones((8, 5), np.float32)}, 2).variations_db == {"y": -math.inf}
+    assert dependence(tmp_path, {"y": np.zeros((8, 5), np.float32)}, 2).variations_db == {"y": -math.inf}
     alone = dependence(tmp_path, {"y": np.ones((1, 5), np.float32)}, 1)
-    assert alone.variations == {} and alone.meaningless[SHUFFLED].outputs == {} and alone.caveats(["y"]) == ()
+    assert alone.variations_db == {} and alone.meaningless_accuracies[
+        SHUFFLED].outputs == {} and alone.make_steady_output_caveats(["y"]) == ()
 
 
 def test_only_what_fp16_could_not_tell_apart_is_steady(tmp_path):
@@ -62,15 +63,15 @@ def test_only_what_fp16_could_not_tell_apart_is_steady(tmp_path):
     outputs = {"boxes": grid + 4 * RNG.normal(size=(16, 200)), "dead": grid + 1e-2 * RNG.normal(size=(16, 200)),
                "scores": RNG.normal(size=(16, 4))}
     found = dependence(tmp_path, outputs, 4)
-    assert -45 < found.variations["boxes"] < -35 and abs(found.variations["scores"]) < 2
-    caveat, = found.caveats(list(outputs))
-    assert caveat.kind == "steady output" and caveat.text.startswith("dead hardly varies") and not caveat.fails
-    assert caveat.gap_db is None and found.caveats(["boxes", "scores"]) == ()
+    assert -45 < found.variations_db["boxes"] < -35 and abs(found.variations_db["scores"]) < 2
+    caveat, = found.make_steady_output_caveats(list(outputs))
+    assert caveat.kind == "steady output" and caveat.text.startswith("dead hardly varies") and not caveat.fails_run
+    assert caveat.gap_db is None and found.make_steady_output_caveats(["boxes", "scores"]) == ()
 
 
 def test_large_outputs_are_looked_at_in_part(tmp_path):
     array = 1 + 0.1 * RNG.normal(size=(4, 700, 700)).astype(np.float32)
-    assert dependence(tmp_path, {"y": array}, 2).variations["y"] == pytest.approx(-20, abs=0.2)
+    assert dependence(tmp_path, {"y": array}, 2).variations_db["y"] == pytest.approx(-20, abs=0.2)
 
 
 @pytest.mark.parametrize("batch", [1, 3, 12])
@@ -83,18 +84,21 @@ def test_the_shuffled_run_gives_each_sample_what_another_one_has(tmp_path, batch
 
     array = np.concatenate([np.arange(12)[:, None], np.full((12, 4), 20.0)], 1)
     integers = np.arange(12)
-    judged = [Judged("y", "y"), Judged("class", "class", kind=INTEGER)]
-    shuffled = dependence(tmp_path, {"y": array, "class": integers}, batch, judged, Right()).meaningless[SHUFFLED]
+    judged = [JudgedOutput("y", "y"), JudgedOutput("class", "class", kind=INTEGER_KIND)]
+    shuffled = dependence(tmp_path, {"y": array, "class": integers}, batch, judged,
+                          Right()).meaningless_accuracies[SHUFFLED]
     assert shuffled.metric == {"right": 0.0} and shuffled.outputs["class"].errors.mismatch == 1.0
     assert 12 < shuffled.outputs["y"].errors.sqnr_db < 25 and shuffled.agreement == 1.0, "always the class 1"
-    assert (other_of_each(12) != np.arange(12)).all() and sorted(other_of_each(12)) == list(range(12))
+    assert (pair_each_sample_with_another(12) != np.arange(12)).all() and sorted(
+        pair_each_sample_with_another(12)) == list(range(12))
 
 
 def test_what_is_not_of_single_samples_is_exchanged_between_feeds_or_not_at_all(tmp_path):
     found = dependence(tmp_path, {"y": RNG.normal(size=(8, 3)), "shared": RNG.normal(size=(5, 2))}, 8)
-    assert set(found.meaningless[SHUFFLED].outputs) == {"y"} and "shared" not in found.variations
+    assert set(found.meaningless_accuracies[SHUFFLED].outputs) == {"y"} and "shared" not in found.variations_db
     found = dependence(tmp_path, {"y": RNG.normal(size=(8, 3)), "shared": RNG.normal(size=(5, 2))}, 2)
-    assert found.meaningless[SHUFFLED].outputs["shared"].errors.exact and found.variations["shared"] == -math.inf
+    assert found.meaningless_accuracies[SHUFFLED].outputs["shared"].errors.exact and found.variations_db[
+        "shared"] == -math.inf
 
 
 def network(path, scale):

@@ -9,8 +9,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from trt_tui.core.data import readers, stored
-from trt_tui.core.data.samples import RANDOM_WARNING, load_samples, split
+from trt_tui.core.data import array_files, readers
+from trt_tui.core.data.samples import RANDOM_WARNING, load_samples, split_samples
 from trt_tui.core.data.shapes import ShapeRange, parse_shapes
 from trt_tui.core.runner import TensorInfo
 from trt_tui.errors import InputError
@@ -47,21 +47,21 @@ def message(error):
 @pytest.mark.parametrize("compress", [False, True])
 @pytest.mark.parametrize("in_memory", [1 << 20, 0])
 def test_static_batch_is_cut(tmp_path, monkeypatch, compress, in_memory):
-    monkeypatch.setattr(stored, "IN_MEMORY", in_memory)
+    monkeypatch.setattr(array_files, "MAX_IN_MEMORY_BYTES", in_memory)
     labels = np.arange(6) * 10
     fortran = np.asfortranarray(rows(6))
     samples = load_samples(save(tmp_path / "a.npz", compress, x=fortran, y=labels), STATIC)
     assert (len(samples), samples.count, samples.batch) == (3, 6, 2)
     assert samples.has_labels and samples.label_names == ("y",)
-    feeds = list(samples.feeds())
+    feeds = list(samples.iterate_feeds())
     np.testing.assert_array_equal(np.concatenate([feed["x"] for feed in feeds]), rows(6))
     assert all(feed["x"].flags.c_contiguous and type(feed["x"]) is np.ndarray for feed in feeds)
-    np.testing.assert_array_equal(samples.labels(1)["y"], [20, 30])
+    np.testing.assert_array_equal(samples.read_labels(1)["y"], [20, 30])
 
 
 def test_uncompressed_npz_is_memory_mapped(tmp_path):
-    part = stored.npz_part(save(tmp_path / "a.npz", x=rows(4)), "a.npz")
-    assert isinstance(part.load()["x"], np.memmap)
+    part = array_files.open_npz(save(tmp_path / "a.npz", x=rows(4)), "a.npz")
+    assert isinstance(part.load_arrays()["x"], np.memmap)
 
 
 def test_remainder_is_an_error_for_a_static_batch_only(tmp_path):
@@ -69,8 +69,8 @@ def test_remainder_is_an_error_for_a_static_batch_only(tmp_path):
     with pytest.raises(InputError, match="'x' has 5 samples"):
         load_samples(path, STATIC)
     samples = load_samples(path, DYNAMIC, batch=2)
-    assert [feed["x"].shape[0] for feed in samples.feeds()] == [2, 2, 1]
-    assert [samples.rows(i) for i in range(3)] == [2, 2, 1]
+    assert [feed["x"].shape[0] for feed in samples.iterate_feeds()] == [2, 2, 1]
+    assert [samples.count_samples_of_feed(i) for i in range(3)] == [2, 2, 1]
 
 
 def test_default_batch_leaves_four_feeds(tmp_path):
@@ -94,20 +94,20 @@ def test_other_arrays_are_cut_repeated_or_broadcast(tmp_path):
     path = save(tmp_path / "a.npz", x=rows(4), anchors=rows(4, 2), pair=rows(2), scale=np.float32(7),
                 names=np.arange(9))
     samples = load_samples(path, inputs)
-    second = samples.feed(1)
+    second = samples.read_feed(1)
     assert len(samples) == 2
     np.testing.assert_array_equal(second["x"], rows(4)[2:])
     np.testing.assert_array_equal(second["anchors"], rows(4, 2))
     np.testing.assert_array_equal(second["pair"], rows(2)[1:])
     assert second["scale"] == 7
-    assert samples.labels(1)["names"].shape == (9,)
+    assert samples.read_labels(1)["names"].shape == (9,)
     assert any("'names' has 9 rows for 4 samples" in text for text in samples.warnings)
 
 
 def test_one_row_of_a_shared_dynamic_dimension_is_broadcast(tmp_path):
     inputs = [*DYNAMIC, TensorInfo("mask", F32, ("N", 1)), TensorInfo("free", F32, ("M", 1))]
     path = save(tmp_path / "a.npz", x=rows(5), mask=rows(1, 1), free=rows(3, 1))
-    feeds = load_samples(path, inputs, batch=4).feeds()
+    feeds = load_samples(path, inputs, batch=4).iterate_feeds()
     shapes = [{name: array.shape[0] for name, array in feed.items()} for feed in feeds]
     assert shapes == [{"x": 4, "mask": 4, "free": 3}, {"x": 1, "mask": 1, "free": 3}]
     with pytest.raises(InputError, match="disagree about the number of samples"):
@@ -130,7 +130,7 @@ def test_folder_reads_files_in_order(tmp_path):
     save(folder / "1.npz", compress=True, x=rows(2), y=np.arange(2))
     samples = load_samples(folder, STATIC)
     assert (len(samples), samples.count, samples.source) == (3, 6, "data")
-    assert [feed["x"][0, 0] for feed in samples.feeds()] == [0, 100, 106]
+    assert [feed["x"][0, 0] for feed in samples.iterate_feeds()] == [0, 100, 106]
     save(folder / "3.npz", x=rows(2))
     with pytest.raises(InputError, match="different labels"):
         load_samples(folder, STATIC)
@@ -143,21 +143,21 @@ def test_polygraphy_json(tmp_path, single):
     path.write_text(json.dumps(feeds[0] if single else feeds, indent=4))
     samples = load_samples(path, STATIC)
     assert len(samples) == len(feeds)
-    np.testing.assert_array_equal(samples.feed(len(feeds) - 1)["x"], rows(2) + len(feeds) - 1)
-    assert samples.labels(0)["y"].tolist() == [0, 0]
+    np.testing.assert_array_equal(samples.read_feed(len(feeds) - 1)["x"], rows(2) + len(feeds) - 1)
+    assert samples.read_labels(0)["y"].tolist() == [0, 0]
 
 
 def test_polygraphy_json_longer_than_a_block(tmp_path):
     inputs = [TensorInfo("x", F32, (1, 100_000))]
     arrays = [np.full((1, 100_000), i, np.float32) for i in range(6)]
     (tmp_path / "big.json").write_text(json.dumps([{"x": encode(array)} for array in arrays]))
-    assert [feed["x"][0, -1] for feed in load_samples(tmp_path / "big.json", inputs).feeds()] == list(range(6))
+    assert [feed["x"][0, -1] for feed in load_samples(tmp_path / "big.json", inputs).iterate_feeds()] == list(range(6))
 
 
 def test_json_as_polygraphy_writes_it(tmp_path):
     polygraphy = pytest.importorskip("polygraphy.json")
     polygraphy.save_json([{"x": rows(2)}, {"x": rows(2) * 2}], str(tmp_path / "p.json"))
-    np.testing.assert_array_equal(load_samples(tmp_path / "p.json", STATIC).feed(1)["x"], rows(2) * 2)
+    np.testing.assert_array_equal(load_samples(tmp_path / "p.json", STATIC).read_feed(1)["x"], rows(2) * 2)
 
 
 @pytest.mark.parametrize(("text", "expected"), [
@@ -209,7 +209,7 @@ def test_script(tmp_path):
         """)
     samples = load_samples(path, STATIC, limit=10)
     assert (len(samples), samples.count) == (5, 10)
-    assert samples.feed(4)["x"].dtype == np.float32 and samples.feed(4)["x"][0, 0] == 4
+    assert samples.read_feed(4)["x"].dtype == np.float32 and samples.read_feed(4)["x"][0, 0] == 4
     assert len(load_samples(f"{path}:other", STATIC)) == 1
 
 
@@ -272,8 +272,8 @@ def test_arrays_that_do_not_fit(tmp_path, array, expected):
 def test_casts(tmp_path, given, wanted, values):
     path = save(tmp_path / "a.npz", x=np.array(values, given))
     samples = load_samples(path, [TensorInfo("x", np.dtype(wanted), (2,))])
-    assert samples.feed(0)["x"].dtype == wanted
-    np.testing.assert_array_equal(samples.feed(0)["x"], values)
+    assert samples.read_feed(0)["x"].dtype == wanted
+    np.testing.assert_array_equal(samples.read_feed(0)["x"], values)
 
 
 def test_values_that_a_type_cannot_hold(tmp_path):
@@ -288,9 +288,9 @@ def test_non_finite_values_name_array_and_sample(tmp_path, bad):
     array = rows(6)
     array[5, 1] = bad
     samples = load_samples(save(tmp_path / "a.npz", x=array), STATIC)
-    samples.feed(1)
+    samples.read_feed(1)
     with pytest.raises(InputError, match=f"a.npz: input 'x' holds {bad} at sample 5"):
-        samples.feed(2)
+        samples.read_feed(2)
 
 
 def test_missing_input_lists_what_there_is(tmp_path):
@@ -327,16 +327,16 @@ def test_random_inputs_are_seeded_and_warned_of():
         TensorInfo("image", F32, ("B", 3)),
     ]
     samples = load_samples(None, inputs, shapes={"input_ids": (4, 16)}, seed=5)
-    assert samples.random and samples.warnings == (RANDOM_WARNING,)
+    assert samples.is_random and samples.warnings == (RANDOM_WARNING,)
     assert (samples.batch, samples.count) == (4, 32)
-    feed = samples.feed(3)
+    feed = samples.read_feed(3)
     assert feed["attention_mask"].shape == (4, 16) and feed["attention_mask"].all()
     assert feed["input_ids"].max() > 7 and feed["token_type_ids"].max() == 1
     assert feed["position_ids"].tolist() == [list(range(16))]
     assert abs(feed["image"].mean()) < 1 and feed["image"].std() > 0.5
     again = load_samples(None, inputs, shapes={"input_ids": (4, 16)}, seed=5)
-    assert again.sha256() == samples.sha256()
-    assert load_samples(None, inputs, shapes={"input_ids": (4, 16)}, seed=6).sha256() != samples.sha256()
+    assert again.hash_inputs() == samples.hash_inputs()
+    assert load_samples(None, inputs, shapes={"input_ids": (4, 16)}, seed=6).hash_inputs() != samples.hash_inputs()
     assert load_samples(None, DYNAMIC, limit=5, batch=2).count == 5
     assert len(load_samples(None, [TensorInfo("x", F32, (32, 2))])) == 4
 
@@ -350,25 +350,25 @@ def test_random_inputs_need_all_sizes():
 def test_sha256_is_that_of_the_rows(tmp_path):
     path = save(tmp_path / "a.npz", x=rows(12))
     one, other = load_samples(path, DYNAMIC, batch=4), load_samples(path, DYNAMIC, batch=5)
-    assert one.sha256() == other.sha256() == load_samples(path, STATIC).sha256()
-    assert one.take([0]).sha256() != one.sha256()
-    assert load_samples(save(tmp_path / "b.npz", x=rows(12) + 1), DYNAMIC).sha256() != one.sha256()
+    assert one.hash_inputs() == other.hash_inputs() == load_samples(path, STATIC).hash_inputs()
+    assert one.select_feeds([0]).hash_inputs() != one.hash_inputs()
+    assert load_samples(save(tmp_path / "b.npz", x=rows(12) + 1), DYNAMIC).hash_inputs() != one.hash_inputs()
 
 
 def test_split(tmp_path):
     samples = load_samples(save(tmp_path / "a.npz", x=rows(20)), STATIC)
-    sets = split(samples)
-    assert [len(sets.calibration), len(sets.judged)] == [3, 7] and sets.warnings == ()
-    assert [feed["x"][0, 0] for feed in sets.calibration.feeds()] == [0, 24, 48]
-    assert sets.judged.feed(3)["x"][0, 0] == 30
+    sets = split_samples(samples)
+    assert [len(sets.calibration_samples), len(sets.judged_samples)] == [3, 7] and sets.warnings == ()
+    assert [feed["x"][0, 0] for feed in sets.calibration_samples.iterate_feeds()] == [0, 24, 48]
+    assert sets.judged_samples.read_feed(3)["x"][0, 0] == 30
 
-    single = split(samples.take([2]))
-    assert single.calibration is single.judged and "One feed both" in single.warnings[0]
+    single = split_samples(samples.select_feeds([2]))
+    assert single.calibration_samples is single.judged_samples and "One feed both" in single.warnings[0]
 
-    same = split(samples, load_samples(tmp_path / "a.npz", DYNAMIC))
+    same = split_samples(samples, load_samples(tmp_path / "a.npz", DYNAMIC))
     assert any("same samples" in text for text in same.warnings)
-    other = split(samples, load_samples(save(tmp_path / "b.npz", x=rows(20) + 1), STATIC))
-    assert other.warnings == () and other.judged is samples
+    other = split_samples(samples, load_samples(save(tmp_path / "b.npz", x=rows(20) + 1), STATIC))
+    assert other.warnings == () and other.judged_samples is samples
 
 
 def test_parse_shapes():
@@ -390,7 +390,7 @@ def test_bad_shapes(text, expected):
 
 @pytest.mark.parametrize("kind", ["compressed", "stored", "script", "json"])
 def test_memory_does_not_grow_with_the_samples(tmp_path, monkeypatch, kind):
-    monkeypatch.setattr(stored, "IN_MEMORY", 1 << 20)
+    monkeypatch.setattr(array_files, "MAX_IN_MEMORY_BYTES", 1 << 20)
     inputs = [TensorInfo("x", F32, (1, 100_000))]
     data = np.random.default_rng(0).standard_normal((40, 100_000)).astype(np.float32)  # 16 MB
     path = save(tmp_path / "a.npz", kind == "compressed", x=data)
@@ -404,7 +404,7 @@ def test_memory_does_not_grow_with_the_samples(tmp_path, monkeypatch, kind):
     tracemalloc.start()
     try:
         samples = load_samples(path, inputs)
-        assert samples.count == 40 and len(samples.sha256()) == 64
+        assert samples.count == 40 and len(samples.hash_inputs()) == 64
         assert tracemalloc.get_traced_memory()[1] < 10e6
     finally:
         tracemalloc.stop()
@@ -414,8 +414,8 @@ def test_bfloat16_inputs(tmp_path):
     bfloat16 = np.dtype(ml_dtypes.bfloat16)
     path = save(tmp_path / "a.npz", x=np.array([1.5, -2], np.float32))
     samples = load_samples(path, [TensorInfo("x", bfloat16, (2,))])
-    assert samples.feed(0)["x"].dtype == bfloat16 and samples.feed(0)["x"].tolist() == [1.5, -2]
-    assert load_samples(None, [TensorInfo("x", bfloat16, (2,))]).feed(0)["x"].dtype == bfloat16
+    assert samples.read_feed(0)["x"].dtype == bfloat16 and samples.read_feed(0)["x"].tolist() == [1.5, -2]
+    assert load_samples(None, [TensorInfo("x", bfloat16, (2,))]).read_feed(0)["x"].dtype == bfloat16
 
 
 def test_shapes_of_other_inputs_follow_from_dimensions_of_the_same_name():

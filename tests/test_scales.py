@@ -5,10 +5,10 @@ from hypothesis import strategies as st
 
 from tests.networks import Builder, floats
 from tests.refusals import refused
-from trt_tui.core.calibration.ranges import Ranges, overridden, stamp
-from trt_tui.core.lowering import rules, scales
+from trt_tui.core.calibration.range_table import RangeTable, override_ranges, ranges_comparison_key
+from trt_tui.core.lowering import rulebook, scales
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.range_choice import RangeChoice
+from trt_tui.core.moves.range_move import RangeMove
 from trt_tui.core.precision import Precision
 
 AMAX = st.floats(0, float(np.float32(3e38)), width=32)
@@ -16,14 +16,14 @@ AMAX = st.floats(0, float(np.float32(3e38)), width=32)
 
 @given(AMAX)
 def test_a_scale_maps_its_range_to_127_codes(amax):
-    scale = scales.from_amax(amax)
+    scale = scales.scale_from_amax(amax)
     assert scale.dtype == np.float32 and scale > 0 and np.isfinite(scale)
     codes = np.rint(np.float64(amax) / scale) if amax else 0
     assert abs(codes) <= 127 and (codes == 127 or amax < 127 * np.finfo(np.float32).tiny)
 
 
 def test_a_range_of_zero_has_scale_one():
-    np.testing.assert_array_equal(scales.from_amax(np.array([0, 127.0])), np.float32([1, 1]))
+    np.testing.assert_array_equal(scales.scale_from_amax(np.array([0, 127.0])), np.float32([1, 1]))
 
 
 @pytest.mark.parametrize(("scale", "other", "held"), [
@@ -33,21 +33,21 @@ def test_a_range_of_zero_has_scale_one():
     (65600.0, Precision.FP16, Precision.FP32)])
 def test_fp16_holds_a_scale_only_where_it_can(scale, other, held):
     array = np.array([scale], np.float32)
-    assert scales.held_type([array], other) is held
+    assert scales.choose_scale_type([array], other) is held
 
 
 def test_one_small_channel_keeps_all_operands_of_a_layer_in_fp32():
     fits, small = np.array(0.1, np.float32), np.array([0.1, 1e-7], np.float32)
-    assert scales.held_type([fits], Precision.FP16) is Precision.FP16
-    assert scales.held_type([fits, small], Precision.FP16) is scales.held_type([small, fits], Precision.FP16) \
-        is Precision.FP32
+    assert scales.choose_scale_type([fits], Precision.FP16) is Precision.FP16
+    assert (scales.choose_scale_type([fits, small], Precision.FP16) is scales.choose_scale_type(
+        [small, fits], Precision.FP16) is Precision.FP32)
 
 
 def test_weight_scales_are_per_channel(named_network):
     network = named_network("mlp")
-    site = network.group("/fc1/Gemm").weights()[0]
-    weight = network.constant(site.tensor)
-    scale = scales.weight_scale(network, site)
+    site = network.get_group("/fc1/Gemm").weight_qdq_sites()[0]
+    weight = network.constant_value(site.tensor)
+    scale = scales.compute_weight_scale(network, site)
     np.testing.assert_allclose(scale, np.abs(weight).max(1) / 127, rtol=1e-6)
 
 
@@ -64,45 +64,47 @@ def joining(opened):
 
 
 def test_ranges_of_a_concat_are_joined_by_the_largest(joining):
-    assert set(joining.activations) == {"x", "one", "both", "/c/Conv_output_0"}
+    assert set(joining.calibrated_tensors) == {"x", "one", "both", "/c/Conv_output_0"}
     ranges = {"x": 1.0, "one": 2.0, "both": 3.0, "/c/Conv_output_0": 9.0}
-    assert scales.activation_ranges(joining, ranges, PrecisionConfig()) == {**ranges, "one": 3.0}
+    assert scales.compute_activation_ranges(joining, ranges, PrecisionConfig()) == {**ranges, "one": 3.0}
     # the range of a tensor that no layer reads in INT8 counts too, once it is known
-    with_two = scales.activation_ranges(joining, {**ranges, "two": 5.0}, PrecisionConfig())
+    with_two = scales.compute_activation_ranges(joining, {**ranges, "two": 5.0}, PrecisionConfig())
     assert with_two == {**ranges, "one": 5.0, "both": 5.0}
 
 
 def test_a_range_of_the_config_holds_for_all_that_share_it(joining):
-    config = PrecisionConfig().with_moves({"one": RangeChoice(0.5)})
-    joined = scales.activation_ranges(joining, dict.fromkeys(joining.activations, 2.0), config)
+    config = PrecisionConfig().with_moves({"one": RangeMove(0.5)})
+    joined = scales.compute_activation_ranges(joining, dict.fromkeys(joining.calibrated_tensors, 2.0), config)
     assert joined == {"x": 2.0, "one": 0.5, "both": 0.5, "/c/Conv_output_0": 2.0}
 
 
 def test_codes_take_the_ranges_that_were_chosen_for_them(named_network):
     network = named_network("mlp")
     first, second = "/fc1/Gemm", "/fc2/MatMul"
-    ranges = Ranges(dict.fromkeys(network.activations, 1.0), {"fp8": dict.fromkeys(network.activations, 3.0)})
-    config = PrecisionConfig().with_groups([network.group(second)], Precision.FP8)
+    ranges = RangeTable(dict.fromkeys(network.calibrated_tensors, 1.0),
+                        {"fp8": dict.fromkeys(network.calibrated_tensors, 3.0)})
+    config = PrecisionConfig().with_group_precision([network.get_group(second)], Precision.FP8)
 
     def steps(given):
-        ruled = rules.rule(network, config, given)
+        ruled = rulebook.plan_lowering(network, config, given)
         return [float(scale.values) for name in (first, second) for site, scale in ruled[name].scales.items()
                 if site.role == "input"]
 
     np.testing.assert_allclose(steps(ranges), [1 / 127, 3 / 448], rtol=1e-3)
     np.testing.assert_allclose(steps(dict(ranges)), [1 / 127, 1 / 448], rtol=1e-3)
-    known = overridden(ranges, {network.group(second).activations()[0].tensor: 2.0})
+    known = override_ranges(ranges, {network.get_group(second).activation_qdq_sites()[0].tensor: 2.0})
     np.testing.assert_allclose(steps(known), [1 / 127, 2 / 448], rtol=1e-3)
-    assert stamp(ranges) != stamp(dict(ranges)) and stamp(ranges) != stamp(known)
+    assert ranges_comparison_key(ranges) != ranges_comparison_key(
+        dict(ranges)) and ranges_comparison_key(ranges) != ranges_comparison_key(known)
 
 
 def test_tensors_without_a_range_are_left_out_and_then_asked_for(joining):
-    known = dict.fromkeys(joining.activations, 1.0)
+    known = dict.fromkeys(joining.calibrated_tensors, 1.0)
     gone = "x"
     del known[gone]
     known["no tensor of this network"] = 3.0
-    amax = scales.activation_ranges(joining, known, PrecisionConfig())
-    assert set(amax) == set(joining.activations) - {gone}
+    amax = scales.compute_activation_ranges(joining, known, PrecisionConfig())
+    assert set(amax) == set(joining.calibrated_tensors) - {gone}
     with refused("no range", title=gone):
-        scales.require(amax, gone)
-    assert scales.require({gone: 12.7}, gone) == np.float32(12.7) / np.float32(127)
+        scales.compute_activation_scale(amax, gone)
+    assert scales.compute_activation_scale({gone: 12.7}, gone) == np.float32(12.7) / np.float32(127)

@@ -8,8 +8,8 @@ import textwrap
 import pytest
 
 from tests.driven import save_mlp
-from trt_tui.jobs.client import log_path
-from trt_tui.jobs.death import why_it_ended
+from trt_tui.jobs.child_exit import diagnose_exit
+from trt_tui.jobs.client import child_log_path
 
 pytestmark = pytest.mark.spawned
 
@@ -68,7 +68,7 @@ def test_a_script_runs_in_the_child_alone_and_its_words_go_to_the_log(scripted, 
     assert code == 0, err
     assert ran and all(pid != os.getpid() and parent == os.getpid() for pid, parent in ran), (os.getpid(), ran)
     assert "printed" not in out + err
-    log = log_path().read_text()
+    log = child_log_path().read_text()
     assert "printed\n" in log and "printed by a library\n" in log
 
 
@@ -97,7 +97,7 @@ Current thread 0x00007f0c46494b80 (most recent call first):
   File "/venv/site-packages/trt_tui/core/userscript.py", line 71 in __init__
   File "/venv/site-packages/trt_tui/core/metric.py", line 80 in load_metric
 """
-    death = why_it_ended(-signal.SIGSEGV, trace, None, None)
-    assert "metric.py crashed" in death.why and "line 2, in <module>" in death.why
+    death = diagnose_exit(-signal.SIGSEGV, trace, None, None)
+    assert "metric.py crashed" in death.reason and "line 2, in <module>" in death.reason
     assert death.next_step == "Correct /home/user/metric.py."
-    assert "library" in why_it_ended(-signal.SIGSEGV, trace.replace("userscript", "analysis"), None, None).why
+    assert "library" in diagnose_exit(-signal.SIGSEGV, trace.replace("userscript", "analysis"), None, None).reason

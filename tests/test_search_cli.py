@@ -17,20 +17,27 @@ from tests.driven import LIMIT_S, save_resnet
 from tests.measuring import verdict
 from tests.schemas import mismatches
 from trt_tui import demo
-from trt_tui.cli.search_report import Point, front, front_rows, plot, search_report, search_table
-from trt_tui.core.measure.comparison import EngineResult
+from trt_tui.cli.search_report import (
+    BuiltConfigPoint,
+    list_pareto_points,
+    pareto_plot_lines,
+    pareto_rows,
+    search_report,
+    search_table,
+)
+from trt_tui.core.measure.results import EngineResult
 from trt_tui.core.measure.target import parse_target
-from trt_tui.core.moves.file import read_config
-from trt_tui.core.moves.keeping import RULES, rules_in
+from trt_tui.core.moves.config_file import read_config
+from trt_tui.core.moves.keep_rules import KEEP_RULES, count_groups_by_keep_rule
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.core.search import SEARCH_METHODS
+from trt_tui.formatting import number_text
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.summaries import BackendSummary, DataSummary
 from trt_tui.options import Options
-from trt_tui.session.state import State
-from trt_tui.words import number
+from trt_tui.session.state import SessionState
 
 pytestmark = pytest.mark.shares_cache
 
@@ -53,7 +60,7 @@ def test_the_fix_is_found_written_and_told(run, files, out, tmp_path):
     assert code == 0, told
     network = open_network(files[0])
     loaded = read_config(out, network)
-    raised = loaded.config.raised(network)
+    raised = loaded.config.find_raised_groups(network)
     assert 1 <= len(raised) <= 4 and loaded.tolerance == "sqnr>=40"
     lines = shown.splitlines()
     found = f"sqnr>=40: {len(raised)} of 8 groups in FP32 and bias correction meet the tolerance: ~4"
@@ -90,7 +97,7 @@ def test_stdout_takes_the_config(run, files):
 def test_int8_that_meets_it_has_nothing_to_do(run, files, out):
     code, shown, _ = run("search", *files, "--tolerance", "sqnr>=10", "-o", out)
     assert code == 0 and "INT8 meets it already: nothing to do" in shown
-    assert not read_config(out, open_network(files[0])).config.groups
+    assert not read_config(out, open_network(files[0])).config.precision_moves
 
 
 def test_what_fp32_misses_is_said_with_the_figure(run, files, out, tmp_path):
@@ -106,7 +113,7 @@ def test_a_budget_gives_the_best_reachable_and_says_that_it_is_short(run, files,
     code, shown, told = run("search", *files, "--tolerance", "sqnr>=40", "--max-fp32", "1", "--no-free", "-o", out)
     assert code == 1 and "short of the tolerance with 1 of 8 groups" in shown and "Tolerance not met" in told
     network = open_network(files[0])
-    assert len(read_config(out, network).config.raised(network)) == 1
+    assert len(read_config(out, network).config.find_raised_groups(network)) == 1
     assert json.loads(out.read_text())["evidence"]["search"]["met"] is False
 
 
@@ -117,8 +124,8 @@ def test_scoped_prints_its_table(run, files, out):
     assert len(lowered) == json.loads(out.read_text())["evidence"]["search"]["candidates"]
     stuck = [row for row in lowered if row["sticks"]]
     assert stuck and all("misses" in row["choose this layer because"] for row in stuck)
-    assert set(read_config(out, open_network(files[0])).config.groups) == {
-        open_network(files[0]).group_of(row["layer"]).name for row in stuck}
+    assert set(read_config(out, open_network(files[0])).config.precision_moves) == {
+        open_network(files[0]).find_group(row["layer"]).name for row in stuck}
 
 
 def test_options_reach_the_search(run, files, out):
@@ -127,8 +134,8 @@ def test_options_reach_the_search(run, files, out):
                          "-o", out)
     loaded = read_config(out, open_network(files[0]))
     assert code == 0, shown
-    assert {choice.precision for choice in loaded.config.groups.values()} <= {Precision.FP16}
-    assert set(rules_in(loaded.config)) == {"/conv1/Conv", "ends"} and not loaded.config.ranges
+    assert {choice.precision for choice in loaded.config.precision_moves.values()} <= {Precision.FP16}
+    assert set(count_groups_by_keep_rule(loaded.config)) == {"/conv1/Conv", "ends"} and not loaded.config.range_moves
     assert loaded.tolerance == "sqnr>=30; cosine>=0.9999"
     assert "sqnr>=30 and cosine>=0.9999" in shown
 
@@ -136,7 +143,7 @@ def test_options_reach_the_search(run, files, out):
 def test_fp16_can_be_begun_with(run, files, out):
     code, shown, _ = run("search", *files, "--precision", "fp16", "--tolerance", "sqnr>=66", "-o", out)
     loaded = read_config(out, open_network(files[0]))
-    assert code == 0 and loaded.config.quantized is Precision.FP16 and loaded.config.groups, shown
+    assert code == 0 and loaded.config.quantized is Precision.FP16 and loaded.config.precision_moves, shown
 
 
 def test_a_config_is_begun_with_and_kept(run, files, out, tmp_path):
@@ -145,7 +152,7 @@ def test_a_config_is_begun_with_and_kept(run, files, out, tmp_path):
     first = read_config(out, network).config
     more = tmp_path / "more.json"
     assert run("search", *files, "--config", out, "--tolerance", "sqnr>=42", "-o", more)[0] == 0
-    assert set(first.raised(network)) < set(read_config(more, network).config.raised(network))
+    assert set(first.find_raised_groups(network)) < set(read_config(more, network).config.find_raised_groups(network))
 
 
 @pytest.mark.parametrize(("options", "title"), [
@@ -177,7 +184,7 @@ def test_bad_input(run, files, out, options, title):
 def test_help_names_what_there_is(run):
     code, shown, _ = run("search", "--help")
     text = "".join(shown.split())  # lines are broken at hyphens
-    assert code == 0 and all(name in text for name in (*SEARCH_METHODS, *RULES))
+    assert code == 0 and all(name in text for name in (*SEARCH_METHODS, *KEEP_RULES))
 
 
 def test_a_check_command_passes_or_fails(run, files, out):
@@ -223,27 +230,28 @@ def test_the_bundled_network_is_mended_by_at_most_three_layers(run, out):
                             "--tolerance", "metric>=base-0.01", "--no-ranges", "-o", out)
     assert code == 0, told
     network = open_network(demo.network_path())
-    assert 1 <= len(read_config(out, network).config.raised(network)) <= 3
+    assert 1 <= len(read_config(out, network).config.find_raised_groups(network)) <= 3
     assert "metric>=base-0.01: " in shown and "FP32  start  found" in shown
     record = json.loads(out.read_text())["evidence"]["simulated"]
     assert len(record["metric_parts"]) > 2 and all(name in shown for name in record["metric_parts"])
 
 
 def test_the_front_keeps_what_nothing_beats(files):
-    session = State(Options(files[0]))
+    session = SessionState(Options(files[0]))
     data, backend = DataSummary("x.npz", 8, 8, 8, False), BackendSummary("ONNX Runtime", "1", "CPU", False)
-    session.opened = ev.Opened(1, open_network(files[0]).outline(), (), data, backend)
+    session.opened_network = ev.NetworkOpened(1, open_network(files[0]).build_outline(), (), data, backend)
     session.target = parse_target("sqnr>=20")
     for count, (built, ms) in enumerate(((12, 1.0), (19, 1.2), (18, 1.4), (25, 1.6))):
-        config = session.config.with_groups(session.outline.groups[:count], Precision.FP32)
-        session.names.give(config)
-        session.results.at(config).verdict = verdict(built + 0.2)
-        session.results.built(config, EngineResult(verdict(built), "TensorRT 11.4", (ms, ms, ms), 2_000_000))
-    points = front(session)
-    assert [point.name for point in points if point.best] == ["c0", "c1", "c3"]
-    rows = front_rows(points)
+        config = session.config.with_group_precision(session.outline.groups[:count], Precision.FP32)
+        session.config_names.get_config_name(config)
+        session.results.get_or_create_results(config).accuracy = verdict(built + 0.2)
+        session.results.store_engine_result(config,
+                                            EngineResult(verdict(built), "TensorRT 11.4", (ms, ms, ms), 2_000_000))
+    points = list_pareto_points(session)
+    assert [point.name for point in points if point.is_pareto] == ["c0", "c1", "c3"]
+    rows = pareto_rows(points)
     assert rows[2][:5] == ["B c1", "1", "~19.2 dB", "19.0 dB", "1.20"] and rows[3][-1] == ""
-    drawn = plot(points)
+    drawn = pareto_plot_lines(points)
     places = {letter: next((row, line.index(letter)) for row, line in enumerate(drawn[1:-2]) if letter in line)
               for letter in "ABCD"}
     assert places["D"][0] < places["B"][0] < places["A"][0] and places["A"][1] < places["B"][1] < places["D"][1]
@@ -256,20 +264,20 @@ def test_engines_are_in_the_table_and_the_report(tmp_path, measured_before):
                                 builder=replace(local.H200, worse=0.0083))
     session.start()
     session.rest()
-    session.search(rq.FindConfig(session.config, ("sqnr>=40",)))
-    result = session.rest().results[session.config].engine
-    assert session.config == session.finding.config
+    session.start_search(rq.FindMixedPrecisionConfig(session.config, ("sqnr>=40",)))
+    result = session.rest().results[session.config].engine_result
+    assert session.config == session.search_status.best_config
     for text in (search_table(session), search_report(session)):
         assert "its engine (TensorRT 11.4.0.21, H200) meets it too" in text and "went on with a margin of" in text
-        assert "└───" in text and f"{number(result.latency_ms[0])} ms" in text and "engine" in text
-    record = json.loads(session.precision_json())["evidence"]
+        assert "└───" in text and f"{number_text(result.latency_ms[0])} ms" in text and "engine" in text
+    record = json.loads(session.precision_json_text())["evidence"]
     assert record["engine"]["latency_ms"]["median"] == result.latency_ms[0]
     assert record["search"]["confirmed_by_engine"] is True
 
 
 def test_a_plot_of_equal_points_is_drawn():
-    point = Point("c0", 0, "~1", "1", 1.0, 2.0, None)
-    assert any("B" in line for line in plot([point, point]))
+    point = BuiltConfigPoint("c0", 0, "~1", "1", 1.0, 2.0, None)
+    assert any("B" in line for line in pareto_plot_lines([point, point]))
 
 
 @pytest.mark.parametrize(("place", "what"), [
@@ -297,4 +305,4 @@ def test_a_layer_to_keep_is_named_by_node_or_as_it_is_shown(run, tmp_path):
         code, _, told = run("search", demo.network_path(), "--data", demo.samples_path(), "--samples", "8", option,
                             name, "--tolerance", "sqnr>=12", "--no-ranges", "-o", out)
         assert code == 0, told
-        assert "/enc1/widen/conv/Conv" in read_config(out, open_network(demo.network_path())).config.held
+        assert "/enc1/widen/conv/Conv" in read_config(out, open_network(demo.network_path())).config.groups_kept_by_rule

@@ -1,4 +1,4 @@
-"""trt_tui.jobs.searching and the worker's search: order of work, what is kept, stops, engines, commands, latency"""
+"""trt_tui.jobs.search_job and the worker's search: order of work, what is kept, stops, engines, commands, latency"""
 
 import math
 import sys
@@ -14,48 +14,48 @@ import pytest
 from tests import networks
 from tests.driven import LIMIT_S, DrivenWorker, of, save_mlp, save_resnet
 from trt_tui.backends import onnxruntime as backend
-from trt_tui.core.engines.failures import BuildFailed
-from trt_tui.core.engines.made import Made
+from trt_tui.core.engines.failures import BuildError
+from trt_tui.core.engines.group_implementations import GroupImplementation
 from trt_tui.core.engines.preview import Preview
-from trt_tui.core.lowering.typed import lower_typed
+from trt_tui.core.lowering.typed_network import lower_to_typed_network
 from trt_tui.core.measure.analysis import Analysis
-from trt_tui.core.measure.bootstrap import METRIC_RESAMPLES
-from trt_tui.core.measure.comparison import (
+from trt_tui.core.measure.bootstrap import METRIC_RESAMPLE_COUNT
+from trt_tui.core.measure.results import (
     MARKED,
     UNFUSED,
+    Accuracy,
     Caveat,
     EngineErrors,
     EngineResult,
-    Errors,
+    ErrorMetrics,
     OutputErrors,
-    Verdict,
 )
 from trt_tui.core.measure.target import parse_target
-from trt_tui.core.moves.barrier import Barrier
-from trt_tui.core.moves.bias_correction import BiasCorrection
+from trt_tui.core.moves.barrier_move import BarrierMove
+from trt_tui.core.moves.bias_correction_move import BiasCorrectionMove
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.keeping import with_kept
+from trt_tui.core.moves.keep_rules import apply_keep_rules
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
-from trt_tui.core.runner import Capabilities
-from trt_tui.core.search import LoweredLayer, Outcome, Space
-from trt_tui.jobs import bench, build, scheduler
+from trt_tui.core.runner import BackendCapabilities
+from trt_tui.core.search import ReductionStep, SearchOutcome, SearchSpace
+from trt_tui.jobs import build, scheduler, search_evaluator
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.jobs.searched_engines import latency_between
+from trt_tui.jobs.search_builds import fit_latency_estimator
 from trt_tui.jobs.steps import Wait
-from trt_tui.session.finding import Finding, iteration_table
+from trt_tui.session.search_status import SearchStatus, evaluation_table
 
-INT8 = PrecisionConfig.uniform(Precision.INT8)
-FP32 = PrecisionConfig.uniform(Precision.FP32)
-GOAL = rq.FindConfig(INT8, ("sqnr>=40",))
+INT8 = PrecisionConfig.from_precision(Precision.INT8)
+FP32 = PrecisionConfig.from_precision(Precision.FP32)
+GOAL = rq.FindMixedPrecisionConfig(INT8, ("sqnr>=40",))
 _AS_EXPORTED = pytest.mark.onnxruntime("1.31")
 """Older ones compute less than was simulated from the exported network, so that a search goes on where it would end."""
 
 
 @pytest.fixture(autouse=True)
 def _told(monkeypatch):
-    monkeypatch.setattr(scheduler, "REPORT_S", 0.0)
+    monkeypatch.setattr(scheduler, "MIN_REPORT_INTERVAL_S", 0.0)
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def options(tmp_path):
 def opened(tmp_path, options):
     def open_it():
         worker = DrivenWorker(tmp_path)
-        assert isinstance(worker.answer(rq.Open(options))[-1], ev.Done)
+        assert isinstance(worker.answer(rq.OpenNetwork(options))[-1], ev.JobDone)
         return worker
 
     return open_it
@@ -88,7 +88,7 @@ def runs(monkeypatch):
 
 
 def found(events) -> ev.SearchEnded:
-    assert isinstance(events[-1], ev.Done), events[-1]
+    assert isinstance(events[-1], ev.JobDone), events[-1]
     return of(events, ev.SearchEnded)[-1]
 
 
@@ -96,33 +96,34 @@ def test_a_search_streams_evaluations_then_what_it_found(opened):
     worker = opened()
     events = worker.answer(GOAL)
     ended = found(events)
-    assert ended.result.outcome is Outcome.MET and 1 <= len(ended.result.best.raised) < ended.candidates
+    assert ended.result.outcome is SearchOutcome.MET and 1 <= len(
+        ended.result.best_evaluation.raised_groups) < ended.candidate_count
     progress = of(events, ev.SearchProgress)
     assert [one.done for one in progress] == sorted(one.done for one in progress)
-    assert progress[0].best is None and progress[-1].met and progress[-1].config.groups
-    assert ended.confirmed is None and ended.ranked
-    keys = [one.key for one in ended.evaluations]
+    assert progress[0].best is None and progress[-1].is_met and progress[-1].config.precision_moves
+    assert ended.confirmed is None and ended.used_method
+    keys = [one.config_key for one in ended.evaluations]
     assert len(set(keys)) == len(keys)
 
 
 def test_the_figures_of_a_search_are_those_of_a_whatif(opened):
     worker = opened()
     ended = found(worker.answer(GOAL))
-    verdict = of(worker.answer(rq.WhatIf(ended.result.config)), ev.VerdictMeasured)[-1].verdict
-    assert verdict == ended.result.best.judgement.verdict
-    assert parse_target("sqnr>=40").reached(verdict)
-    for name in ended.result.best.raised:
-        assert "without it" in ended.result.why[name] and "(fails)" in ended.result.why[name]
+    verdict = of(worker.answer(rq.MeasureWhatIf(ended.result.config)), ev.AccuracyMeasured)[-1].accuracy
+    assert verdict == ended.result.best_evaluation.target_result.accuracy
+    assert parse_target("sqnr>=40").is_met_by(verdict)
+    for name in ended.result.best_evaluation.raised_groups:
+        assert "without it" in ended.result.raise_reasons[name] and "(fails)" in ended.result.raise_reasons[name]
 
 
 def test_what_is_met_already_and_what_cannot_be_met_are_said_at_once(opened):
     worker = opened()
     ended = found(worker.answer(replace(GOAL, tolerances=("sqnr>=10",))))
-    assert ended.result.outcome is Outcome.NOTHING_TO_DO and ended.result.config == INT8
-    assert len(ended.evaluations) == 1 and not ended.ranked
-    ended = found(worker.answer(replace(GOAL, tolerances=("sqnr>=90",), higher=Precision.FP16)))
-    assert ended.result.outcome is Outcome.UNREACHABLE and len(ended.evaluations) == 2
-    assert "dB" in ended.result.said
+    assert ended.result.outcome is SearchOutcome.NOTHING_TO_DO and ended.result.config == INT8
+    assert len(ended.evaluations) == 1 and not ended.used_method
+    ended = found(worker.answer(replace(GOAL, tolerances=("sqnr>=90",), higher_precision=Precision.FP16)))
+    assert ended.result.outcome is SearchOutcome.UNREACHABLE and len(ended.evaluations) == 2
+    assert "dB" in ended.result.summary
 
 
 @_AS_EXPORTED
@@ -130,54 +131,58 @@ def test_several_tolerances_must_all_be_met(opened):
     worker = opened()
     one = found(worker.answer(GOAL)).result
     both = found(worker.answer(replace(GOAL, tolerances=("sqnr>=40", "cosine>=0.99999")))).result
-    assert both.met and len(both.best.raised) > len(one.best.raised)
-    assert parse_target("cosine>=0.99999").reached(both.best.judgement.verdict)
+    assert both.is_met and len(both.best_evaluation.raised_groups) > len(one.best_evaluation.raised_groups)
+    assert parse_target("cosine>=0.99999").is_met_by(both.best_evaluation.target_result.accuracy)
 
 
 @_AS_EXPORTED
 def test_what_is_free_goes_before_what_is_raised(opened):
     worker = opened()
-    lone = found(worker.answer(replace(GOAL, free=False, ranges=False))).result
-    ended = found(worker.answer(replace(GOAL, ranges=False)))
-    assert ended.result.met and ended.result.best.free == ("bias correction",)
-    assert len(ended.result.best.raised) < len(lone.best.raised) and "bias correction" in ended.result.said
-    made = ended.result.config.of(BiasCorrection)
-    assert made and not made.keys() & set(ended.result.best.raised)
-    steps = list(dict.fromkeys(one.step for one in ended.evaluations))
+    lone = found(worker.answer(replace(GOAL, try_zero_cost=False, try_ranges=False))).result
+    ended = found(worker.answer(replace(GOAL, try_ranges=False)))
+    assert ended.result.is_met and ended.result.best_evaluation.zero_cost_sets == ("bias correction",)
+    assert len(ended.result.best_evaluation.raised_groups) < len(
+        lone.best_evaluation.raised_groups) and "bias correction" in ended.result.summary
+    made = ended.result.config.get_moves(BiasCorrectionMove)
+    assert made and not made.keys() & set(ended.result.best_evaluation.raised_groups)
+    steps = list(dict.fromkeys(one.step_name for one in ended.evaluations))
     assert steps[:3] == ["start", "all raised", "free"]
 
 
 def test_rows_as_in_the_file_leave_it_for_what_is_free(options, tmp_path):
     """A file with ranges four times too wide: ranges of the samples come first, then corrected biases beside them."""
     plain = open_network(options.model)
-    wide = dict.fromkeys(plain.activations, 40.0)
-    onnx.save(ir.to_proto(lower_typed(plain, PrecisionConfig.uniform(Precision.INT8, Precision.FP32), wide).model),
-              tmp_path / "wide.onnx")
+    wide = dict.fromkeys(plain.calibrated_tensors, 40.0)
+    onnx.save(
+        ir.to_proto(
+            lower_to_typed_network(plain, PrecisionConfig.from_precision(Precision.INT8, Precision.FP32), wide).model),
+        tmp_path / "wide.onnx")
     options = replace(options, model=str(tmp_path / "wide.onnx"))
     worker = DrivenWorker(tmp_path)
-    worker.answer(rq.Open(options))
-    start = PrecisionConfig.uniform(Precision.FILE)
-    ended = found(worker.answer(replace(GOAL, config=start, ranges=False)))
-    assert [one.free for one in ended.evaluations[:4]] == [
+    worker.answer(rq.OpenNetwork(options))
+    start = PrecisionConfig.from_precision(Precision.FILE)
+    ended = found(worker.answer(replace(GOAL, config=start, try_ranges=False)))
+    assert [one.zero_cost_sets for one in ended.evaluations[:4]] == [
         (), (), ("recalibration, no longer as in the file",),
         ("recalibration, no longer as in the file", "bias correction")]
-    best, config = ended.result.best, ended.result.config
-    assert ended.result.met and "recalibration" in best.free[0] and ended.evaluations[0].judgement.score < 20
-    left = {name for name, one in config.groups.items() if one.precision is Precision.INT8}
-    assert left and all(config.groups[name].reason == "search:auto" for name in left | set(best.raised))
-    assert all(config.groups[name].precision is Precision.FP32 for name in best.raised)
+    best, config = ended.result.best_evaluation, ended.result.config
+    assert ended.result.is_met and "recalibration" in best.zero_cost_sets[0] and ended.evaluations[
+        0].target_result.lowest_score < 20
+    left = {name for name, one in config.precision_moves.items() if one.precision is Precision.INT8}
+    assert left and all(config.precision_moves[name].reason == "search:auto" for name in left | set(best.raised_groups))
+    assert all(config.precision_moves[name].precision is Precision.FP32 for name in best.raised_groups)
 
 
 def test_kept_layers_and_ranges_are_heeded(opened):
     worker = opened()
-    start = with_kept(worker.network, GOAL.config, ["/fc/Gemm"])
-    ended = found(worker.answer(replace(GOAL, config=start, ranges=False)))
+    start = apply_keep_rules(worker.network, GOAL.config, ["/fc/Gemm"])
+    ended = found(worker.answer(replace(GOAL, config=start, try_ranges=False)))
     config = ended.result.config
-    assert config.held == {"/fc/Gemm"} and not config.ranges
-    assert ended.candidates == len(worker.network.groups) - 1
-    assert not [one for one in ended.evaluations if one.step == "ranges"]
+    assert config.groups_kept_by_rule == {"/fc/Gemm"} and not config.range_moves
+    assert ended.candidate_count == len(worker.network.groups) - 1
+    assert not [one for one in ended.evaluations if one.step_name == "ranges"]
     tried = found(worker.answer(GOAL)).evaluations
-    assert {choice.method for one in tried for choice in one.ranges.values()} >= {"percentile", "entropy", "mse"}
+    assert {choice.method for one in tried for choice in one.range_moves.values()} >= {"percentile", "entropy", "mse"}
 
 
 @pytest.mark.parametrize(("changed", "title"), [
@@ -187,14 +192,14 @@ def test_kept_layers_and_ranges_are_heeded(opened):
     ({"method": "guess"}, "no search method"),
     ({"max_latency": 1.0}, "needs a latency"),
     ({"config": FP32}, "nothing to search"),
-    ({"check": ""}, "empty"),
-    ({"check": "'x"}, "cannot be read"),
-    ({"tolerances": (), "check": "no-such-program-here"}, "no-such-program-here does not start"),
+    ({"check_command": ""}, "empty"),
+    ({"check_command": "'x"}, "cannot be read"),
+    ({"tolerances": (), "check_command": "no-such-program-here"}, "no-such-program-here does not start"),
 ])
 def test_a_search_that_makes_no_sense_is_refused(opened, changed, title):
     worker = opened()
     events = worker.answer(replace(GOAL, **changed))
-    assert isinstance(events[-1], ev.Failed) and title in events[-1].title, events[-1]
+    assert isinstance(events[-1], ev.JobFailed) and title in events[-1].title, events[-1]
     assert not of(events, ev.SearchEnded)
 
 
@@ -203,11 +208,14 @@ def test_a_whatif_goes_first_and_background_work_waits(opened):
     search = worker.ask(GOAL)
     for _ in range(12):
         assert worker.step()
-    whatif = worker.ask(rq.WhatIf(INT8.with_groups(worker.network.groups[:1], Precision.FP32), shares=True))
+    whatif = worker.ask(
+        rq.MeasureWhatIf(INT8.with_group_precision(worker.network.groups[:1], Precision.FP32), with_shares=True))
     events = worker.finish()
-    order = [one.job for one in events if isinstance(one, ev.VerdictMeasured | ev.SharesMeasured | ev.SearchEnded)]
+    order = [
+        one.job for one in events if isinstance(one, ev.AccuracyMeasured | ev.ErrorSharesMeasured | ev.SearchEnded)
+    ]
     assert order[0] == whatif and order.index(search) < len(order) - 1
-    shares = [place for place, event in enumerate(events) if isinstance(event, ev.SharesMeasured)]
+    shares = [place for place, event in enumerate(events) if isinstance(event, ev.ErrorSharesMeasured)]
     ended = events.index(of(events, ev.SearchEnded)[0])
     assert min(shares) < ended < max(shares), "shares on few samples come first, the rest waits"
 
@@ -223,8 +231,8 @@ def test_a_stopped_search_says_its_best_and_goes_on_later(opened, tmp_path, runs
     worker.ask(GOAL)
     worker.once(lambda event: isinstance(event, ev.SearchProgress) and event.done == at, worker.stop)
     events = worker.finish()
-    assert isinstance(events[-1], ev.Cancelled) and isinstance(events[-2], ev.SearchEnded)
-    assert events[-2].result.outcome is Outcome.SEARCHING and events[-2].result.best is not None
+    assert isinstance(events[-1], ev.JobCancelled) and isinstance(events[-2], ev.SearchEnded)
+    assert events[-2].result.outcome is SearchOutcome.SEARCHING and events[-2].result.best_evaluation is not None
     assert len(events[-2].evaluations) >= at
     spent = len(runs)
     assert 0 < spent < cost
@@ -240,7 +248,7 @@ def test_a_second_search_by_another_method_measures_only_what_is_new(opened, run
     again = found(worker.answer(GOAL))
     assert again.result == first.result and not runs
     other = found(worker.answer(replace(GOAL, method="scoped")))
-    new = {one.key for one in other.evaluations} - {one.key for one in first.evaluations}
+    new = {one.config_key for one in other.evaluations} - {one.config_key for one in first.evaluations}
     assert new and len(runs) == len(new) * len(worker.feeds)
 
 
@@ -249,32 +257,33 @@ def test_the_table_of_scoped_and_the_front_are_those_of_a_run_by_hand(opened):
     """Each layer is lowered in its turn, stays so where the outputs still meet the threshold, and else is raised for
     good; of all configs on the way the front holds those that no other beats."""
     worker = opened()
-    ended = found(worker.answer(replace(GOAL, method="scoped", ranges=False, free=False)))
+    ended = found(worker.answer(replace(GOAL, method="scoped", try_ranges=False, try_zero_cost=False)))
     network, target, tried = worker.network, parse_target("sqnr>=40"), {}
 
-    def by_hand(raised: set[str]) -> Verdict:
-        config = INT8.with_groups([network.group(name) for name in raised], Precision.FP32)
-        verdict = of(worker.answer(rq.WhatIf(config)), ev.VerdictMeasured)[-1].verdict
-        macs = sum(network.layer(layer).macs or 0 for name in raised for layer in network.group(name).layers)
-        tried[frozenset(raised)] = (macs, target.score(verdict))
+    def by_hand(raised: set[str]) -> Accuracy:
+        config = INT8.with_group_precision([network.get_group(name) for name in raised], Precision.FP32)
+        verdict = of(worker.answer(rq.MeasureWhatIf(config)), ev.AccuracyMeasured)[-1].accuracy
+        macs = sum(network.get_layer(layer).macs or 0 for name in raised for layer in network.get_group(name).layers)
+        tried[frozenset(raised)] = (macs, target.margin_score(verdict))
         return verdict
 
-    candidates = Space(network, INT8).candidates
+    candidates = SearchSpace(network, INT8).candidates
     raised, rows = set(candidates), []
     by_hand(set())
     by_hand(raised)
     for name in candidates:
         verdict = by_hand(raised - {name})
-        sticks = not target.reached(verdict)
-        rows.append(LoweredLayer(name, target.measured(verdict), sticks))
+        sticks = not target.is_met_by(verdict)
+        rows.append(ReductionStep(name, target.measured_value_text(verdict), sticks))
         raised -= set() if sticks else {name}
-    assert list(ended.result.rows) == rows and set(ended.result.best.raised) == raised
+    assert list(ended.result.reduction_steps) == rows and set(ended.result.best_evaluation.raised_groups) == raised
     points = set(tried.values())
     unbeaten = {one for one in points if not any(other != one and other[0] <= one[0] and other[1] >= one[1]
                                                  for other in points)}
-    assert {tried[frozenset(config.raised(network))] for config in ended.front.values()} == unbeaten
-    assert all(set(config.raised(network)) == set(ended.evaluations[place].raised)
-               for place, config in ended.front.items())
+    assert {tried[frozenset(config.find_raised_groups(network))]
+            for config in ended.pareto_configs.values()} == unbeaten
+    assert all(set(config.find_raised_groups(network)) == set(ended.evaluations[place].raised_groups)
+               for place, config in ended.pareto_configs.items())
 
 
 @pytest.fixture
@@ -297,41 +306,46 @@ def script(tmp_path):
 
 def finish(worker, job):
     """Works until a job has ended, through what threads do meanwhile."""
-    while not any(isinstance(event, ev.Done | ev.Failed | ev.Cancelled) and event.job == job
+    while not any(isinstance(event, ev.JobDone | ev.JobFailed | ev.JobCancelled) and event.job == job
                   for event in worker.wire.events):
-        worker.scheduler.arrived.clear()
+        worker.scheduler.arrival_event.clear()
         if not worker.step():
-            assert worker.scheduler.arrived.wait(LIMIT_S)
+            assert worker.scheduler.arrival_event.wait(LIMIT_S)
     return [event for event in worker.wire.events if event.job == job]
 
 
 def test_a_check_command_decides(opened, script, tmp_path):
     worker = opened()
-    ended = found(finish(worker, worker.ask(replace(GOAL, tolerances=(), check=script, ranges=False, free=False))))
-    assert ended.result.met and ended.result.best.raised == ("/fc/Gemm",)
-    assert "exit code 4" in ended.evaluations[0].judgement.figure
+    ended = found(
+        finish(worker,
+               worker.ask(replace(GOAL, tolerances=(), check_command=script, try_ranges=False, try_zero_cost=False))))
+    assert ended.result.is_met and ended.result.best_evaluation.raised_groups == ("/fc/Gemm",)
+    assert "exit code 4" in ended.evaluations[0].target_result.value_text
     seen = (tmp_path / "seen").read_text().splitlines()
     assert len(seen) == len(ended.evaluations) and "(8, 10)" in seen[0]
-    again = found(finish(worker, worker.ask(replace(GOAL, tolerances=(), check=script, ranges=False, free=False))))
+    again = found(
+        finish(worker,
+               worker.ask(replace(GOAL, tolerances=(), check_command=script, try_ranges=False, try_zero_cost=False))))
     assert again.result == ended.result and (tmp_path / "seen").read_text().splitlines() == seen
 
 
 def test_a_check_beside_a_tolerance_needs_both(opened, script):
     worker = opened()
-    ended = found(finish(worker, worker.ask(replace(GOAL, check=script, ranges=False, free=False))))
-    assert ended.result.met and "/fc/Gemm" in ended.result.best.raised
-    assert parse_target("sqnr>=40").reached(ended.result.best.judgement.verdict)
-    assert "the check passes" in ended.result.best.judgement.figure
+    ended = found(finish(worker, worker.ask(replace(GOAL, check_command=script, try_ranges=False,
+                                                    try_zero_cost=False))))
+    assert ended.result.is_met and "/fc/Gemm" in ended.result.best_evaluation.raised_groups
+    assert parse_target("sqnr>=40").is_met_by(ended.result.best_evaluation.target_result.accuracy)
+    assert "the check passes" in ended.result.best_evaluation.target_result.value_text
 
 
 def test_a_running_check_is_killed_with_its_search(opened):
     worker = opened()
-    job = worker.ask(replace(GOAL, tolerances=(), check="sleep 1000"))
-    while not any(task.waits is not None for task in worker.scheduler.tasks):
+    job = worker.ask(replace(GOAL, tolerances=(), check_command="sleep 1000"))
+    while not any(task.wait is not None for task in worker.scheduler.scheduled_jobs):
         assert worker.step()
     worker.stop()
     events = finish(worker, job)
-    assert isinstance(events[-1], ev.Cancelled) and events[-2].result.best is None
+    assert isinstance(events[-1], ev.JobCancelled) and events[-2].result.best_evaluation is None
 
 
 @pytest.fixture
@@ -342,24 +356,24 @@ def with_builder(opened, monkeypatch):
         """With a fault 20 dB worse, unless the result of that group is an output."""
         worker = opened()
         worker.workspace.builder = SimpleNamespace(name="tensorrt", version="11.4", device="H200",
-                                                   stamp=("tensorrt", "11.4"),
-                                                   capabilities=Capabilities(True, True, True))
+                                                   cache_identity=("tensorrt", "11.4"),
+                                                   capabilities=BackendCapabilities(True, True, True))
         worker.built = []
 
         def making(workspace, ranges, config, *more):
             worker.built.append(config)
             verdict = None
-            for partial in worker.workspace.analysis.verdict(config, worker.workspace.ranges, worker.feeds):
+            for partial in worker.workspace.analysis.measure_accuracy(config, worker.workspace.ranges, worker.feeds):
                 verdict = partial.value
             name, one = next(iter(verdict.outputs.items()))
-            barred = fault is None or worker.network.groups[fault].tail in config.of(Barrier)
+            barred = fault is None or worker.network.groups[fault].final_tensor in config.get_moves(BarrierMove)
             worse = worse_db if barred else worse_db + 20
             decibels = one.errors.sqnr_db - worse if one.errors.sqnr_db is not None else 90.0
-            errors = Errors(nan=3) if bad else Errors(decibels, 1.0)
-            engine = Verdict({name: OutputErrors(errors)}, {}, None, verdict.samples, verdict.total)
-            yield EngineResult(engine, "TensorRT 11.4", (latency(config), 0.9, 1.2), 10**6, 4.0, origin="cold")
+            errors = ErrorMetrics(nan=3) if bad else ErrorMetrics(decibels, 1.0)
+            engine = Accuracy({name: OutputErrors(errors)}, {}, None, verdict.samples, verdict.total)
+            yield EngineResult(engine, "TensorRT 11.4", (latency(config), 0.9, 1.2), 10**6, 4.0, build_origin="cold")
 
-        monkeypatch.setattr(build, "making", making)
+        monkeypatch.setattr(build, "start_build", making)
         return worker
 
     return make
@@ -370,12 +384,13 @@ def test_an_engine_confirms_what_was_found(with_builder):
     events = worker.answer(GOAL)
     ended = found(events)
     assert ended.confirmed is True and worker.built == [ended.result.config]
-    assert {one.latency for one in ended.evaluations} == {None}
-    assert of(events, ev.Built)[-1].config == ended.result.config
-    simulated = of(events, ev.VerdictMeasured)[-1]
-    assert simulated.config == ended.result.config and simulated.verdict == ended.result.best.judgement.verdict
+    assert {one.estimated_latency for one in ended.evaluations} == {None}
+    assert of(events, ev.EngineBuilt)[-1].config == ended.result.config
+    simulated = of(events, ev.AccuracyMeasured)[-1]
+    assert (simulated.config == ended.result.config
+            and simulated.accuracy == ended.result.best_evaluation.target_result.accuracy)
     again = worker.answer(GOAL)
-    assert found(again).confirmed and len(worker.built) == 1 and of(again, ev.Built)
+    assert found(again).confirmed and len(worker.built) == 1 and of(again, ev.EngineBuilt)
 
 
 @_AS_EXPORTED
@@ -383,15 +398,15 @@ def test_where_the_engine_fails_the_search_goes_on_with_the_difference(with_buil
     worker = with_builder(3.0)
     ended = found(worker.answer(GOAL))
     assert ended.confirmed is True and 2 <= len(worker.built) <= 3
-    assert ended.result.best.score >= 3.0 and "margin of 3" in ended.remarks[0]
-    assert len(worker.built[-1].groups) > len(worker.built[0].groups)
+    assert ended.result.best_evaluation.score >= 3.0 and "margin of 3" in ended.remarks[0]
+    assert len(worker.built[-1].precision_moves) > len(worker.built[0].precision_moves)
 
 
 @_AS_EXPORTED
 def test_at_most_so_many_engines_are_built(with_builder):
     worker = with_builder(3.0)
     ended = found(worker.answer(replace(GOAL, max_builds=1)))
-    assert len(worker.built) == 1 and ended.confirmed is None and ended.result.best.score >= 3.0
+    assert len(worker.built) == 1 and ended.confirmed is None and ended.result.best_evaluation.score >= 3.0
     assert "--max-builds" in ended.remarks[-1]
     worker = with_builder(0.0)
     assert found(worker.answer(replace(GOAL, tolerances=("sqnr>=38",), max_builds=0))).confirmed is None
@@ -411,13 +426,13 @@ def test_what_was_found_stands_where_its_engine_cannot_be_built(with_builder, mo
     worker = with_builder(0.0)
 
     def failing(workspace, ranges, config, *more):
-        raise BuildFailed("TensorRT could not build the engine", "no tactic for conv1", "")
+        raise BuildError("TensorRT could not build the engine", "no tactic for conv1", "")
         yield
 
-    monkeypatch.setattr(build, "making", failing)
+    monkeypatch.setattr(build, "start_build", failing)
     events = worker.answer(GOAL)
     ended = found(events)
-    assert ended.result.met and ended.confirmed is None and not of(events, ev.Failed)
+    assert ended.result.is_met and ended.confirmed is None and not of(events, ev.JobFailed)
     assert "could not be built" in ended.remarks[-1] and "no tactic for conv1" in ended.remarks[-1]
 
 
@@ -429,14 +444,15 @@ def test_stopped_while_an_engine_is_built_it_is_not_the_last_word(with_builder, 
         while True:
             yield Wait(lambda: True)
 
-    monkeypatch.setattr(build, "making", endless)
+    monkeypatch.setattr(build, "start_build", endless)
     events = worker.answer(GOAL)
-    assert isinstance(events[-1], ev.Cancelled)
+    assert isinstance(events[-1], ev.JobCancelled)
     ended = of(events, ev.SearchEnded)[-1]
-    assert ended.stopped and ended.result.met
-    assert not Finding(GOAL, ended=ended).finished
+    assert ended.was_stopped and ended.result.is_met
+    assert not SearchStatus(GOAL, end_event=ended).is_finished
     heard = of(events, ev.SearchProgress)[-1]
-    assert heard.best.raised == ended.result.best.raised and heard.met, "what was found is told before the build"
+    assert heard.best.raised_groups == ended.result.best_evaluation.raised_groups and heard.is_met, (
+        "what was found is told before the build")
 
 
 @_AS_EXPORTED
@@ -445,11 +461,11 @@ def test_the_margin_is_that_of_the_tolerance_that_the_engine_misses(with_builder
     both = ("cosine>=0.9", *GOAL.tolerances)
     ended = found(worker.answer(replace(GOAL, tolerances=both)))
     assert ended.confirmed is True
-    _, scores = zip(*((one.raised, one.judgement.scores) for one in ended.evaluations), strict=True)
-    assert all(len(one) == 2 for one in scores) and ended.result.best.judgement.scores[1] >= 3.0
+    _, scores = zip(*((one.raised_groups, one.target_result.target_scores) for one in ended.evaluations), strict=True)
+    assert all(len(one) == 2 for one in scores) and ended.result.best_evaluation.target_result.target_scores[1] >= 3.0
     assert "margin of 3" in ended.remarks[0] and "cosine" not in ended.remarks[0]
     alone = found(with_builder(3.0).answer(GOAL))
-    assert ended.result.best.raised == alone.result.best.raised
+    assert ended.result.best_evaluation.raised_groups == alone.result.best_evaluation.raised_groups
 
 
 @pytest.mark.parametrize(("tolerance", "idle_place"), [
@@ -459,18 +475,19 @@ def test_a_raise_without_effect_is_withdrawn_if_the_search_can_do_without(opened
     asked, idle = [], []
 
     def preview(self, config):
-        raised = config.raised(self._workspace.network)
+        raised = config.find_raised_groups(self._workspace.network)
         asked.append(config)
         if not idle and idle_place is not None:
             idle.append(raised[idle_place])
-        return Preview("1.7.1", (8, 9), no_effect=tuple(name for name in idle if name in raised), breaks_mha=())
+        return Preview("1.7.1", (8, 9), ineffective_groups=tuple(name for name in idle if name in raised),
+                       mha_breakers=())
         yield
 
-    goal = replace(GOAL, tolerances=(tolerance,), free=False, ranges=False)
+    goal = replace(GOAL, tolerances=(tolerance,), try_zero_cost=False, try_ranges=False)
     plain = found(opened().answer(goal))
-    monkeypatch.setattr(bench.WorkspaceBench, "preview", preview)
-    ended = found(opened().answer(replace(goal, preview=True)))
-    assert asked[0] == plain.result.config and plain.result.met and ended.result.met
+    monkeypatch.setattr(search_evaluator.WorkspaceEvaluator, "preview_engine", preview)
+    ended = found(opened().answer(replace(goal, use_preview=True)))
+    assert asked[0] == plain.result.config and plain.result.is_met and ended.result.is_met
     if idle_place is None:
         assert ended.result == plain.result and not ended.remarks and len(asked) == 1
         return
@@ -484,9 +501,9 @@ def test_a_raise_without_effect_is_withdrawn_if_the_search_can_do_without(opened
 
 def test_a_margin_out_of_reach_is_said(with_builder):
     worker = with_builder(5.5)
-    ended = found(worker.answer(replace(GOAL, higher=Precision.FP16, tolerances=("sqnr>=60",))))
-    assert not ended.result.met and ended.confirmed is None and ended.result.outcome is Outcome.UNREACHABLE
-    assert "margin" in ended.result.said
+    ended = found(worker.answer(replace(GOAL, higher_precision=Precision.FP16, tolerances=("sqnr>=60",))))
+    assert not ended.result.is_met and ended.confirmed is None and ended.result.outcome is SearchOutcome.UNREACHABLE
+    assert "margin" in ended.result.summary
 
 
 @pytest.fixture
@@ -495,16 +512,16 @@ def looked_into(monkeypatch):
 
     def look(worker, how: str, fault: int | None = None, sound: bool = True):
         def inside(self, config):
-            known = yield from self.layers(config)
+            known = yield from self.measure_group_errors(config)
             names = [group.name for group in worker.network.groups]
             groups = {name: replace(known[name].accumulated, sqnr_db=known[name].accumulated.sqnr_db - 20 * (
                 fault is not None and names.index(name) >= fault)) for name in names if known[name].accumulated.sqnr_db}
-            verdict = worker.store.engine(worker.workspace, config).verdict
+            verdict = worker.store.load_engine_result(worker.workspace, config).accuracy
             name, one = next(iter(verdict.outputs.items()))
             better = OutputErrors(replace(one.errors, sqnr_db=(one.errors.sqnr_db or 0) + 20 * sound))
             return EngineErrors(how, groups, (), 4, replace(verdict, outputs={name: better}) if how == MARKED else None)
 
-        monkeypatch.setattr(bench.WorkspaceBench, "inside", inside)
+        monkeypatch.setattr(search_evaluator.WorkspaceEvaluator, "measure_engine_errors", inside)
 
     return look
 
@@ -522,10 +539,10 @@ def test_a_gap_that_rounding_does_not_explain_is_no_margin(with_builder, looked_
     ended = found(worker.answer(replace(GOAL, max_builds=builds)))
     assert said in ended.remarks[0] and "rounding does not explain" in ended.remarks[0]
     assert not any("margin" in one for one in ended.remarks)
-    barriers = ended.result.config.of(Barrier)
-    assert ended.confirmed is mended and bool(barriers) is mended and ended.result.met
+    barriers = ended.result.config.get_moves(BarrierMove)
+    assert ended.confirmed is mended and bool(barriers) is mended and ended.result.is_met
     if mended:
-        assert worker.network.groups[fault].tail in barriers and len(barriers) <= (1 if how == MARKED else 4)
+        assert worker.network.groups[fault].final_tensor in barriers and len(barriers) <= (1 if how == MARKED else 4)
         assert {one.reason for one in barriers.values()} == {"search:triage"} and len(worker.built) <= builds
 
 
@@ -539,13 +556,15 @@ def test_an_engine_of_nan_ends_the_search(with_builder, looked_into):
 
 def test_lowering_begins_with_what_takes_most_time_in_the_engine_of_all_raised(with_builder, monkeypatch):
     worker = with_builder(0.0)
-    names = Space(worker.network, INT8).candidates
+    names = SearchSpace(worker.network, INT8).candidates
     times = {name: float(place) for place, name in enumerate(names)}  # ms: the last layer takes most
-    monkeypatch.setattr(bench.WorkspaceBench, "times", lambda self, space: times if worker.built else {})
-    goal = replace(GOAL, method="lower", ranges=False, free=False)
+    monkeypatch.setattr(search_evaluator.WorkspaceEvaluator, "measure_candidate_times", lambda self, space: times
+                        if worker.built else {})
+    goal = replace(GOAL, method="lower", try_ranges=False, try_zero_cost=False)
     ended = found(worker.answer(goal))
-    assert worker.built[0] == Space(worker.network, INT8).config(names)
-    assert [row.layer for row in ended.result.rows] == list(reversed(names)) and "time" in ended.remarks[0]
+    assert worker.built[0] == SearchSpace(worker.network, INT8).build_config(names)
+    assert [row.layer_name
+            for row in ended.result.reduction_steps] == list(reversed(names)) and "time" in ended.remarks[0]
     worker = with_builder(0.0)
     assert "multiply-accumulates" in found(worker.answer(replace(goal, max_builds=1))).remarks[0]
 
@@ -553,21 +572,23 @@ def test_lowering_begins_with_what_takes_most_time_in_the_engine_of_all_raised(w
 @_AS_EXPORTED
 def test_int8_that_passes_simulated_and_fails_as_built_is_searched(with_builder):
     worker = with_builder(3.0)
-    ended = found(worker.answer(replace(GOAL, tolerances=("sqnr>=33",), free=False)))
-    assert worker.built[0] == INT8 and ended.result.best.raised and ended.confirmed
+    ended = found(worker.answer(replace(GOAL, tolerances=("sqnr>=33",), try_zero_cost=False)))
+    assert worker.built[0] == INT8 and ended.result.best_evaluation.raised_groups and ended.confirmed
 
 
 def test_a_latency_budget_is_estimated_from_two_engines_and_kept(with_builder, opened):
-    failed = of(with_builder(0.0).answer(replace(GOAL, max_latency=1.5, max_builds=1)), ev.Failed)
+    failed = of(with_builder(0.0).answer(replace(GOAL, max_latency=1.5, max_builds=1)), ev.JobFailed)
     assert "needs engines" in failed[0].title
     total = len(opened().network.groups)
-    worker = with_builder(0.0, latency=lambda config: 1.0 + len(config.groups) / total)
+    worker = with_builder(0.0, latency=lambda config: 1.0 + len(config.precision_moves) / total)
     free = found(worker.answer(GOAL))
     worker.built.clear()
     ended = found(worker.answer(replace(GOAL, max_latency=1.05)))
-    assert ended.result.outcome in (Outcome.SHORT, Outcome.MET)
-    assert ended.result.best.latency <= 1.05 < 1.0 + len(free.result.best.raised) / total
-    assert {INT8, Space(worker.network, INT8).config([g.name for g in worker.network.groups])} <= set(worker.built)
+    assert ended.result.outcome in (SearchOutcome.SHORT, SearchOutcome.MET)
+    assert ended.result.best_evaluation.estimated_latency <= 1.05 < 1.0 + len(
+        free.result.best_evaluation.raised_groups) / total
+    assert {INT8, SearchSpace(worker.network,
+                              INT8).build_config([g.name for g in worker.network.groups])} <= set(worker.built)
     assert len(worker.built) <= 3
 
 
@@ -576,57 +597,63 @@ def test_an_engine_slower_than_estimated_sends_the_search_on(with_builder, opene
     total = len(opened().network.groups)
 
     def latency(config):  # what lies between the ends is slower than their difference tells
-        return 1.0 + len(config.groups) / total + (0.02 if 0 < len(config.groups) < total else 0.0)
+        return 1.0 + len(config.precision_moves) / total + (0.02 if 0 < len(config.precision_moves) < total else 0.0)
 
     worker = with_builder(0.0, latency)
     free = found(worker.answer(GOAL))
-    raised = len(free.result.best.raised)
+    raised = len(free.result.best_evaluation.raised_groups)
     worker.built.clear()
     budget = 1.0 + raised / total + 0.01
     ended = found(worker.answer(replace(GOAL, max_latency=budget, max_builds=9)))
     assert "more than" in ended.remarks[0] and "ms were estimated" in ended.remarks[0]
-    assert not ended.result.met and ended.result.outcome is Outcome.SHORT
-    assert latency(ended.result.config) <= budget and ended.result.best.latency <= budget
-    assert len(ended.result.best.raised) < raised and ended.result.config in worker.built
+    assert not ended.result.is_met and ended.result.outcome is SearchOutcome.SHORT
+    assert latency(ended.result.config) <= budget and ended.result.best_evaluation.estimated_latency <= budget
+    assert len(ended.result.best_evaluation.raised_groups) < raised and ended.result.config in worker.built
     assert ended.confirmed is False  # it was built and judged, and falls short
     ended = found(worker.answer(replace(GOAL, max_latency=1.9, max_builds=9)))
-    assert ended.confirmed and ended.result.met and not ended.remarks
+    assert ended.confirmed and ended.result.is_met and not ended.remarks
 
 
 def test_latency_goes_from_one_end_to_the_other(options):
     network = open_network(options.model)
-    space = Space(network, INT8)
+    space = SearchSpace(network, INT8)
     names = space.candidates
     low, high = (EngineResult(None, "", (ms, ms, ms)) for ms in (2.0, 5.0))
     measured = {}
-    estimate = latency_between(space, low, high, measured)
-    assert estimate(space.start) == 2.0 and estimate(space.config(names)) == pytest.approx(5.0)
-    steps = [estimate(space.config(names[:count])) for count in range(len(names) + 1)]
+    estimate = fit_latency_estimator(space, low, high, measured)
+    assert estimate(space.start_config) == 2.0 and estimate(space.build_config(names)) == pytest.approx(5.0)
+    steps = [estimate(space.build_config(names[:count])) for count in range(len(names) + 1)]
     assert steps == sorted(steps)
-    middle = space.config(names[:len(names) // 2])
-    before, between = estimate(middle), space.config(names[:len(names) // 2 - 1])
+    middle = space.build_config(names[:len(names) // 2])
+    before, between = estimate(middle), space.build_config(names[:len(names) // 2 - 1])
     measured[middle] = before + 0.5  # it was built, and is slower than it was thought to be
-    assert estimate(middle) == before + 0.5 and before < estimate(space.config(names[:-1])) < 5.0
+    assert estimate(middle) == before + 0.5 and before < estimate(space.build_config(names[:-1])) < 5.0
     assert steps[len(names) // 2 - 1] < estimate(between) < before + 0.5
-    timed = [replace(engine, made={names[0]: Made(None, False, (), ms)}) for engine, ms in ((low, 0.1), (high, 0.4))]
-    assert latency_between(space, *timed, {})(space.config(names[:1])) == pytest.approx(5.0)
-    assert latency_between(space, *timed, {})(space.config(names[1:])) == pytest.approx(2.0)
+    timed = [
+        replace(engine, implementations={names[0]: GroupImplementation(None, False, (), ms)})
+        for engine, ms in ((low, 0.1), (high, 0.4))
+    ]
+    assert fit_latency_estimator(space, *timed, {})(space.build_config(names[:1])) == pytest.approx(5.0)
+    assert fit_latency_estimator(space, *timed, {})(space.build_config(names[1:])) == pytest.approx(2.0)
     rungs = dict.fromkeys(names, Precision.FP16)  # INT8 has 1 byte, FP16 2, FP32 4
-    assert latency_between(space, low, high, {})(space.config(names, rungs=rungs)) == pytest.approx(3.0)
-    assert latency_between(space, low, high, {})(space.config(names, rungs=dict.fromkeys(names, Precision.FP8))) == 2.0
+    assert fit_latency_estimator(space, low, high, {})(space.build_config(names,
+                                                                          precisions=rungs)) == pytest.approx(3.0)
+    assert fit_latency_estimator(space, low, high,
+                                 {})(space.build_config(names, precisions=dict.fromkeys(names, Precision.FP8))) == 2.0
 
 
 def test_a_session_takes_what_was_found_as_one_change(options, session):
     session = session(options, target="sqnr>=40", resume=False).settled()
     before = session.config
-    session.search(replace(GOAL, config=before))
+    session.start_search(replace(GOAL, config=before))
     session.until_type(ev.SearchEnded)
-    assert session.config != before and session.config == session.finding.config and session.finding.finished
-    raised = session.config.raised(session.outline)
-    assert raised and session.why.keys() == {*raised, *session.config.ranges}
-    assert set(session.changed_at) == set(raised)
-    assert session.measured("config").verdict == session.finding.best.judgement.verdict
-    text = session.precision_json()
+    assert (session.config != before and session.config == session.search_status.best_config
+            and session.search_status.is_finished)
+    raised = session.config.find_raised_groups(session.outline)
+    assert raised and session.choice_reasons.keys() == {*raised, *session.config.range_moves}
+    assert set(session.group_change_times) == set(raised)
+    assert session.get_run_results("config").accuracy == session.search_status.best_evaluation.target_result.accuracy
+    text = session.precision_json_text()
     assert '"search:auto"' in text and '"why"' in text and '"tolerance": "sqnr>=40"' in text
     session.undo()
     assert session.config == before and not session.history.can_undo
@@ -643,15 +670,15 @@ def test_a_metric_is_searched_for_by_its_base(tmp_path):
                       "    right = y.argmax(1) == labels['labels']\n"
                       "    return {'accuracy': float(right.mean()), 'first': float(right[:4].mean())}\n")
     worker = DrivenWorker(tmp_path)
-    worker.answer(rq.Open(replace(options, metric=f"{script}:score")))
-    ended = found(worker.answer(rq.FindConfig(INT8, ("metric>=base-0.0",), ranges=False)))
-    assert ended.result.met and ended.result.best.judgement.verdict.metric["accuracy"] == 1.0
-    assert set(ended.result.best.judgement.verdict.metric) == {"accuracy", "first"}
+    worker.answer(rq.OpenNetwork(replace(options, metric=f"{script}:score")))
+    ended = found(worker.answer(rq.FindMixedPrecisionConfig(INT8, ("metric>=base-0.0",), try_ranges=False)))
+    assert ended.result.is_met and ended.result.best_evaluation.target_result.accuracy.metric["accuracy"] == 1.0
+    assert set(ended.result.best_evaluation.target_result.accuracy.metric) == {"accuracy", "first"}
 
 
 def held_out_of(folder, options, **changed):
     worker = DrivenWorker(folder)
-    worker.answer(rq.Open(replace(options, whatif_samples=0, hold_out=True, **changed)))
+    worker.answer(rq.OpenNetwork(replace(options, whatif_samples=0, hold_out=True, **changed)))
     return worker, worker.answer(replace(GOAL, tolerances=("sqnr>=25",)))
 
 
@@ -668,11 +695,11 @@ def test_what_was_chosen_is_tried_on_samples_held_out(tmp_path):
     worker, events = held_out_of(tmp_path, given)
     ended = found(events)
     assert [worker.workspace.feeds, worker.workspace.held_out] == [[0, 1, 3, 4, 6, 7, 9, 10], [2, 5, 8, 11]]
-    assert ended.result.met and (ended.held_out.samples, ended.held_out.chosen_on) == (32, 64)
-    assert not ended.held_out.judgement.passed and ended.held_out.judgement.score < -5
-    finding = Finding(GOAL, ended=ended)
-    assert not finding.met and finding.record(None)["held_out"]["met"] is False
-    assert Finding(GOAL, ended=replace(ended, held_out=None)).met
+    assert ended.result.is_met and (ended.held_out.sample_count, ended.held_out.search_samples) == (32, 64)
+    assert not ended.held_out.target_result.passes and ended.held_out.target_result.lowest_score < -5
+    finding = SearchStatus(GOAL, end_event=ended)
+    assert not finding.is_target_met and finding.make_search_record(None)["held_out"]["met"] is False
+    assert SearchStatus(GOAL, end_event=replace(ended, held_out=None)).is_target_met
 
 
 def test_few_samples_are_not_held_out(tmp_path):
@@ -684,21 +711,21 @@ def test_a_layer_that_overflows_is_raised_although_the_values_meet_the_tolerance
     """A run with a caveat that fails it meets no tolerance, whatever its values are."""
     worker = opened()
     culprit = worker.network.groups[4]
-    measure = Analysis.verdict
+    measure = Analysis.measure_accuracy
 
     def with_overflow(self, config, ranges, feeds=None, **more):
         for partial in measure(self, config, ranges, feeds, **more):
-            caveat = Caveat("overflow", f"{culprit.name} overflows", fails=True)
+            caveat = Caveat("overflow", f"{culprit.name} overflows", fails_run=True)
             overflows = config.precision_of(culprit) is not Precision.FP32
             yield replace(partial, value=replace(partial.value, caveats=(caveat,) if overflows else ()))
 
-    monkeypatch.setattr(Analysis, "verdict", with_overflow)
+    monkeypatch.setattr(Analysis, "measure_accuracy", with_overflow)
     ended = found(worker.answer(replace(GOAL, tolerances=("sqnr>=10",))))
     start, *_ = ended.evaluations
-    assert not start.passed and start.score == -math.inf and start.judgement.target_result.reasons == (
+    assert not start.passes and start.score == -math.inf and start.target_result.target_outcome.reasons == (
         f"{culprit.name} overflows",)
-    assert ended.result.outcome is Outcome.MET and ended.result.best.raised == (culprit.name,)
-    assert ended.target_result.outcome.value in ("PASS", "PASS?")
+    assert ended.result.outcome is SearchOutcome.MET and ended.result.best_evaluation.raised_groups == (culprit.name,)
+    assert ended.target_outcome.outcome.value in ("PASS", "PASS?")
 
 
 def test_the_metric_of_what_is_found_has_an_interval_and_parts_have_values(tmp_path, monkeypatch):
@@ -714,13 +741,16 @@ def test_the_metric_of_what_is_found_has_an_interval_and_parts_have_values(tmp_p
             return {"score": float(top.mean()), **every}
         """))
     worker = DrivenWorker(tmp_path)
-    assert isinstance(worker.answer(rq.Open(replace(options, metric=f"{script}:score")))[-1], ev.Done)
+    assert isinstance(worker.answer(rq.OpenNetwork(replace(options, metric=f"{script}:score")))[-1], ev.JobDone)
     request = replace(GOAL, tolerances=("metric[*]>=base-90%",))
     events = worker.answer(request)
     ended = found(events)
-    spread = of(events, ev.VerdictMeasured)[-1].verdict.spread
-    assert spread.draws == METRIC_RESAMPLES and spread.part_gains.keys() == {f"score/{n}" for n in range(3)}
-    assert ended.target_result is not None and "not measured" not in ended.target_result.text
-    base = of(events, ev.ReferenceMeasured)[-1].metric
-    rows = iteration_table(ended.evaluations, ended.built, worker.network, request, base)
+    spread = of(events, ev.AccuracyMeasured)[-1].accuracy.intervals
+    assert spread.metric_draws == METRIC_RESAMPLE_COUNT and spread.metric_part_gains.keys() == {
+        f"score/{n}"
+        for n in range(3)
+    }
+    assert ended.target_outcome is not None and "not measured" not in ended.target_outcome.text
+    base = of(events, ev.ReferenceMetricMeasured)[-1].metric
+    rows = evaluation_table(ended.evaluations, ended.engine_texts, worker.network, request, base)
     assert all(row[4].startswith("score") for row in rows[1:]), rows

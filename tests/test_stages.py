@@ -11,24 +11,30 @@ from tests.driven import save_mlp
 from tests.networks import Builder, floats
 from tests.schemas import mismatches
 from tests.test_references import QUICK, results, rows
-from trt_tui.core.measure.comparison import Errors, OutputErrors, Verdict
-from trt_tui.core.measure.inputs import InputDifference, compare_inputs, explain
-from trt_tui.core.measure.stages import PRODUCTION, Stage, diverges, is_tested, stages_of
+from trt_tui.core.measure.production_inputs import InputDifference, compare_input_over_feeds, explain_input_difference
+from trt_tui.core.measure.results import Accuracy, ErrorMetrics, OutputErrors
+from trt_tui.core.measure.stages import (
+    PRODUCTION_STAGE,
+    StageResult,
+    compare_production_with_tested_run,
+    first_divergence_text,
+    list_requested_stages,
+)
 from trt_tui.core.measure.target import parse_target
 from trt_tui.errors import InputError
-from trt_tui.jobs import staging
+from trt_tui.jobs import stages
 
 RNG = np.random.default_rng(0)
 IMAGES = RNG.random((4, 3, 8, 8))
 
 
 def verdict(db, metric=None, **errors):
-    one = Errors(db, 0.9, **errors) if db is not None else Errors(exact=True, cosine=1.0)
-    return Verdict({"y": OutputErrors(one)}, {"f1": metric} if metric is not None else {}, samples=4, total=4)
+    one = ErrorMetrics(db, 0.9, **errors) if db is not None else ErrorMetrics(exact=True, cosine=1.0)
+    return Accuracy({"y": OutputErrors(one)}, {"f1": metric} if metric is not None else {}, samples=4, total=4)
 
 
 def stage(name, cause, before=None, **more):
-    return Stage(name, "network", cause, before=before, **more)
+    return StageResult(name, "network", cause, accuracy_to_previous=before, **more)
 
 
 @pytest.mark.parametrize(("cast", "said"), [(True, "its 16-bit types"), (False, "what was changed in the network")])
@@ -37,7 +43,7 @@ def test_what_a_network_does_to_the_outputs_is_known_by_its_types(tmp_path, cast
     half = b.node("Cast", ["x"], "/down", to=onnx.TensorProto.FLOAT16) if cast else b.node("Relu", ["x"], "/relu")
     b.node("Cast", [half], output="y", to=onnx.TensorProto.FLOAT)
     onnx.save(b.model([floats("x", 2)], [floats("y", 2)]), tmp_path / "one.onnx")
-    assert staging._of_network(str(tmp_path / "one.onnx")) == said
+    assert stages._network_difference_text(str(tmp_path / "one.onnx")) == said
 
 
 @pytest.mark.parametrize(("stages", "target", "said"), [
@@ -56,8 +62,9 @@ def test_what_a_network_does_to_the_outputs_is_known_by_its_types(tmp_path, cast
 def test_where_it_first_diverges(stages, target, said):
     found = [(stage(name, f"cause of {name}", verdict(before) if before is not None else None), verdict(db, metric))
              for name, db, before, metric in stages]
-    assert diverges(found, [parse_target(target)]) == said
-    assert diverges(found, [parse_target(target)], more=True) == ("" if said.startswith("no stage") else said)
+    assert first_divergence_text(found, [parse_target(target)]) == said
+    assert first_divergence_text(found, [parse_target(target)],
+                                 has_unmeasured_stages=True) == ("" if said.startswith("no stage") else said)
 
 
 @pytest.mark.parametrize(("here", "there", "between", "tested"), [
@@ -65,10 +72,11 @@ def test_where_it_first_diverges(stages, target, said):
     (9.0, 20.0, 9.5, False), (20, 20.5, 17.2, False), (None, None, None, True),
 ])
 def test_whether_production_is_what_was_tested(here, there, between, tested):
-    one = stage(PRODUCTION, "", beside=(("the engine", verdict(between)),))
-    assert is_tested(one, verdict(here), verdict(there), "the engine")[0] is tested
-    given = InputDifference("x", Errors(3.0), "x differs (3.0 dB): there it is 255 times this")
-    told = is_tested(stage(PRODUCTION, "", inputs=(given,)), verdict(here), verdict(there), "the engine")
+    one = stage(PRODUCTION_STAGE, "", other_accuracies=(("the engine", verdict(between)),))
+    assert compare_production_with_tested_run(one, verdict(here), verdict(there), "the engine")[0] is tested
+    given = InputDifference("x", ErrorMetrics(3.0), "x differs (3.0 dB): there it is 255 times this")
+    told = compare_production_with_tested_run(stage(PRODUCTION_STAGE, "", input_differences=(given, )), verdict(here),
+                                              verdict(there), "the engine")
     assert told[0] is False and "255 times" in told[1]
 
 
@@ -86,26 +94,26 @@ def test_whether_production_is_what_was_tested(here, there, between, tested):
     (RNG.random(IMAGES.shape), ""),
 ])
 def test_what_turns_inputs_into_those_of_production(there, said):
-    assert explain(IMAGES, there) == said
-    found = compare_inputs("x", iter([(IMAGES[:2], there[:2]), (IMAGES[2:], there[2:])]))
-    assert not found.same and (not said or said in found.said)
-    assert compare_inputs("x", iter([(IMAGES, IMAGES.astype(np.float32))])).same
+    assert explain_input_difference(IMAGES, there) == said
+    found = compare_input_over_feeds("x", iter([(IMAGES[:2], there[:2]), (IMAGES[2:], there[2:])]))
+    assert not found.is_equal_except_rounding and (not said or said in found.description)
+    assert compare_input_over_feeds("x", iter([(IMAGES, IMAGES.astype(np.float32))])).is_equal_except_rounding
 
 
 @pytest.mark.parametrize("db", [50.4, 57.0])
 def test_inputs_that_differ_by_noise_alone_are_said_to_be_so_far_apart(db):
     noise = RNG.standard_normal(IMAGES.shape)
     there = IMAGES + noise * np.sqrt(np.mean(IMAGES**2) / np.mean(noise**2) / 10**(db / 10))
-    found = compare_inputs("x", iter([(IMAGES, there)]))
-    assert not found.same and explain(IMAGES, there) == ""
-    assert found.said.startswith(f"x is {db:.1f} dB apart") and "this" not in found.said
+    found = compare_input_over_feeds("x", iter([(IMAGES, there)]))
+    assert not found.is_equal_except_rounding and explain_input_difference(IMAGES, there) == ""
+    assert found.description.startswith(f"x is {db:.1f} dB apart") and "this" not in found.description
 
 
 def test_stages_have_names_of_their_own():
     with pytest.raises(InputError, match="two stages are called a"):
-        stages_of(["a=q.onnx", "a=o.npz"], None, None)
+        list_requested_stages(["a=q.onnx", "a=o.npz"], None, None)
     with pytest.raises(InputError, match="no dump of tensors"):
-        stages_of([], None, "prod.plan")
+        list_requested_stages([], None, "prod.plan")
 
 
 def test_a_comparison_has_a_row_for_each_stage(answered, tmp_path, run):

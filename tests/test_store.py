@@ -14,18 +14,18 @@ import trt_tui
 from tests import networks
 from tests.driven import DrivenWorker, of, save_mlp
 from trt_tui.core import source_hash
-from trt_tui.core.data import watched
-from trt_tui.core.data.watched import StampedFiles, is_settled, known_digest, stamp
+from trt_tui.core.data import file_stamps
+from trt_tui.core.data.file_stamps import FileStamps, cached_file_sha256, is_stamp_trustworthy, read_file_stamp
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
-from trt_tui.files.reading import sample_digest
+from trt_tui.files.reading import sampled_file_sha256
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs import store as store_module
-from trt_tui.jobs.store import EngineCache, FileCache, ResultCache, Store
+from trt_tui.jobs.store import EngineCache, FileCache, ResultCache, ResultStore
 
-INT8 = PrecisionConfig.uniform(Precision.INT8)
+INT8 = PrecisionConfig.from_precision(Precision.INT8)
 PACKAGE = Path(trt_tui.__file__).parent
 RULES = sorted(path.relative_to(PACKAGE).as_posix() for folder in ("core/lowering", "core/network", "core/measure")
                for path in (PACKAGE / folder).rglob("*.py"))
@@ -45,15 +45,15 @@ def put_in_place(path: str | Path, content: bytes) -> None:
 @pytest.fixture
 def old_files(monkeypatch):
     """Files that a test has written count as old: their stamps are trusted, and nothing is remembered of other tests"""
-    monkeypatch.setattr(watched, "SETTLED_S", 0.0)
-    monkeypatch.setattr(watched, "_digests", {})
+    monkeypatch.setattr(file_stamps, "MIN_SETTLED_AGE_S", 0.0)
+    monkeypatch.setattr(file_stamps, "_digest_cache", {})
 
 
 def measured(folder, options):
     """The verdict of an INT8 run in a new process with the results of earlier ones in ``folder``."""
     worker = DrivenWorker(folder)
-    worker.answer(rq.Open(options))
-    return of(worker.answer(rq.WhatIf(INT8)), ev.VerdictMeasured)[-1].verdict
+    worker.answer(rq.OpenNetwork(options))
+    return of(worker.answer(rq.MeasureWhatIf(INT8)), ev.AccuracyMeasured)[-1].accuracy
 
 
 def retrained(options, beside):
@@ -73,9 +73,9 @@ def save(model, path, beside):
 
 @pytest.mark.usefixtures("old_files")
 @pytest.mark.parametrize("beside", [False, True], ids=["in the file", "beside it"])
-@pytest.mark.parametrize("most", [watched.HASHED_BYTES, 0], ids=["small", "large"])
+@pytest.mark.parametrize("most", [file_stamps.MAX_HASHED_BYTES, 0], ids=["small", "large"])
 def test_weights_replaced_in_place_with_their_size_and_time_are_measured_again(tmp_path, monkeypatch, beside, most):
-    monkeypatch.setattr(store_module, "HASHED_BYTES", most)
+    monkeypatch.setattr(store_module, "MAX_HASHED_BYTES", most)
     options = save_mlp(tmp_path)
     save(networks.mlp(0), options.model, beside)
     before = measured(tmp_path / "cache", options)
@@ -87,12 +87,13 @@ def test_weights_replaced_in_place_with_their_size_and_time_are_measured_again(t
 
 @pytest.mark.usefixtures("old_files")
 def test_a_large_network_is_hashed_once_while_it_stays_as_it_is(tmp_path, monkeypatch):
-    monkeypatch.setattr(store_module, "HASHED_BYTES", 0)
-    network, store = open_network(save_mlp(tmp_path).model), Store(ResultCache(tmp_path / "results"))
+    monkeypatch.setattr(store_module, "MAX_HASHED_BYTES", 0)
+    network, store = open_network(save_mlp(tmp_path).model), ResultStore(ResultCache(tmp_path / "results"))
     hashed = []
     monkeypatch.setattr(type(network), "sha256", lambda self: hashed.append(1) or "ab" * 32)
     assert [store.network_sha256(network) for _ in range(3)] == ["ab" * 32] * 3 and len(hashed) == 1
-    monkeypatch.setattr(watched, "SETTLED_S", 3600.0)  # a file that was written just now may change unnoticed
+    monkeypatch.setattr(file_stamps, "MIN_SETTLED_AGE_S",
+                        3600.0)  # a file that was written just now may change unnoticed
     os.utime(network.path)
     assert [store.network_sha256(network) for _ in range(2)] == ["ab" * 32] * 2 and len(hashed) == 3
 
@@ -126,11 +127,11 @@ def test_whatever_is_replaced_in_place_while_it_is_open_ends_the_job_and_is_meas
     }
     worker = DrivenWorker(tmp_path / "cache")
     for name, change in changes.items():
-        worker.answer(rq.Open(options))
-        before = of(worker.answer(rq.WhatIf(INT8)), ev.VerdictMeasured)[-1].verdict
+        worker.answer(rq.OpenNetwork(options))
+        before = of(worker.answer(rq.MeasureWhatIf(INT8)), ev.AccuracyMeasured)[-1].accuracy
         put_in_place(tmp_path / name, change(tmp_path / name))
-        ended = worker.answer(rq.WhatIf(INT8))[-1]
-        assert isinstance(ended, ev.Replaced) and ended.files == (name,)
+        ended = worker.answer(rq.MeasureWhatIf(INT8))[-1]
+        assert isinstance(ended, ev.FilesReplaced) and ended.files == (name,)
         assert measured(tmp_path / "cache", options) == measured(tmp_path / f"without {name}", options) != before, name
 
 
@@ -138,11 +139,11 @@ def test_whatever_is_replaced_in_place_while_it_is_open_ends_the_job_and_is_meas
 def test_nothing_is_stored_of_a_file_that_was_replaced_while_it_was_measured(tmp_path):
     options = save_mlp(tmp_path)
     worker = DrivenWorker(tmp_path / "cache")
-    worker.answer(rq.Open(options))
+    worker.answer(rq.OpenNetwork(options))
     worker.wire.on_event = lambda event: (
         put_in_place(options.model, next(iter(retrained(options, False).values())))
-        if isinstance(event, ev.Begun) else None)
-    assert isinstance(worker.answer(rq.WhatIf(INT8))[-1], ev.Replaced)
+        if isinstance(event, ev.JobStarted) else None)
+    assert isinstance(worker.answer(rq.MeasureWhatIf(INT8))[-1], ev.FilesReplaced)
     assert measured(tmp_path / "cache", options) == measured(tmp_path / "empty", options)
 
 
@@ -150,36 +151,36 @@ def test_nothing_is_stored_of_a_file_that_was_replaced_while_it_was_measured(tmp
 def test_permissions_and_links_alone_replace_nothing(tmp_path):
     options = save_mlp(tmp_path)
     worker = DrivenWorker(tmp_path / "cache")
-    worker.answer(rq.Open(options))
-    known = stamp(options.model)
+    worker.answer(rq.OpenNetwork(options))
+    known = read_file_stamp(options.model)
     os.chmod(options.model, 0o600)
     os.link(options.data, tmp_path / "link.npz")
-    assert stamp(options.model) != known
-    assert isinstance(worker.answer(rq.WhatIf(INT8))[-1], ev.Done)
+    assert read_file_stamp(options.model) != known
+    assert isinstance(worker.answer(rq.MeasureWhatIf(INT8))[-1], ev.JobDone)
 
 
 def test_a_young_file_is_read_again(tmp_path):
     path = tmp_path / "a.txt"
     path.write_text("a")
-    files = StampedFiles.of([path])
-    assert not is_settled(stamp(path)) and not is_settled(None)
-    first = known_digest(path)
+    files = FileStamps.from_paths([path])
+    assert not is_stamp_trustworthy(read_file_stamp(path)) and not is_stamp_trustworthy(None)
+    first = cached_file_sha256(path)
     path.write_text("b")
     os.utime(path, ns=files.stamps[0][1][2:])
-    assert known_digest(path) != first and files.replaced() == (str(path),)
+    assert cached_file_sha256(path) != first and files.find_replaced_files() == (str(path),)
 
 
 def test_samples_of_a_large_file_see_retrained_weights_and_its_ends(tmp_path):
     path, rng = tmp_path / "w.bin", np.random.default_rng(0)
     weights = rng.bytes(12 << 20)
     path.write_bytes(weights)
-    known = sample_digest(path)
-    assert known == sample_digest(path) != ""
+    known = sampled_file_sha256(path)
+    assert known == sampled_file_sha256(path) != ""
     for other in (rng.bytes(12 << 20), weights[:-1] + bytes([weights[-1] ^ 1]), bytes([weights[0] ^ 1]) + weights[1:],
                   weights[:-1]):
         path.write_bytes(other)
-        assert sample_digest(path) != known
-    assert sample_digest(tmp_path / "none") == ""
+        assert sampled_file_sha256(path) != known
+    assert sampled_file_sha256(tmp_path / "none") == ""
 
 
 # -- damage ------------------------------------------------------------------------------------------------------------
@@ -211,37 +212,39 @@ def test_a_result_with_a_flipped_bit_is_measured_again_and_the_log_says_so(tmp_p
                          ids=["empty", "short", "cut"])
 def test_every_kind_of_record_is_checked(tmp_path, capsys, damage):
     cache = EngineCache(tmp_path / "engines")
-    key = FileCache.key("engine")
+    key = FileCache.make_key("engine")
     cache.write(key, b"plan" * 100)
-    assert cache.read(key) == b"plan" * 100 and cache.records() == {key: b"plan" * 100}
+    assert cache.read(key) == b"plan" * 100 and cache.read_all_records() == {key: b"plan" * 100}
     damage(records(tmp_path / "engines")[0])
-    assert cache.read(key) is None and "checksum" in capsys.readouterr().err and cache.records() == {}
+    assert cache.read(key) is None and "checksum" in capsys.readouterr().err and cache.read_all_records() == {}
 
 
 def test_a_record_under_the_name_of_another_is_none(tmp_path):
     cache = FileCache(tmp_path, 1 << 20)
-    cache.write(FileCache.key("first"), b"1")
-    cache.write(FileCache.key("second"), b"2")
-    shutil.copy(cache._path(FileCache.key("first")), cache._path(FileCache.key("second")))
-    assert cache.read(FileCache.key("second")) is None and cache.read(FileCache.key("first")) == b"1"
+    cache.write(FileCache.make_key("first"), b"1")
+    cache.write(FileCache.make_key("second"), b"2")
+    shutil.copy(cache._record_path(FileCache.make_key("first")), cache._record_path(FileCache.make_key("second")))
+    assert cache.read(FileCache.make_key("second")) is None and cache.read(FileCache.make_key("first")) == b"1"
 
 
 def test_a_damaged_timing_cache_is_measured_again_and_one_of_the_user_is_left_alone(tmp_path, capsys):
     cache = EngineCache(tmp_path / "engines")
-    path = cache.timing_cache("a GPU")
+    path = cache.timing_cache_path("a GPU")
     path.write_bytes(b"tactics")
-    assert cache.timing_cache("a GPU").read_bytes() == b"tactics"  # one of an earlier version has no checksum
-    cache.seal_timings(path)
-    assert cache.timing_cache("a GPU").read_bytes() == b"tactics" and cache.timings() == {path.name: b"tactics"}
+    assert cache.timing_cache_path("a GPU").read_bytes() == b"tactics"  # one of an earlier version has no checksum
+    cache.add_timing_cache_checksum(path)
+    assert cache.timing_cache_path("a GPU").read_bytes() == b"tactics" and cache.read_timing_caches() == {
+        path.name: b"tactics"
+    }
     path.write_bytes(b"tactisc")
-    assert not cache.timing_cache("a GPU").exists() and "damaged" in capsys.readouterr().err
-    cache.put_timings(path.name, b"others")
-    assert cache.timing_cache("a GPU").read_bytes() == b"others" and not capsys.readouterr().err
+    assert not cache.timing_cache_path("a GPU").exists() and "damaged" in capsys.readouterr().err
+    cache.write_timing_cache(path.name, b"others")
+    assert cache.timing_cache_path("a GPU").read_bytes() == b"others" and not capsys.readouterr().err
 
 
 def test_a_read_only_cache_is_read(tmp_path, monkeypatch):
     cache = ResultCache(tmp_path)
-    key = FileCache.key("shared")
+    key = FileCache.make_key("shared")
     cache.put(key, [1, 2])
 
     def refuse(*arguments, **more):
@@ -273,9 +276,9 @@ def test_a_changed_rule_changes_every_key(tmp_path, monkeypatch):
         assert (source_hash.hash_source(package) != known) is other
         (package / changed).unlink()
         assert other or source_hash.hash_source(package) == known
-    key = FileCache.key("result")
+    key = FileCache.make_key("result")
     monkeypatch.setattr(store_module, "source_sha256", lambda: "of other rules")
-    assert FileCache.key("result") != key
+    assert FileCache.make_key("result") != key
 
 
 def test_every_stored_result_is_of_one_arithmetic_and_timing_caches_outlive_it(tmp_path, monkeypatch):
@@ -284,14 +287,15 @@ def test_every_stored_result_is_of_one_arithmetic_and_timing_caches_outlive_it(t
     def stored():
         before = set(records(tmp_path / "stored"))
         worker = DrivenWorker(tmp_path / "stored")
-        worker.answer(rq.Open(options))
-        worker.answer(rq.WhatIf(INT8))
-        return len(set(records(tmp_path / "stored")) - before), EngineCache(tmp_path / "engines").timing_cache("a GPU")
+        worker.answer(rq.OpenNetwork(options))
+        worker.answer(rq.MeasureWhatIf(INT8))
+        return len(set(records(tmp_path / "stored")) - before), EngineCache(tmp_path
+                                                                            / "engines").timing_cache_path("a GPU")
 
     first, timings = stored()
     assert first == 2, "a calibration and a verdict"
     assert stored() == (0, timings)
-    monkeypatch.setattr(store_module, "ARITHMETIC", -1)
+    monkeypatch.setattr(store_module, "ARITHMETIC_VERSION", -1)
     assert stored() == (first, timings)
 
 

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from tests.refusals import refused
-from trt_tui.core.data import stored
+from trt_tui.core.data import array_files
 from trt_tui.core.data.samples import load_samples
-from trt_tui.core.data.shapes import LARGEST_SIZE
+from trt_tui.core.data.shapes import MAX_DIMENSION_SIZE
 from trt_tui.core.runner import TensorInfo
 from trt_tui.errors import InputError
 
@@ -80,25 +80,25 @@ def test_what_numpy_does_not_write_is_not_unpacked(tmp_path, method):
 
 
 def test_zip_bombs_are_refused_before_they_are_unpacked(tmp_path, monkeypatch):
-    monkeypatch.setattr(stored, "MOST_UNPACKED", 1 << 20)
+    monkeypatch.setattr(array_files, "MAX_UNPACKED_BYTES", 1 << 20)
     zeros = npy(np.zeros((1 << 18, 3), np.float32))
     path = npz(tmp_path / "a.npz", zipfile.ZIP_DEFLATED, x=zeros)
-    monkeypatch.setattr(stored.Spool, "copy", lambda *_: pytest.fail("unpacked"))
+    monkeypatch.setattr(array_files.ArraySpool, "append_stream", lambda *_: pytest.fail("unpacked"))
     with refused("zip bomb", next_step="numpy.savez"):
         load_samples(path, DYNAMIC)
     many = npz(tmp_path / "b.npz", zipfile.ZIP_DEFLATED, **{f"y{i}": npy(np.zeros(1 << 17)) for i in range(9)})
     with pytest.raises(InputError, match="zip bomb"):
         load_samples(many, DYNAMIC)
-    assert len(load_samples(npz(tmp_path / "c.npz", x=zeros), DYNAMIC).feed(0)) == 1, "uncompressed it is taken"
+    assert len(load_samples(npz(tmp_path / "c.npz", x=zeros), DYNAMIC).read_feed(0)) == 1, "uncompressed it is taken"
 
 
 def test_many_small_members_are_not_all_unpacked_into_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr(stored, "IN_MEMORY", 1 << 20)
+    monkeypatch.setattr(array_files, "MAX_IN_MEMORY_BYTES", 1 << 20)
     rng = np.random.default_rng(0)
     arrays = {f"y{i}": npy(rng.integers(0, 255, 1 << 19, np.uint8)) for i in range(16)}
     path = npz(tmp_path / "a.npz", zipfile.ZIP_DEFLATED, x=npy(np.ones((4, 3), np.float32)), **arrays)
     tracemalloc.start()
-    part = stored.npz_part(path, "a.npz").load()
+    part = array_files.open_npz(path, "a.npz").load_arrays()
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert len(part) == 17 and peak < 5 << 20
@@ -110,11 +110,11 @@ def test_a_full_disk_is_told(tmp_path, monkeypatch, left):
         def write(self, _):
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(stored, "IN_MEMORY", 0)
+    monkeypatch.setattr(array_files, "MAX_IN_MEMORY_BYTES", 0)
     if left == "none":
-        monkeypatch.setattr(stored.tempfile, "TemporaryFile", lambda **_: Full())
+        monkeypatch.setattr(array_files.tempfile, "TemporaryFile", lambda **_: Full())
     else:
-        monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=stored.SPARE_DISK + 10))
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=array_files.MIN_FREE_DISK_BYTES + 10))
     path = npz(tmp_path / "a.npz", zipfile.ZIP_DEFLATED, x=npy(np.ones((4, 3), np.float32)))
     with refused("does not fit in", next_step="TMPDIR"):
         load_samples(path, DYNAMIC)
@@ -176,16 +176,16 @@ def test_a_negative_size_is_one_that_is_not_known(tmp_path):
 
 def test_an_empty_first_dimension_leads_nothing(tmp_path):
     inputs = [TensorInfo("roi", F32, (0,)), TensorInfo("x", F32, (2, 3))]
-    assert load_samples(None, inputs, limit=4).feed(0)["x"].shape == (2, 3)
+    assert load_samples(None, inputs, limit=4).read_feed(0)["x"].shape == (2, 3)
     path = tmp_path / "a.npz"
     np.savez(path, roi=np.ones(0, np.float32), x=np.ones((4, 3), np.float32))
     assert len(load_samples(path, inputs)) == 2
     np.savez(path, roi=np.ones(3, np.float32), x=np.ones((4, 3), np.float32))
     with pytest.raises(InputError, match="'roi' has size 3 in dimension 0"):
         load_samples(path, inputs)
-    assert load_samples(None, inputs[:1]).feed(0)["roi"].shape == (0,)
+    assert load_samples(None, inputs[:1]).read_feed(0)["roi"].shape == (0,)
 
 
 def test_random_inputs_that_no_memory_holds():
     with pytest.raises(InputError, match="do not fit in memory"):
-        load_samples(None, DYNAMIC, batch=LARGEST_SIZE << 32)
+        load_samples(None, DYNAMIC, batch=MAX_DIMENSION_SIZE << 32)

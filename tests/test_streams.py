@@ -10,7 +10,7 @@ import pytest
 
 from tests.driven import save_mlp
 from trt_tui.cli.streams import print_table
-from trt_tui.words import VisibleStream
+from trt_tui.formatting import EscapingTextStream
 
 FULL = Path("/dev/full")
 
@@ -88,7 +88,7 @@ def test_verdicts_have_colours_in_a_terminal_alone(monkeypatch, plain):
         monkeypatch.setenv(name, value)
     for terminal in (True, False):
         out = io.StringIO()
-        monkeypatch.setattr(sys, "stdout", VisibleStream(out))
+        monkeypatch.setattr(sys, "stdout", EscapingTextStream(out))
         monkeypatch.setattr(os, "isatty", lambda descriptor, terminal=terminal: terminal)
         print_table("run  FAIL of it  PASS?\n\x1b[31m  FAIL, nothing in INT8")
         passes, fails = ("\x1b[32m\x1b[1mPASS?\x1b[0m", "\x1b[31m\x1b[1mFAIL\x1b[0m") if terminal and not plain else (

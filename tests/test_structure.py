@@ -1,4 +1,4 @@
-"""Tests of trt_tui.core.network.structure: damage is told at opening, by the name of the node or tensor."""
+"""Tests of trt_tui.core.network.structure_check: damage is told at opening, by the name of the node or tensor."""
 
 import numpy as np
 import onnx
@@ -169,7 +169,7 @@ def test_inputs_of_every_type_open(dtype, tmp_path):
     path = written(b.model([helper.make_tensor_value_info("x", dtype, [2])],
                          [helper.make_tensor_value_info("y", dtype, [2])]), tmp_path)
     network = open_network(path)
-    assert network.inputs[0].shape == (2,) and network.outline().inputs == network.inputs
+    assert network.inputs[0].shape == (2,) and network.build_outline().inputs == network.inputs
 
 
 @pytest.mark.parametrize(("kind", "given"), [

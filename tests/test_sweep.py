@@ -1,4 +1,4 @@
-"""Shares on a few samples first: trt_tui.core.measure.sampling, sweep and group_sweep."""
+"""Shares on a few samples first: trt_tui.core.measure.sample_draws, sweep and group_sweep."""
 
 import numpy as np
 import onnx
@@ -7,19 +7,19 @@ import pytest
 from tests import networks
 from tests.measuring import measure_shares
 from tests.networks.build import Builder, floats
-from trt_tui.core.calibration.calibrate import calibrate
+from trt_tui.core.calibration.calibration import calibrate
 from trt_tui.core.data.samples import load_samples
-from trt_tui.core.measure import sweep as sweeps
+from trt_tui.core.measure import sweep_plan as sweeps
 from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.group_sweep import GroupSweep
-from trt_tui.core.measure.judge import judged_outputs
-from trt_tui.core.measure.sampling import drawn, estimate, t_quantile
-from trt_tui.core.measure.sweep import Sweep
+from trt_tui.core.measure.judged_outputs import select_judged_outputs
+from trt_tui.core.measure.sample_draws import draw_stratified_samples, estimate_sum_over_all_samples, student_t_quantile
+from trt_tui.core.measure.sweep_plan import SweepPlanner
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 
-INT8 = PrecisionConfig.uniform(Precision.INT8, Precision.FP32)
+INT8 = PrecisionConfig.from_precision(Precision.INT8, Precision.FP32)
 
 
 def test_estimates_are_unbiased_and_intervals_hold_what_they_say():
@@ -28,12 +28,12 @@ def test_estimates_are_unbiased_and_intervals_hold_what_they_say():
     added = energies * (0.3 + 0.2 * rng.standard_normal(40)) / energies.sum()
     found = {size: [] for size in (4, 8, 16, 40)}
     for seed in range(250):
-        stages = drawn(energies, list(found), seed)
+        stages = draw_stratified_samples(energies, list(found), seed)
         for before, after in zip(stages, stages[1:], strict=False):
-            assert after.units[:len(before.units)] == before.units
+            assert after.samples[:len(before.samples)] == before.samples
         for stage in stages:
-            assert len(set(stage.units)) == len(stage.units) and stage.parts.sum() == pytest.approx(1)
-            found[len(stage.units)].append(estimate(added[list(stage.units)], stage))
+            assert len(set(stage.samples)) == len(stage.samples) and stage.part_probabilities.sum() == pytest.approx(1)
+            found[len(stage.samples)].append(estimate_sum_over_all_samples(added[list(stage.samples)], stage))
     for size, pairs in found.items():
         values, halves = np.array(pairs).T
         error = np.abs(values - added.sum())
@@ -44,13 +44,13 @@ def test_estimates_are_unbiased_and_intervals_hold_what_they_say():
 
 def test_quantiles_are_those_of_student():
     for freedom, expected in ((1, 12.706), (2, 4.303), (3, 3.182), (7, 2.365), (31, 2.040), (1e6, 1.960)):
-        assert t_quantile(freedom) == pytest.approx(expected, rel=0.005)
+        assert student_t_quantile(freedom) == pytest.approx(expected, rel=0.005)
 
 
 def test_sizes_are_multiples_of_the_batch_up_to_all():
-    assert sweeps.sizes(32, 3) == [3, 8, 16, 24, 32]
-    assert sweeps.sizes(96, 8, 8) == [8, 16, 24, 32, 48, 64, 96]
-    assert sweeps.sizes(6, 1, 4) == [4, 6] and sweeps.sizes(8, 9) == [8]
+    assert sweeps.choose_draw_sizes(32, 3) == [3, 8, 16, 24, 32]
+    assert sweeps.choose_draw_sizes(96, 8, 8) == [8, 16, 24, 32, 48, 64, 96]
+    assert sweeps.choose_draw_sizes(6, 1, 4) == [4, 6] and sweeps.choose_draw_sizes(8, 9) == [8]
 
 
 def population(noise, count=64, groups=40, seed=0):
@@ -65,11 +65,12 @@ def population(noise, count=64, groups=40, seed=0):
 
 def run(energies, added, first=4, **options):
     """A sweep to its end; how many samples it had run, and how many it expected in all, after each."""
-    sweep, course = Sweep([str(i) for i in range(len(added))], energies, first=first, **options), []
-    while asked := sweep.ask():
+    sweep, course = SweepPlanner([str(i) for i in range(len(added))], energies, first_size=first, **options), []
+    while asked := sweep.plan_next_measurements():
         for name, units in asked.items():
-            sweep.tell(name, added[int(name)][list(units)])
-            course.append((sweep.done, sweep.done + sum(sweep.left().values())))
+            sweep.add_error_contributions(name, added[int(name)][list(units)])
+            course.append(
+                (sweep.measured_count, sweep.measured_count + sum(sweep.estimate_remaining_samples().values())))
     return sweep, course
 
 
@@ -79,15 +80,15 @@ def test_what_matters_is_known_well_enough_in_few_runs(noise, most, seed):
     energies, added = population(noise, seed=seed)
     sweep, course = run(energies, added)
     exact = added.sum(1)
-    found = {int(name): sweep.figure(name) for name in sweep.names}
-    assert course[-1][0] <= most * added.size and len(sweep.settled) == len(added)
+    found = {int(name): sweep.estimate_group_contribution(name) for name in sweep.group_names}
+    assert course[-1][0] <= most * added.size and len(sweep.settled_groups) == len(added)
     assert all(abs(found[i].value - exact[i]) <= 0.02 for i in np.flatnonzero(exact >= 0.01))
     for one, other in ((i, j) for i in found for j in found if exact[i] - exact[j] > 0.02):
         assert found[one].value > found[other].value
-    assert {figure.units for figure in found.values()} - {8, 16, 24, 32, 48, 64} == set()
-    whole, _ = run(energies, added, exact=True)
-    assert [whole.figure(name).value for name in whole.names] == pytest.approx(exact)
-    assert all(whole.figure(name).half == 0 for name in whole.names)
+    assert {figure.samples for figure in found.values()} - {8, 16, 24, 32, 48, 64} == set()
+    whole, _ = run(energies, added, measures_all_samples=True)
+    assert [whole.estimate_group_contribution(name).value for name in whole.group_names] == pytest.approx(exact)
+    assert all(whole.estimate_group_contribution(name).half_width == 0 for name in whole.group_names)
 
 
 @pytest.mark.parametrize("noise", [0.2, 3.0, 12.0])
@@ -106,8 +107,8 @@ def test_what_is_not_finite_is_settled_at_once():
     energies, added = population(0.1)
     added[5, :] = -np.inf
     sweep, _ = run(energies, added)
-    figure = sweep.figure("5")
-    assert figure.value == -np.inf and figure.settled and figure.units == 4
+    figure = sweep.estimate_group_contribution("5")
+    assert figure.value == -np.inf and figure.settled and figure.samples == 4
 
 
 def opened(tmp_path, backend, model, inputs, batch, **options):
@@ -115,8 +116,8 @@ def opened(tmp_path, backend, model, inputs, batch, **options):
     np.savez(tmp_path / "data.npz", **inputs)
     network = open_network(tmp_path / "network.onnx")
     samples = load_samples(str(tmp_path / "data.npz"), network.inputs, batch=batch)
-    ranges = calibrate(network.model, network.activations, samples, backend).ranges
-    return Analysis(network, backend, samples, judged_outputs(network), other=Precision.FP32), ranges
+    ranges = calibrate(network.model, network.calibrated_tensors, samples, backend).ranges
+    return Analysis(network, backend, samples, select_judged_outputs(network), boundary_type=Precision.FP32), ranges
 
 
 def chain(batch):
@@ -134,28 +135,28 @@ def chain(batch):
 def test_shares_on_few_samples_are_near_those_on_all(tmp_path, backend, batch):
     inputs = {"x": np.random.default_rng(0).standard_normal((64, 64), dtype=np.float32)}
     analysis, ranges = opened(tmp_path, backend, chain(batch), inputs, 8)
-    config = PrecisionConfig.uniform(Precision.FP32, Precision.FP32)
-    groups = [group for group in analysis.network.groups if group.quantizable]
-    coarse = config.with_groups(groups[:3], Precision.INT4).with_groups(groups[3:], Precision.INT8)
+    config = PrecisionConfig.from_precision(Precision.FP32, Precision.FP32)
+    groups = [group for group in analysis.network.groups if group.is_quantizable]
+    coarse = config.with_group_precision(groups[:3], Precision.INT4).with_group_precision(groups[3:], Precision.INT8)
     found = {}
     for exact in (False, True):
-        sweep = GroupSweep(analysis, coarse, ranges, exact=exact)
-        for _ in sweep.steps():
+        sweep = GroupSweep(analysis, coarse, ranges, measures_all_samples=exact)
+        for _ in sweep.measure_groups():
             pass
-        found[exact] = sweep, {name: sweep.of(name) for name in sweep.active}
+        found[exact] = sweep, {name: sweep.estimate_group_effect(name) for name in sweep.measured_groups}
     (few, near), (every, exact) = found[False], found[True]
-    assert few.swept.apart and not every.swept.apart and len(exact) == 10
+    assert few.state.by_sample and not every.state.by_sample and len(exact) == 10
     inside = 0
     for name, known in exact.items():
-        value, one = known.figure.value, near[name]
-        assert known.samples == 64 and known.figure.half == 0
-        assert one.samples == one.figure.units and one.samples % (8 if batch == 8 else 1) == 0
+        value, one = known.estimate.value, near[name]
+        assert known.sample_count == 64 and known.estimate.half_width == 0
+        assert one.sample_count == one.estimate.samples and one.sample_count % (8 if batch == 8 else 1) == 0
         if value >= 0.01:
-            assert abs(one.figure.value - value) <= 0.02 and one.worst_db == pytest.approx(known.worst_db, abs=0.3)
-        inside += abs(one.figure.value - value) <= one.figure.half + 1e-6
-    assert inside >= 9 and few.sweep.done <= 0.5 * 640
-    order = sorted(exact, key=lambda name: -exact[name].figure.value)
-    assert sorted(order[:3], key=lambda name: -near[name].figure.value) == order[:3]
+            assert abs(one.estimate.value - value) <= 0.02 and one.worst_db == pytest.approx(known.worst_db, abs=0.3)
+        inside += abs(one.estimate.value - value) <= one.estimate.half_width + 1e-6
+    assert inside >= 9 and few.planner.measured_count <= 0.5 * 640
+    order = sorted(exact, key=lambda name: -exact[name].estimate.value)
+    assert sorted(order[:3], key=lambda name: -near[name].estimate.value) == order[:3]
     analysis.close()
 
 
@@ -167,12 +168,12 @@ def test_samples_that_a_network_mixes_stay_in_their_feeds(tmp_path, backend):
     inputs = {"x": np.random.default_rng(0).standard_normal((48, 16), dtype=np.float32)}
     analysis, ranges = opened(tmp_path, backend, model, inputs, 4)
     sweep = GroupSweep(analysis, INT8, ranges)
-    for _ in sweep.steps():
+    for _ in sweep.measure_groups():
         pass
-    shares = measure_shares(analysis, INT8, ranges, exact=True)
-    assert not sweep.swept.apart and sweep.sweep.count == 12
-    (name,) = sweep.active
-    assert sweep.of(name).figure.value == pytest.approx(shares[name].owns) == 1.0
+    shares = measure_shares(analysis, INT8, ranges, measures_all_samples=True)
+    assert not sweep.state.by_sample and sweep.planner.sample_count == 12
+    (name,) = sweep.measured_groups
+    assert sweep.estimate_group_effect(name).estimate.value == pytest.approx(shares[name].fraction) == 1.0
     analysis.close()
 
 
@@ -180,12 +181,13 @@ def test_a_sweep_goes_on_from_what_was_measured(tmp_path, backend):
     inputs = networks.feeds(networks.chain(2), n=24)
     analysis, ranges = opened(tmp_path, backend, networks.chain(2), inputs, 8)
     whole = GroupSweep(analysis, INT8, ranges)
-    steps = sum(1 for _ in whole.steps())
+    steps = sum(1 for _ in whole.measure_groups())
     cut = GroupSweep(analysis, INT8, ranges)
-    for _, _ in zip(range(steps // 2), cut.steps(), strict=False):
+    for _, _ in zip(range(steps // 2), cut.measure_groups(), strict=False):
         pass
-    again = GroupSweep(analysis, INT8, ranges, known=cut.swept)
-    runs = [done for done, _ in again.steps()]
-    assert 0 < runs[-1] < whole.sweep.done
-    assert [again.of(name) for name in again.active] == [whole.of(name) for name in whole.active]
+    again = GroupSweep(analysis, INT8, ranges, earlier_state=cut.state)
+    runs = [done for done, _ in again.measure_groups()]
+    assert 0 < runs[-1] < whole.planner.measured_count
+    assert [again.estimate_group_effect(name)
+            for name in again.measured_groups] == [whole.estimate_group_effect(name) for name in whole.measured_groups]
     analysis.close()

@@ -5,18 +5,18 @@ from types import SimpleNamespace
 import pytest
 
 from tests.refusals import refused
-from trt_tui.core.measure.bootstrap import Interval, Spread
-from trt_tui.core.measure.comparison import Errors, OutputErrors, Verdict
-from trt_tui.core.measure.judge import INTEGER, AxisSlice, Judged
-from trt_tui.core.measure.judgement import judge
-from trt_tui.core.measure.metric_parts import part_rows
-from trt_tui.core.measure.target import default_target, parse_target
+from trt_tui.core.measure.bootstrap import AccuracyIntervals, ConfidenceInterval
+from trt_tui.core.measure.judged_outputs import INTEGER_KIND, AxisSlice, JudgedOutput
+from trt_tui.core.measure.metric_parts import metric_part_rows
+from trt_tui.core.measure.results import Accuracy, ErrorMetrics, OutputErrors
+from trt_tui.core.measure.target import choose_default_target, parse_target
+from trt_tui.core.measure.target_result import check_targets
 from trt_tui.errors import InputError
 
 
 def verdict(sqnr=25.0, cosine=0.999, metric=None, agreement=None, **errors):
-    output = OutputErrors(Errors(sqnr, cosine, **errors))
-    return Verdict({"y": output}, {"f1": metric} if metric is not None else {}, agreement, 8, 8)
+    output = OutputErrors(ErrorMetrics(sqnr, cosine, **errors))
+    return Accuracy({"y": output}, {"f1": metric} if metric is not None else {}, agreement, 8, 8)
 
 
 @pytest.mark.parametrize(("text", "bound"), [
@@ -24,7 +24,7 @@ def verdict(sqnr=25.0, cosine=0.999, metric=None, agreement=None, **errors):
     ("metric>=0.8", 0.8), ("metric>=base-0.01", 0.89), ("metric >= base - 1%", 0.891), ("metric>=base+0.05", 0.95),
 ])
 def test_targets_are_read(text, bound):
-    target = parse_target(text).with_base({"f1": 0.9})
+    target = parse_target(text).with_base_values({"f1": 0.9})
     assert target.bound == pytest.approx(bound) and target.text == text.strip()
     read = replace(parse_target(text), source="")
     assert replace(parse_target(read.text), source="") == read
@@ -59,55 +59,56 @@ def test_what_is_no_target_is_refused_with_examples(text, why):
     ("agreement>=0.9", verdict(agreement=0.95), True),
     ("agreement>=0.9", verdict(), None),
     ("sqnr>=20", verdict(None, None), False),
-    ("sqnr>=20", Verdict({}), None),
+    ("sqnr>=20", Accuracy({}), None),
     ("metric>=base-0.1", verdict(metric=0.6), None),
 ])
 def test_whether_a_target_is_reached(text, judged, reached):
-    assert parse_target(text).reached(judged) is reached
+    assert parse_target(text).is_met_by(judged) is reached
 
 
 def outline(shape, operator="Gemm"):
     layer = SimpleNamespace(name="head", outputs=("y",))
     return SimpleNamespace(shape=lambda tensor: shape if tensor == "y" else None, layers=(layer,),
-                           group_of=lambda name: SimpleNamespace(operator=operator))
+                           find_group=lambda name: SimpleNamespace(operator=operator))
 
 
 DEFAULTS = [
-    ("f1", True, (Judged("y", "y"),), ("n", 1000), "metric"),
-    ("f1", False, (Judged("y", "y"),), ("n", 1000), "agreement"),
-    (None, True, (Judged("y", "y"),), ("n", 1000), "agreement"),
-    (None, False, (Judged("y", "y"),), ("n", 4), "sqnr"),
-    (None, False, (Judged("y", "y"),), ("n", 3, 8, 8), "sqnr"),
-    (None, False, (Judged("y[:, 4:]", "y", (AxisSlice(1, 4),)),), ("n", 1000), "sqnr"),
-    (None, False, (Judged("y", "y"), Judged("z", "z")), ("n", 1000), "sqnr"),
-    (None, False, (Judged("y", "y"),), None, "sqnr"),
+    ("f1", True, (JudgedOutput("y", "y"),), ("n", 1000), "metric"),
+    ("f1", False, (JudgedOutput("y", "y"),), ("n", 1000), "agreement"),
+    (None, True, (JudgedOutput("y", "y"),), ("n", 1000), "agreement"),
+    (None, False, (JudgedOutput("y", "y"),), ("n", 4), "sqnr"),
+    (None, False, (JudgedOutput("y", "y"),), ("n", 3, 8, 8), "sqnr"),
+    (None, False, (JudgedOutput("y[:, 4:]", "y", (AxisSlice(1, 4),)),), ("n", 1000), "sqnr"),
+    (None, False, (JudgedOutput("y", "y"), JudgedOutput("z", "z")), ("n", 1000), "sqnr"),
+    (None, False, (JudgedOutput("y", "y"),), None, "sqnr"),
 ]
 
 
 def test_what_divides_by_its_norm_is_no_classifier():
-    assert default_target(None, (Judged("y", "y"),), outline(("n", 384), "Div"), False).kind == "sqnr"
-    assert default_target(None, (Judged("y", "y"),), outline(("n", 1000, 1, 1)), False).kind == "agreement"
+    assert choose_default_target(None, (JudgedOutput("y", "y"),), outline(("n", 384), "Div"), False).kind == "sqnr"
+    assert choose_default_target(None, (JudgedOutput("y", "y"),), outline(("n", 1000, 1, 1)), False).kind == "agreement"
 
 
 @pytest.mark.parametrize(("metric", "labels", "judged", "shape", "kind"), DEFAULTS)
 def test_the_default_target(metric, labels, judged, shape, kind):
-    target = default_target(metric, judged, outline(shape), labels)
-    assert target.kind == kind and target.shown
+    target = choose_default_target(metric, judged, outline(shape), labels)
+    assert target.kind == kind and target.description
     if kind == "metric":
-        assert target.bound is None and target.with_base({"f1": 93.0}).bound == pytest.approx(92.07)
+        assert target.bound is None and target.with_base_values({"f1": 93.0}).bound == pytest.approx(92.07)
 
 
 def errors(sqnr=25.0, cosine=0.999, mse=1e-4, max_abs=0.05, mean_abs=0.01, **more):
-    return OutputErrors(Errors(sqnr, cosine, mse, max_abs, mean_abs, **more))
+    return OutputErrors(ErrorMetrics(sqnr, cosine, mse, max_abs, mean_abs, **more))
 
 
-EXACT = OutputErrors(Errors(None, 1.0, 0.0, 0.0, 0.0, exact=True))
-BOTH = Verdict({"boxes:0[:, 0:4]": errors(46.0, 0.99999, max_abs=0.2), "scores": errors(8.0, 0.9, mse=1e-2),
-                "class": OutputErrors(Errors(mismatch=0.25))}, {"f1": 0.8}, 0.95, 8, 8)
-JUDGED = (Judged("boxes:0[:, 0:4]", "boxes:0"), Judged("scores", "scores"), Judged("class", "class", kind=INTEGER))
+EXACT = OutputErrors(ErrorMetrics(None, 1.0, 0.0, 0.0, 0.0, exact=True))
+BOTH = Accuracy({"boxes:0[:, 0:4]": errors(46.0, 0.99999, max_abs=0.2), "scores": errors(8.0, 0.9, mse=1e-2),
+                 "class": OutputErrors(ErrorMetrics(mismatch=0.25))}, {"f1": 0.8}, 0.95, 8, 8)
+JUDGED = (JudgedOutput("boxes:0[:, 0:4]",
+                       "boxes:0"), JudgedOutput("scores", "scores"), JudgedOutput("class", "class", kind=INTEGER_KIND))
 NETWORK = SimpleNamespace(shape=lambda tensor: None, layers=())
-ALL_EXACT = Verdict({"y": EXACT}, {}, 1.0, 8, 8)
-BROKEN = Verdict({"y": OutputErrors(Errors(nan=3))}, {"f1": 0.8}, 0.95, 8, 8)
+ALL_EXACT = Accuracy({"y": EXACT}, {}, 1.0, 8, 8)
+BROKEN = Accuracy({"y": OutputErrors(ErrorMetrics(nan=3))}, {"f1": 0.8}, 0.95, 8, 8)
 
 
 @pytest.mark.parametrize(("text", "figure", "margin", "score", "noise"), [
@@ -126,20 +127,21 @@ BROKEN = Verdict({"y": OutputErrors(Errors(nan=3))}, {"f1": 0.8}, 0.95, 8, 8)
 ])
 def test_margins_scores_and_noise(text, figure, margin, score, noise):
     target = parse_target(text)
-    assert target.figure(BOTH) == pytest.approx(figure) and target.margin(BOTH) == pytest.approx(margin)
-    assert target.score(BOTH) == pytest.approx(score) and target.noise(BOTH) == pytest.approx(noise)
-    assert target.reached(BOTH) is (margin >= 0) and target.shown and target.measured(BOTH)
-    told = judge([target], BOTH)
-    assert told.passed is (margin >= 0) and told.score == target.score(BOTH)
-    assert told.error == pytest.approx(noise if noise is not None else -score)
+    assert target.measured_value(BOTH) == pytest.approx(figure) and target.margin_to_bound(BOTH) == pytest.approx(
+        margin)
+    assert target.margin_score(BOTH) == pytest.approx(score) and target.normalized_loss(BOTH) == pytest.approx(noise)
+    assert target.is_met_by(BOTH) is (margin >= 0) and target.description and target.measured_value_text(BOTH)
+    told = check_targets([target], BOTH)
+    assert told.passes is (margin >= 0) and told.lowest_score == target.margin_score(BOTH)
+    assert told.comparable_loss == pytest.approx(noise if noise is not None else -score)
 
 
 def test_the_worst_cosine_need_not_be_at_the_worst_sqnr():
     """A wrong scale costs decibels and no cosine."""
-    verdict = Verdict({"scaled": errors(10.5, 0.9999), "turned": errors(15.0, 0.984)}, {}, None, 8, 8)
+    verdict = Accuracy({"scaled": errors(10.5, 0.9999), "turned": errors(15.0, 0.984)}, {}, None, 8, 8)
     target = parse_target("cosine>=0.999")
-    assert target.figure(verdict) == 0.984 and not target.reached(verdict)
-    assert parse_target("scaled:cosine>=0.999").reached(verdict)
+    assert target.measured_value(verdict) == 0.984 and not target.is_met_by(verdict)
+    assert parse_target("scaled:cosine>=0.999").is_met_by(verdict)
 
 
 @pytest.mark.parametrize(("text", "bound"), [
@@ -150,52 +152,54 @@ def test_shares_may_be_written_in_percent(text, bound):
 
 @pytest.mark.parametrize("text", ["class:sqnr>=20", "class:cosine>=0.5", "class:max_abs<=1", "scores:mismatch<=0.1"])
 def test_what_an_output_has_no_figure_for_is_not_known(text):
-    assert parse_target(text).reached(BOTH) is None
+    assert parse_target(text).is_met_by(BOTH) is None
     with pytest.raises(InputError, match="is not known"):
-        judge([parse_target(text)], BOTH)
+        check_targets([parse_target(text)], BOTH)
 
 
 def test_a_share_of_a_negative_base_lies_below_it():
     target = parse_target("metric>=base-1%")
-    assert target.with_base({"f1": -0.5}).bound == pytest.approx(-0.505)
-    assert target.margin(BOTH) is None and target.noise(BOTH) is None and target.score(BOTH) is None
+    assert target.with_base_values({"f1": -0.5}).bound == pytest.approx(-0.505)
+    assert target.margin_to_bound(BOTH) is None and target.normalized_loss(BOTH) is None and target.margin_score(
+        BOTH) is None
     with pytest.raises(InputError, match="not known"):
-        judge([target], BOTH)
-    target = target.with_base({"f1": 0.8})
-    assert target.margin(BOTH) == pytest.approx(0.008) and judge([target], BOTH).passed
+        check_targets([target], BOTH)
+    target = target.with_base_values({"f1": 0.8})
+    assert target.margin_to_bound(BOTH) == pytest.approx(0.008) and check_targets([target], BOTH).passes
 
 
 @pytest.mark.parametrize("text", ["sqnr>=20", "y:sqnr>=20", "cosine>=0.999", "max_abs<=0.1", "y:mse<=0", "cosine>=1"])
 def test_an_exact_copy_meets_every_bound(text):
     target = parse_target(text)
-    assert target.reached(ALL_EXACT) and target.margin(ALL_EXACT) >= 0
-    assert target.score(ALL_EXACT) == math.inf and target.noise(ALL_EXACT) == 0
+    assert target.is_met_by(ALL_EXACT) and target.margin_to_bound(ALL_EXACT) >= 0
+    assert target.margin_score(ALL_EXACT) == math.inf and target.normalized_loss(ALL_EXACT) == 0
 
 
 @pytest.mark.parametrize("text", ["sqnr>=20", "y:cosine>=0.9", "max_abs<=9", "metric>=0.5", "agreement>=0.9"])
 def test_nan_falls_short_of_every_bound_by_infinity(text):
     target = parse_target(text)
-    assert target.reached(BROKEN) is False and target.margin(BROKEN) == target.score(BROKEN) == -math.inf
-    told = judge([target], BROKEN)
-    assert not told.passed and "3 NaN" in told.figure
-    assert told.error == math.inf
+    assert target.is_met_by(
+        BROKEN) is False and target.margin_to_bound(BROKEN) == target.margin_score(BROKEN) == -math.inf
+    told = check_targets([target], BROKEN)
+    assert not told.passes and "3 NaN" in told.value_text
+    assert told.comparable_loss == math.inf
 
 
 def test_several_targets_must_all_be_met_and_the_tightest_gives_the_score():
     targets = [parse_target(text) for text in ("boxes:0[:, 0:4]:sqnr>=40", "scores:sqnr>=5", "max_abs<=0.3")]
-    told = judge(targets, BOTH)
-    assert told.passed and told.score == pytest.approx(3.0)
-    assert told.figure == "46.0 dB at boxes:0[:, 0:4], 8.0 dB at scores, max_abs .200"
-    assert told.error == pytest.approx(10**-0.3) and told.verdict is BOTH
-    failing = judge([*targets, parse_target("agreement>=0.99")], BOTH)
-    assert not failing.passed and failing.score == pytest.approx(-4.0)
-    assert failing.figure.endswith("max_abs .200, top-1 agreement 95.0%")
+    told = check_targets(targets, BOTH)
+    assert told.passes and told.lowest_score == pytest.approx(3.0)
+    assert told.value_text == "46.0 dB at boxes:0[:, 0:4], 8.0 dB at scores, max_abs .200"
+    assert told.comparable_loss == pytest.approx(10**-0.3) and told.accuracy is BOTH
+    failing = check_targets([*targets, parse_target("agreement>=0.99")], BOTH)
+    assert not failing.passes and failing.lowest_score == pytest.approx(-4.0)
+    assert failing.value_text.endswith("max_abs .200, top-1 agreement 95.0%")
 
 
 def test_an_output_that_is_not_judged_is_refused_with_those_that_are():
     with refused(title="score is not a judged output", cause="scores"):
-        parse_target("score:sqnr>=20").require_measurable(JUDGED, NETWORK, None)
-    assert parse_target("score:sqnr>=20").reached(BOTH) is None
+        parse_target("score:sqnr>=20").refuse_if_unmeasurable(JUDGED, NETWORK, None)
+    assert parse_target("score:sqnr>=20").is_met_by(BOTH) is None
 
 
 @pytest.mark.parametrize(("text", "metric", "title"), [
@@ -207,17 +211,17 @@ def test_an_output_that_is_not_judged_is_refused_with_those_that_are():
     ("class:mismatch<=0.1", None, ""), ("scores:max_abs<=0.1", None, ""), ("sqnr>=20", None, "")])
 def test_a_target_of_what_is_not_measured_is_refused(text, metric, title):
     if not title:
-        return parse_target(text).require_measurable(JUDGED, NETWORK, metric)
+        return parse_target(text).refuse_if_unmeasurable(JUDGED, NETWORK, metric)
     with pytest.raises(InputError, match=title):
-        parse_target(text).require_measurable(JUDGED, NETWORK, metric)
+        parse_target(text).refuse_if_unmeasurable(JUDGED, NETWORK, metric)
 
 
 FP32_PARTS = {"f1": 90.0, "f1/3": 95.0, "f1/8": 85.0, "f1/9": 90.0}
 
 
 def scored(**parts):
-    return Verdict({"y": errors()}, {"f1": 89.0, **{f"f1/{name[1]}": value for name, value in parts.items()}}, None, 8,
-                   8)
+    return Accuracy({"y": errors()}, {"f1": 89.0, **{f"f1/{name[1]}": value for name, value in parts.items()}}, None, 8,
+                    8)
 
 
 @pytest.mark.parametrize(("text", "judged", "reached", "figure", "margin"), [
@@ -233,30 +237,37 @@ def scored(**parts):
 ])
 def test_targets_on_parts(text, judged, reached, figure, margin):
     target = parse_target(text)
-    assert target.shown and replace(target, source="").text
-    target = target.with_base(FP32_PARTS)
-    assert target.reached(judged) is reached and target.figure(judged) == figure and target.text == text
-    assert target.margin(judged) == (margin if margin is None else pytest.approx(margin)) and target.shown
+    assert target.description and replace(target, source="").text
+    target = target.with_base_values(FP32_PARTS)
+    assert target.is_met_by(judged) is reached and target.measured_value(judged) == figure and target.text == text
+    assert target.margin_to_bound(judged) == (margin
+                                              if margin is None else pytest.approx(margin)) and target.description
     if figure is not None:
-        assert f"{figure:.4g}"[:4] in target.measured(judged) and judge([target], judged).passed is reached
+        assert f"{figure:.4g}"[:4] in target.measured_value_text(judged) and check_targets([target],
+                                                                                           judged).passes is reached
 
 
 def test_unknown_parts_are_refused_with_near_names():
     with refused("no part f1/7", cause="4 parts: f1, f1/3", next_step="f1/"):
-        parse_target("metric[f1/7]>=9").with_base(FP32_PARTS)
-    assert parse_target("metric[f1/7]>=9").with_base({"f1": 1.0}, whole=False).bound == 9  # of the first feed alone
-    assert parse_target("accuracy>=9").with_base({"score.py:accuracy": 9.5}).part is None
+        parse_target("metric[f1/7]>=9").with_base_values(FP32_PARTS)
+    assert parse_target("metric[f1/7]>=9").with_base_values(
+        {"f1": 1.0}, covers_all_samples=False).bound == 9  # of the first feed alone
+    assert parse_target("accuracy>=9").with_base_values({"score.py:accuracy": 9.5}).part_name is None
 
 
 def test_a_part_has_an_interval_of_its_own():
-    spread = Spread(metric=Interval(80, 95), gain=Interval(-5, 0), parts={"f1/8": Interval(80, 86)},
-                    part_gains={"f1/8": Interval(-4, 1)})
-    judged = replace(scored(p3=95, p8=84), spread=spread)
+    spread = AccuracyIntervals(metric=ConfidenceInterval(80, 95), metric_gain=ConfidenceInterval(-5, 0),
+                               metric_parts={"f1/8": ConfidenceInterval(80, 86)},
+                               metric_part_gains={"f1/8": ConfidenceInterval(-4, 1)})
+    judged = replace(scored(p3=95, p8=84), intervals=spread)
     for text, between in (("metric[f1/8]>=83", (80, 86)), ("metric[f1/8]>=base-2", (81, 86)), ("f1>=88", (80, 95))):
-        target = parse_target(text).with_base(FP32_PARTS)
-        assert target.interval(judged) == Interval(*between) and target.side(judged) is None
+        target = parse_target(text).with_base_values(FP32_PARTS)
+        assert target.confidence_interval(judged) == ConfidenceInterval(
+            *between) and target.is_met_by_whole_interval(judged) is None
 
 
 def test_the_worst_drop_comes_first():
-    rows = part_rows(FP32_PARTS, [{"f1": 89.0, "f1/3": 95.0, "f1/8": 80.0}, {"f1": 85.0, "f1/3": 88.0, "f1/8": 84.0}])
-    assert [(row.name, row.drop) for row in rows] == [("f1", 5.0), ("f1/3", 7.0), ("f1/8", 5.0), ("f1/9", None)]
+    rows = metric_part_rows(FP32_PARTS,
+                            [{"f1": 89.0, "f1/3": 95.0, "f1/8": 80.0}, {"f1": 85.0, "f1/3": 88.0, "f1/8": 84.0}])
+    assert [(row.part_name, row.max_drop) for row in rows] == [("f1", 5.0), ("f1/3", 7.0), ("f1/8", 5.0),
+                                                               ("f1/9", None)]

@@ -5,23 +5,24 @@ from dataclasses import replace
 
 import pytest
 
-from trt_tui.core.measure.bootstrap import Interval, Spread
-from trt_tui.core.measure.comparison import Caveat, Errors, OutputErrors, Verdict
-from trt_tui.core.measure.judgement import judge
-from trt_tui.core.measure.scoring import SCRAMBLED, SHUFFLED
+from trt_tui.core.measure.bootstrap import AccuracyIntervals, ConfidenceInterval
+from trt_tui.core.measure.metric_scoring import SCRAMBLED, SHUFFLED
+from trt_tui.core.measure.results import Accuracy, Caveat, ErrorMetrics, OutputErrors
 from trt_tui.core.measure.target import parse_target
-from trt_tui.core.measure.target_result import MAXIMUM_SAMPLES, judge_accuracy
+from trt_tui.core.measure.target_outcome import MIN_SAMPLES_OF_MAXIMUM, judge_accuracy
+from trt_tui.core.measure.target_result import check_targets
 
-OVERFLOW = Caveat("overflow", "conv overflows FP16 with 70000", fails=True)
+OVERFLOW = Caveat("overflow", "conv overflows FP16 with 70000", fails_run=True)
 MAY_OVERFLOW = Caveat("may overflow", "scores may overflow FP16")
 GAP = Caveat("known gap", "engines differ by 2 dB here", gap_db=2.0)
 
 
 def accuracy(sqnr=25.0, interval=(24.0, 26.0), samples=64, total=None, caveats=(), metric=None, **errors):
-    worst = {"sqnr": Interval(*interval), "cosine": Interval(0.998, 0.9995)} if interval is not None else {}
-    spread = Spread(worst=worst) if worst else None
-    return Verdict({"y": OutputErrors(Errors(sqnr, 0.999, max_abs=0.05, **errors))}, metric or {}, None, samples,
-                   samples if total is None else total, spread=spread, caveats=tuple(caveats))
+    worst = {"sqnr": ConfidenceInterval(
+        *interval), "cosine": ConfidenceInterval(0.998, 0.9995)} if interval is not None else {}
+    spread = AccuracyIntervals(worst_output=worst) if worst else None
+    return Accuracy({"y": OutputErrors(ErrorMetrics(sqnr, 0.999, max_abs=0.05, **errors))}, metric or {}, None, samples,
+                    samples if total is None else total, intervals=spread, caveats=tuple(caveats))
 
 
 @pytest.mark.parametrize(("text", "judged", "outcome", "reason"), [
@@ -44,7 +45,7 @@ def accuracy(sqnr=25.0, interval=(24.0, 26.0), samples=64, total=None, caveats=(
     ("sqnr>=20", accuracy(caveats=[GAP]), "PASS", ""),
     ("sqnr>=23.5", accuracy(caveats=[GAP]), "PASS?", "engines differ"),
     ("metric>=0.5", accuracy(caveats=[GAP], metric={"f1": 0.9}), "PASS?", "engines differ"),
-    ("max_abs<=0.1", accuracy(samples=MAXIMUM_SAMPLES), "PASS", ""),
+    ("max_abs<=0.1", accuracy(samples=MIN_SAMPLES_OF_MAXIMUM), "PASS", ""),
     ("max_abs<=0.1", accuracy(samples=9), "PASS?", "probability of up to 10 %"),
     ("max_abs<=0.01", accuracy(samples=2, interval=None), "FAIL", ""),
     ("max_abs<=0.01", accuracy(samples=2, total=64, interval=None), "FAIL", ""),
@@ -56,14 +57,14 @@ def test_the_outcome_and_its_reason(text, judged, outcome, reason):
     assert result.outcome.value == outcome, result
     assert reason in "; ".join(result.reasons) and bool(reason) is bool(result.reasons)
     assert result.passes is outcome.startswith("PASS") and result.text.startswith(outcome)
-    judgement = judge([target], judged)
-    assert judgement.passed is result.passes and judgement.result == result
+    judgement = check_targets([target], judged)
+    assert judgement.passes is result.passes and judgement.measured_outcome == result
 
 
 @pytest.mark.parametrize(("draws", "reason"), [
     (None, "is not measured"), (199, "fails, or never changes"), (0, "fewer than 8 batches")])
 def test_a_metric_without_an_interval_says_why(draws, reason):
-    judged = replace(accuracy(metric={"f1": 0.9}), spread=Spread(draws=draws))
+    judged = replace(accuracy(metric={"f1": 0.9}), intervals=AccuracyIntervals(metric_draws=draws))
     result = judge_accuracy([parse_target("metric>=0.8")], judged)
     assert result.outcome.value == "PASS?" and reason in result.text
 
@@ -78,9 +79,9 @@ def test_a_run_that_overflows_and_misses_says_both_and_ranks_last():
     judged = accuracy(caveats=[OVERFLOW, MAY_OVERFLOW])
     result = judge_accuracy(targets, judged)
     assert result.outcome.value == "FAIL" and result.reasons == (OVERFLOW.text, "25.0 dB misses SQNR ≥ 30 dB")
-    judgement = judge([parse_target("sqnr>=20"), targets[1]], judged)
-    assert not judgement.passed and judgement.score == -math.inf and judgement.error == math.inf
-    assert judgement.scores == (-math.inf, -math.inf), "no margin lets it pass"
+    judgement = check_targets([parse_target("sqnr>=20"), targets[1]], judged)
+    assert not judgement.passes and judgement.lowest_score == -math.inf and judgement.comparable_loss == math.inf
+    assert judgement.target_scores == (-math.inf, -math.inf), "no margin lets it pass"
 
 
 def test_a_run_that_overflows_fails_although_its_metric_is_not_measured_and_names_no_target_that_it_meets():
@@ -102,25 +103,28 @@ def test_of_several_targets_the_worst_decides_and_reasons_name_them():
 def test_each_part_of_a_metric_is_judged_by_its_own_interval():
     """The part that is nearest to its bound need not be the one whose interval spans it."""
     base = {"f1": 0.9, "f1/a": 0.9, "f1/b": 0.9}
-    spread = Spread(metric=Interval(0.8, 0.9), gain=Interval(-0.011, -0.009),
-                    parts={"f1/a": Interval(0.8, 0.9), "f1/b": Interval(0.8, 0.9)},
-                    part_gains={"f1/a": Interval(-0.012, -0.008), "f1/b": Interval(-0.05, 0.03)}, draws=199)
-    judged = replace(accuracy(metric={"f1": 0.89, "f1/a": 0.89, "f1/b": 0.895}), spread=spread)
-    result = judge_accuracy([parse_target("metric[*]>=base-0.02").with_base(base)], judged)
+    spread = AccuracyIntervals(
+        metric=ConfidenceInterval(0.8, 0.9), metric_gain=ConfidenceInterval(-0.011, -0.009),
+        metric_parts={"f1/a": ConfidenceInterval(0.8, 0.9), "f1/b": ConfidenceInterval(0.8, 0.9)},
+        metric_part_gains={"f1/a": ConfidenceInterval(-0.012, -0.008),
+                           "f1/b": ConfidenceInterval(-0.05, 0.03)}, metric_draws=199)
+    judged = replace(accuracy(metric={"f1": 0.89, "f1/a": 0.89, "f1/b": 0.895}), intervals=spread)
+    result = judge_accuracy([parse_target("metric[*]>=base-0.02").with_base_values(base)], judged)
     assert result.outcome.value == "PASS?" and len(result.reasons) == 1 and result.reasons[0].startswith("f1/b ≥")
-    many = replace(judged, metric={f"f1/{n}": 0.9 for n in range(80)}, spread=None)
-    told = judge_accuracy([parse_target("metric[*]>=0.5")], replace(many, spread=Spread(draws=None))).reasons
+    many = replace(judged, metric={f"f1/{n}": 0.9 for n in range(80)}, intervals=None)
+    told = judge_accuracy([parse_target("metric[*]>=0.5")],
+                          replace(many, intervals=AccuracyIntervals(metric_draws=None))).reasons
     assert len(told) == 6 and told[-1] == "75 more reasons"
 
 
 def test_a_target_that_a_meaningless_run_meets_is_trivial():
-    shuffled = Verdict({"y": OutputErrors(Errors(22.0))}, {"f1": 2.6}, None, 64, 64)
-    judged = replace(accuracy(metric={"f1": 2.7}), meaningless={SHUFFLED: shuffled})
+    shuffled = Accuracy({"y": OutputErrors(ErrorMetrics(22.0))}, {"f1": 2.6}, None, 64, 64)
+    judged = replace(accuracy(metric={"f1": 2.7}), meaningless_accuracies={SHUFFLED: shuffled})
     result = judge_accuracy([parse_target("sqnr>=20")], judged)
     assert result.outcome.value == "PASS?" and "another sample (22.0 dB)" in result.text
     assert judge_accuracy([parse_target("sqnr>=23")], judged).outcome.value == "PASS"
     assert judge_accuracy([parse_target("sqnr>=30")], judged).outcome.value == "FAIL"
     assert "metric 2.6" in judge_accuracy([parse_target("metric>=2.5")], judged).text
-    scrambled = Verdict({}, {"f1": 3.9}, None, 64, 64)
-    judged = replace(judged, meaningless={SHUFFLED: shuffled, SCRAMBLED: scrambled})
+    scrambled = Accuracy({}, {"f1": 3.9}, None, 64, 64)
+    judged = replace(judged, meaningless_accuracies={SHUFFLED: shuffled, SCRAMBLED: scrambled})
     assert "in any order (metric 3.9" in judge_accuracy([parse_target("metric>=2.65")], judged).text

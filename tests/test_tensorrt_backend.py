@@ -17,8 +17,8 @@ import pytest
 from tests import standins
 from tests.refusals import refused
 from trt_tui.backends import cuda, registry
-from trt_tui.backends.tensorrt.failures import build_error, load_error
-from trt_tui.backends.tensorrt.package import module_for
+from trt_tui.backends.tensorrt.failures import translate_build_error, translate_engine_load_error
+from trt_tui.backends.tensorrt.package import import_tensorrt
 from trt_tui.errors import BackendUnavailableError, ExitCode
 
 ROOT = Path(__file__).parent.parent
@@ -40,9 +40,9 @@ def test_every_release_keeps_the_contract(release: str) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", registry.BUILDERS)
+@pytest.mark.parametrize("name", registry.BUILDER_NAMES)
 def test_what_is_installed_keeps_the_contract(name: str) -> None:
-    detail = next(state.detail for state in registry.survey() if state.name == name)
+    detail = next(state.detail for state in registry.diagnose_backends() if state.name == name)
     if "runs engines on" not in detail:
         pytest.skip(f"{name}: {detail}")
     done = run(["pytest", "-q", "-p", "no:cacheprovider", CONTRACT], "", CONTRACT=name)
@@ -66,7 +66,7 @@ def module(monkeypatch):
                                                ("tensorrt", "11.99.1.2"), ("tensorrt-rtx", "1.0.0.21")])
 def test_known_releases_are_served(module, name, version) -> None:
     module(version, name.replace("-", "_"))
-    assert module_for(name).__version__ == version
+    assert import_tensorrt(name).__version__ == version
 
 
 @pytest.mark.parametrize(("name", "version"), [("tensorrt", "12.0.0"), ("tensorrt", "8.5.3"), ("tensorrt", "7.2"),
@@ -74,17 +74,17 @@ def test_known_releases_are_served(module, name, version) -> None:
 def test_other_releases_are_refused_and_what_is_served_is_said(module, name, version) -> None:
     module(version, name.replace("-", "_"))
     with pytest.raises(BackendUnavailableError, match=f"trt-tui does not support .*{version}") as raised:
-        module_for(name)
+        import_tensorrt(name)
     assert raised.value.exit_code == 3 and "it supports" in raised.value.cause
 
 
 def test_a_package_that_is_missing_or_broken_is_told_apart(module) -> None:
     module("")
     with pytest.raises(BackendUnavailableError, match="tensorrt does not load"):
-        module_for("tensorrt")
+        import_tensorrt("tensorrt")
     module(None)
     with pytest.raises(BackendUnavailableError, match="tensorrt (is not installed|does not load)") as raised:
-        module_for("tensorrt")
+        import_tensorrt("tensorrt")
     assert "trt-tui[tensorrt]" in raised.value.next_step
 
 
@@ -118,7 +118,7 @@ def test_without_a_gpu_the_reason_is_said(monkeypatch, driver, title, cause) -> 
 
     monkeypatch.setattr(ctypes, "CDLL", load)
     with pytest.raises(BackendUnavailableError, match=title) as raised:
-        cuda.first_device()
+        cuda.find_first_device()
     assert re.search(cause, raised.value.cause) and raised.value.next_step
 
 
@@ -128,19 +128,19 @@ def test_without_a_gpu_the_reason_is_said(monkeypatch, driver, title, cause) -> 
     ("TensorRT encountered OOM while building", True), ("Error Code 2: OutOfMemory (Requested amount)", True),
     ("Cuda error 2", True), ("Cuda error 209", False), ("CUDA out of memory", True)])
 def test_a_lack_of_memory_is_told_from_names_that_look_like_it(text, memory) -> None:
-    error = build_error([("error", text)], (), RuntimeError("Invalid Engine"))
+    error = translate_build_error([("error", text)], (), RuntimeError("Invalid Engine"))
     assert ("out of device memory" in error.title) == memory and error.cause == text
 
 
 def test_the_reason_of_a_build_is_not_that_there_is_no_gpu() -> None:
     driver, reason = ("error", "CUDA driver version is insufficient for CUDA runtime version"), ("error", "no kernel")
     end = "error", "Invalid Engine. Please ensure"
-    assert build_error([driver, reason, end], (), RuntimeError()).cause == "no kernel"
-    assert build_error([driver, end], (), RuntimeError()).cause == driver[1]
+    assert translate_build_error([driver, reason, end], (), RuntimeError()).cause == "no kernel"
+    assert translate_build_error([driver, end], (), RuntimeError()).cause == driver[1]
     launch = ("error", "MyelinCheckException: graph_jit.cpp:278: CHECK(status == CUDA_SUCCESS) failed.")
-    told = [build_error([launch], (), RuntimeError(), runs) for runs in (False, True)]
+    told = [translate_build_error([launch], (), RuntimeError(), runs) for runs in (False, True)]
     assert ["--refit" in error.next_step for error in told] == [True, False]
-    assert [error.refused for error in told] == [False, True]
+    assert [error.is_refused for error in told] == [False, True]
 
 
 @pytest.mark.parametrize(("text", "code", "title"), [
@@ -152,27 +152,27 @@ def test_the_reason_of_a_build_is_not_that_there_is_no_gpu() -> None:
      "device memory"),
     ("Error Code 1: Serialization (magicTag)", ExitCode.BAD_INPUT, "cannot load this engine")])
 def test_a_driver_that_fails_is_not_the_files_fault(text, code, title) -> None:
-    error = load_error("tensorrt 10.16.1", "it", [("error", text)], None)
+    error = translate_engine_load_error("tensorrt 10.16.1", "it", [("error", text)], None)
     assert error.exit_code == code and title in error.title and error.cause == text
 
 
 def test_an_unknown_backend_is_refused() -> None:
     with refused("unknown backend tpu", cause="tensorrt-rtx"):
-        registry.get_builder("tpu")
+        registry.get_engine_builder("tpu")
 
 
 PROBE = """
 import json, sys
-from trt_tui.backends.registry import get_builder, survey
+from trt_tui.backends.registry import diagnose_backends, get_engine_builder
 from trt_tui.errors import BackendUnavailableError
 notes = []
-found = get_builder("auto", notes.append)
+found = get_engine_builder("auto", notes.append)
 try:
-    named = get_builder("tensorrt").name
+    named = get_engine_builder("tensorrt").name
 except BackendUnavailableError as error:
     named = str(error)
 print(json.dumps([found and found.name, notes, named,
-                  {one.name: [one.works, one.detail, one.remedy] for one in survey()}]))
+                  {one.name: [one.works, one.detail, one.remedy] for one in diagnose_backends()}]))
 """
 
 

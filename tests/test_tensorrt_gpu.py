@@ -23,21 +23,26 @@ import pytest
 from tests import driven
 from tests.networks.refused import REFUSED
 from trt_tui import demo
-from trt_tui.core.engines.inspector import COMPUTE, EngineLayer, read_inspector
-from trt_tui.core.engines.made import differs
-from trt_tui.core.measure.agreement import CHECK_DB, engine_remarks, fp32_fault, gap_db
-from trt_tui.core.measure.comparison import EngineResult
-from trt_tui.core.moves.barrier import Barrier
+from trt_tui.core.builder_options import BuilderOptions
+from trt_tui.core.engines.group_implementations import has_unrequested_precision
+from trt_tui.core.engines.inspector import COMPUTE, EngineLayer, read_engine_report
+from trt_tui.core.measure.engine_agreement import (
+    MIN_FP32_SQNR_DB,
+    engine_variation_notes,
+    fp32_engine_fault_text,
+    sqnr_gap_of_engine_db,
+)
+from trt_tui.core.measure.results import EngineResult
+from trt_tui.core.moves.barrier_move import BarrierMove
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
-from trt_tui.core.production import Production
-from trt_tui.core.runner import BuildSettings, Told
+from trt_tui.core.runner import BuildSettings, LayerConstraints
 from trt_tui.errors import InputError, TrtTuiError
 from trt_tui.jobs import build as building
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.jobs.timing import timed
+from trt_tui.jobs.timing import time_engine
 from trt_tui.options import Options
 
 LEVEL = int(os.environ["OPTIMIZATION_LEVEL"]) if "OPTIMIZATION_LEVEL" in os.environ else None
@@ -47,27 +52,27 @@ WAIT_S = 400.0
 
 def unavailable() -> str:
     """Why engines cannot run here, "" where they can."""
-    from trt_tui.backends.registry import survey
+    from trt_tui.backends.registry import diagnose_backends
 
-    state = next(one for one in survey() if one.name == "tensorrt")
+    state = next(one for one in diagnose_backends() if one.name == "tensorrt")
     return "" if state.works else f"TensorRT does not run here: {state.detail}"
 
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(bool(unavailable()), reason=unavailable())]
 
-TOLD_NOTHING = Told({}, {}, {}, frozenset())
+TOLD_NOTHING = LayerConstraints({}, {}, {}, frozenset())
 EFFORT = [*(["--optimization-level", str(LEVEL)] if LEVEL is not None else []),
           *(["--tactic-sources", ",".join(SOURCES)] if SOURCES else [])]
 BUNDLED = [str(demo.network_path()), "--data", str(demo.samples_path()), "--calib-data", str(demo.calibration_path())]
 PROFILE = {"image": ((1, 1, 96, 96), (4, 1, 96, 96), (8, 1, 96, 96))}
-FP32 = PrecisionConfig.uniform(Precision.FP32)
-FP16 = PrecisionConfig.uniform(Precision.FP16)
-INT8 = PrecisionConfig.uniform(Precision.INT8, Precision.FP16)
+FP32 = PrecisionConfig.from_precision(Precision.FP32)
+FP16 = PrecisionConfig.from_precision(Precision.FP16)
+INT8 = PrecisionConfig.from_precision(Precision.INT8, Precision.FP16)
 
 
 def options(**changes) -> Options:
     given = {"metric": demo.metric_spec(), "whatif_samples": 16, "backend": "tensorrt",
-             "production": Production(tactic_sources=SOURCES or (), optimization_level=LEVEL)}
+             "production": BuilderOptions(tactic_sources=SOURCES or (), optimization_level=LEVEL)}
     paths = (demo.network_path(), demo.samples_path(), demo.calibration_path())
     return Options(*map(str, paths), **given | changes)
 
@@ -100,72 +105,80 @@ def open_session(folder, monkeypatch, tmp_path):
 
 def build(session: driven.DrivenSession, config: PrecisionConfig):
     """The engine's result and the simulated verdict of a config."""
-    session.history.apply(config)
-    session.build()
+    session.history.push_config(config)
+    session.request_build()
     session.until_idle()
     assert session.error is None, (session.error, session.log[-20:])
-    result = session.results[config].engine
-    session.compare(layers=False)
+    result = session.results[config].engine_result
+    session.request_comparison(with_group_errors=False)
     session.until_idle()
-    return result, session.results[config].verdict
+    return result, session.results[config].accuracy
 
 
 def test_engines_do_what_is_simulated(open_session):
     one = open_session()
     fp16, simulated = build(one, FP16)
     check = one.results.fp32_engine
-    assert fp32_fault(check) == "" and check.verdict.worst[1].errors.sqnr_db > CHECK_DB
-    assert abs(gap_db(simulated, fp16.verdict)) < 6 and not fp16.verdict.bad
+    assert fp32_engine_fault_text(check) == "" and check.accuracy.worst_output[1].errors.sqnr_db > MIN_FP32_SQNR_DB
+    assert abs(sqnr_gap_of_engine_db(simulated, fp16.accuracy)) < 6 and not fp16.accuracy.nonfinite_count
     int8, simulated = build(one, INT8)
-    assert abs(gap_db(simulated, int8.verdict)) < 1
-    assert abs(int8.verdict.headline - simulated.headline) < 3
+    assert abs(sqnr_gap_of_engine_db(simulated, int8.accuracy)) < 1
+    assert abs(int8.accuracy.headline_metric - simulated.headline_metric) < 3
     assert int8.latency_ms[1] <= int8.latency_ms[0] <= int8.latency_ms[2]
-    print("enqueued, as a CUDA graph:", int8.latency_ms, int8.graph_ms, int8.note)
-    assert int8.graph_ms is not None and int8.graph_ms[0] > 0
-    assert int8.bytes > 100_000 and int8.device_memory > 0 and int8.device
+    print("enqueued, as a CUDA graph:", int8.latency_ms, int8.cuda_graph_ms, int8.measurement_note)
+    assert int8.cuda_graph_ms is not None and int8.cuda_graph_ms[0] > 0
+    assert int8.engine_bytes > 100_000 and int8.device_memory_bytes > 0 and int8.device_name
     outline = one.outline
-    assert {made.precision for made in int8.made.values()} >= {Precision.INT8, Precision.FP16}
-    as_asked = [group for group in outline.groups if group.name in int8.made and not differs(group, INT8, int8.made)]
+    assert {made.precision for made in int8.implementations.values()} >= {Precision.INT8, Precision.FP16}
+    as_asked = [
+        group for group in outline.groups
+        if group.name in int8.implementations and not has_unrequested_precision(group, INT8, int8.implementations)
+    ]
     assert len(as_asked) >= 0.7 * len(outline.groups)
-    assert sum(layer.ms or 0 for layer in int8.report.layers) > 0
-    worst = [outline.group(name) for name in ("/enc1/widen/conv/Conv", "/enc1/residual/depthwise/conv/Conv")]
-    mixed = INT8.with_groups(worst, Precision.FP32)
+    assert sum(layer.ms or 0 for layer in int8.engine_report.layers) > 0
+    worst = [outline.get_group(name) for name in ("/enc1/widen/conv/Conv", "/enc1/residual/depthwise/conv/Conv")]
+    mixed = INT8.with_group_precision(worst, Precision.FP32)
     result, simulated = build(one, mixed)
-    assert abs(gap_db(simulated, result.verdict)) < 1
-    assert result.verdict.headline > int8.verdict.headline + 10
-    assert all(result.made[group.name].precision is Precision.FP32 for group in worst)
+    assert abs(sqnr_gap_of_engine_db(simulated, result.accuracy)) < 1
+    assert result.accuracy.headline_metric > int8.accuracy.headline_metric + 10
+    assert all(result.implementations[group.name].precision is Precision.FP32 for group in worst)
 
 
 @pytest.mark.parametrize("config", [INT8, FP16], ids=["int8", "fp16"])
 def test_a_marked_engine_is_looked_into_group_by_group(open_session, config):
     """8.6 hands out nothing of an engine as built: a second one has every group's result as an output."""
     one = open_session(metric=None)
-    one.compare(shares=False)
+    one.request_comparison(with_shares=False)
     one.until_idle()
-    one.build(config=config, marked=True)
+    one.request_build(config=config, with_marked_engine=True)
     one.until_idle()
     assert one.error is None, (one.error, one.log[-20:])
-    engine, known = one.results[config].engine, one.results[config]
-    assert engine.as_asked and engine.inside is not None
-    inside = engine.inside
-    assert (inside.how, inside.missing) == ("marked", ""), (inside, one.log[-20:])
-    assert len(inside.groups) + len(inside.hidden) == len(one.outline.groups) and len(inside.groups) > 30
-    gaps = {name: known.groups[name].accumulated.sqnr_db - errors.sqnr_db for name, errors in inside.groups.items()
-            if errors.sqnr_db is not None and known.groups[name].accumulated.sqnr_db is not None}
+    engine, known = one.results[config].engine_result, one.results[config]
+    assert engine.is_built_as_requested and engine.engine_errors is not None
+    inside = engine.engine_errors
+    assert (inside.source, inside.missing_reason) == ("marked", ""), (inside, one.log[-20:])
+    assert len(inside.group_errors) + len(inside.hidden_groups) == len(one.outline.groups) and len(
+        inside.group_errors) > 30
+    gaps = {
+        name: known.group_errors[name].accumulated.sqnr_db - errors.sqnr_db
+        for name, errors in inside.group_errors.items()
+        if errors.sqnr_db is not None and known.group_errors[name].accumulated.sqnr_db is not None
+    }
     print(config.quantized.value, {name: round(gap, 1) for name, gap in gaps.items()})
-    print("as built", engine.verdict.worst[1].errors.sqnr_db, "marked", inside.verdict.worst[1].errors.sqnr_db,
-          "simulated", known.verdict.worst[1].errors.sqnr_db, one.parting("int8" if config is INT8 else "fp16"))
+    print("as built", engine.accuracy.worst_output[1].errors.sqnr_db, "marked",
+          inside.accuracy.worst_output[1].errors.sqnr_db, "simulated", known.accuracy.worst_output[1].errors.sqnr_db,
+          one.find_engine_divergence("int8" if config is INT8 else "fp16"))
     assert np.median(list(gaps.values())) < (1 if config is INT8 else 8)
 
 
 def test_a_fusion_barrier_is_built_and_judged(open_session):
     """Its tensor is bound beside the outputs, and nobody reads it."""
     one = open_session(metric=None)
-    group = one.outline.group("/enc1/residual/depthwise/conv/Conv")
+    group = one.outline.get_group("/enc1/residual/depthwise/conv/Conv")
     plain, simulated = build(one, INT8)
-    barred, _ = build(one, INT8.with_moves({group.tail: Barrier()}))
-    assert barred.as_asked and set(barred.verdict.outputs) == set(plain.verdict.outputs)
-    assert abs(gap_db(simulated, barred.verdict)) < 1
+    barred, _ = build(one, INT8.with_moves({group.final_tensor: BarrierMove()}))
+    assert barred.is_built_as_requested and set(barred.accuracy.outputs) == set(plain.accuracy.outputs)
+    assert abs(sqnr_gap_of_engine_db(simulated, barred.accuracy)) < 1
 
 
 def test_triage_finds_the_barrier_that_mends_a_fault(tmp_path, monkeypatch):
@@ -173,30 +186,35 @@ def test_triage_finds_the_barrier_that_mends_a_fault(tmp_path, monkeypatch):
     driven.isolate(monkeypatch, tmp_path)
     worker = driven.DrivenWorker(tmp_path)
     given = replace(driven.save_resnet(tmp_path), backend="tensorrt",
-                    production=Production(tactic_sources=SOURCES or (), optimization_level=LEVEL))
-    assert isinstance(worker.answer(rq.Open(given))[-1], ev.Done)
-    tail, making, built = worker.network.groups[3].tail, building.making, []
+                    production=BuilderOptions(tactic_sources=SOURCES or (), optimization_level=LEVEL))
+    assert isinstance(worker.answer(rq.OpenNetwork(given))[-1], ev.JobDone)
+    tail, making, built = worker.network.groups[3].final_tensor, building.start_build, []
 
     def faulty(workspace, ranges, config, *more):
         for made in making(workspace, ranges, config, *more):
             if isinstance(made, EngineResult):
                 built.append(_told(config, made, tail))
-            if isinstance(made, EngineResult) and made.verdict is not None and tail not in config.of(Barrier):
-                name, one = made.verdict.worst
+            if isinstance(made,
+                          EngineResult) and made.accuracy is not None and tail not in config.get_moves(BarrierMove):
+                name, one = made.accuracy.worst_output
                 worse = replace(one, errors=replace(one.errors, sqnr_db=one.errors.sqnr_db - 20))
-                made = replace(made, verdict=replace(made.verdict, outputs={**made.verdict.outputs, name: worse}))
+                made = replace(made, accuracy=replace(made.accuracy, outputs={**made.accuracy.outputs, name: worse}))
             yield made
 
-    monkeypatch.setattr(building, "making", faulty)
-    job = worker.ask(rq.FindConfig(INT8, ("sqnr>=25",), max_builds=10, preview=False))
-    while not any(isinstance(event, ev.Done | ev.Failed) and event.job == job for event in worker.wire.events):
-        worker.scheduler.arrived.clear()
+    monkeypatch.setattr(building, "start_build", faulty)
+    job = worker.ask(rq.FindMixedPrecisionConfig(INT8, ("sqnr>=25",), max_builds=10, use_preview=False))
+    while not any(isinstance(event, ev.JobDone | ev.JobFailed) and event.job == job for event in worker.wire.events):
+        worker.scheduler.arrival_event.clear()
         if not worker.step():
-            assert worker.scheduler.arrived.wait(WAIT_S), (built, worker.wire.events[-5:])
+            assert worker.scheduler.arrival_event.wait(WAIT_S), (built, worker.wire.events[-5:])
     ended = next((event for event in worker.wire.events if isinstance(event, ev.SearchEnded)), None)
-    heard = [event for event in worker.wire.events if isinstance(event, ev.Note | ev.Failed | ev.EngineErrorsMeasured)]
+    heard = [
+        event for event in worker.wire.events
+        if isinstance(event, ev.LogMessage | ev.JobFailed | ev.EngineErrorsMeasured)
+    ]
     assert ended is not None, "\n".join(map(str, [*built, *heard, worker.wire.events[-1]]))
-    found, simulated = list(ended.result.config.of(Barrier)), ended.result.best.judgement.figure
+    found, simulated = list(
+        ended.result.config.get_moves(BarrierMove)), ended.result.best_evaluation.target_result.value_text
     said = "\n".join(map(str, ["every engine as it was built, without the fault:", *built, *heard,
                                ("found", found, "wanted", tail, "simulated", simulated), *ended.remarks]))
     print(said)
@@ -206,34 +224,45 @@ def test_triage_finds_the_barrier_that_mends_a_fault(tmp_path, monkeypatch):
 
 def _told(config: PrecisionConfig, made: EngineResult, tail: str) -> str:
     """What explains what a triage makes of an engine: its config, how it was built, its figures, its listing."""
-    figures = {name: one.errors.sqnr_db for name, one in made.verdict.outputs.items()} if made.verdict else made.note
-    rows = [f"    {one.precision} {one.name} <- {one.nodes}" for one in made.report.layers] if made.report else []
-    return "\n".join([
-        f"barriers {list(config.of(Barrier))}, raised {list(config.groups)}, fault {tail not in config.of(Barrier)}",
-        f"  as asked {made.as_asked}, rungs {made.rungs}, otherwise {made.otherwise}, failed {made.failed!r}",
-        f"  dB {figures}, NaN or Inf {made.verdict.bad if made.verdict else None}, {made.build_s} s", *rows])
+    figures = {name: one.errors.sqnr_db
+               for name, one in made.accuracy.outputs.items()} if made.accuracy else made.measurement_note
+    rows = [f"    {one.precision} {one.name} <- {one.network_layers}"
+            for one in made.engine_report.layers] if made.engine_report else []
+    return ("\n".join([
+        f"barriers "
+        f"{list(config.get_moves(BarrierMove))}, raised "
+        f"{list(config.precision_moves)}, fault {tail not in config.get_moves(BarrierMove)}",
+        f"  as asked "
+        f"{made.is_built_as_requested}, rungs "
+        f"{made.attempts}, otherwise {made.other_precisions}, failed {made.failure_reason!r}",
+        f"  dB {figures}, NaN or Inf {made.accuracy.nonfinite_count if made.accuracy else None}, {made.build_s} s",
+        *rows
+    ]))
 
 
 def test_several_builds_lie_close_and_treat_identical_samples_alike(open_session):
     one = open_session(metric=None, builds=3)
     result, simulated = build(one, INT8)
-    print(engine_remarks(result), result.builds)
-    assert len(result.builds) == 3 and not result.rows_differ
-    figures = [built.errors.sqnr_db for built in result.builds]
-    assert min(figures) == result.verdict.worst[1].errors.sqnr_db and max(figures) - min(figures) < 1
-    assert abs(gap_db(simulated, result.verdict)) < 1
+    print(engine_variation_notes(result), result.repeated_builds)
+    assert len(result.repeated_builds) == 3 and not result.unequal_outputs
+    figures = [built.worst_output_errors.sqnr_db for built in result.repeated_builds]
+    assert min(figures) == result.accuracy.worst_output[1].errors.sqnr_db and max(figures) - min(figures) < 1
+    assert abs(sqnr_gap_of_engine_db(simulated, result.accuracy)) < 1
 
 
 @pytest.mark.parametrize("asked", [
-    Production(refit=True), Production(workspace=512, sparsity=True), Production(hardware_compatibility="ampere+")])
+    BuilderOptions(refit=True),
+    BuilderOptions(workspace=512, sparsity=True),
+    BuilderOptions(hardware_compatibility="ampere+")
+])
 def test_an_engine_is_as_production_asks_and_runs_as_a_cuda_graph(asked):
     from trt_tui.backends.tensorrt.backend import TensorRTBackend
 
     backend = TensorRTBackend("tensorrt")
-    told = TOLD_NOTHING if not backend.capabilities.strong else None
+    told = TOLD_NOTHING if not backend.capabilities.strongly_typed else None
     more = {"image": ((16, 1, 96, 96), (32, 1, 96, 96), (32, 1, 96, 96))}
-    settings = BuildSettings(PROFILE, production=replace(asked, optimization_level=0, tactic_sources=SOURCES or ()),
-                             further=(more,))
+    settings = BuildSettings(PROFILE, builder_options=replace(asked, optimization_level=0, tactic_sources=SOURCES
+                                                              or ()), more_profiles=(more, ))
     feeds = {"image": np.ones((4, 1, 96, 96), np.float32)}
     with backend.load_engine(backend.build(demo.network_path(), settings, told)) as runner:
         assert runner._engine.refittable == asked.refit
@@ -241,15 +270,15 @@ def test_an_engine_is_as_production_asks_and_runs_as_a_cuda_graph(asked):
             "AMPERE_PLUS" if asked.hardware_compatibility else "NONE")
         before = runner.run(feeds)
         times = [np.median([take(feeds) for _ in range(30)]) for take in (runner.latency_ms, runner.graph_latency_ms)]
-        print(asked.said, "enqueued and as a CUDA graph, ms:", times)
+        print(asked.requested_option_texts, "enqueued and as a CUDA graph, ms:", times)
         assert min(times) > 0
         for name, value in runner.run(feeds).items():
             np.testing.assert_array_equal(value, before[name])
-        *_, timing = drained(timed(runner, feeds, 4))
-        print(*(one.said for one in timing.profiles), sep="\n")
-        assert [one.samples for one in timing.profiles] == [4, 32] and runner.profiles == (PROFILE, more)
-        assert timing.profiles[1].samples_per_s > timing.profiles[0].samples_per_s and not timing.lacking
-        layers = read_inspector(runner.inspect(), open_network(demo.network_path())).layers
+        *_, timing = drained(time_engine(runner, feeds, 4))
+        print(*(one.profile_latency_text for one in timing.profiles), sep="\n")
+        assert [one.batch_samples for one in timing.profiles] == [4, 32] and runner.profiles == (PROFILE, more)
+        assert timing.profiles[1].samples_per_s > timing.profiles[0].samples_per_s and not timing.missing_parts
+        layers = read_engine_report(runner.inspect(), open_network(demo.network_path())).layers
         assert layers and not [one.name for one in layers if "[profile" in one.name]
 
 
@@ -262,13 +291,14 @@ def test_what_a_release_lacks_is_refused_by_name(open_session):
     from trt_tui.backends.tensorrt.backend import TensorRTBackend
 
     backend = TensorRTBackend("tensorrt")
-    if backend.capabilities.strong:
+    if backend.capabilities.strongly_typed:
         pytest.skip("this release has all of it")
     with pytest.raises(InputError, match="has no STRIP_PLAN"):
-        backend.build(demo.network_path(), BuildSettings(PROFILE, production=Production(strip_plan=True)), TOLD_NOTHING)
+        backend.build(demo.network_path(), BuildSettings(PROFILE, builder_options=BuilderOptions(strip_plan=True)),
+                      TOLD_NOTHING)
     one = open_session(metric=None)
-    one.history.apply(PrecisionConfig.uniform(Precision.FP16_SUMS_FP32))
-    one.build()
+    one.history.push_config(PrecisionConfig.from_precision(Precision.FP16_ACC_FP32))
+    one.request_build()
     one.until_idle()
     assert one.error is not None and "has no FP16+" in one.error.title
 
@@ -280,33 +310,34 @@ def test_the_engine_cache_spares_the_build(open_session, folder):
         file.unlink()
     again = open_session()
     second, _ = build(again, INT8)
-    assert second.origin == "engine cache" and second.build_s == 0
-    assert second.bytes == first.bytes
-    assert second.verdict.worst[1].errors == first.verdict.worst[1].errors
+    assert second.build_origin == "engine cache" and second.build_s == 0
+    assert second.engine_bytes == first.engine_bytes
+    assert second.accuracy.worst_output[1].errors == first.accuracy.worst_output[1].errors
 
 
 def test_a_build_is_stopped_within_seconds_and_the_next_one_works(open_session, tmp_path, monkeypatch):
     driven.isolate(monkeypatch, tmp_path)  # caches of its own: this build starts cold
     session = open_session()
-    session.history.apply(FP16)
-    session.build()
-    session.until(lambda event: isinstance(event, ev.Progress) and "building" in event.phase)
+    session.history.push_config(FP16)
+    session.request_build()
+    session.until(lambda event: isinstance(event, ev.JobProgress) and "building" in event.phase)
     time.sleep(2)
     since = time.monotonic()
-    session.stop()
+    session.stop_jobs()
     session.until_idle()
     assert time.monotonic() - since < 3  # 2 s, and what a busy machine adds
-    assert FP16 not in session.results or session.results[FP16].engine is None
+    assert FP16 not in session.results or session.results[FP16].engine_result is None
     result, _ = build(session, FP32)
-    assert result.verdict is not None
+    assert result.accuracy is not None
 
 
 def test_weak_and_explicit_builds_of_one_config(open_session):
     explicit, simulated = build(open_session(), INT8)
     weak, _ = build(open_session(weak=True), INT8)
-    assert not weak.verdict.bad
-    assert abs(gap_db(simulated, explicit.verdict)) < 1
-    assert weak.verdict.headline > explicit.verdict.headline - 5  # INT8 is allowed there, and demanded nowhere
+    assert not weak.accuracy.nonfinite_count
+    assert abs(sqnr_gap_of_engine_db(simulated, explicit.accuracy)) < 1
+    assert (weak.accuracy.headline_metric
+            > explicit.accuracy.headline_metric - 5)  # INT8 is allowed there, and demanded nowhere
 
 
 def test_a_foreign_engine_and_a_feed_beyond_the_profile_are_refused(open_session, tmp_path):
@@ -317,8 +348,9 @@ def test_a_foreign_engine_and_a_feed_beyond_the_profile_are_refused(open_session
         backend.load_engine(b"no engine" * 100)
     with pytest.raises(InputError, match="builds for the GPU it runs on"):
         backend.build(demo.network_path(), BuildSettings(PROFILE, compute_capability=(8, 9)), TOLD_NOTHING)
-    told = TOLD_NOTHING if not backend.capabilities.strong else None
-    settings = BuildSettings(PROFILE, production=Production(optimization_level=0, tactic_sources=SOURCES or ()))
+    told = TOLD_NOTHING if not backend.capabilities.strongly_typed else None
+    settings = BuildSettings(PROFILE, builder_options=BuilderOptions(optimization_level=0, tactic_sources=SOURCES
+                                                                     or ()))
     with backend.load_engine(backend.build(demo.network_path(), settings, told)) as runner:
         assert runner.run({"image": np.zeros((4, 1, 96, 96), np.float32)})
         with pytest.raises(TrtTuiError, match="could not run"):
@@ -338,9 +370,10 @@ def test_an_engine_file_is_written_and_inspected(tmp_path, monkeypatch, folder):
 def test_the_batch_may_be_any_of_the_profile(open_session):
     one = open_session(shapes=("image:1x1x96x96:4x1x96x96:8x1x96x96",), judge_at=("min", "max"), metric=None)
     result, _ = build(one, FP16)
-    assert set(result.shapes) == {"min", "max"}
-    for verdict in result.shapes.values():
-        assert verdict.worst[1].errors.sqnr_db == pytest.approx(result.verdict.worst[1].errors.sqnr_db, abs=3)
+    assert set(result.shape_accuracies) == {"min", "max"}
+    for verdict in result.shape_accuracies.values():
+        assert verdict.worst_output[1].errors.sqnr_db == pytest.approx(result.accuracy.worst_output[1].errors.sqnr_db,
+                                                                       abs=3)
 
 
 POLYGRAPHY = "import sys; from polygraphy.tools import main; sys.exit(main())"
@@ -373,39 +406,39 @@ def compute_layers(engine: Path) -> list[EngineLayer]:
     from trt_tui.core.network.network import open_network
 
     with TensorRTBackend("tensorrt").load_engine(engine.read_bytes()) as runner:
-        report = read_inspector(runner.inspect(), open_network(demo.network_path()))
+        report = read_engine_report(runner.inspect(), open_network(demo.network_path()))
     return [layer for layer in report.layers if layer.kind == COMPUTE]
 
 
 def told_of(layer: EngineLayer) -> str:
     """What the inspector tells of an engine layer, in a line."""
-    return f"{layer.precision.label if layer.precision else '?'} {layer.type} {layer.name} {layer.tactic}"
+    return f"{layer.precision.label if layer.precision else '?'} {layer.type} {layer.name} {layer.kernel_name}"
 
 
 def decibels(engine: Path) -> float:
     """SQNR of a serialized engine of the bundled network on 16 samples, by its one output."""
     from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
     from trt_tui.backends.tensorrt.backend import TensorRTBackend
-    from trt_tui.core.measure.metrics import Sums
+    from trt_tui.core.measure.error_metrics import ErrorSums
     from trt_tui.core.network.network import open_network
 
     with np.load(demo.samples_path()) as data:
         images = data["image"][:16]
-    network, sums = open_network(demo.network_path()), Sums()
+    network, sums = open_network(demo.network_path()), ErrorSums()
     with (OnnxRuntimeBackend("cpu").load(network.model) as reference,
           TensorRTBackend("tensorrt").load_engine(engine.read_bytes()) as runner):
         for start in range(0, 16, 4):
             feed = {"image": images[start:start + 4]}
             (expected,), (got,) = reference.run(feed).values(), runner.run(feed).values()
-            sums.add(expected, got)
-    return sums.errors().sqnr_db
+            sums.add_tensor_pair(expected, got)
+    return sums.compute_error_metrics().sqnr_db
 
 
 def _weak() -> bool:
     """Whether the TensorRT that runs here builds weakly typed networks."""
     from trt_tui.backends.tensorrt.backend import TensorRTBackend
 
-    return not unavailable() and TensorRTBackend("tensorrt").capabilities.weak
+    return not unavailable() and TensorRTBackend("tensorrt").capabilities.weakly_typed
 
 
 needs_weak = pytest.mark.skipif(not _weak(), reason=unavailable() or "this TensorRT is strongly typed only")
@@ -420,13 +453,13 @@ def test_polygraphy_builds_from_the_script_what_is_simulated(open_session, tmp_p
     whose two layers lose most, is never as bad as all INT8 is simulated to be.
     """
     one = open_session(shapes=("image:1x1x96x96:4x1x96x96:8x1x96x96",))
-    worst = [one.outline.group(name) for name in ("/enc1/widen/conv/Conv", "/enc1/residual/depthwise/conv/Conv")]
+    worst = [one.outline.get_group(name) for name in ("/enc1/widen/conv/Conv", "/enc1/residual/depthwise/conv/Conv")]
     built, simulated = {}, {}
-    for label, config in (("int8", INT8), ("mixed", INT8.with_groups(worst, Precision.FP32))):
-        one.history.apply(config)
-        one.compare(layers=False)
+    for label, config in (("int8", INT8), ("mixed", INT8.with_group_precision(worst, Precision.FP32))):
+        one.history.push_config(config)
+        one.request_comparison(with_group_errors=False)
         one.until_idle()
-        simulated[label] = one.results[config].verdict.worst[1].errors.sqnr_db
+        simulated[label] = one.results[config].accuracy.worst_output[1].errors.sqnr_db
         path = tmp_path / label / "scenes.py"
         path.parent.mkdir()
         one.written("polygraphy", path)
@@ -441,7 +474,7 @@ def test_polygraphy_builds_from_the_script_what_is_simulated(open_session, tmp_p
         print(*map(told_of, layers), sep="\n")
         if label == "mixed":
             for group in worst:
-                own = [layer for layer in layers if group.name in layer.nodes]
+                own = [layer for layer in layers if group.name in layer.network_layers]
                 assert own, f"no engine layer names {group.name}: " + "; ".join(map(told_of, layers))
                 low = [layer for layer in own if layer.precision not in (Precision.FP32, None)]
                 assert not low, f"{group.name} is told FP32: " + "; ".join(map(told_of, low))
@@ -529,7 +562,7 @@ def test_the_script_of_two_dumps_builds(tmp_path, monkeypatch, folder):
                "--trt-network-postprocess-script", "fix.py", "--trt-min-shapes", "image:[4,1,96,96]",
                "--trt-opt-shapes", "image:[4,1,96,96]", "--trt-max-shapes", "image:[4,1,96,96]",
                "--profiling-verbosity", "detailed")
-    layers = [one for one in compute_layers(tmp_path / "fixed.engine") if "/enc2/widen/conv/Conv" in one.nodes]
+    layers = [one for one in compute_layers(tmp_path / "fixed.engine") if "/enc2/widen/conv/Conv" in one.network_layers]
     print(*map(told_of, compute_layers(tmp_path / "fixed.engine")), sep="\n")
     assert layers and all(one.precision in (Precision.FP32, None) for one in layers)
     assert decibels(tmp_path / "fixed.engine") > 30

@@ -1,4 +1,5 @@
-"""trt_tui.tui.textual_parts: private parts of Textual stand in one module, and the app goes on without each of them"""
+"""trt_tui.tui.textual_internals: private parts of Textual stand in one module, and the app goes on without each of them
+"""
 
 import ast
 import functools
@@ -22,14 +23,14 @@ from textual.strip import Strip
 
 import trt_tui.tui
 from trt_tui.options import Options
-from trt_tui.tui import textual_parts
+from trt_tui.tui import textual_internals
 from trt_tui.tui.app import TrtTuiApp
-from trt_tui.tui.hidden import HiddenFilter
-from trt_tui.tui.painting import Changes, Painted
+from trt_tui.tui.hidden import ControlCharacterFilter
+from trt_tui.tui.painting import TerminalCells, TerminalUpdate
 
 ROOT = Path(trt_tui.__file__).parent
-OURS = "trt_tui.tui.textual_parts"
-MODULE = "tui/textual_parts.py"
+OURS = "trt_tui.tui.textual_internals"
+MODULE = "tui/textual_internals.py"
 
 
 @functools.cache
@@ -79,7 +80,7 @@ def test_no_module_imports_or_reaches_into_what_is_private_elsewhere():
 
 def test_a_timer_without_the_part_stays_as_it_is():
     timer = SimpleNamespace()
-    textual_parts.fire_late(timer)
+    textual_internals.allow_late_timer(timer)
     assert vars(timer) == {}
 
 
@@ -91,7 +92,7 @@ def app(monkeypatch):
 
 def test_every_line_is_drawn_without_hidden_characters_and_without_colours_if_asked(app):
     filters = app.get_line_filters()
-    assert isinstance(filters[-1], HiddenFilter) and any(isinstance(one, NoColor) for one in filters)
+    assert isinstance(filters[-1], ControlCharacterFilter) and any(isinstance(one, NoColor) for one in filters)
     assert not any(isinstance(one, Monochrome) for one in filters)
 
 
@@ -99,21 +100,23 @@ def test_an_update_that_is_not_known_is_written_by_textual_and_all_is_painted_an
     from textual._compositor import LayoutUpdate
 
     update = LayoutUpdate([[Strip.blank(4)]], Region(0, 0, 4, 1))
-    assert app.to_draw(update) is update and app.to_draw(None) is None  # no terminal of ours
-    app.painted = Mock(Painted)
-    assert isinstance(app.to_draw(update), Changes) and app.to_draw(None) is None and not app.painted.mock_calls
+    assert app.replace_screen_update(
+        update) is update and app.replace_screen_update(None) is None  # no terminal of ours
+    app.terminal_cells = Mock(TerminalCells)
+    assert isinstance(app.replace_screen_update(update),
+                      TerminalUpdate) and app.replace_screen_update(None) is None and not app.terminal_cells.mock_calls
     del update.strips  # a release that calls it otherwise
     for other in (update, "text", SimpleNamespace(spans=(), chops=(), chop_ends=())):
-        app.painted.reset_mock()
-        assert app.to_draw(other) is other and app.painted.forget.called
+        app.terminal_cells.reset_mock()
+        assert app.replace_screen_update(other) is other and app.terminal_cells.forget_cells.called
 
 
 def test_the_app_is_imported_without_the_compositor(monkeypatch):
     monkeypatch.setitem(sys.modules, "textual._compositor", None)
-    spec = importlib.util.spec_from_file_location("without_compositor", textual_parts.__file__)
+    spec = importlib.util.spec_from_file_location("without_compositor", textual_internals.__file__)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    assert module.CompositorUpdate is object and not module.is_update(SimpleNamespace(strips=[], region=None))
+    assert module.CompositorUpdate is object and not module.is_screen_update(SimpleNamespace(strips=[], region=None))
 
 
 async def test_what_closed_dialogs_looked_like_is_forgotten():
@@ -123,7 +126,7 @@ async def test_what_closed_dialogs_looked_like_is_forgotten():
         gc.collect()
         return sum(type(one) is StylesCache for one in gc.get_objects())
 
-    app = textual_parts.DrawingApp()
+    app = textual_internals.DrawingApp()
     async with app.run_test() as pilot:
         counts = []
         for _ in range(3):
@@ -136,17 +139,17 @@ async def test_what_closed_dialogs_looked_like_is_forgotten():
 
 
 def test_a_cache_of_another_shape_is_left_alone(monkeypatch):
-    monkeypatch.setattr(textual_parts, "_styles_cache", None)
-    textual_parts.forget_drawn_widgets()
+    monkeypatch.setattr(textual_internals, "_styles_cache", None)
+    textual_internals.clear_style_cache()
 
 
 def test_a_driver_without_a_stream_of_its_own_has_standard_error_led_to_it(monkeypatch):
     led = []
     monkeypatch.setattr(os, "dup2", lambda *descriptors: led.append(descriptors))
-    driver = object.__new__(textual_parts.DrawingDriver)
+    driver = object.__new__(textual_internals.DrawingDriver)
     for descriptor in (1, 2):
-        driver.draw_on(SimpleNamespace(fileno=lambda number=descriptor: number))
+        driver.set_output_stream(SimpleNamespace(fileno=lambda number=descriptor: number))
     assert led == [(1, 2)]
     driver._file, stream = None, object()
-    driver.draw_on(stream)
+    driver.set_output_stream(stream)
     assert driver._file is stream and led == [(1, 2)]

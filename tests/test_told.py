@@ -1,14 +1,14 @@
-"""trt_tui.core.lowering.told: what TensorRT 8.6 is told beside Q/DQ."""
+"""trt_tui.core.lowering.explicit_quantization: what TensorRT 8.6 is told beside Q/DQ."""
 
 import onnx_ir as ir
 import pytest
 
 from tests.networks import Builder, floats
 from tests.test_weak import ranges_of
-from trt_tui.core.lowering.told import lower_told
-from trt_tui.core.moves.barrier import Barrier
+from trt_tui.core.lowering.explicit_quantization import lower_to_explicit_quantization
+from trt_tui.core.moves.barrier_move import BarrierMove
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.network.layers import Kind
+from trt_tui.core.network.layers import LayerKind
 from trt_tui.core.precision import Precision
 
 FP32, FP16, INT8 = Precision.FP32, Precision.FP16, Precision.INT8
@@ -20,14 +20,15 @@ def network(request, named_network):
 
 
 def computing(network, group) -> set[str]:
-    return {name for name in group.layers if network.layer(name).kind is Kind.COMPUTE}
+    return {name for name in group.layers if network.get_layer(name).kind is LayerKind.COMPUTE}
 
 
 CONFIGS = {
-    "fp32": lambda network: PrecisionConfig.uniform(FP32), "fp16": lambda network: PrecisionConfig.uniform(FP16),
-    "int8": lambda network: PrecisionConfig.uniform(INT8, FP16),
-    "int8 and fp32": lambda network: PrecisionConfig.uniform(INT8, FP32),
-    "mixed": lambda network: PrecisionConfig().with_groups(network.groups[::3], FP32),
+    "fp32": lambda network: PrecisionConfig.from_precision(FP32),
+    "fp16": lambda network: PrecisionConfig.from_precision(FP16),
+    "int8": lambda network: PrecisionConfig.from_precision(INT8, FP16),
+    "int8 and fp32": lambda network: PrecisionConfig.from_precision(INT8, FP32),
+    "mixed": lambda network: PrecisionConfig().with_group_precision(network.groups[::3], FP32),
 }
 
 
@@ -37,7 +38,7 @@ def config(request, network):
 
 
 def test_the_graph_has_q_dq_and_no_type_but_fp32(network, config) -> None:
-    typed, _ = lower_told(network, config, ranges_of(network))
+    typed, _ = lower_to_explicit_quantization(network, config, ranges_of(network))
     operators = {node.op_type for node in typed.model.graph}
     assert operators - {layer.op_type for layer in network.layers} <= {"QuantizeLinear", "DequantizeLinear"}
     used = {config.precision_of(group) for group in network.groups}
@@ -47,8 +48,8 @@ def test_the_graph_has_q_dq_and_no_type_but_fp32(network, config) -> None:
 
 
 def test_groups_are_told_the_precision_that_they_have(network, config) -> None:
-    _, told = lower_told(network, config, ranges_of(network))
-    if not told.flags:
+    _, told = lower_to_explicit_quantization(network, config, ranges_of(network))
+    if not told.precision_flags:
         assert told.precisions == told.output_types == {}
         return
     for group in network.groups:
@@ -56,22 +57,22 @@ def test_groups_are_told_the_precision_that_they_have(network, config) -> None:
             for name in computing(network, group):
                 assert told.precisions[name] is told.output_types[name] is precision
         else:
-            assert not set(group.anchors) & set(told.precisions), "Q/DQ alone make a product INT8"
+            assert not set(group.main_layers) & set(told.precisions), "Q/DQ alone make a product INT8"
     assert told.ranges == {}
 
 
 def test_flags_are_what_layers_may_use(network) -> None:
-    flags = {name: lower_told(network, make(network), ranges_of(network))[1].flags
+    flags = {name: lower_to_explicit_quantization(network, make(network), ranges_of(network))[1].precision_flags
              for name, make in CONFIGS.items()}
     assert flags == {"fp32": set(), "fp16": {FP16}, "int8": {INT8, FP16}, "int8 and fp32": {INT8},
                      "mixed": {INT8, FP16}}
 
 
 def test_names_are_those_of_the_layers_and_of_the_graph(network, config) -> None:
-    typed, told = lower_told(network, config, ranges_of(network))
-    assert told.names == tuple(layer.name for layer in network.layers)
-    assert set(told.names) <= {node.name for node in typed.model.graph}
-    assert {*told.precisions, *told.output_types} <= set(told.names)
+    typed, told = lower_to_explicit_quantization(network, config, ranges_of(network))
+    assert told.layer_names == tuple(layer.name for layer in network.layers)
+    assert set(told.layer_names) <= {node.name for node in typed.model.graph}
+    assert {*told.precisions, *told.output_types} <= set(told.layer_names)
 
 
 def residual(opened, channels: int, after: str):
@@ -95,14 +96,16 @@ def residual(opened, channels: int, after: str):
     (48, "conv", True), (16, "conv", True), (32, "barrier", True)])
 def test_a_residual_add_that_8_6_cannot_fuse_is_told_a_float(opened, channels, after, alone) -> None:
     network = residual(opened, channels, after)
-    barrier = {network.group("/second/Conv").tail: Barrier()} if after == "barrier" else {}
-    _, told = lower_told(network, PrecisionConfig.uniform(INT8, FP16).with_moves(barrier), ranges_of(network))
-    assert network.group_of("/sum/Add").name == "/second/Conv"
+    barrier = {network.get_group("/second/Conv").final_tensor: BarrierMove()} if after == "barrier" else {}
+    _, told = lower_to_explicit_quantization(network,
+                                             PrecisionConfig.from_precision(INT8, FP16).with_moves(barrier),
+                                             ranges_of(network))
+    assert network.find_group("/sum/Add").name == "/second/Conv"
     assert ("/sum/Add" in told.precisions) == alone
     assert "/second/Conv" not in told.precisions and "/first/Conv" not in told.precisions
     if alone:
         assert told.precisions["/sum/Add"] is FP16
         assert told.output_types["/second/Conv"] is told.output_types["/sum/Add"] is FP16
-    raised = PrecisionConfig.uniform(INT8, FP16).with_groups([network.group("/second/Conv")], FP32)
-    _, told = lower_told(network, raised, ranges_of(network))
+    raised = PrecisionConfig.from_precision(INT8, FP16).with_group_precision([network.get_group("/second/Conv")], FP32)
+    _, told = lower_to_explicit_quantization(network, raised, ranges_of(network))
     assert told.precisions["/sum/Add"] is told.precisions["/second/Conv"] is FP32

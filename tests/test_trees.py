@@ -2,9 +2,10 @@
 
 tests/trees holds networks of Hugging Face, torchvision and ultralytics with small widths, as PyTorch's TorchScript
 (``ts``) and default (``dy``) exporters wrote them at the opset in their name. They are packed without weights: what has
-more elements than `_KEPT` is an input whose doc_string is its mark (`stripped`). Beside each stand its rows: the label,
-the operator, and the operators of its layers; a block that repeats an earlier one names it. Beside them are the rows of
-networks that tests make: with names, with metadata alone, with functions, or with none (cut at joins, pools, repeats).
+more elements than `_MAX_CONFIGS_PER_FEED` is an input whose doc_string is its mark (`stripped`). Beside each stand its
+rows: the label, the operator, and the operators of its layers; a block that repeats an earlier one names it. Beside
+them are the rows of networks that tests make: with names, with metadata alone, with functions, or with none (cut at
+joins, pools, repeats).
 """
 
 import gzip
@@ -20,7 +21,7 @@ from onnx import helper, numpy_helper
 from tests import networks
 from tests.networks.encoders import WEIGHT_MARK
 from tests.test_hierarchy import light, scope_of
-from trt_tui.core.network.hierarchy import GroupRow, LayerRow, Row, Scope, build_tree
+from trt_tui.core.network.hierarchy import GroupRow, Row, Scope, UngroupedRow, build_scope_tree
 from trt_tui.core.network.network import Network
 
 _HERE = Path(__file__).with_name("trees")
@@ -78,8 +79,8 @@ def rows(network: Network, scope: Scope) -> list[str]:
 
 def _layers(network: Network, row: Row) -> list[str]:
     if isinstance(row, GroupRow):
-        return [row.group.operator, " ".join(network.layer(name).op_type for name in row.group.layers)]
-    return [row.layer.op_type, row.refused] if isinstance(row, LayerRow) else []
+        return [row.group.operator, " ".join(network.get_layer(name).op_type for name in row.group.layers)]
+    return [row.layer.op_type, row.refusal_reason] if isinstance(row, UngroupedRow) else []
 
 
 def nameless(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -98,11 +99,11 @@ MADE = {**{name: getattr(networks, name) for name in (
 def test_rows_of_networks_that_are_made_here(name, opened):
     network = opened(MADE[name]())
     layers = [replace(layer, scope=scope_of(network.node(layer.name))) for layer in network.layers]
-    assert rows(network, build_tree(layers, network.groups)) == (_HERE / f"{name}.txt").read_text().splitlines()
+    assert rows(network, build_scope_tree(layers, network.groups)) == (_HERE / f"{name}.txt").read_text().splitlines()
 
 
 @pytest.mark.parametrize("name", sorted(path.name.removesuffix(".onnx.gz") for path in _HERE.glob("*.onnx.gz")))
 def test_rows_are_those_that_a_user_would_know(name, opened):
     network = opened(filled(onnx.load_from_string(gzip.decompress((_HERE / f"{name}.onnx.gz").read_bytes()))))
-    found = rows(network, build_tree(network.layers, network.groups))
+    found = rows(network, build_scope_tree(network.layers, network.groups))
     assert found == (_HERE / f"{name}.txt").read_text().splitlines()

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper, save
 
-from trt_tui.backends.tensorrt.log import Log
-from trt_tui.core.engines.remarks import remarks
+from trt_tui.backends.tensorrt.log import TensorRTLog
+from trt_tui.core.engines.builder_warnings import assign_warnings_to_groups
+from trt_tui.core.network.known_issues import known_issue_lines
 from trt_tui.core.network.network import open_network
-from trt_tui.core.network.troubles import troubles_in
 from trt_tui.demo import network_path
 
 
@@ -36,15 +36,15 @@ def network_of(tmp_path, op, weight, shape, **attributes):
 def test_rules(tmp_path, op, weight, shape, attributes, said):
     network = network_of(tmp_path, op, weight, shape, **attributes)
     group = network.groups[1]
-    told = troubles_in(network.outline().troubles, group, True)
+    told = known_issue_lines(network.build_outline().known_issues, group, True)
     assert len(told) == bool(said) and all(said in one and one.endswith(")") for one in told)
-    assert not troubles_in(network.outline().troubles, group, False)
+    assert not known_issue_lines(network.build_outline().known_issues, group, False)
 
 
 def test_first_and_last_layers_of_the_bundled_network():
     network = open_network(network_path())
-    quantizable = [group for group in network.groups if group.quantizable]
-    told = {name: " ".join(one.said for one in found) for name, found in network.troubles.items()}
+    quantizable = [group for group in network.groups if group.is_quantizable]
+    told = {name: " ".join(one.issue_description for one in found) for name, found in network.known_issues.items()}
     assert "the first layer" in told[quantizable[0].name] and "the last layer" in told[quantizable[-1].name]
     assert sum("the first layer" in one or "the last layer" in one for one in told.values()) == 2
 
@@ -67,20 +67,21 @@ def test_first_and_last_layers_of_the_bundled_network():
     (["(foreignNode) Converting conv activation scales to fp32.", "n0 and /n01 are none of it"], "", ""),
 ])
 def test_warnings_are_put_on_the_rows_that_they_name(tmp_path, printed, said, names):
-    """Texts as TensorRT prints them; see the sources in `trt_tui.core.engines.remarks`."""
+    """Texts as TensorRT prints them; see the sources in `trt_tui.core.engines.builder_warnings`."""
     network = network_of(tmp_path, "MatMul", (32, 32), (4, 32))
-    found = remarks([("info", "/n0 is no warning"), *(("warning", text) for text in printed)], network)
-    assert found == {name: (said,) for name in names.split()} == remarks(
-        [("warning", text) for text in printed for _ in range(2 if len(printed) == 1 else 1)], network.outline())
+    found = assign_warnings_to_groups([("info", "/n0 is no warning"), *(("warning", text) for text in printed)],
+                                      network)
+    assert found == {name: (said,) for name in names.split()} == assign_warnings_to_groups(
+        [("warning", text) for text in printed for _ in range(2 if len(printed) == 1 else 1)], network.build_outline())
 
 
 def test_names_that_follow_a_warning_are_read_with_it():
     """From TensorRT 9 on the LayerNorms that a warning is about are named in the next verbose message."""
     trt = SimpleNamespace(__name__="trt", ILogger=type("ILogger", (), {"__init__": lambda self: None}),
                           Logger=SimpleNamespace(VERBOSE="V"))
-    log = Log()
-    logger = log.for_tensorrt(trt)
-    with log.collecting(None) as said:
+    log = TensorRTLog()
+    logger = log.get_tensorrt_logger(trt)
+    with log.collect_messages(None) as said:
         logger.log(SimpleNamespace(name="WARNING"), "Detected layernorm nodes in FP16.")
         logger.log("V", "/norm/Sub, /norm/Div")
         logger.log("V", "something else")

@@ -10,16 +10,16 @@ from tests.networks.build import Builder, floats
 from tests.networks.odd import conv_net
 from tests.refusals import refused
 from tests.test_given import AS_GIVEN, content, run, simulated, sqnr
-from trt_tui.core.lowering.strong import lower_strong
+from trt_tui.core.lowering.source_typed_network import lower_from_source_model
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.file import config_text, read_config
-from trt_tui.core.network.constants import Constants
+from trt_tui.core.moves.config_file import config_text, read_config
+from trt_tui.core.network.constants import ConstantValues
 from trt_tui.core.network.graph import LayerGraph
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
 
-FP32 = PrecisionConfig.uniform(Precision.FP32)
+FP32 = PrecisionConfig.from_precision(Precision.FP32)
 
 
 @pytest.fixture
@@ -57,9 +57,9 @@ def test_fp32_is_the_network_that_it_was_made_from(form, change, saved, backend)
     assert sqnr(expected, simulated(backend, network, FP32, own)) > 50, "but for inputs in 16 bits"
     as_given = [simulated(backend, one, AS_GIVEN, own) for one in (alone, network)]
     np.testing.assert_array_equal(*as_given)
-    written = [content(ir.to_proto(lower_strong(one, AS_GIVEN, {}).model)) for one in (alone, network)]
+    written = [content(ir.to_proto(lower_from_source_model(one, AS_GIVEN, {}).model)) for one in (alone, network)]
     assert written[0] == written[1]
-    raised = run(backend, lower_strong(network, FP32, {}).model, own)
+    raised = run(backend, lower_from_source_model(network, FP32, {}).model, own)
     assert sqnr(expected, raised) > 50
     assert any("FP32 means the weights of fp32.onnx." == note for note in network.notes)
     assert reference in network.external_files and not any("codes alone" in note for note in network.notes)
@@ -70,14 +70,14 @@ def test_fp32_is_the_network_that_it_was_made_from(form, change, saved, backend)
 def test_a_raised_group_is_exported_with_the_weights_that_are_simulated(form, saved, backend):
     """Among groups that are as in the file, too: its constants are those of the network that was named."""
     network = open_network(saved(form(), "given.onnx"), reference=saved(conv_net(0), "fp32.onnx"))
-    group = network.group("/conv2/Conv")
-    model = lower_strong(network, AS_GIVEN.with_groups([group], Precision.FP32), {}).model
+    group = network.get_group("/conv2/Conv")
+    model = lower_from_source_model(network, AS_GIVEN.with_group_precision([group], Precision.FP32), {}).model
     graph = LayerGraph(model)
     weight = graph.by_name["/conv2/Conv"].inputs[1]
-    np.testing.assert_array_equal(Constants(graph, model, lambda: backend).value(weight),
-                                  network.constant(network.layer("/conv2/Conv").inputs[1]))
-    assert np.abs(network.constant(network.layer("/conv2/Conv").inputs[1]).astype(np.float16)
-                  - network.constant(network.layer("/conv2/Conv").inputs[1])).any(), "FP16 cannot hold them"
+    np.testing.assert_array_equal(ConstantValues(graph, model, lambda: backend).constant_value(weight),
+                                  network.constant_value(network.get_layer("/conv2/Conv").inputs[1]))
+    assert np.abs(network.constant_value(network.get_layer("/conv2/Conv").inputs[1]).astype(np.float16)
+                  - network.constant_value(network.get_layer("/conv2/Conv").inputs[1])).any(), "FP16 cannot hold them"
 
 
 def test_weights_without_a_counterpart_keep_those_of_their_codes(saved, backend):
@@ -115,8 +115,8 @@ def test_weights_are_taken_where_there_are_any_to_take(given, reference, said, s
     network, alone = open_network(path, reference=other), open_network(path)
     assert [note for note in network.notes if note not in alone.notes and said in note] == (
         [note for note in network.notes if said in note] if said else [])
-    for name in network.constants:
-        np.testing.assert_array_equal(network.constant(name), alone.constant(name))
+    for name in network.constant_tensors:
+        np.testing.assert_array_equal(network.constant_value(name), alone.constant_value(name))
 
 
 def test_a_config_moves_between_a_network_and_its_quantized_twin(saved, tmp_path):
@@ -129,17 +129,17 @@ def test_a_config_moves_between_a_network_and_its_quantized_twin(saved, tmp_path
         file.write_text(config_text(source, config))
         return read_config(file, target)
 
-    config = AS_GIVEN.with_groups([given.group("/conv2/Conv")], Precision.FP32).with_groups(
-        [given.group("/fc/Gemm")], Precision.FP16)
+    config = AS_GIVEN.with_group_precision([given.get_group("/conv2/Conv")], Precision.FP32).with_group_precision(
+        [given.get_group("/fc/Gemm")], Precision.FP16)
     loaded = moved(config, given, exact)
     asked = {group.name: loaded.config.precision_of(group) for group in exact.groups}
     assert asked.pop("/conv2/Conv") is Precision.FP32 and asked.pop("/fc/Gemm") is Precision.FP16
-    coded = {group.name for group in given.groups if group.given.stands_for is Precision.INT8}
+    coded = {group.name for group in given.groups if group.file_precision.nearest_precision is Precision.INT8}
     assert {name for name, one in asked.items() if one is Precision.INT8} == coded - {"/conv2/Conv", "/fc/Gemm"}
     assert loaded.config.other is Precision.FP32 and any("given.onnx" in one for one in loaded.warnings)
-    back = moved(PrecisionConfig().with_groups([exact.group("/conv2/Conv")], Precision.FP32), exact, given)
-    assert back.config.precision_of(given.group("/conv2/Conv")) is Precision.FP32
-    assert back.config.precision_of(given.group("/conv1/Conv")) is Precision.INT8
+    back = moved(PrecisionConfig().with_group_precision([exact.get_group("/conv2/Conv")], Precision.FP32), exact, given)
+    assert back.config.precision_of(given.get_group("/conv2/Conv")) is Precision.FP32
+    assert back.config.precision_of(given.get_group("/conv1/Conv")) is Precision.INT8
     with pytest.raises(InputError, match="another structure"):
         moved(PrecisionConfig(), exact, open_network(saved(networks.mlp(), "mlp.onnx")))
 
@@ -167,4 +167,4 @@ def test_activations_left_to_a_range_are_those_of_the_reference(activation, rest
     feeds = {"x": np.random.default_rng(0).normal(0, 8, (1, 4, 8, 8)).astype(np.float32)}
     expected = run(backend, ir.load(exact), feeds)
     assert sqnr(expected, simulated(backend, network, FP32, feeds)) > 100
-    assert sqnr(expected, run(backend, lower_strong(network, FP32, {}).model, feeds)) > 100
+    assert sqnr(expected, run(backend, lower_from_source_model(network, FP32, {}).model, feeds)) > 100

@@ -14,26 +14,26 @@ from tests import local
 from tests.local import CORE, H200, NO_GPU, QKV, NullSession
 from tests.screen import answered, current, opened, press, settle, status, taken_in, title, verdict
 from trt_tui.cli.main import main
-from trt_tui.core.measure.agreement import gap_db
+from trt_tui.core.measure.engine_agreement import sqnr_gap_of_engine_db
 from trt_tui.core.network.hierarchy import GroupRow, Scope
 from trt_tui.core.precision import Precision
+from trt_tui.formatting import decibels_text, number_text
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.tui import known, main_screen, spans
+from trt_tui.tui import config_status, main_screen, spans
 from trt_tui.tui.app import TrtTuiApp
 from trt_tui.tui.controllers import ACTIONS
 from trt_tui.tui.screens.configs import ConfigsPage
-from trt_tui.tui.screens.dialogs import ErrorDialog, Page, Picker, Prompt, Question
-from trt_tui.tui.screens.export import FORMATS, ExportDialog
+from trt_tui.tui.screens.dialogs import ConfirmDialog, ErrorDialog, Picker, Prompt, TextPage
+from trt_tui.tui.screens.export import EXPORT_FORMAT_TEXTS, ExportDialog
 from trt_tui.tui.screens.help import HelpPage
 from trt_tui.tui.screens.jobs import JobList
 from trt_tui.tui.screens.log import LogPage
-from trt_tui.tui.state.figures import Measure
-from trt_tui.tui.state.tree import TAIL, View
-from trt_tui.tui.walk import Walk
-from trt_tui.tui.widgets.choices import Choices, ConfigList
+from trt_tui.tui.state.row_values import ColourMeasure
+from trt_tui.tui.state.tree import SMALL_SHARES_KEY, View
+from trt_tui.tui.tutorial import Tutorial
 from trt_tui.tui.widgets.lines import Lines
-from trt_tui.words import decibels, number
+from trt_tui.tui.widgets.lists import ConfigList, KeyedOptionList
 
 pytestmark = pytest.mark.usefixtures("quick")
 VIT = local.outline()
@@ -44,7 +44,7 @@ def text(main, name: str) -> str:
 
 
 def scope_at(main) -> int:
-    return next(index for index, line in enumerate(main.desk.tree.rows) if isinstance(line.row, Scope))
+    return next(index for index, line in enumerate(main.presenter.layer_tree.rows) if isinstance(line.row, Scope))
 
 
 def asked(app, kind: type) -> int:
@@ -53,19 +53,20 @@ def asked(app, kind: type) -> int:
 
 
 def worst_db(measured) -> str:
-    return decibels(measured.worst[1].errors.sqnr_db)
+    return decibels_text(measured.worst_output[1].errors.sqnr_db)
 
 
 async def test_paints_before_the_network_is_open_and_a_big_one_with_its_rows(tmp_path):
-    async with opened(tmp_path, held=(rq.Open,)) as (app, main, pilot):
-        assert not main.desk.listing.is_open and "opening" in text(main, "header")
-        assert [type(request) for request in app.session.child.sent] == [rq.Open]
+    async with opened(tmp_path, held=(rq.OpenNetwork,)) as (app, main, pilot):
+        assert not main.presenter.layer_list.is_network_open and "opening" in text(main, "header")
+        assert [type(request) for request in app.session.child.sent] == [rq.OpenNetwork]
         await press(pilot, "space")
         assert "not open yet" in status(main)
-        app.deliver(ev.Previewed(1, VIT))
+        app.post_session_event(ev.LayersListed(1, VIT))
         await settle(pilot)
-        assert app.session.outline is None and main.desk.tree.rows and "patch_embed" in main.desk.tree.text_of(0)
-        app.deliver(ev.Failed(1, "x.onnx is not ONNX", "bad magic", "Export it again."))
+        assert (app.session.outline is None and main.presenter.layer_tree.rows
+                and "patch_embed" in main.presenter.layer_tree.line_text(0))
+        app.post_session_event(ev.JobFailed(1, "x.onnx is not ONNX", "bad magic", "Export it again."))
         await settle(pilot)
         assert app.screen is main and "x.onnx is not ONNX: o shows why" in status(main)
         await press(pilot, "o")
@@ -75,14 +76,14 @@ async def test_paints_before_the_network_is_open_and_a_big_one_with_its_rows(tmp
 async def test_answers_the_first_questions_without_a_key(tmp_path):
     async with opened(tmp_path) as (app, main, pilot):
         fp16, int8, config = verdict(main)[1:]
-        measured = app.session.measured("config")
-        assert worst_db(measured.verdict) in int8 and "FAIL" in int8 and "PASS" in fp16
+        measured = app.session.get_run_results("config")
+        assert worst_db(measured.accuracy) in int8 and "FAIL" in int8 and "PASS" in fp16
         assert config.startswith(" c0 = INT8")
-        assert current(main) == max(measured.shares, key=lambda name: measured.shares[name].owns) == QKV
+        assert current(main) == max(measured.shares, key=lambda name: measured.shares[name].fraction) == QKV
         assert "space raises this one" in status(main)
         assert "3 of 64 input channels set the range" in text(main, "detail")
         assert "8 of 16 samples" in text(main, "header")
-        app.deliver(ev.Died(99, -9, "killed"))
+        app.post_session_event(ev.ChildProcessDied(99, -9, "killed"))
         await settle(pilot)
         assert app.screen is main and "The worker process ended: o shows why" in status(main)
         await press(pilot, "o")
@@ -92,44 +93,44 @@ async def test_answers_the_first_questions_without_a_key(tmp_path):
 
 
 async def test_random_inputs_are_a_lasting_warning(tmp_path):
-    async with opened(tmp_path, random=True, held=(rq.Compare,)) as (_, main, pilot):
+    async with opened(tmp_path, random=True, held=(rq.CompareRuns,)) as (_, main, pilot):
         await press(pilot, "down", "down")
         assert "random inputs" in text(main, "header") and "Random inputs" in title(main, "job")
 
 
 async def test_moves_by_rows_pages_and_to_the_ends(tmp_path):
     async with opened(tmp_path) as (_, main, pilot):
-        tree = main.desk.tree
+        tree = main.presenter.layer_tree
         for down, up in (("down", "up"), ("j", "k")):
-            start = tree.cursor
+            start = tree.cursor_index
             await press(pilot, down, down)
-            assert tree.cursor == start + 2
+            assert tree.cursor_index == start + 2
             await press(pilot, up)
-            assert tree.cursor == start + 1
-        for key, row in (("end", len(tree.rows) - 1), ("pageup", len(tree.rows) - 1 - tree.page), ("home", 0),
-                         ("pagedown", tree.page)):
+            assert tree.cursor_index == start + 1
+        for key, row in (("end", len(tree.rows) - 1), ("pageup", len(tree.rows) - 1 - tree.page_size), ("home", 0),
+                         ("pagedown", tree.page_size)):
             await press(pilot, key)
-            assert tree.cursor == row
+            assert tree.cursor_index == row
 
 
 async def test_opens_and_closes_scopes_and_groups_by_key_and_mouse(tmp_path):
     async with opened(tmp_path) as (_, main, pilot):
-        tree = main.desk.tree
-        group = main.desk.current_group
+        tree = main.presenter.layer_tree
+        group = main.presenter.current_group
         await press(pilot, "enter")
         assert tuple(line.node for line in tree.rows if line.node) == group.layers
         await press(pilot, "down")
-        assert main.desk.current_line.node == group.layers[0] and current(main) == group.name
+        assert main.presenter.current_row.node == group.layers[0] and current(main) == group.name
         await press(pilot, "left", "left")
         assert not any(line.node for line in tree.rows)
         await press(pilot, "home")
-        tree.move_to(scope_at(main))
+        tree.move_cursor_to(scope_at(main))
         count = len(tree.rows)
         for key, shut in (("enter", True), ("right", False), ("h", True), ("l", False)):
             await press(pilot, key)
             assert (len(tree.rows) < count) is shut
         await pilot.click("#tree", offset=(10, 3))
-        assert tree.cursor == 3 + tree.scroll_offset.y
+        assert tree.cursor_index == 3 + tree.scroll_offset.y
         await pilot.click("#tree", offset=(10, scope_at(main) - tree.scroll_offset.y), times=2)
         await taken_in(pilot)
         assert len(tree.rows) != count
@@ -137,7 +138,7 @@ async def test_opens_and_closes_scopes_and_groups_by_key_and_mouse(tmp_path):
 
 async def test_goes_to_bad_rows_and_the_detail_follows_a_resting_cursor(tmp_path):
     async with opened(tmp_path) as (app, main, pilot):
-        loud, seen, sent = main.desk.listing.figures.loud, [current(main)], len(app.session.child.sent)
+        loud, seen, sent = main.presenter.layer_list.row_values.bad_rows, [current(main)], len(app.session.child.sent)
         for _ in loud:
             await press(pilot, "n")
             seen.append(current(main))
@@ -145,8 +146,8 @@ async def test_goes_to_bad_rows_and_the_detail_follows_a_resting_cursor(tmp_path
         await press(pilot, "comma")
         assert current(main) == seen[-2]
         await settle(pilot)
-        assert rq.Stats(current(main)) in app.session.child.sent[sent:]
-        assert main.desk.listing.model.titles[current(main)] in title(main, "detail")
+        assert rq.MeasureTensorStats(current(main)) in app.session.child.sent[sent:]
+        assert main.presenter.layer_list.tree_model.titles[current(main)] in title(main, "detail")
         await press(pilot, "w")
         assert current(main) == QKV, "without NaN, w goes to the row with the largest share"
         await press(pilot, "y")
@@ -155,24 +156,25 @@ async def test_goes_to_bad_rows_and_the_detail_follows_a_resting_cursor(tmp_path
 
 async def test_goes_to_the_first_nan(tmp_path):
     async with opened(tmp_path, network="overflowing") as (app, main, pilot):
-        groups = app.session.measured("fp16").groups
+        groups = app.session.get_run_results("fp16").group_errors
         await press(pilot, "end", "w")
-        assert current(main) == next(one.name for one in VIT.groups if groups[one.name].accumulated.bad) == QKV
+        assert current(main) == next(
+            one.name for one in VIT.groups if groups[one.name].accumulated.nonfinite_count) == QKV
         assert "NaN" in text(main, "verdict")
 
 
 async def test_space_raises_and_returns_a_group_or_a_scope(tmp_path):
     async with opened(tmp_path) as (app, main, pilot):
-        group = main.desk.current_group
+        group = main.presenter.current_group
         await answered(pilot, "space")
         assert app.session.config.precision_of(group) is Precision.FP32
         row = verdict(main)[3]
-        assert "c1 · 1 FP32" in row and worst_db(app.session.measured("config").verdict) in row
-        assert main.desk.listing.figures.values[group.name] == 0
+        assert "c1 · 1 FP32" in row and worst_db(app.session.get_run_results("config").accuracy) in row
+        assert main.presenter.layer_list.row_values.group_values[group.name] == 0
         await press(pilot, "space")
         assert app.session.config.precision_of(group) is Precision.INT8
-        main.desk.tree.move_to(scope_at(main))
-        groups = main.desk.chosen_groups()
+        main.presenter.layer_tree.move_cursor_to(scope_at(main))
+        groups = main.presenter.list_chosen_groups()
         await press(pilot, "space")
         assert len(groups) > 1
         assert {app.session.config.precision_of(group) for group in groups} == {Precision.FP32}
@@ -180,7 +182,7 @@ async def test_space_raises_and_returns_a_group_or_a_scope(tmp_path):
 
 async def test_steps_chooses_undoes_and_redoes(tmp_path):
     async with opened(tmp_path) as (app, main, pilot):
-        group = main.desk.current_group
+        group = main.presenter.current_group
         for key, precision in (("=", Precision.FP16), ("=", Precision.FP32), ("=", Precision.FP32),
                                ("-", Precision.FP16), ("z", Precision.FP32), ("z", Precision.FP16),
                                ("z", Precision.INT8), (".", Precision.FP16), ("z", Precision.INT8),
@@ -198,147 +200,155 @@ async def test_steps_chooses_undoes_and_redoes(tmp_path):
 
 async def test_next_range(tmp_path):
     async with opened(tmp_path) as (app, main, pilot):
-        tensor = main.desk.current_group.activations()[0].tensor
+        tensor = main.presenter.current_group.activation_qdq_sites()[0].tensor
         await press(pilot, "r")
-        choice = app.session.config.ranges[tensor]
+        choice = app.session.config.range_moves[tensor]
         assert "percentile" in status(main) and choice.method == "percentile"
         assert choice.amax == app.session.results.statistics[QKV][tensor].ranges["percentile"]
         await settle(pilot)
         assert "1 range" in verdict(main)[3]
-        main.desk.go_to(CORE)
+        main.presenter.go_to_group(CORE)
         await press(pilot, "r")
         assert "r range: ranges" in status(main)
         app.session.results.statistics.clear()
-        main.desk.go_to(QKV)
+        main.presenter.go_to_group(QKV)
         await press(pilot, "r")
         assert app.screen is main and "still being measured. Try again in a moment" in status(main)
 
 
 async def test_shares_being_measured_again_are_dimmed_and_keep_their_order(tmp_path):
     async with opened(tmp_path) as (app, main, pilot):
-        order = [line.key for line in main.desk.tree.rows]
-        app.session.child.held.add(rq.WhatIf)
+        order = [line.key for line in main.presenter.layer_tree.rows]
+        app.session.child.held.add(rq.MeasureWhatIf)
         await answered(pilot, "space")
-        assert main.desk.listing.figures.stale == frozenset(main.desk.listing.figures.values)
-        assert [line.key for line in main.desk.tree.rows] == order
+        assert main.presenter.layer_list.row_values.stale_groups == frozenset(
+            main.presenter.layer_list.row_values.group_values)
+        assert [line.key for line in main.presenter.layer_tree.rows] == order
 
 
 async def test_the_order_is_live_until_the_cursor_moves_and_old_after_that(tmp_path):
     async with opened(tmp_path) as (app, main, pilot):
-        listing, tree = main.desk.listing, main.desk.tree
+        listing, tree = main.presenter.layer_list, main.presenter.layer_tree
         await press(pilot, "t")
         first = current(main)
-        assert listing.following and tree.cursor == 0 and "old" not in title(main)
+        assert listing.follows_values and tree.cursor_index == 0 and "old" not in title(main)
         await answered(pilot, "space")
-        assert current(main) == first and tree.cursor == 0, "the cursor stays where it is"
-        assert "c1, old: s sorts" in title(main) and not listing.following
+        assert current(main) == first and tree.cursor_index == 0, "the cursor stays where it is"
+        assert "c1, old: s sorts" in title(main) and not listing.follows_values
         shown = [line.key for line in tree.rows]
         await press(pilot, "s")
-        assert listing.following and "old" not in title(main) and current(main) == first and tree.cursor == 0
+        assert listing.follows_values and "old" not in title(main) and current(main) == first and tree.cursor_index == 0
         rows = [line.row.group.name for line in tree.rows if isinstance(line.row, GroupRow)]
-        assert rows[1:4] == list(listing.figures.worst_first[:3]) and [line.key for line in tree.rows] != shown
+        assert rows[1:4] == list(listing.row_values.group_names_worst_first[:3]) and [line.key
+                                                                                      for line in tree.rows] != shown
         await press(pilot, "down")
-        assert not listing.following
+        assert not listing.follows_values
 
 
 def model_rows(listing):
     """The rows of groups in the order of the list, whatever scopes they are in."""
-    lines = listing.model.worst_first(set(), listing.order)
+    lines = listing.tree_model.list_worst_first_rows(set(), listing.sort_weights)
     return [line for line in lines if isinstance(line.row, GroupRow)]
 
 
 async def test_what_loses_next_to_nothing_stands_in_one_row(tmp_path):
     async with opened(tmp_path) as (app, main, pilot):
-        session, tree = app.session, main.desk.tree
-        shares = session.results.of(session.config).shares
+        session, tree = app.session, main.presenter.layer_tree
+        shares = session.results.get_results_or_empty(session.config).shares
         quiet = list(shares)[-6:]
-        shares.update((name, replace(shares[name], owns=0.001)) for name in quiet)
-        main.desk.draw()
+        shares.update((name, replace(shares[name], fraction=0.001)) for name in quiet)
+        main.presenter.draw_all()
         await press(pilot, "t")
-        tail = next(index for index, line in enumerate(tree.rows) if line.key == TAIL)
+        tail = next(index for index, line in enumerate(tree.rows) if line.key == SMALL_SHARES_KEY)
         names = {line.row.group.name for line in tree.rows if isinstance(line.row, GroupRow)}
         count = len(tree.rows[tail].row.names)
-        assert names.isdisjoint(quiet) and f"▸ {count} more, ~" in tree.text_of(tail)
-        tree.move_to(tail)
+        assert names.isdisjoint(quiet) and f"▸ {count} more, ~" in tree.line_text(tail)
+        tree.move_cursor_to(tail)
         await press(pilot, "enter")
         assert {line.row.group.name for line in tree.rows if isinstance(line.row, GroupRow)} > names | set(quiet)
         await press(pilot, "enter")
-        main.desk.go_to(quiet[0])
+        main.presenter.go_to_group(quiet[0])
         assert current(main) == quiet[0], "what is looked for is not hidden"
 
 
 async def test_views(tmp_path):
     async with opened(tmp_path) as (app, main, pilot):
         await press(pilot, "t")
-        assert main.desk.listing.view is View.WORST and title(main).startswith("1 Worst first in c0")
-        shares = [main.desk.listing.figures.values[line.row.group.name] for line in main.desk.tree.rows
-                  if isinstance(line.row, GroupRow)]
+        assert main.presenter.layer_list.view is View.WORST and title(main).startswith("1 Worst first in c0")
+        shares = [
+            main.presenter.layer_list.row_values.group_values[line.row.group.name]
+            for line in main.presenter.layer_tree.rows
+            if isinstance(line.row, GroupRow)
+        ]
         assert shares == sorted(shares, reverse=True)
         await press(pilot, "t")
-        assert main.desk.listing.view is View.BLOCKS and main.desk.in_blocks
-        assert "attn/qkv" in main.desk.block_map.text_of(2)
+        assert main.presenter.layer_list.view is View.BLOCKS and main.presenter.is_heat_map_focused
+        assert "attn/qkv" in main.presenter.heat_map.line_text(2)
         await press(pilot, "t")
-        assert main.desk.listing.view is View.TREE and main.desk.tree.has_focus
+        assert main.presenter.layer_list.view is View.TREE and main.presenter.layer_tree.has_focus
         name = current(main)
         await press(pilot, "3")
         assert current(main) == name, "the cursor keeps its row in every view"
         await press(pilot, *["left"] * 3)
-        groups = main.desk.chosen_groups()
+        groups = main.presenter.list_chosen_groups()
         assert len(groups) == 3
         await press(pilot, "space", "right", "right")
         assert {app.session.config.precision_of(group) for group in groups} == {Precision.FP32}
-        (group,) = main.desk.chosen_groups()
+        (group,) = main.presenter.list_chosen_groups()
         await press(pilot, "space", "enter")
         assert app.session.config.precision_of(group) is Precision.INT8
-        assert main.desk.tree.has_focus and current(main) == group.name
+        assert main.presenter.layer_tree.has_focus and current(main) == group.name
 
 
 async def test_blocks_of_a_network_that_does_not_repeat(tmp_path):
-    async with opened(tmp_path, network="small_resnet", held=(rq.Compare,)) as (_, main, pilot):
+    async with opened(tmp_path, network="small_resnet", held=(rq.CompareRuns,)) as (_, main, pilot):
         await press(pilot, "3")
         assert "does not repeat" in status(main)
         await press(pilot, "t", "t")
-        assert main.desk.listing.view is View.TREE
+        assert main.presenter.layer_list.view is View.TREE
 
 
 async def test_colours_and_sorts_on_demand(tmp_path):
     async with opened(tmp_path) as (app, main, pilot):
-        worst = [line.key for line in main.desk.tree.rows]
+        worst = [line.key for line in main.presenter.layer_tree.rows]
         await press(pilot, "s")
-        assert "network order" in status(main) and [line.key for line in main.desk.tree.rows] != worst
+        assert "network order" in status(main) and [line.key for line in main.presenter.layer_tree.rows] != worst
         await press(pilot, "s")
-        assert [line.key for line in main.desk.tree.rows] == worst
+        assert [line.key for line in main.presenter.layer_tree.rows] == worst
         await press(pilot, "v")
         assert isinstance(app.screen, Picker)
         await press(pilot, "i")
-        assert main.desk.listing.measure is Measure.ISOLATED and "Tree in c0 ─ isolated error" in title(main)
+        assert main.presenter.layer_list.measure is ColourMeasure.ISOLATED and "Tree in c0 ─ isolated error" in title(
+            main)
         await press(pilot, "v", "6")
-        assert (main.desk.listing.measure, main.desk.listing.run) == (Measure.ACCUMULATED, "fp16")
-        assert all(app.session.measured("fp16").groups[n].accumulated for n in main.desk.listing.figures.values)
+        assert (main.presenter.layer_list.measure, main.presenter.layer_list.run) == (ColourMeasure.ACCUMULATED, "fp16")
+        assert all(
+            app.session.get_run_results("fp16").group_errors[n].accumulated
+            for n in main.presenter.layer_list.row_values.group_values)
 
 
 async def test_filters_live(tmp_path):
     async with opened(tmp_path) as (_, main, pilot):
         await press(pilot, "slash", *"qkv")
-        names = [line.row.group.name for line in main.desk.tree.rows if isinstance(line.row, GroupRow)]
-        assert len(names) == 3 and all("qkv" in main.desk.listing.model.titles[name] for name in names)
+        names = [line.row.group.name for line in main.presenter.layer_tree.rows if isinstance(line.row, GroupRow)]
+        assert len(names) == 3 and all("qkv" in main.presenter.layer_list.tree_model.titles[name] for name in names)
         assert "3 of 32 match" in title(main)
         await press(pilot, "enter")
-        assert main.desk.tree.has_focus and main.desk.listing.matches is not None
+        assert main.presenter.layer_tree.has_focus and main.presenter.layer_list.matches is not None
         await press(pilot, "escape")
-        assert main.desk.listing.matches is None and main.query_one("#filter", Input).value == ""
-        assert len(main.desk.tree.rows) > 6
+        assert main.presenter.layer_list.matches is None and main.query_one("#filter", Input).value == ""
+        assert len(main.presenter.layer_tree.rows) > 6
         await press(pilot, "slash", *"zzz")
-        assert main.desk.tree.rows == []
+        assert main.presenter.layer_tree.rows == []
         await press(pilot, "escape")
-        assert main.desk.tree.rows
+        assert main.presenter.layer_tree.rows
 
 
 @pytest.mark.parametrize("size", [(80, 44), (140, 60)])
 async def test_panes_and_the_histogram_where_there_is_room(tmp_path, size):
     async with opened(tmp_path, size=size) as (_, main, pilot):
         await answered(pilot, "2")
-        assert main.desk.zoomed == "detail" and "log counts" in text(main, "detail")
+        assert main.presenter.zoomed_pane_name == "detail" and "log counts" in text(main, "detail")
         await answered(pilot, "escape")
         panes = {"1": "#tree", "2": "#detail", **({"4": "#configs"} if size[0] >= 120 else {})}
         for key, name in panes.items():
@@ -349,26 +359,26 @@ async def test_panes_and_the_histogram_where_there_is_room(tmp_path, size):
             assert after.width >= before.width and after.height >= before.height and after != before, name
             assert after.width <= 120
             await answered(pilot, key)
-            assert main.query_one(name).size == before and not main.desk.zoomed
+            assert main.query_one(name).size == before and not main.presenter.zoomed_pane_name
         if size[0] >= 120:
             assert isinstance(main.focused, ConfigList)
         await press(pilot, "3")
-        assert main.desk.in_blocks
+        assert main.presenter.is_heat_map_focused
         await press(pilot, "t")
-        assert main.desk.tree.has_focus
+        assert main.presenter.layer_tree.has_focus
 
 
 async def test_leads_from_the_verdict_to_the_export(tmp_path):
     async with opened(tmp_path, target="sqnr>=18.5") as (app, main, pilot):
         await press(pilot, "f6")
-        assert "ONNX Runtime builds no engine" in status(main) and not asked(app, rq.Build)
+        assert "ONNX Runtime builds no engine" in status(main) and not asked(app, rq.BuildEngine)
         for _ in range(3):
-            await answered(pilot, *(["n"] if app.session.config.groups else []), "space")
+            await answered(pilot, *(["n"] if app.session.config.precision_moves else []), "space")
         assert "PASS" in verdict(main)[3] and "b executes the export of c3" in status(main)
-        assert main.desk.listing.figures.calm
+        assert main.presenter.layer_list.row_values.is_target_met
         await answered(pilot, "b")
-        result = app.session.results[app.session.config].executed
-        figure = f"{result.accuracy.worst[1].errors.sqnr_db:.1f}"
+        result = app.session.results[app.session.config].exported_run
+        figure = f"{result.accuracy.worst_output[1].errors.sqnr_db:.1f}"
         assert figure in verdict(main)[3].partition("│")[2] and "ms" not in verdict(main)[0]
         assert f"exported network: {figure} dB by ONNX Runtime" in status(main)
         await press(pilot, "escape")
@@ -383,20 +393,22 @@ async def test_builds_an_engine_and_tells_what_it_made(tmp_path):
         await press(pilot, "i")
         assert app.screen is main and "nothing was built yet" in status(main)
         await answered(pilot, "b")
-        result, simulated = app.session.results[app.session.config].engine, app.session.measured("config").verdict
+        result, simulated = app.session.results[app.session.config].engine_result, app.session.get_run_results(
+            "config").accuracy
         assert "i shows what to check" in status(main)
         assert "FP32" not in "".join(verdict(main)[1:]), "a sound graph is no news where rows are few"
-        assert main.query_one("#verdict").size.height == 4 and number(result.latency_ms[0]) in verdict(main)[3]
-        rows = [main.desk.tree.text_of(index) for index in range(len(main.desk.tree.rows))]
+        assert main.query_one("#verdict").size.height == 4 and number_text(result.latency_ms[0]) in verdict(main)[3]
+        rows = [main.presenter.layer_tree.line_text(index) for index in range(len(main.presenter.layer_tree.rows))]
         assert any("≠ FP16" in row for row in rows) and any("fused" in row for row in rows)
         await press(pilot, "escape")
-        gap = f"{gap_db(simulated, result.verdict):.1f} dB worse than simulated"
-        assert main.desk.status.message is None and app.session.asked.last.words == "build of c0"
+        gap = f"{sqnr_gap_of_engine_db(simulated, result.accuracy):.1f} dB worse than simulated"
+        assert (main.presenter.status.message is None
+                and app.session.pending_requests.last_ended_job.title == "build of c0")
         assert f"{gap}: i shows what to check" in status(main)
         await press(pilot, "i")
-        assert isinstance(app.screen, Page) and f"What to check: it is {gap}" in app.screen.text
+        assert isinstance(app.screen, TextPage) and f"What to check: it is {gap}" in app.screen.text
         await press(pilot, "escape", "t")
-        header, row = text(main, "tree-header"), main.desk.tree.text_of(1)
+        header, row = text(main, "tree-header"), main.presenter.layer_tree.line_text(1)
         assert row[header.index("engine"):].startswith("INT8") and row[header.index("prec"):].startswith("INT8")
 
 
@@ -405,40 +417,40 @@ async def test_builds_an_engine_and_tells_what_it_made(tmp_path):
 async def test_quick_builds_and_engines_that_cannot_run_here(tmp_path, builder, key, said):
     async with opened(tmp_path, builder=builder) as (app, main, pilot):
         await answered(pilot, key)
-        assert rq.Build(app.session.config, key == "f6") in app.session.child.sent
+        assert rq.BuildEngine(app.session.config, key == "f6") in app.session.child.sent
         assert said in status(main)
         assert any(word in verdict(main)[-1] for word in ("quick", "built, cannot run here"))
 
 
 async def test_one_build_at_a_time_that_counts_seconds_and_can_be_stopped(tmp_path, monkeypatch):
-    monkeypatch.setattr(main_screen, "TICK_S", 0.01)
+    monkeypatch.setattr(main_screen, "TICK_INTERVAL_S", 0.01)
     async with opened(tmp_path, builder=H200) as (app, main, pilot):
         await answered(pilot, "b")
         before = verdict(main)[3]
-        app.session.child.held.add(rq.Build)
+        app.session.child.held.add(rq.BuildEngine)
         for key in ("b", "b", "f6"):
             await press(pilot, key)
-        assert "a build is going on: x stops it" in status(main) and asked(app, rq.Build) == 2
-        job = max(app.session.asked)
-        app.deliver(ev.Progress(job, "building", 0, 0))
+        assert "a build is going on: x stops it" in status(main) and asked(app, rq.BuildEngine) == 2
+        job = max(app.session.pending_requests)
+        app.post_session_event(ev.JobProgress(job, "building", 0, 0))
         await settle(pilot)
         await press(pilot, "escape", "escape")
-        app.session.asked.job(job).since -= 34
+        app.session.pending_requests.find_job(job).phase_start_time -= 34
         await pilot.pause(0.05)
         assert "build of c0, 34 s" in status(main) and "x stops" in status(main)
-        app.deliver(ev.Progress(job, "building: Timing tactics", 3, 98))
+        app.post_session_event(ev.JobProgress(job, "building: Timing tactics", 3, 98))
         await settle(pilot)
         assert "build of c0: Timing tactics 3/98" in status(main)
-        assert app.session.child.stops == 0 and app.session.building, "escape never stops a job"
+        assert app.session.child.stops == 0 and app.session.is_building, "escape never stops a job"
         await press(pilot, "o")
         long = "verbose: " + "a tactic " * 30
-        app.deliver(ev.Note(job, long))
+        app.post_session_event(ev.LogMessage(job, long))
         await settle(pilot)
         assert " ".join(app.screen.text.split()).endswith(long.strip())
         assert max(len(line) for line in app.screen.text.splitlines()) <= 78
         await answered(pilot, "escape", "x")
         assert app.session.child.stops == 1 and "stopped: build of c0" in status(main)
-        assert verdict(main)[3] == before and not app.session.building
+        assert verdict(main)[3] == before and not app.session.is_building
 
 
 async def test_a_failed_build_shows_the_builders_lines_and_scrolls(tmp_path):
@@ -446,7 +458,7 @@ async def test_a_failed_build_shows_the_builders_lines_and_scrolls(tmp_path):
     async with opened(tmp_path, builder=replace(H200, fails="\n".join(lines))) as (app, main, pilot):
         await answered(pilot, "b", "o")
         dialog = app.screen
-        assert isinstance(dialog, ErrorDialog) and dialog.parts[1].splitlines() == lines
+        assert isinstance(dialog, ErrorDialog) and dialog.texts[1].splitlines() == lines
         box = dialog.query_one(".box").region
         assert all(box.contains_region(dialog.query_one(part).region) for part in (".hint", ".next"))
         await press(pilot, "j", "pagedown")
@@ -457,36 +469,36 @@ async def test_a_failed_build_shows_the_builders_lines_and_scrolls(tmp_path):
         assert isinstance(app.screen, LogPage)
         assert "MemUsageChange" in app.screen.text and lines[-1] in app.screen.text
         await press(pilot, "escape")
-        assert app.screen is main and not app.session.building
+        assert app.screen is main and not app.session.is_building
 
 
 async def test_the_hint_walks_a_newcomer_to_an_export_that_passes(tmp_path):
     path = tmp_path / "state" / "walk.json"
-    async with opened(tmp_path, network="small_resnet", target="sqnr>=40", walk=Walk(path)) as (app, main, pilot):
+    async with opened(tmp_path, network="small_resnet", target="sqnr>=40", walk=Tutorial(path)) as (app, main, pilot):
         assert "first: a finds" in status(main)
         await answered(pilot, "space")
         assert "first: a finds" in status(main), "one row is not enough"
         await answered(pilot, "a", "enter")
-        assert known.is_met(app.session)
+        assert config_status.current_config_meets_target(app.session)
         await press(pilot, "down")
         assert "last: e hands" in status(main), "the search has executed the export"
-        app.session.results[app.session.config].executed = None
-        main.desk.draw_status()
+        app.session.results[app.session.config].exported_run = None
+        main.presenter.draw_status_lines()
         assert "then: b executes " in status(main)
         await _export(pilot, tmp_path / "early.json")
-        assert "the whole loop" not in status(main) and not Walk(path).over, "it was not executed"
+        assert "the whole loop" not in status(main) and not Tutorial(path).is_finished, "it was not executed"
         await answered(pilot, "b", "down")
         assert "last: e hands " in status(main)
         await press(pilot, "z")
         assert "first: a finds" in status(main), "what was reached is undone"
         await _export(pilot, tmp_path / "missed.json")
-        assert not Walk(path).over
+        assert not Tutorial(path).is_finished
         await answered(pilot, "full_stop")
         await _export(pilot, tmp_path / "good.json")
-        assert Walk(path).over and "that is the whole loop" in status(main)
+        assert Tutorial(path).is_finished and "that is the whole loop" in status(main)
         await press(pilot, "down")
         assert "last: " not in status(main)
-    async with opened(tmp_path, walk=Walk(path)) as (_, main, _):
+    async with opened(tmp_path, walk=Tutorial(path)) as (_, main, _):
         assert "next: " in status(main)
 
 
@@ -495,7 +507,7 @@ async def _export(pilot, path: Path) -> None:
     await press(pilot, "e", "enter")
     pilot.app.screen.query_one(Input).value = str(path)
     await answered(pilot, "enter")
-    if pilot.app.screen is not pilot.app.main:
+    if pilot.app.screen is not pilot.app.main_screen:
         await press(pilot, "escape")
     assert path.exists()
 
@@ -503,49 +515,49 @@ async def _export(pilot, path: Path) -> None:
 async def test_an_export_that_misses_the_target_does_not_end_the_walk(tmp_path):
     path = tmp_path / "walk.json"
     path.write_text("no number")
-    async with opened(tmp_path, builder=H200, target="sqnr>=1", walk=Walk(path)) as (app, main, pilot):
+    async with opened(tmp_path, builder=H200, target="sqnr>=1", walk=Tutorial(path)) as (app, main, pilot):
         assert "then: b builds c0" in status(main)
         await answered(pilot, "b", "down")
         assert "last: e hands" in status(main)
-        engine = app.session.results[app.session.config].engine
-        name, one = engine.verdict.worst
+        engine = app.session.results[app.session.config].engine_result
+        name, one = engine.accuracy.worst_output
         lower = replace(one, errors=replace(one.errors, sqnr_db=0.5))
-        app.session.results[app.session.config].engine = replace(
-            engine, verdict=replace(engine.verdict, outputs={name: lower}))
-        main.desk.draw_status()
+        app.session.results[app.session.config].engine_result = replace(
+            engine, accuracy=replace(engine.accuracy, outputs={name: lower}))
+        main.presenter.draw_status_lines()
         assert "last: " not in status(main)
         await _export(pilot, tmp_path / "c0.json")
-        assert not Walk(path).over
+        assert not Tutorial(path).is_finished
 
 
 async def test_stop_asks_only_for_old_jobs(tmp_path):
-    async with opened(tmp_path, held=(rq.Compare,)) as (app, main, pilot):
+    async with opened(tmp_path, held=(rq.CompareRuns,)) as (app, main, pilot):
         await press(pilot, "x")
         assert app.session.child.stops == 1 and "stopped: comparison; the last results stay" in status(main)
         await settle(pilot)
-        assert [job.how for job in app.session.asked.jobs if job.words == "comparison"] == ["stopped"]
+        assert [job.outcome for job in app.session.pending_requests.jobs if job.title == "comparison"] == ["stopped"]
         await press(pilot, "f5")
-        app.session.asked.jobs[-1].sent -= 60
+        app.session.pending_requests.jobs[-1].sent_time -= 60
         await press(pilot, "x")
-        assert isinstance(app.screen, Question) and app.screen.question.startswith("Stop comparison?")
+        assert isinstance(app.screen, ConfirmDialog) and app.screen.question.startswith("Stop comparison?")
         await press(pilot, "n")
         assert app.session.child.stops == 1
         await press(pilot, "x", "y")
         assert app.session.child.stops == 2
         await answered(pilot, "f5")
-        assert asked(app, rq.Compare) == 3
+        assert asked(app, rq.CompareRuns) == 3
 
 
 async def test_the_list_of_jobs_stops_the_one_under_the_cursor_or_all(tmp_path):
-    async with opened(tmp_path, builder=H200, held=(rq.Build, rq.CompareMethods)) as (app, main, pilot):
+    async with opened(tmp_path, builder=H200, held=(rq.BuildEngine, rq.CompareRangeMethods)) as (app, main, pilot):
         await press(pilot, "b", "7", "f9")
         jobs = app.screen.query_one(JobList)
-        assert [job.words for job in jobs.values[:2]] == ["build of c0", "calibration methods"]
+        assert [job.title for job in jobs.values[:2]] == ["build of c0", "calibration methods"]
         await answered(pilot, "down", "x")
         assert "stopped: calibration methods; the last results stay; 1 job goes on" in status(main)
-        assert app.session.building and jobs.chosen.how == "stopped"
+        assert app.session.is_building and jobs.selected_value.outcome == "stopped"
         await answered(pilot, "a")
-        assert not app.session.asked and "stopped" in app.screen.text.splitlines()[0]
+        assert not app.session.pending_requests and "stopped" in app.screen.text.splitlines()[0]
         await answered(pilot, "a", "escape")
         assert app.screen is main and "no job is running" in status(main)
 
@@ -562,13 +574,14 @@ async def test_changes_the_target(tmp_path):
 
 async def test_marks_compares_and_takes_up_configs(tmp_path):
     async with opened(tmp_path) as (app, main, pilot):
-        first, name = app.session.config, main.desk.listing.model.titles[current(main)]
+        first, name = app.session.config, main.presenter.layer_list.tree_model.titles[current(main)]
         await press(pilot, "d")
         assert "only one config" in status(main)
         await answered(pilot, "m", "space", "m")
-        assert [app.session.names[main.desk.marks.configs[letter]] for letter in "AB"] == ["c0", "c1"]
+        assert [app.session.config_names[main.presenter.config_marks.configs_by_letter[letter]]
+                for letter in "AB"] == ["c0", "c1"]
         await press(pilot, "d")
-        assert isinstance(app.screen, Page) and all(word in app.screen.text for word in (name, "INT8", "FP32"))
+        assert isinstance(app.screen, TextPage) and all(word in app.screen.text for word in (name, "INT8", "FP32"))
         await press(pilot, "escape", "c")
         assert isinstance(app.screen, ConfigsPage)
         await press(pilot, "j", "enter")
@@ -580,14 +593,14 @@ async def test_exports_and_asks_before_it_overwrites(tmp_path, monkeypatch, kind
     monkeypatch.chdir(tmp_path)
     async with opened(tmp_path) as (app, main, pilot):
         await press(pilot, "e")
-        assert isinstance(app.screen, ExportDialog) and tuple(app.screen.kinds) == NullSession.EXPORTS
-        choose = ["down"] * app.screen.kinds.index(kind)
+        assert isinstance(app.screen, ExportDialog) and tuple(app.screen.export_formats) == NullSession.EXPORT_FORMATS
+        choose = ["down"] * app.screen.export_formats.index(kind)
         await answered(pilot, *choose, "enter", "enter", "enter")
         path = Path(app.session.child.sent[-1].path)
         assert path.parent == tmp_path and path.stat().st_size and "Wrote" in status(main)
         path.write_text("{}")
         await answered(pilot, "e", *choose, "enter", "enter")
-        assert isinstance(app.screen, Question)
+        assert isinstance(app.screen, ConfirmDialog)
         await answered(pilot, "n")
         assert path.read_text() == "{}" and isinstance(app.screen, ExportDialog), "another path can be typed"
         await answered(pilot, "enter", "y", "enter")
@@ -599,37 +612,37 @@ async def test_exports_and_asks_before_it_overwrites(tmp_path, monkeypatch, kind
 async def test_a_bundle_asks_before_samples_go_in(tmp_path, monkeypatch, answer, samples):
     monkeypatch.chdir(tmp_path)
     async with opened(tmp_path) as (app, main, pilot):
-        choose = ["down"] * NullSession.EXPORTS.index("bundle")
+        choose = ["down"] * NullSession.EXPORT_FORMATS.index("bundle")
         await press(pilot, "e", *choose, "enter", "enter")
         assert isinstance(app.screen, Picker)
         await press(pilot, "0")
-        assert isinstance(app.screen, Question)
+        assert isinstance(app.screen, ConfirmDialog)
         sent = len(app.session.child.sent)
         await press(pilot, answer)
         asked = app.session.child.sent[sent]
-        assert (asked.release, asked.samples, Path(asked.path)) == ("10", samples, tmp_path / "vit.bundle")
+        assert (asked.release, asked.with_samples, Path(asked.path)) == ("10", samples, tmp_path / "vit.bundle")
 
 
 async def test_a_row_is_written_as_a_piece(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     async with opened(tmp_path) as (app, main, pilot):
-        while main.desk.current_group is None or not main.desk.current_group.anchors:
+        while main.presenter.current_group is None or not main.presenter.current_group.main_layers:
             await press(pilot, "down")
-        group = main.desk.current_group
-        await answered(pilot, "e", *["down"] * NullSession.EXPORTS.index("subgraph"), "enter", "enter")
+        group = main.presenter.current_group
+        await answered(pilot, "e", *["down"] * NullSession.EXPORT_FORMATS.index("subgraph"), "enter", "enter")
         assert app.session.child.sent[-1].group == group.name and "Wrote" in status(main)
         made = onnx.load(tmp_path / "vit.piece" / "typed.onnx")
-        assert [one.name for one in made.graph.output] == [group.tail]
+        assert [one.name for one in made.graph.output] == [group.final_tensor]
 
 
 async def test_offers_what_the_session_exports_and_says_why_it_fails(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(NullSession, "EXPORTS", ("onnx", "markdown"))
-    assert set(FORMATS) >= set(NullSession.__base__.EXPORTS)
+    monkeypatch.setattr(NullSession, "EXPORT_FORMATS", ("onnx", "markdown"))
+    assert set(EXPORT_FORMAT_TEXTS) >= set(NullSession.__base__.EXPORT_FORMATS)
     (tmp_path / "vit.typed.onnx").mkdir()
     async with opened(tmp_path) as (app, main, pilot):
         await press(pilot, "e")
-        assert app.screen.kinds == ["onnx", "markdown"]
+        assert app.screen.export_formats == ["onnx", "markdown"]
         path, note = app.screen.query_one(Input), app.screen.query_one("#note")
         await answered(pilot, "enter", "enter")
         assert "vit.typed.onnx is a folder" in str(note.render()) and app.screen.job is None
@@ -641,12 +654,12 @@ async def test_offers_what_the_session_exports_and_says_why_it_fails(tmp_path, m
         typed = app.screen.query_one(Input).value = str(tmp_path / "no" / "such" / "x.onnx")
         await answered(pilot, "enter")
         assert isinstance(app.screen, ExportDialog) and app.screen.query_one(Input).value == typed
-        assert "no/such" in str(app.screen.query_one("#note").render()) and not app.session.busy
-        app.session.child.held.add(rq.Export)
+        assert "no/such" in str(app.screen.query_one("#note").render()) and not app.session.is_busy
+        app.session.child.held.add(rq.ExportConfig)
         app.screen.query_one(Input).value = str(tmp_path / "later.onnx")
         await press(pilot, "enter", "enter")
-        assert asked(app, rq.Export) == 3 and "writing" in str(app.screen.query_one("#note").render())
-        app.deliver(ev.Failed(app.screen.job, "the disk is full", "0 bytes are left", "Free some."))
+        assert asked(app, rq.ExportConfig) == 3 and "writing" in str(app.screen.query_one("#note").render())
+        app.post_session_event(ev.JobFailed(app.screen.job, "the disk is full", "0 bytes are left", "Free some."))
         await settle(pilot)
         assert "the disk is full. 0 bytes are left. Free some." in str(app.screen.query_one("#note").render())
         await press(pilot, "escape")
@@ -671,7 +684,7 @@ async def test_log_help_theme_and_palette(tmp_path):
         await press(pilot, "enter")
         assert app.screen is main and "nothing to undo" in status(main)
         await press(pilot, "f2", *"fp32 on", "enter")
-        assert app.session.config.groups
+        assert app.session.config.precision_moves
         await press(pilot, "f2", "down", "up", *"zzzzzz", "enter")
         assert isinstance(app.screen, HelpPage) and not app.screen.text
         await press(pilot, "escape", "q")
@@ -692,24 +705,24 @@ async def test_clicks_on_keys_views_target_and_heads(tmp_path, size):
             await taken_in(pilot)
 
         await click("tree-rule", "worst")
-        assert main.desk.listing.view is View.WORST
+        assert main.presenter.layer_list.view is View.WORST
         await click("tree-rule", "tree")
-        assert main.desk.listing.view is View.TREE
-        before = main.desk.listing.order
+        assert main.presenter.layer_list.view is View.TREE
+        before = main.presenter.layer_list.sort_weights
         await click("tree-header", "share")
-        assert main.desk.listing.order != before or "order" in status(main)
-        for word, of in (("op", lambda cells: cells.operator), ("prec", lambda cells: cells.asked)):
+        assert main.presenter.layer_list.sort_weights != before or "sort_weights" in status(main)
+        for word, of in (("op", lambda cells: cells.operator), ("prec", lambda cells: cells.precision_text)):
             await click("tree-header", word)
-            listing = main.desk.listing
+            listing = main.presenter.layer_list
             rows = model_rows(listing)
-            told = [of(listing.figures.cells(row)) for row in rows]
+            told = [of(listing.row_values.build_row_cells(row)) for row in rows]
             changes = [1 for one, two in itertools.pairwise(told) if one != two]
             assert told and len(changes) == len(set(told)) - 1, told
-            assert f", by {listing.by.value}" in title(main)
+            assert f", by {listing.sort_column.value}" in title(main)
         await click("tree-header", "layer")
         assert "network order" in title(main) and [row.row.group.name for row in model_rows(listing)] == [
-            row.group.name for row in listing.model.group_rows]
-        tree, detail = main.desk.tree, main.query_one("#detail", Lines)
+            row.group.name for row in listing.tree_model.group_rows]
+        tree, detail = main.presenter.layer_tree, main.query_one("#detail", Lines)
         tree.scroll_to(y=0, animate=False)
         for pane in ("#verdict", "#footer"):
             await pilot._post_mouse_events([MouseScrollDown], pane)
@@ -717,15 +730,15 @@ async def test_clicks_on_keys_views_target_and_heads(tmp_path, size):
         detail.lines = [*detail.lines, *[[("more", "")]] * 60]
         first = detail.render_line(0).text
         await pilot._post_mouse_events([MouseScrollDown], "#detail")
-        assert detail.top == 3 and detail.render_line(0).text != first
+        assert detail.top_line == 3 and detail.render_line(0).text != first
         await press(pilot, "f1")
         await pilot._post_mouse_events([MouseScrollDown], ".heading")
-        assert app.screen.query_one(Choices).scroll_offset.y == 3
+        assert app.screen.query_one(KeyedOptionList).scroll_offset.y == 3
         await press(pilot, "escape")
         await click("footer", "FP32")
-        assert app.session.config.groups
+        assert app.session.config.precision_moves
         await click("footer", "undo")
-        assert not app.session.config.groups
+        assert not app.session.config.precision_moves
         where = next(name for name in ("verdict", "header") if any(
             "≥ 20 dB" in main.query_one(f"#{name}").render_line(y).text for y in range(2)))
         await click(where, "≥ 20 dB")
@@ -739,7 +752,7 @@ async def test_clicks_on_keys_views_target_and_heads(tmp_path, size):
 def test_the_mouse_can_be_left_to_the_terminal(monkeypatch, flags):
     ran = []
     monkeypatch.setattr(TrtTuiApp, "run", lambda self, mouse: ran.append(mouse))
-    monkeypatch.setattr("trt_tui.cli.app._check_terminal", lambda: None)
+    monkeypatch.setattr("trt_tui.cli.app._require_terminal", lambda: None)
     assert CliRunner().invoke(main, ["demo", *flags], standalone_mode=False).exit_code == 0 and ran == [not flags]
 
 
@@ -748,9 +761,11 @@ async def test_resizes_live(tmp_path):
         for size in ((80, 24), (100, 30), (119, 24), (120, 40), (140, 40), (60, 20)):
             await pilot.resize_terminal(*size)
             await settle(pilot)
-            assert main.has_class("-wide") is (size[0] >= 120) and main.desk.tree.size.height >= 3
-            assert max(spans.width_of(main.desk.tree._line(i)) for i in range(3)) <= main.desk.tree.size.width
-            assert main.desk.tree.size.height >= (26 if size == (120, 40) else 3) and main.desk.tree.size.width <= 120
+            assert main.has_class("-wide") is (size[0] >= 120) and main.presenter.layer_tree.size.height >= 3
+            assert max(spans.line_width(main.presenter.layer_tree._get_cached_line(i))
+                       for i in range(3)) <= main.presenter.layer_tree.size.width
+            assert main.presenter.layer_tree.size.height >= (26 if size == (120, 40) else
+                                                             3) and main.presenter.layer_tree.size.width <= 120
         for size in ((59, 24), (80, 14)):
             await pilot.resize_terminal(*size)
             await settle(pilot)
@@ -761,7 +776,7 @@ async def test_resizes_live(tmp_path):
 async def test_the_scrollbar_covers_no_outcome(tmp_path):
     async with opened(tmp_path) as (app, main, pilot):
         await answered(pilot, "space")
-        tree = main.desk.tree
+        tree = main.presenter.layer_tree
         assert tree.show_vertical_scrollbar and tree.row_width < tree.region.width
-        drawn = [tree.text_of(index) for index in range(len(tree.rows))]
+        drawn = [tree.line_text(index) for index in range(len(tree.rows))]
         assert any(line.endswith(" FAIL?") for line in drawn) and max(map(len, drawn)) <= tree.row_width

@@ -50,7 +50,7 @@ async def test_keys_after_the_one_that_quits_go_nowhere(tmp_path):
         burst(app, "q", "space", "g", "t", "enter", "e")
         while not app._exit:
             await asyncio.sleep(0.01)
-        app.deliver(ev.Failed(1, "too late"))
+        app.post_session_event(ev.JobFailed(1, "too late"))
     assert app._exception is None and app.return_code == 0
 
 
@@ -60,14 +60,15 @@ async def test_each_key_goes_where_the_one_before_it_led(tmp_path):
         for before in ((), ("p", "escape"), ("c", "m", "escape")):
             burst(app, *before, "slash", *"qkv", "enter", "space")
             await taken_in(pilot)
-            assert app.screen is main and main.desk.filter.value == "qkv" and main.desk.tree.has_focus, before
+            assert (app.screen is main and main.presenter.filter_input.value == "qkv"
+                    and main.presenter.layer_tree.has_focus), before
             burst(app, "z", "escape", "slash", *"norm", "escape")
             await taken_in(pilot)
-            assert main.desk.filter.value == "" and not main.has_class("-filtering"), before
-        assert app.session.history.snapshot()[0] == [] and len(app.session.names) > 1, "space and z, each time"
+            assert main.presenter.filter_input.value == "" and not main.has_class("-filtering"), before
+        assert app.session.history.snapshot()[0] == [] and len(app.session.config_names) > 1, "space and z, each time"
         burst(app, "g", "backspace", "backspace", "5", "enter", "p", "b")
         await taken_in(pilot)
-        assert app.session.target.value == 5 and app.session.config.groups and app.screen is main
+        assert app.session.target.value == 5 and app.session.config.precision_moves and app.screen is main
 
 
 async def test_what_is_put_off_is_done_however_late(tmp_path, monkeypatch):

@@ -11,13 +11,13 @@ from tests.screen import answered, make_app, opened, press, settle, status
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.tui import keys
-from trt_tui.tui.controllers import ACTIONS, CONTROLLERS, DRAWN_ONLY
+from trt_tui.tui.controllers import ACTIONS, CONTROLLERS, REDRAW_ONLY_EVENTS
 from trt_tui.tui.controllers.controller import Controller
-from trt_tui.tui.screens.dialogs import Answered, Setting
+from trt_tui.tui.screens.dialogs import ChoiceField, OverlayScreen
 from trt_tui.tui.screens.help import HelpPage
-from trt_tui.tui.state.figures import BARRED
-from trt_tui.tui.widgets.choices import Choices, ConfigList
+from trt_tui.tui.state.row_values import BARRIER_MARK
 from trt_tui.tui.widgets.lines import Lines
+from trt_tui.tui.widgets.lists import ConfigList, KeyedOptionList
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -29,16 +29,16 @@ def events(kind: type = ev.Event) -> list[type]:
 async def test_every_action_has_a_handler_a_reason_and_words(tmp_path):
     app = make_app(tmp_path)
     async with app.run_test(size=(80, 24)) as pilot:
-        offers = app.main.desk.offers
+        offers = app.main_screen.presenter.actions
         assert tuple(offer.action for offer in offers.values()) == ACTIONS
-        before = {id: offer.reason() for id, offer in offers.items()}
+        before = {id: offer.disabled_reason() for id, offer in offers.items()}
         await settle(pilot)
-        after = {id: offer.reason() for id, offer in offers.items()}
+        after = {id: offer.disabled_reason() for id, offer in offers.items()}
     assert before["toggle"] == "the network is not open yet" and before["help"] == "" and after["toggle"] == ""
     assert after["undo"] == "nothing to undo"
     for offer in offers.values():
         action = offer.action
-        assert callable(offer.do) and isinstance(before[action.id], str) and isinstance(after[action.id], str)
+        assert callable(offer.perform) and isinstance(before[action.id], str) and isinstance(after[action.id], str)
         assert action.label and action.help and action.group, action.id
 
 
@@ -91,10 +91,10 @@ def test_a_file_changes_keys_and_loses_none(tmp_path, name):
     path = tmp_path / "keys.json"
     if text is not None:
         path.write_text(text)
-    table, told = keys.read(path)
-    assert {action: names for action, names in table.items() if names != keys.DEFAULTS[action]} == changed
+    table, told = keys.read_key_file(path)
+    assert {action: names for action, names in table.items() if names != keys.DEFAULT_KEYS[action]} == changed
     assert told == [f"keys.json, {line}" for line in wrong] and all(table.values())
-    for actions in keys.PLACES.values():
+    for actions in keys.ACTIONS_BY_SCREEN.values():
         names = [name for action in actions for name in table[action]]
         assert len(names) == len(set(names))
 
@@ -103,26 +103,26 @@ _KEYS = st.recursive(st.none() | st.booleans() | st.floats() | st.text(max_size=
     ["", "+", "ctrl+", "++", "\ud800", "f1", "\x00"]), lambda inner: st.lists(inner, max_size=3), max_leaves=4)
 
 
-@given(st.dictionaries(st.sampled_from(list(keys.DEFAULTS)) | st.text(max_size=5), _KEYS, max_size=4) | _KEYS)
+@given(st.dictionaries(st.sampled_from(list(keys.DEFAULT_KEYS)) | st.text(max_size=5), _KEYS, max_size=4) | _KEYS)
 @settings(max_examples=60, deadline=None)
 def test_no_file_of_keys_stops_a_start(tmp_path_factory, content):
     path = tmp_path_factory.getbasetemp() / "any.json"
     path.write_text(json.dumps(content))
-    table, _ = keys.read(path)
-    assert table.keys() == keys.DEFAULTS.keys() and all(table.values())
+    table, _ = keys.read_key_file(path)
+    assert table.keys() == keys.DEFAULT_KEYS.keys() and all(table.values())
 
 
 def test_a_file_of_keys_that_is_nested_deep_is_told(tmp_path):
     path = tmp_path / "keys.json"
     path.write_text("[" * 5000)
-    assert keys.read(path) == (keys.DEFAULTS, [f"{path} cannot be read: it is nested too deep"])
+    assert keys.read_key_file(path) == (keys.DEFAULT_KEYS, [f"{path} cannot be read: it is nested too deep"])
 
 
 async def test_a_list_without_room_for_a_letter_takes_its_keys(tmp_path):
-    async with opened(tmp_path, (80, 24), held=(rq.Open,)) as (app, _, pilot):
+    async with opened(tmp_path, (80, 24), held=(rq.OpenNetwork,)) as (app, _, pilot):
         await app.push_screen(HelpPage([]))
         await pilot.pause()
-        choices = app.screen.query_one(Choices)
+        choices = app.screen.query_one(KeyedOptionList)
         choices.set_options([Option(str(number)) for number in range(40)])
         choices.highlighted = 0
         await pilot.resize_terminal(1, 24)
@@ -134,44 +134,46 @@ async def test_a_list_without_room_for_a_letter_takes_its_keys(tmp_path):
 
 
 def test_dialogs_bind_what_the_table_has():
-    dialogs = [one for one in events(Answered) if one.__module__.startswith("trt_tui")]
+    dialogs = [one for one in events(OverlayScreen) if one.__module__.startswith("trt_tui")]
     assert len(dialogs) > 10
-    for kind in (*dialogs, Choices, Setting):
+    for kind in (*dialogs, KeyedOptionList, ChoiceField):
         bound = [one for base in kind.__mro__ if base.__module__.startswith("trt_tui")
                  for one in base.__dict__.get("BINDINGS", ())]
-        assert any({one.id for one in bound} <= set(place) for place in keys.PLACES.values()), kind
+        assert any({one.id for one in bound} <= set(place) for place in keys.ACTIONS_BY_SCREEN.values()), kind
         for one in bound:
-            assert set(one.key.split(",")) <= set(keys.DEFAULTS[one.id]), (kind, one)
+            assert set(one.key.split(",")) <= set(keys.DEFAULT_KEYS[one.id]), (kind, one)
 
 
 async def test_the_users_keys_are_bound_shown_and_named_in_words(tmp_path):
-    keys.user_file().parent.mkdir(parents=True)
-    keys.user_file().write_text('{"toggle": "f4",\n"build": "f7", "undo": "g", "mark": "f11", "down": ["down", "2"],'
-                                '"pane_detail": "f12"}')
+    keys.user_keys_path().parent.mkdir(parents=True)
+    keys.user_keys_path().write_text(
+        '{"toggle": "f4",\n"build": "f7", "undo": "g", "mark": "f11", "down": ["down", "2"],'
+        '"pane_detail": "f12"}')
     async with opened(tmp_path) as (app, main, pilot):
         said = "keys.json, line 2: g is the key of target; undo keeps z"
         assert said in app.session.log and "keys.json, line 2: g is the key of target" in status(main)
         await press(pilot, "down", "up")
         assert "f4 raises" in status(main) and "f7 build" in main.query_one("#footer", Lines).text
         await answered(pilot, "f4")
-        assert app.session.config.groups
+        assert app.session.config.precision_moves
         await answered(pilot, "space", "b")
-        assert app.session.config.groups and app.session.measured("config").executed is None
+        assert app.session.config.precision_moves and app.session.get_run_results("config").exported_run is None
         await press(pilot, "f1", *"undo the")
         assert "z" in app.screen.text.splitlines()[1] and 'keys.json: "undo"' in str(
             app.screen.query_one(".hint").render())
         await answered(pilot, "enter", "f7")
-        assert not app.session.config.groups and app.session.measured("config").executed is not None
+        assert not app.session.config.precision_moves and app.session.get_run_results("config").exported_run is not None
         await answered(pilot, "c", "2", "f11", "m")
-        assert list(main.desk.marks.configs.values()) == [app.screen.query_one(ConfigList).values[1]]
+        assert list(
+            main.presenter.config_marks.configs_by_letter.values()) == [app.screen.query_one(ConfigList).values[1]]
         assert "f11 marks A" in str(app.screen.query_one(".hint").render())
-    keys.use(keys.DEFAULTS)
+    keys.use_key_table(keys.DEFAULT_KEYS)
 
 
 def test_every_event_is_asked_for_or_only_drawn(tmp_path):
     """An event that is new is given to a controller, or it is said that drawing the screen is enough."""
-    heeded = {one for controller in make_app(tmp_path).main.controllers for one in controller.heeds()}
-    assert heeded.isdisjoint(DRAWN_ONLY) and heeded | set(DRAWN_ONLY) == set(events())
+    heeded = {one for controller in make_app(tmp_path).main_screen.controllers for one in controller.event_handlers()}
+    assert heeded.isdisjoint(REDRAW_ONLY_EVENTS) and heeded | set(REDRAW_ONLY_EVENTS) == set(events())
 
 
 def test_controllers_are_listed():
@@ -180,17 +182,18 @@ def test_controllers_are_listed():
 
 async def test_what_is_free_is_measured_chosen_undone_and_taken_back(tmp_path):
     async with opened(tmp_path) as (app, main, pilot):
-        session, desk = app.session, main.desk
+        session, desk = app.session, main.presenter
         before, group = session.config, desk.current_group
-        assert desk.offers["free"].reason() == ""
+        assert desk.actions["free"].disabled_reason() == ""
         await press(pilot, "9")
         shown = {item.text.split("  ")[0]: item for item in app.screen.items}
-        assert {"SmoothQuant 0.5", "bias correction"} <= shown.keys() and shown["operator"].refused
+        assert {"SmoothQuant 0.5", "bias correction"} <= shown.keys() and shown["operator"].refusal
         await press(pilot, "1")
         (key, move), = session.config.moves.items()
-        assert key == ("smooth", session.outline.free.before(group.name, group.layers)) and move.reason == "user"
+        assert key == ("smooth", session.outline.zero_cost_support.find_feeding_normalisation(
+            group.name, group.layers)) and move.reason == "user"
         await settle(pilot)
-        assert session.results[session.config].verdict is not None
+        assert session.results[session.config].accuracy is not None
         await press(pilot, "9")
         assert app.screen.items[0].text == f"take back: SmoothQuant 0.5 of {key[1]}"
         await press(pilot, "1")
@@ -198,7 +201,7 @@ async def test_what_is_free_is_measured_chosen_undone_and_taken_back(tmp_path):
         await press(pilot, "z")
         assert session.config.moves
         await press(pilot, "z", "f")
-        assert list(session.config.moves) == [("barrier", group.tail)]
-        assert desk.listing.figures.cells(desk.current_line).mark == BARRED
+        assert list(session.config.moves) == [("barrier", group.final_tensor)]
+        assert desk.layer_list.row_values.build_row_cells(desk.current_row).mark == BARRIER_MARK
         await press(pilot, "f")
         assert session.config == before

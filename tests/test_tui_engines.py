@@ -1,4 +1,5 @@
-"""What the screen says of engines, without a screen: trt_tui.tui.state.built, engine_page, and what others add."""
+"""What the screen says of engines, without a screen: trt_tui.tui.state.engine_texts, engine_page, and what others add.
+"""
 
 import time
 from dataclasses import replace
@@ -7,27 +8,27 @@ import pytest
 
 from tests import local
 from tests.local import CORE, H200, NO_GPU, QKV
-from trt_tui import words
+from trt_tui import formatting
+from trt_tui.core.engines.group_implementations import GroupImplementation
 from trt_tui.core.engines.inspector import COMPUTE
-from trt_tui.core.engines.made import Made
-from trt_tui.core.engines.preview import Barred, Kernel, Preview, Refusal
-from trt_tui.core.measure.agreement import GAP_DB, gap_db
-from trt_tui.core.measure.comparison import EngineErrors, EngineResult, Errors, GroupErrors
+from trt_tui.core.engines.preview import BarrierEffect, Kernel, Preview, PreviewRefusal
+from trt_tui.core.measure.engine_agreement import UNEXPLAINED_GAP_DB, sqnr_gap_of_engine_db
+from trt_tui.core.measure.results import EngineErrors, EngineResult, ErrorMetrics, GroupErrors
 from trt_tui.core.network.hierarchy import GroupRow, Scope
 from trt_tui.core.precision import Precision
+from trt_tui.formatting import megabytes_text, number_text
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.tui import spans
-from trt_tui.tui.spans import width_of
-from trt_tui.tui.state import built, detail, engine_page, verdict
-from trt_tui.tui.state.columns import Columns, row_line, tree_header
-from trt_tui.tui.state.configs import config_table, diff_lines
-from trt_tui.tui.state.figures import PARTS, Measure, figures_of
-from trt_tui.tui.state.hint import Hint, next_step
-from trt_tui.tui.state.jobs import job_forms, job_rows
-from trt_tui.tui.state.status import Status, status_lines
+from trt_tui.tui.spans import line_width
+from trt_tui.tui.state import detail, engine_page, engine_texts, summary
+from trt_tui.tui.state.columns import ColumnWidths, column_title_line, layer_row_line
+from trt_tui.tui.state.config_list import config_difference_lines, config_table
+from trt_tui.tui.state.hint import Hint, next_step_hint
+from trt_tui.tui.state.job_list import job_table_rows, job_texts
+from trt_tui.tui.state.row_values import DIVERGENCE_MARK, ColourMeasure, build_row_values
+from trt_tui.tui.state.status import StatusLines, status_lines
 from trt_tui.tui.state.tree import TreeModel, VisibleRow
-from trt_tui.words import megabytes, number
 
 VIT = local.outline()
 MODEL = TreeModel(VIT)
@@ -51,9 +52,9 @@ def build(start):
     """Opens a session and builds all in INT8; returns it with the engine."""
     def make(*arguments, quick=False, **options):
         session = start(*arguments, **options)
-        session.build(quick)
-        assert session.rest().results[session.config].engine is not None, session.error
-        return session, session.results[session.config].engine
+        session.request_build(quick)
+        assert session.rest().results[session.config].engine_result is not None, session.error
+        return session, session.results[session.config].engine_result
 
     return make
 
@@ -64,340 +65,374 @@ def text(line) -> str:
 
 def table(session, width: int, height: int = 40) -> dict[str, str]:
     """The lines of the verdict by the first two words of their run's name, FP32's by that."""
-    lines = [text(line) for line in verdict.verdict_lines(session, width, height)]
+    lines = [text(line) for line in summary.summary_lines(session, width, height)]
     assert all(len(line) <= width for line in lines)
     return {" ".join(line[:13].split()[:2]): line for line in lines[1:]}
 
 
 def found(session, run="config"):
-    return figures_of(session, MODEL, Measure.OWNS, run)
+    return build_row_values(session, MODEL, ColourMeasure.SHARE, run)
 
 
 def cells(session, group: str, run="config"):
-    return found(session, run).cells(VisibleRow("x", 0, MODEL.rows[group]))
+    return found(session, run).build_row_cells(VisibleRow("x", 0, MODEL.rows_by_group[group]))
 
 
 def decibels(verdict) -> str:
-    return f"{verdict.worst[1].errors.sqnr_db:.1f}"
+    return f"{verdict.worst_output[1].errors.sqnr_db:.1f}"
 
 
 def edited(session) -> str:
     """Raises the first group, of whose config nothing is built; returns the verdict's line of what was built before."""
-    session.toggle(FIRST)
-    assert table(session, 80)["c1 ·"].partition("│")[2].split()[0] == words.NOTHING
-    return next(text(line) for line in verdict.verdict_lines(session, 80) if text(line).startswith(" c0, built"))
+    session.toggle_fp32(FIRST)
+    assert table(session, 80)["c1 ·"].partition("│")[2].split()[0] == formatting.NOT_MEASURED
+    return next(text(line) for line in summary.summary_lines(session, 80) if text(line).startswith(" c0, built"))
 
 
 def test_an_engine_has_its_own_columns(build):
     session, result = build()
-    score, gap = result.verdict.headline, gap_db(session.measured("config").verdict, result.verdict)
-    figures = [decibels(result.verdict), words.metric_figure(score), number(result.latency_ms[0]),
-               megabytes(result.bytes)]
+    score, gap = result.accuracy.headline_metric, sqnr_gap_of_engine_db(
+        session.get_run_results("config").accuracy, result.accuracy)
+    figures = [decibels(result.accuracy), formatting.metric_text(score), number_text(result.latency_ms[0]),
+               megabytes_text(result.engine_bytes)]
     assert table(session, 80)["c0 ="].partition("│")[2].split() == [*figures, "FAIL"]
-    share, wide = built.codes_time(result, Precision.INT8), table(session, 120)["c0 ="].partition("│")[2]
+    share, wide = engine_texts.quantized_time_share_text(result, Precision.INT8), table(session,
+                                                                                        120)["c0 ="].partition("│")[2]
     assert share.endswith("%") and wide.split() == [
         figures[0], f"{gap:.1f}", *figures[1:], *share.split(), "FAIL"]
-    header = text(verdict.verdict_lines(session, 120)[0])
+    header = text(summary.summary_lines(session, 120)[0])
     assert header.index("INT8 time") + 9 == table(session, 120)["c0 ="].index(share) + len(share)
-    assert "score" in header and "gap" not in text(verdict.verdict_lines(session, 80)[0])
-    assert abs(gap) < GAP_DB and (f"{gap:.1f}", "dim") == built.gap_span(session.measured("config").verdict, result)
+    assert "score" in header and "gap" not in text(summary.summary_lines(session, 80)[0])
+    assert abs(gap) < UNEXPLAINED_GAP_DB and (f"{gap:.1f}", "dim") == engine_texts.engine_gap_span(
+        session.get_run_results("config").accuracy, result)
     assert edited(session).partition("│")[2].split()[:4] == figures
 
 
 def test_a_large_gap_is_marked_and_leads_to_what_to_check(build):
     session, result = build(NOISY)
-    gap = gap_db(session.measured("config").verdict, result.verdict)
-    assert gap > GAP_DB
-    assert (f"{gap:.1f}!", "warn") in [(part.strip(), one) for part, one in verdict.verdict_lines(session, 120)[4]]
-    assert f"{gap:.1f} dB worse than simulated: i shows what to check" in next_step(session, found(session)).text
-    session.toggle(FIRST)
-    assert "i shows" not in next_step(session, found(session)).text
+    gap = sqnr_gap_of_engine_db(session.get_run_results("config").accuracy, result.accuracy)
+    assert gap > UNEXPLAINED_GAP_DB
+    assert (f"{gap:.1f}!", "warn") in [(part.strip(), one) for part, one in summary.summary_lines(session, 120)[4]]
+    assert f"{gap:.1f} dB worse than simulated: i shows what to check" in next_step_hint(session, found(session)).text
+    session.toggle_fp32(FIRST)
+    assert "i shows" not in next_step_hint(session, found(session)).text
 
 
 def test_a_quick_build_is_called_one_wherever_its_time_stands(build):
     session, result = build(quick=True)
     for width in WIDTHS:
         line = table(session, width)["c0 ="]
-        assert f"{number(result.latency_ms[0])} quick" in " ".join(line.split())
-        assert megabytes(result.bytes) not in line.split()
+        assert f"{number_text(result.latency_ms[0])} quick" in " ".join(line.split())
+        assert megabytes_text(result.engine_bytes) not in line.split()
     _, lines = config_table(session, {}, 60)
-    assert "quick" in text(lines[0].line) and number(result.latency_ms[0]) not in text(lines[0].line)
-    assert built.result_text(result, 200).startswith("built quickly in ")
-    assert "ms" not in text(tree_header(Columns.fit(80, True), found(session))).split()
-    assert "in a quick build" in built.group_sentences(built.shown_engine(session), VIT.group_by_name[QKV],
-                                                   Precision.INT8)[0]
+    assert "quick" in text(lines[0].line) and number_text(result.latency_ms[0]) not in text(lines[0].line)
+    assert engine_texts.build_result_text(result, 200).startswith("built quickly in ")
+    assert "ms" not in text(column_title_line(ColumnWidths.fit_columns(80, True), found(session))).split()
+    assert "in a quick build" in engine_texts.group_engine_sentences(engine_texts.find_shown_engine(session),
+                                                                     VIT.group_by_name[QKV], Precision.INT8)[0]
     session.set_target("sqnr>=5")
-    assert "b builds c0 in full" in next_step(session, found(session)).text
+    assert "b builds c0 in full" in next_step_hint(session, found(session)).text
 
 
 @pytest.mark.parametrize("metric", [True, False])
 def test_an_engine_that_cannot_run_here_shows_its_size(build, metric):
     session, result = build(NO_GPU, metric=metric)
-    assert result.verdict is None and session.results.fp32_engine is None and found(session).made == {}
+    assert result.accuracy is None and session.results.fp32_engine is None and found(session).implementations == {}
     for width in WIDTHS:
         assert "built, cannot run here" in table(session, width)["c0 ="]
-        assert table(session, width)["c0 ="].split()[-2] == megabytes(result.bytes)
-    assert f"{megabytes(result.bytes)} MB" in text(config_table(session, {}, 60)[1][0].line)
-    session.results[session.config].verdict = replace(session.measured("config").verdict, agreement=None)
+        assert table(session, width)["c0 ="].split()[-2] == megabytes_text(result.engine_bytes)
+    assert f"{megabytes_text(result.engine_bytes)} MB" in text(config_table(session, {}, 60)[1][0].line)
+    session.results[session.config].accuracy = replace(session.get_run_results("config").accuracy, agreement=None)
     assert "cannot run here" in table(session, 80)["c0 ="]
     session.set_target("sqnr>=5")
-    assert "cannot run here" in next_step(session, found(session)).text
+    assert "cannot run here" in next_step_hint(session, found(session)).text
     assert "cannot run" in edited(session)
 
 
 def test_the_engine_decides_where_it_and_the_simulation_differ(build):
     session, result = build(NOISY, target="sqnr>=5")
-    assert result.verdict.worst[1].errors.sqnr_db < 5 < session.measured("config").verdict.worst[1].errors.sqnr_db
+    assert result.accuracy.worst_output[1].errors.sqnr_db < 5 < session.get_run_results(
+        "config").accuracy.worst_output[1].errors.sqnr_db
     assert table(session, 120)["c0 ="].endswith("FAIL ~PASS") and table(session, 80)["c0 ="].endswith("FAIL")
-    assert not found(session).calm
+    assert not found(session).is_target_met
 
 
 def test_an_engine_that_is_not_as_asked_is_marked_and_decides_nothing_about_the_config(build):
     session, result = build(replace(NOISY, cannot=(QKV,)), target="sqnr>=5")
-    assert result.otherwise == {QKV: Precision.FP16} and not session.target.reached(result.verdict)
+    assert result.other_precisions == {QKV: Precision.FP16} and not session.target.is_met_by(result.accuracy)
     for width in WIDTHS:
         row = table(session, width)["c0 ="].partition("│")[2]
-        assert row.split()[0] == f"≠{decibels(result.verdict)}" and "PASS" in row and "FAIL" not in row
-    assert found(session).calm and "≠" in text(config_table(session, {}, 60)[1][0].line)
-    assert "not built as asked: i shows what was built" in next_step(session, found(session)).text
-    gap = gap_db(result.simulated, result.verdict)  # not that of what was asked
-    assert (f"{gap:.1f}!", "warn") in [(part.strip(), one) for part, one in verdict.verdict_lines(session, 120)[4]]
-    lines = [" ".join(text(line).split()) for line in engine_page.page_lines(session, 200)]
-    assert f"tried as asked: failed: {result.rungs[0].failed}" in lines
+        assert row.split()[0] == f"≠{decibels(result.accuracy)}" and "PASS" in row and "FAIL" not in row
+    assert found(session).is_target_met and "≠" in text(config_table(session, {}, 60)[1][0].line)
+    assert "not built as asked: i shows what was built" in next_step_hint(session, found(session)).text
+    gap = sqnr_gap_of_engine_db(result.simulated_accuracy, result.accuracy)  # not that of what was asked
+    assert (f"{gap:.1f}!", "warn") in [(part.strip(), one) for part, one in summary.summary_lines(session, 120)[4]]
+    lines = [" ".join(text(line).split()) for line in engine_page.engine_page_lines(session, 200)]
+    assert f"tried as asked: failed: {result.attempts[0].failure_reason}" in lines
     assert f"{QKV} raised to FP16: built" in lines and f"built in another precision than asked: {QKV} in FP16" in lines
     assert any(line.startswith(f"What to check: it is {gap:.1f} dB worse than simulated") for line in lines)
-    assert any(line.startswith("output") and f"~{decibels(result.simulated)} dB simulated" in line for line in lines)
+    assert any(
+        line.startswith("output") and f"~{decibels(result.simulated_accuracy)} dB simulated" in line for line in lines)
     assert "≠" in edited(session)
 
 
 def test_an_fp32_engine_that_could_not_be_built_is_not_called_sound(build):
     session, _ = build()
-    session.apply(ev.Fp32EngineJudged(0, EngineResult(None, "TensorRT 8.6.1", failed="no implementation")))
+    session.apply_event(
+        ev.Fp32EngineMeasured(0, EngineResult(None, "TensorRT 8.6.1", failure_reason="no implementation")))
     for width in WIDTHS:
         line = table(session, width, 24)["FP32"]
         assert "sound" not in line and line.count("not built") == 2
-        assert any("not built: no implementation" in text(line) for line in engine_page.page_lines(session, width))
+        assert any("not built: no implementation" in text(line)
+                   for line in engine_page.engine_page_lines(session, width))
 
 
-@pytest.mark.parametrize(("made", "shown"), [
-    (None, ""), (Made(Precision.INT8, False, ("a",)), "INT8"), (Made(Precision.FP16, False, ("a",)), "≠ FP16"),
-    (Made(None, True, ("a",)), "fused"), (Made(None, False, ("a", "b")), "?"),
-    (Made(Precision.INT8, True, ("a",)), "INT8")])
+@pytest.mark.parametrize(("made", "shown"), [(None, ""), (GroupImplementation(Precision.INT8, False, ("a", )), "INT8"),
+                                             (GroupImplementation(Precision.FP16, False, ("a", )), "≠ FP16"),
+                                             (GroupImplementation(None, True, ("a", )), "fused"),
+                                             (GroupImplementation(None, False, ("a", "b")), "?"),
+                                             (GroupImplementation(Precision.INT8, True, ("a", )), "INT8")])
 def test_what_became_of_a_group_fits_its_column(made, shown):
-    assert built.made_text(made, Precision.INT8) == shown and len(shown) <= 9
+    assert engine_texts.implementation_text(made, Precision.INT8) == shown and len(shown) <= 9
 
 
 def test_the_tree_says_what_the_engine_made_and_how_long_it_takes(start):
     session = start(OTHERWISE)
-    assert cells(session, QKV).made == "?"
-    assert text(tree_header(Columns.fit(120, True), found(session))).endswith("MACs")
-    session.build()
-    result = session.rest().results[session.config].engine
-    assert (cells(session, QKV).made, cells(session, QKV).made_style) == ("≠ FP16", "strong")
-    assert cells(session, CORE).made == "fused" and cells(session, QKV, "fp16").made == "?"
-    scopes = {line.row.path: found(session).cells(line) for line in MODEL.visible({s.path for s in MODEL.scopes})
-              if isinstance(line.row, Scope)}
-    assert {path for path, one in scopes.items() if one.made == "1 ≠"} == {s.path for s in MODEL.ancestors[QKV]}
-    header = text(tree_header(Columns.fit(120, True), found(session))).split()
+    assert cells(session, QKV).engine_text == "?"
+    assert text(column_title_line(ColumnWidths.fit_columns(120, True), found(session))).endswith("MACs")
+    session.request_build()
+    result = session.rest().results[session.config].engine_result
+    assert (cells(session, QKV).engine_text, cells(session, QKV).engine_style) == ("≠ FP16", "strong")
+    assert cells(session, CORE).engine_text == "fused" and cells(session, QKV, "fp16").engine_text == "?"
+    scopes = {
+        line.row.path: found(session).build_row_cells(line)
+        for line in MODEL.list_tree_rows({s.path
+                                          for s in MODEL.scopes})
+        if isinstance(line.row, Scope)
+    }
+    assert {path for path, one in scopes.items() if one.engine_text == "1 ≠"} == {s.path for s in MODEL.ancestors[QKV]}
+    header = text(column_title_line(ColumnWidths.fit_columns(120, True), found(session))).split()
     assert "engine" in header and header[-1] == "ms"
-    assert cells(session, QKV).cost == number(result.made[QKV].ms) and cells(session, CORE).cost == ""
+    assert cells(session, QKV).cost_text == number_text(result.implementations[QKV].latency_ms) and cells(
+        session, CORE).cost_text == ""
     scope = MODEL.ancestors[CORE][-1]
     inside = {node for name in scope.groups for node in VIT.group_by_name[name].layers}
-    layers = [one for one in result.report.layers if one.kind == COMPUTE and inside.intersection(one.nodes)]
-    assert any(one.region for one in layers)
+    layers = [
+        one for one in result.engine_report.layers if one.kind == COMPUTE and inside.intersection(one.network_layers)
+    ]
+    assert any(one.is_fused_region for one in layers)
     assert found(session).scope_times[scope.path] == pytest.approx(sum(one.ms for one in layers))
-    session.toggle(FIRST)
-    assert {cells(session, name).made_style for name in (QKV, FIRST[0].name, CORE)} == {"stale"}
-    assert cells(session, FIRST[0].name).made == "≠ INT8"
-    assert "in c0" in text(tree_header(Columns.fit(80, True), found(session)))
+    session.toggle_fp32(FIRST)
+    assert {cells(session, name).engine_style for name in (QKV, FIRST[0].name, CORE)} == {"stale"}
+    assert cells(session, FIRST[0].name).engine_text == "≠ INT8"
+    assert "in c0" in text(column_title_line(ColumnWidths.fit_columns(80, True), found(session)))
 
 
 def test_rows_with_engines_fit_any_width(build):
     session, _ = build(OTHERWISE)
     figures = found(session)
     for width in (50, 60, 64, 70, 72, 76, 79, 80, 84, 100):
-        columns = Columns.fit(width, True)
-        header = tree_header(columns, figures)
-        assert spans.width_of(header) <= width and columns.name >= 16
-        for line in MODEL.worst_first(set(), figures.weights):
-            drawn = row_line(figures.cells(line, True), line.depth, columns, False)
-            assert spans.width_of(drawn) <= width
+        columns = ColumnWidths.fit_columns(width, True)
+        header = column_title_line(columns, figures)
+        assert spans.line_width(header) <= width and columns.name >= 16
+        for line in MODEL.list_worst_first_rows(set(), figures.row_order_weights):
+            drawn = layer_row_line(figures.build_row_cells(line, True), line.depth, columns, False)
+            assert spans.line_width(drawn) <= width
             if isinstance(line.row, GroupRow):
                 start_of = text(header).index("engine") if columns.made else 0
-                assert text(drawn)[start_of:start_of + columns.made].rstrip() == figures.cells(line).made * bool(
-                    columns.made)
+                assert text(drawn)[start_of:start_of
+                                   + columns.made].rstrip() == figures.build_row_cells(line).engine_text * bool(
+                                       columns.made)
 
 
 def test_the_detail_says_what_the_engine_made(build):
     session, result = build(OTHERWISE)
 
     def said(group: str, width: int, height: int) -> str:
-        lines = detail.detail_lines(session, found(session), VisibleRow("x", 0, MODEL.rows[group]), width, height)
-        assert all(spans.width_of(line) <= width for line in lines)
+        lines = detail.detail_lines(session, found(session), VisibleRow("x", 0, MODEL.rows_by_group[group]), width,
+                                    height)
+        assert all(spans.line_width(line) <= width for line in lines)
         return " ".join(" ".join(map(text, lines)).split())
 
-    around = next(name for name, made in result.made.items() if made.reformats)
+    around = next(name for name, made in result.implementations.items() if made.reformat_count)
     sizes = ((80, 3), (48, 20))
     for size in sizes:
-        assert f"FP16, asked INT8 · {number(result.made[QKV].ms)} ms" in said(QKV, *size) and "≠" in said(QKV, *size)
+        assert f"FP16, asked INT8 · {number_text(result.implementations[QKV].latency_ms)} ms" in said(
+            QKV, *size) and "≠" in said(QKV, *size)
         assert "1 reformat around it" in said(around, *size)
         assert "inside a fused region: TensorRT reports no more" in said(CORE, *size)
     scope = MODEL.ancestors[QKV][-1]
     line = text(detail.detail_lines(session, found(session), VisibleRow(scope.path, 0, scope), 80, 3)[1])
     assert "fused" in line and "1 ≠ asked" in line and " ms" in line
-    session.toggle([VIT.group_by_name[QKV], *FIRST])
+    session.toggle_fp32([VIT.group_by_name[QKV], *FIRST])
     for size in sizes:
         assert "c0: FP16, INT8 was asked" in said(QKV, *size)
         assert "c0: INT8, FP32 asked since" in said(FIRST[0].name, *size)
     session.undo()
-    session.results[session.config].engine = replace(result, made={CORE: result.made[CORE]})
+    session.results[session.config].engine_result = replace(result,
+                                                            implementations={CORE: result.implementations[CORE]})
     assert "no engine layer has its name" in said(QKV, 80, 3)
 
 
 def test_the_result_says_as_much_as_fits(build):
     _, result = build()
-    whole = built.result_text(result, 400)
-    for part in ("built in", " cold", f"{number(result.latency_ms[0])} ms (", "1 reformat", "1 Q/DQ alone",
-                 f"INT8 {result.report.shares()['INT8'][0]} layers ", f"{megabytes(result.bytes)} MB",
-                 f"{megabytes(result.device_memory)} MB of device memory"):
+    whole = engine_texts.build_result_text(result, 400)
+    for part in ("built in", " cold", f"{number_text(result.latency_ms[0])} ms (", "1 reformat", "1 Q/DQ alone",
+                 f"INT8 {result.engine_report.precision_shares()['INT8'][0]} layers ",
+                 f"{megabytes_text(result.engine_bytes)} MB",
+                 f"{megabytes_text(result.device_memory_bytes)} MB of device memory"):
         assert part in whole
-    assert all(len(built.result_text(result, width)) <= width for width in range(20, 200, 7))
-    assert "% of time" in built.result_text(result, 118)
+    assert all(len(engine_texts.build_result_text(result, width)) <= width for width in range(20, 200, 7))
+    assert "% of time" in engine_texts.build_result_text(result, 118)
 
 
 @pytest.mark.parametrize(("origin", "seconds", "shown"), [
     ("cold", 103.0, "built in 1 min 43 s cold"), ("timing cache", 26.0, "built in 26 s with a timing cache"),
     ("engine cache", 0.0, "built, from the engine cache")])
 def test_where_a_build_started_from_is_told(origin, seconds, shown):
-    assert built.built_text(EngineResult(None, "TensorRT 10", build_s=seconds, origin=origin)) == shown
+    assert engine_texts.build_origin_text(EngineResult(None, "TensorRT 10", build_s=seconds,
+                                                       build_origin=origin)) == shown
 
 
 def test_the_page_tells_all(build):
     session, result = build(replace(OTHERWISE, worse=0.8))
-    gap = f"{gap_db(session.measured('config').verdict, result.verdict):.1f} dB worse than simulated"
+    gap = (
+        f"{sqnr_gap_of_engine_db(session.get_run_results('config').accuracy, result.accuracy):.1f} dB worse than "
+        f"simulated"
+    )
     for width in (60, 90):
-        lines = engine_page.page_lines(session, width)
-        assert all(spans.width_of(line) <= width for line in lines)
+        lines = engine_page.engine_page_lines(session, width)
+        assert all(spans.line_width(line) <= width for line in lines)
         page = "\n".join(map(text, lines))
         for part in ("TensorRT 11.4.0.21 on NVIDIA H200", "graph is sound", gap, "Computed in", "reformats ",
                      "Q/DQ alone", "Asked ≠ made: 1 group", "INT8 → FP16", "Slowest layers",
                      "layers that run in another precision"):
             assert part in page, part
-    assert engine_page.page_title(session) == "The engine of c0"
-    session.toggle(FIRST)
-    assert engine_page.page_title(session) == "The engine of c0, 1 edit behind c1"
-    assert gap in "\n".join(map(text, engine_page.page_lines(session, width)))
-    page = "\n".join(map(text, engine_page.page_lines(build()[0], 80)))
+    assert engine_page.engine_page_title(session) == "The engine of c0"
+    session.toggle_fp32(FIRST)
+    assert engine_page.engine_page_title(session) == "The engine of c0, 1 edit behind c1"
+    assert gap in "\n".join(map(text, engine_page.engine_page_lines(session, width)))
+    page = "\n".join(map(text, engine_page.engine_page_lines(build()[0], 80)))
     assert "What to check" not in page and "run as asked" in page
 
 
 def test_while_a_build_goes_on(start):
-    session = start(target="sqnr>=5", held=(rq.Build,))
-    assert "b builds c0" in next_step(session, found(session)).text
-    session.build()
-    assert not next_step(session, found(session)).text
-    number = max(session.asked)
-    job = session.asked.job(number)
-    session.apply(ev.Progress(number, "building", 0, 0))
+    session = start(target="sqnr>=5", held=(rq.BuildEngine,))
+    assert "b builds c0" in next_step_hint(session, found(session)).text
+    session.request_build()
+    assert not next_step_hint(session, found(session)).text
+    number = max(session.pending_requests)
+    job = session.pending_requests.find_job(number)
+    session.apply_event(ev.JobProgress(number, "building", 0, 0))
     for seconds, shown in ((0.4, "build of c0"), (5.4, "build of c0, 5 s"), (34.2, "build of c0, 34 s")):
-        job.since = time.monotonic() - seconds
-        assert job_forms(session, job)[0] == shown
-    session.apply(ev.Progress(number, "building: Timing tactics", 12, 98, 61.0))
-    assert job_forms(session, job, "x") == [
+        job.phase_start_time = time.monotonic() - seconds
+        assert job_texts(session, job)[0] == shown
+    session.apply_event(ev.JobProgress(number, "building: Timing tactics", 12, 98, 61.0))
+    assert job_texts(session, job, "x") == [
         "build of c0: Timing tactics 12/98, 61 s left, x stops", "build of c0: Timing tactics 12/98, 61 s left",
         "build of c0 12/98, 61 s left", "build of c0 12/98", "build of c0", "build"]
-    session.apply(ev.Progress(number, "building: Timing tactics", 98, 98))
-    job.since -= 14
-    assert job_forms(session, job)[0] == "build of c0: Timing tactics, 14 s", "a phase that is over is not far, but old"
+    session.apply_event(ev.JobProgress(number, "building: Timing tactics", 98, 98))
+    job.phase_start_time -= 14
+    assert job_texts(session, job)[0] == "build of c0: Timing tactics, 14 s", "a phase that is over is not far, but old"
 
 
 @pytest.mark.parametrize("said", [None, "Resumed: c3, 2 changes.", "r range: " + "its ranges are being measured; " * 4])
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_neither_jobs_nor_words_hide_the_other(start, said, width):
-    session = start(held=(rq.Build, rq.WhatIf))
-    session.build()
-    session.toggle(FIRST)
-    number = min(session.asked)
-    status = Status((said, "") if said is not None else None)
+    session = start(held=(rq.BuildEngine, rq.MeasureWhatIf))
+    session.request_build()
+    session.toggle_fp32(FIRST)
+    number = min(session.pending_requests)
+    status = StatusLines((said, "") if said is not None else None)
     waiting = "".join(map(text, status_lines(session, status, Hint(("next: do",)), width, width >= 120)))
     assert "build" in waiting and (said or "next: do")[:8] in waiting
-    session.apply(ev.Progress(number, "building: Timing tactics", 34, 98, 61.0))
+    session.apply_event(ev.JobProgress(number, "building: Timing tactics", 34, 98, 61.0))
     lines = status_lines(session, status, Hint(("next: do",)), width, width >= 120)
     shown = "".join(map(text, lines))
     assert "build" in shown and (said or "next: do")[:8] in shown
-    assert max(map(width_of, lines)) <= width
+    assert max(map(line_width, lines)) <= width
     assert all(part in shown for part in (("██░", "1 waits") if width >= 120 else ("+1",)))
-    session.apply(ev.Done(number))
+    session.apply_event(ev.JobDone(number))
     assert "34/98" not in "".join(map(text, status_lines(session, status, Hint(), width, width >= 120)))
-    rows = [text(line) for _, line in job_rows(session, width)]
+    rows = [text(line) for _, line in job_table_rows(session, width)]
     assert [row[23:].split("  ")[0] for row in rows] == ["what-if c1", "build of c0", "comparison", "opening vit.onnx"]
     assert rows[0].endswith("waits") and rows[1].endswith("done") and max(map(len, rows)) <= width
 
 
 def test_rows_are_coloured_by_errors_inside_the_engine_and_the_first_that_parts_is_marked(build) -> None:
     session, _ = build()
-    known = session.results.of(session.config)
-    known.groups = {name: GroupErrors(Precision.INT8, Errors(sqnr_db=40.0)) for name in (SCORES, QKV)}
-    known.complete = True
-    session.apply(ev.EngineErrorsMeasured(0, session.config, EngineErrors("unfused", {
-        SCORES: Errors(sqnr_db=12.0), QKV: Errors(sqnr_db=39.0)}, (WEIGHTS,), 4)))
-    shown = figures_of(session, MODEL, Measure.ENGINE, "config")
-    rows = {name: shown.cells(VisibleRow("x", 0, MODEL.rows[name])) for name in (SCORES, QKV, WEIGHTS)}
-    assert {name: (row.mark, row.value) for name, row in rows.items()} == {
-        SCORES: (PARTS, "12.0"), QKV: (" ", "39.0"), WEIGHTS: (" ", "")}
-    lines = detail.detail_lines(session, found(session), VisibleRow("x", 0, MODEL.rows[SCORES]), 100, 30)
+    known = session.results.get_results_or_empty(session.config)
+    known.group_errors = {name: GroupErrors(Precision.INT8, ErrorMetrics(sqnr_db=40.0)) for name in (SCORES, QKV)}
+    known.has_all_group_errors = True
+    session.apply_event(ev.EngineErrorsMeasured(0, session.config, EngineErrors("unfused", {
+        SCORES: ErrorMetrics(sqnr_db=12.0), QKV: ErrorMetrics(sqnr_db=39.0)}, (WEIGHTS,), 4)))
+    shown = build_row_values(session, MODEL, ColourMeasure.ENGINE, "config")
+    rows = {
+        name: shown.build_row_cells(VisibleRow("x", 0, MODEL.rows_by_group[name]))
+        for name in (SCORES, QKV, WEIGHTS)
+    }
+    assert {name: (row.mark, row.value_text) for name, row in rows.items()} == {
+        SCORES: (DIVERGENCE_MARK, "12.0"), QKV: (" ", "39.0"), WEIGHTS: (" ", "")}
+    lines = detail.detail_lines(session, found(session), VisibleRow("x", 0, MODEL.rows_by_group[SCORES]), 100, 30)
     said = " ".join("\n".join(map(text, lines)).split())
     assert "⚡ kernel, not rounding: 12.0 dB for ~40.0 dB simulated" in said and "engine accumulated 12.0 dB" in said
 
 
-SCORES, WEIGHTS, PRODUCT = (group.name for group in VIT.groups if group.core == CORE)
-PREVIEW = Preview("1.7.1", (8, 9), made={
-    QKV: Made(Precision.FP16, False, ("a",), casts=1, reformats=3),
-    SCORES: Made(Precision.INT8, False, ("b",), shares=(WEIGHTS, PRODUCT), mha=True),
-    WEIGHTS: Made(None, False, ("b",), shares=(SCORES, PRODUCT), mha=True),
-    FIRST[0].name: Made(Precision.INT8, False, ("c",), shares=(QKV,), qdq=1)},
+SCORES, WEIGHTS, PRODUCT = (group.name for group in VIT.groups if group.attention == CORE)
+PREVIEW = Preview("1.7.1", (8, 9), implementations={
+    QKV: GroupImplementation(Precision.FP16, False, ("a",), cast_count=1, reformat_count=3),
+    SCORES: GroupImplementation(Precision.INT8, False, ("b",), kernel_mates=(WEIGHTS, PRODUCT), in_mha=True),
+    WEIGHTS: GroupImplementation(None, False, ("b",), kernel_mates=(SCORES, PRODUCT), in_mha=True),
+    FIRST[0].name: GroupImplementation(Precision.INT8, False, ("c",), kernel_mates=(QKV,), qdq_count=1)},
     kernels=(Kernel("gemm", ("INT8",), ("FP16",), (QKV,)), Kernel("mha", ("INT8",), ("INT8",), (SCORES,))),
-    no_effect=(), breaks_mha=())
+    ineffective_groups=(), mha_breakers=())
 
 
 def previewed(session, preview: Preview, config=None) -> None:
-    session.apply(ev.EnginePreviewed(0, config or session.config, preview))
+    session.apply_event(ev.EnginePreviewed(0, config or session.config, preview))
 
 
-@pytest.mark.parametrize(("group", "about", "shown"), [
-    (QKV, {}, "≠ FP16"), (QKV, {"no_effect": (QKV,)}, "no effect"), (SCORES, {}, "in MHA"), (WEIGHTS, {}, "in MHA"),
-    (SCORES, {"breaks_mha": (SCORES,)}, "MHA split"), (FIRST[0].name, {}, "Q/DQ"), (PRODUCT, {}, "?"),
-    (PRODUCT, {"barred": {VIT.group_by_name[PRODUCT].tail: Barred(PREVIEW.kernels, ())}}, "MHA split"),
-    (QKV, {"refused": Refusal("no", node=QKV)}, "refused"), (SCORES, {"refused": Refusal("no", node=QKV)}, "?")])
+@pytest.mark.parametrize(
+    ("group", "about", "shown"),
+    [(QKV, {}, "≠ FP16"), (QKV, {"ineffective_groups": (QKV, )}, "no effect"), (SCORES, {}, "in MHA"),
+     (WEIGHTS, {}, "in MHA"), (SCORES, {"mha_breakers": (SCORES, )}, "MHA split"), (FIRST[0].name, {}, "Q/DQ"),
+     (PRODUCT, {}, "?"),
+     (PRODUCT, {"barrier_effects": {VIT.group_by_name[PRODUCT].final_tensor: BarrierEffect(PREVIEW.kernels,
+                                                                                           ())}}, "MHA split"),
+     (QKV, {"refusal": PreviewRefusal("no", layer=QKV)}, "refused"),
+     (SCORES, {"refusal": PreviewRefusal("no", layer=QKV)}, "?")])
 def test_a_row_says_what_the_builder_would_make_of_it(start, group, about, shown) -> None:
     session = start(builder=None)
     assert not found(session).has_engines
     previewed(session, replace(PREVIEW, **about))
-    assert found(session).has_engines and cells(session, group).made == shown
+    assert found(session).has_engines and cells(session, group).engine_text == shown
     for width in (60, 70, 80, 120):
-        columns = Columns.fit(width, True)
-        line = text(row_line(cells(session, group), 0, columns, True))
-        assert words.cells(line) <= width and (shown in line or width < 80)
-        assert columns.made == 0 or "preview" in text(tree_header(columns, found(session)))
+        columns = ColumnWidths.fit_columns(width, True)
+        line = text(layer_row_line(cells(session, group), 0, columns, True))
+        assert formatting.cell_width(line) <= width and (shown in line or width < 80)
+        assert columns.made == 0 or "preview" in text(column_title_line(columns, found(session)))
 
 
 def test_what_was_built_speaks_in_the_place_of_a_preview(build) -> None:
     session, result = build()
-    before = cells(session, QKV).made
+    before = cells(session, QKV).engine_text
     previewed(session, PREVIEW)
-    assert cells(session, QKV).made == before and found(session).preview is None
-    session.toggle([VIT.group_by_name[QKV]])  # of the new config there is a preview, and no engine
+    assert cells(session, QKV).engine_text == before and found(session).preview is None
+    session.toggle_fp32([VIT.group_by_name[QKV]])  # of the new config there is a preview, and no engine
     previewed(session, PREVIEW)
-    assert cells(session, QKV).made == "≠ FP16"
+    assert cells(session, QKV).engine_text == "≠ FP16"
 
 
 def test_the_detail_names_kernel_surroundings_and_marks(start) -> None:
     session = start(builder=None)
-    previewed(session, replace(PREVIEW, breaks_mha=(SCORES,)))
+    previewed(session, replace(PREVIEW, mha_breakers=(SCORES,)))
 
     def lines(group, height):
-        return "\n".join(map(text, detail.detail_lines(session, found(session), VisibleRow("x", 0, MODEL.rows[group]),
-                                                       90, height)))
+        return "\n".join(
+            map(
+                text,
+                detail.detail_lines(session, found(session), VisibleRow("x", 0, MODEL.rows_by_group[group]), 90,
+                                    height)))
 
     assert "preview RTX 1.7, SM89: ≠ FP16, asked INT8 · 1 cast around it · 2 reformats around it" in " ".join(
         lines(QKV, 30).split())
@@ -410,29 +445,33 @@ def test_the_detail_names_kernel_surroundings_and_marks(start) -> None:
 
 def test_why_there_is_no_preview_is_said_once_and_nothing_else_changes(start) -> None:
     session = start(builder=None)
-    row = VisibleRow("x", 0, MODEL.rows[QKV])
-    before = (cells(session, QKV), text(tree_header(Columns.fit(80), found(session))), len(session.warnings))
+    row = VisibleRow("x", 0, MODEL.rows_by_group[QKV])
+    before = (cells(session, QKV), text(column_title_line(ColumnWidths.fit_columns(80),
+                                                          found(session))), len(session.warnings))
     for _ in range(2):
-        previewed(session, Preview(refused=Refusal("TensorRT-RTX is not installed", "", "pip install 'trt-tui[rtx]'",
-                                                   absent=True)))
-    assert (cells(session, QKV), text(tree_header(Columns.fit(80), found(session))), len(session.warnings)) == before
+        previewed(
+            session,
+            Preview(refusal=PreviewRefusal("TensorRT-RTX is not installed", "", "pip install 'trt-tui[rtx]'",
+                                           is_rtx_missing=True)))
+    assert (cells(session, QKV), text(column_title_line(ColumnWidths.fit_columns(80),
+                                                        found(session))), len(session.warnings)) == before
     shown = [text(line) for line in detail.detail_lines(session, found(session), row, 90, 30)]
     assert sum("pip install 'trt-tui[rtx]'" in line for line in shown) == 1
-    session.asks_previews = True
-    session.preview_engine()
-    assert not any(isinstance(request, rq.PreviewEngine) for request in session.asked.values())
+    session.requests_previews = True
+    session.request_preview()
+    assert not any(isinstance(request, rq.PreviewEngine) for request in session.pending_requests.values())
 
 
 def test_two_configs_differ_by_the_kernels_that_are_lost_and_gained(start) -> None:
     session = start(builder=None)
     one = session.config
-    session.toggle([VIT.group_by_name[QKV]])
-    assert not any("kernels" in text(line) for line in diff_lines(session, MODEL, one, session.config))
-    session.asks_previews = True
-    assert "d again shows them" in text(diff_lines(session, MODEL, one, session.config)[-1])
+    session.toggle_fp32([VIT.group_by_name[QKV]])
+    assert not any("kernels" in text(line) for line in config_difference_lines(session, MODEL, one, session.config))
+    session.requests_previews = True
+    assert "d again shows them" in text(config_difference_lines(session, MODEL, one, session.config)[-1])
     previewed(session, PREVIEW, one)
     previewed(session, replace(PREVIEW, kernels=(*PREVIEW.kernels[1:], Kernel("gemm", ("FP32",), ("FP32",), (QKV,)))))
-    lines = [text(line) for line in diff_lines(session, MODEL, one, session.config)]
+    lines = [text(line) for line in config_difference_lines(session, MODEL, one, session.config)]
     assert lines[-3:] == ["kernels (preview RTX 1.7, SM89): 2 and 2, 1 lost, 1 gained",
                           f" - gemm INT8 > FP16: {QKV}", f" + gemm FP32 > FP32: {QKV}"]
 
@@ -440,16 +479,17 @@ def test_two_configs_differ_by_the_kernels_that_are_lost_and_gained(start) -> No
 def test_the_kernels_of_two_builds_are_told_by_the_builds(build) -> None:
     session, engine = build()
     one = session.config
-    session.set_config(one.with_groups([VIT.group_by_name[QKV]], Precision.FP32))
-    session.build()
+    session.set_config(one.with_group_precision([VIT.group_by_name[QKV]], Precision.FP32))
+    session.request_build()
     session.rest()
-    lines = [text(line) for line in diff_lines(session, MODEL, one, session.config)]
+    lines = [text(line) for line in config_difference_lines(session, MODEL, one, session.config)]
     said = next(place for place, line in enumerate(lines) if line.startswith("kernels (as built, TensorRT 11.4"))
     assert any(line.startswith(" - ") and "INT8" in line and QKV in line for line in lines[said:])
     assert any(line.startswith(" + ") and "FP32" in line and QKV in line for line in lines[said:])
     group = VIT.group_by_name[QKV]
-    session.results.at(session.config).engine = replace(engine, remarks={QKV: ("no range for x: it falls back",)})
-    reasons = detail.reasons(session, found(session), group)
+    session.results.get_or_create_results(session.config).engine_result = replace(engine,
+                                                        builder_warnings={QKV: ("no range for x: it falls back", )})
+    reasons = detail.loss_reason_texts(session, found(session), group)
     assert reasons[-1] == "no range for x: it falls back (build, TensorRT 11.4.0.21)"
-    previewed(session, replace(PREVIEW, remarks={QKV: ("a LayerNorm in FP16",)}))
-    assert "a LayerNorm in FP16 (preview, RTX 1.7, SM89)" in detail.reasons(session, found(session), group)
+    previewed(session, replace(PREVIEW, builder_warnings={QKV: ("a LayerNorm in FP16",)}))
+    assert "a LayerNorm in FP16 (preview, RTX 1.7, SM89)" in detail.loss_reason_texts(session, found(session), group)

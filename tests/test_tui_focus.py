@@ -5,7 +5,7 @@ from textual.widgets import Input
 
 from tests.local import H200
 from tests.screen import answered, opened, press, settle, status, verdict
-from trt_tui.core.moves.network_method import network_method, range_tensors
+from trt_tui.core.moves.network_method import find_network_range_method, list_range_tensors
 from trt_tui.core.precision import Precision
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
@@ -21,29 +21,29 @@ PLACES = {"the rows": ("end", "up"), "a dialog": ("p",), "a line to type": ("g",
 
 def place(app):
     """What has the keys, and where its cursor stands."""
-    line = app.main.desk.tree.current
+    line = app.main_screen.presenter.layer_tree.current_row
     return (app.screen, app.focused, line.key if line is not None else None, len(app.screen_stack))
 
 
 @pytest.mark.parametrize("keys", PLACES.values(), ids=PLACES)
 async def test_no_job_moves_what_has_the_focus(tmp_path, keys):
     """Every kind of job that a user asks for ends, well, badly and stopped, while the keys are somewhere."""
-    held = (rq.CompareMethods, rq.Build, rq.FindConfig, rq.WriteText, rq.SetRanges)
+    held = (rq.CompareRangeMethods, rq.BuildEngine, rq.FindMixedPrecisionConfig, rq.WriteTextFile, rq.SetRanges)
     options = {"network": "small_resnet", "size": (120, 40), "builder": H200, "held": held}
     async with opened(tmp_path, **options) as (app, main, pilot):
         session = app.session
-        session.compare_methods()
-        session.build()
-        session.set_ranges(range_tensors(session.outline)[:1], "2.5")
-        session.export("precision.json", tmp_path / "c.json")
+        session.compare_range_methods()
+        session.request_build()
+        session.set_ranges(list_range_tensors(session.outline)[:1], "2.5")
+        session.export_config("precision.json", tmp_path / "c.json")
         await press(pilot, *keys)
         before = place(app)
         session.child.release()
         await settle(pilot)
-        assert place(app) == before and session.methods is not None and session.built is not None
-        for event in (ev.Failed(99, "out of memory", "it is full", "Free some."), ev.Died(99, -9, "Killed"),
-                      ev.Cancelled(99)):
-            app.deliver(event)
+        assert place(app) == before and session.method_comparison is not None and session.last_built_config is not None
+        for event in (ev.JobFailed(99, "out of memory", "it is full",
+                                   "Free some."), ev.ChildProcessDied(99, -9, "Killed"), ev.JobCancelled(99)):
+            app.post_session_event(event)
             await settle(pilot)
             assert place(app) == before, event
 
@@ -56,18 +56,18 @@ async def test_a_search_that_ends_leaves_the_keys_where_they_are(tmp_path):
         session = app.session
         session.child.searched = None
         await settle(pilot)
-        assert place(app) == before and isinstance(app.screen, Picker) and not session.searching
+        assert place(app) == before and isinstance(app.screen, Picker) and not session.is_searching
 
 
 async def test_keys_typed_while_methods_are_compared_choose_no_method(tmp_path):
-    async with opened(tmp_path, held=(rq.CompareMethods,)) as (app, main, pilot):
+    async with opened(tmp_path, held=(rq.CompareRangeMethods,)) as (app, main, pilot):
         await press(pilot, "7", "p")
-        group = main.desk.current_group
+        group = main.presenter.current_group
         app.session.child.release()
         await settle(pilot)
         await answered(pilot, "3")
         assert app.session.config.precision_of(group) is Precision.FP32
-        assert not network_method(app.session.config, app.session.outline)
+        assert not find_network_range_method(app.session.config, app.session.outline)
         await answered(pilot, "z")
         await press(pilot, "7")
         assert isinstance(app.screen, Picker) and "Calibration methods" in app.screen.heading
@@ -76,7 +76,7 @@ async def test_keys_typed_while_methods_are_compared_choose_no_method(tmp_path):
 async def test_a_failure_waits_until_it_is_asked_for_or_closed(tmp_path):
     async with opened(tmp_path) as (app, main, pilot):
         for closing in ("o", "escape"):
-            app.deliver(ev.Failed(99, "out of memory", "it is full", "Free some."))
+            app.post_session_event(ev.JobFailed(99, "out of memory", "it is full", "Free some."))
             await settle(pilot)
             await press(pilot, "down")
             assert "out of memory: o shows why" in status(main)
@@ -91,7 +91,7 @@ async def test_an_export_tells_in_its_dialog_that_it_is_written(tmp_path):
         await press(pilot, "e", "enter")
         app.screen.query_one(Input).value = str(tmp_path / "c.json")
         await answered(pilot, "enter")
-        assert isinstance(app.screen, ExportDialog) and app.screen.finished and (tmp_path / "c.json").exists()
+        assert isinstance(app.screen, ExportDialog) and app.screen.is_finished and (tmp_path / "c.json").exists()
         await press(pilot, "enter")
         assert app.screen is main and "Wrote" in status(main)
 
@@ -100,21 +100,21 @@ async def test_an_export_tells_in_its_dialog_that_it_is_written(tmp_path):
 async def test_a_change_of_the_calibration_is_named_undone_and_saved(tmp_path, size):
     async with opened(tmp_path, size=size) as (app, main, pilot):
         session, before = app.session, app.session.config
-        old = session.measured("config").verdict
+        old = session.get_run_results("config").accuracy
         await answered(pilot, "7", "7", "3")
-        assert network_method(session.config, session.outline) == "entropy"
-        assert {one.method for one in session.config.ranges.values()} == {"entropy"}
-        assert session.config.ranges.keys() == set(range_tensors(session.outline))
+        assert find_network_range_method(session.config, session.outline) == "entropy"
+        assert {one.method for one in session.config.range_moves.values()} == {"entropy"}
+        assert session.config.range_moves.keys() == set(list_range_tensors(session.outline))
         assert "c1 · entropy" in verdict(main)[-1] or size[0] == 60
-        best = {row.method: row.verdict for row in session.methods.rows}["entropy"]
-        assert session.measured("config").verdict.outputs == best.outputs, "it has the figures of the table"
-        assert session.measured("int8").verdict == old
-        assert not main.desk.listing.figures._marks(session.outline.groups[0])
+        best = {row.method: row.accuracy for row in session.method_comparison.rows}["entropy"]
+        assert session.get_run_results("config").accuracy.outputs == best.outputs, "it has the figures of the table"
+        assert session.get_run_results("int8").accuracy == old
+        assert not main.presenter.layer_list.row_values._config_change_marks(session.outline.groups[0])
         await answered(pilot, "z")
-        assert session.config == before and session.measured("config").verdict == old
+        assert session.config == before and session.get_run_results("config").accuracy == old
         await answered(pilot, "full_stop", "7", "7")
-        assert app.screen.chosen == "entropy" if isinstance(app.screen, Picker) else True
+        assert app.screen.chosen_value == "entropy" if isinstance(app.screen, Picker) else True
         await answered(pilot, "1")
         assert session.config == before, "its own method is the file's calibration"
         await answered(pilot, "z")
-        assert network_method(session.config, session.outline) == "entropy"
+        assert find_network_range_method(session.config, session.outline) == "entropy"

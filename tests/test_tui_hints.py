@@ -8,10 +8,10 @@ from tests.local import H200
 from tests.screen import answered, current, opened, press, settle, status
 from trt_tui.core.precision import Precision
 from trt_tui.jobs import requests as rq
-from trt_tui.tui.keys import key, keys
-from trt_tui.tui.known import is_measuring
-from trt_tui.tui.state.figures import Measure, figures_of
-from trt_tui.tui.state.hint import Hint, next_step, worst_row
+from trt_tui.tui.config_status import is_measuring_current_config
+from trt_tui.tui.keys import get_action_keys, shown_key
+from trt_tui.tui.state.hint import Hint, find_worst_row, next_step_hint
+from trt_tui.tui.state.row_values import ColourMeasure, build_row_values
 from trt_tui.tui.state.tree import TreeModel
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -19,23 +19,23 @@ pytestmark = pytest.mark.usefixtures("quick")
 
 def hint_of(main) -> Hint:
     """The hint of the main screen, which stands on it."""
-    main.desk.draw_status()
-    group, desk = main.desk.current_group, main.desk
-    here = group.name if group is not None and desk.rows.has_focus else ""
-    hint = next_step(main.session, desk.listing.figures, here, desk.filter.has_focus)
+    main.presenter.draw_status_lines()
+    group, desk = main.presenter.current_group, main.presenter
+    here = group.name if group is not None and desk.shown_row_pane.has_focus else ""
+    hint = next_step_hint(main.session, desk.layer_list.row_values, here, desk.filter_input.has_focus)
     assert any(form in status(main) for form in hint.forms), (hint, status(main))
     for action in hint.actions:
-        assert key(action) in hint.text
+        assert shown_key(action) in hint.text
     return hint
 
 
 async def follow(app, main, pilot) -> Hint:
     """Presses the keys that the hint names, and checks that what it says has happened."""
     hint = hint_of(main)
-    await answered(pilot, *(keys(one)[0] for one in hint.actions))
+    await answered(pilot, *(get_action_keys(one)[0] for one in hint.actions))
     if hint.group:
         assert app.screen is main and current(main) == hint.group
-        assert app.session.config.precision_of(app.session.outline.group(hint.group)) is Precision.FP32, hint
+        assert app.session.config.precision_of(app.session.outline.get_group(hint.group)) is Precision.FP32, hint
     return hint
 
 
@@ -60,7 +60,7 @@ async def test_the_keys_of_a_hint_raise_the_row_that_it_names(tmp_path, way):
 
 
 @pytest.mark.parametrize(("target", "builder", "changes", "leads_to"), [
-    ("sqnr>=1", None, 0, rq.Build), ("sqnr>=1", H200, 0, rq.Build), ("sqnr>=200", None, -1, None),
+    ("sqnr>=1", None, 0, rq.BuildEngine), ("sqnr>=1", H200, 0, rq.BuildEngine), ("sqnr>=200", None, -1, None),
     ("sqnr>=20", None, 1, None)])
 async def test_the_keys_of_other_hints_ask_for_what_they_say(tmp_path, target, builder, changes, leads_to):
     async with opened(tmp_path, target=target, builder=builder) as (app, main, pilot):
@@ -76,25 +76,26 @@ async def test_the_keys_of_other_hints_ask_for_what_they_say(tmp_path, target, b
 
 async def test_a_filter_that_hides_the_worst_row_gives_way_to_it(tmp_path):
     async with opened(tmp_path) as (app, main, pilot):
-        worst = worst_row(app.session, main.desk.listing.figures)
+        worst = find_worst_row(app.session, main.presenter.layer_list.row_values)
         await answered(pilot, "slash", *"head", "enter")
-        assert worst not in main.desk.listing.matches
+        assert worst not in main.presenter.layer_list.matches
         await follow(app, main, pilot)
-        assert main.desk.listing.matches is None and main.query_one("#filter", Input).value == ""
+        assert main.presenter.layer_list.matches is None and main.query_one("#filter", Input).value == ""
 
 
 async def test_nothing_is_advised_while_values_are_partial(tmp_path):
-    async with opened(tmp_path, held=(rq.WhatIf,)) as (app, main, pilot):
+    async with opened(tmp_path, held=(rq.MeasureWhatIf,)) as (app, main, pilot):
         await press(pilot, "space")
-        assert is_measuring(app.session) and "still measuring" in status(main)
+        assert is_measuring_current_config(app.session) and "still measuring" in status(main)
         assert not hint_of(main).actions
-    async with opened(tmp_path, held=(rq.Compare,)) as (app, main, pilot):
+    async with opened(tmp_path, held=(rq.CompareRuns,)) as (app, main, pilot):
         assert "still measuring" in status(main)
 
 
 async def test_a_stopped_comparison_is_not_called_final(tmp_path):
-    async with opened(tmp_path, held=(rq.Compare,)) as (app, main, pilot):
-        app.session.asked.end(next(iter(app.session.asked.numbers(rq.Compare))), "stopped")
+    async with opened(tmp_path, held=(rq.CompareRuns,)) as (app, main, pilot):
+        app.session.pending_requests.end_request(
+            next(iter(app.session.pending_requests.list_job_numbers(rq.CompareRuns))), "stopped")
         assert hint_of(main).actions == ("compare",)
 
 
@@ -103,14 +104,14 @@ def test_every_hint_of_many_configs_names_a_row_that_can_be_raised(tmp_path, mea
     model = TreeModel(session.outline)
     for group in (None, *session.outline.groups[::12]):
         if group is not None:
-            session.toggle([group])
+            session.toggle_fp32([group])
             session.rest()
-        hint = next_step(session, figures_of(session, model, Measure.OWNS, "config"))
+        hint = next_step_hint(session, build_row_values(session, model, ColourMeasure.SHARE, "config"))
         if hint.group:
-            row = session.outline.group(hint.group)
+            row = session.outline.get_group(hint.group)
             assert session.config.precision_of(row) is not Precision.FP32
-            assert session.config.toggled([row]).precision_of(row) is Precision.FP32
-            assert hint.group not in session.config.held
+            assert session.config.with_toggled_fp32([row]).precision_of(row) is Precision.FP32
+            assert hint.group not in session.config.groups_kept_by_rule
 
 
 async def test_the_hint_follows_the_focus(tmp_path):
@@ -126,6 +127,6 @@ async def test_the_hint_is_drawn_anew_behind_a_dialog(tmp_path):
     async with opened(tmp_path, size=(120, 40), network="small_resnet", target="sqnr>=60") as (app, main, pilot):
         await press(pilot, "p")
         assert "raises this one" in status(main)
-        app.session.toggle([main.desk.current_group])
+        app.session.toggle_fp32([main.presenter.current_group])
         await settle(pilot)
         assert app.screen is not main and "raises this one" not in status(main) and "raises" in status(main)

@@ -10,35 +10,35 @@ import pytest
 from tests import local
 from tests.local import H200
 from tests.screen import opened, press, settle, status
-from trt_tui.core.calibration.statistics import CHANNEL_RUNS, TensorStats, TopChannels
-from trt_tui.core.measure.judgement import Judgement
+from trt_tui.core.calibration.statistics import MAX_CHANNEL_RUNS, DominantChannels, TensorStats
+from trt_tui.core.measure.target_result import TargetResult
 from trt_tui.core.precision import Precision
 from trt_tui.core.search import Evaluation
-from trt_tui.core.search.front import front
+from trt_tui.core.search.pareto import pareto_front
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.session.finding import Finding
+from trt_tui.session.search_status import SearchStatus
 from trt_tui.tui import spans
-from trt_tui.tui.state import plots, tradeoff, values
-from trt_tui.tui.state.detail import pane_lines
-from trt_tui.tui.state.figures import Measure, figures_of
-from trt_tui.tui.state.picture import Frame
-from trt_tui.tui.state.pictures import PICTURES
-from trt_tui.tui.state.plots import Axis, Mark, Spot
+from trt_tui.tui.state import text_plots, tradeoff_chart, value_charts
+from trt_tui.tui.state.chart import ChartFrame
+from trt_tui.tui.state.detail import detail_pane_lines
+from trt_tui.tui.state.pictures import CHARTS
+from trt_tui.tui.state.row_values import ColourMeasure, build_row_values
+from trt_tui.tui.state.text_plots import BarLabel, PlotAxis, PlotPoint
 from trt_tui.tui.state.tree import TreeModel, VisibleRow
 
 pytestmark = pytest.mark.usefixtures("quick")
 MODEL = TreeModel(local.outline())
-DRAW = {picture.label: picture.draw for picture in PICTURES}
+DRAW = {picture.label: picture.draw for picture in CHARTS}
 
 
 def text(lines) -> str:
     return "\n".join("".join(part for part, _ in line) for line in lines)
 
 
-def frame(session, size=(96, 30), group=None, place=None, turn=0) -> Frame:
-    found = figures_of(session, MODEL, Measure.OWNS, "config")
-    return Frame(session, found, group or MODEL.outline.groups[0], *size, place, turn)
+def frame(session, size=(96, 30), group=None, place=None, turn=0) -> ChartFrame:
+    found = build_row_values(session, MODEL, ColourMeasure.SHARE, "config")
+    return ChartFrame(session, found, group or MODEL.outline.groups[0], *size, place, turn)
 
 
 def stats(amax=16.0, top=None) -> TensorStats:
@@ -47,33 +47,40 @@ def stats(amax=16.0, top=None) -> TensorStats:
 
 
 def test_bars_strips_and_sparklines():
-    assert text(plots.bars([0, 0.001, 0.5, 1.0], 2, 2)) == "      ██\n  ▁▁████"
-    assert plots.strip([8, 4, 2, 0, 0.001], 5) == "█▇▆ ▁"
-    assert plots.sparkline([-1, 1, 2, 3, 4, 4], 3, sum) == " ▅█"
-    assert plots.sparkline([], 3) == "" and plots.sparkline([0.0], 3) == " "
+    assert text(text_plots.bar_lines([0, 0.001, 0.5, 1.0], 2, 2)) == "      ██\n  ▁▁████"
+    assert text_plots.channel_range_strip([8, 4, 2, 0, 0.001], 5) == "█▇▆ ▁"
+    assert text_plots.sparkline_text([-1, 1, 2, 3, 4, 4], 3, sum) == " ▅█"
+    assert text_plots.sparkline_text([], 3) == "" and text_plots.sparkline_text([0.0], 3) == " "
 
 
 @pytest.mark.parametrize(("count", "most"), [(7, 7), (7, 3), (100, 9), (3, 50)])
 def test_every_value_is_in_the_run_that_stands_for_it(count, most):
     given = random.Random(count).sample(range(1000), count)
-    runs = plots.binned(given, most)
+    runs = text_plots.bin_values(given, most)
     assert len(runs) == min(count, most) and max(runs) == max(given)
-    assert all(runs[plots.bin_of(place, count, most)] >= value for place, value in enumerate(given))
+    assert all(runs[text_plots.find_bin_of_index(place, count, most)] >= value for place, value in enumerate(given))
 
 
 def test_marks_stand_under_their_columns_and_overlap_nothing():
-    marks = [Mark(2, "p99 1"), Mark(20, "p99.99 25"), Mark(21, "amax 32"), Mark(99, "outside")]
-    ticks, *rows = text(plots.mark_lines(marks, 40)).split("\n")
+    marks = [BarLabel(2, "p99 1"), BarLabel(20, "p99.99 25"), BarLabel(21, "amax 32"), BarLabel(99, "outside")]
+    ticks, *rows = text(text_plots.bar_label_lines(marks, 40)).split("\n")
     assert [place for place, letter in enumerate(ticks) if letter == "╵"] == [2, 20, 21]
     assert rows == ["p99 1           p99.99 25  amax 32"]
-    narrow = text(plots.mark_lines([Mark(18, "p99 1"), Mark(19, "p99.99 25")], 20)).split("\n")
+    narrow = text(text_plots.bar_label_lines([BarLabel(18, "p99 1"), BarLabel(19, "p99.99 25")], 20)).split("\n")
     assert narrow[1] == "    p99 1  p99.99 25"
-    assert text(plots.mark_lines([Mark(1, "p99 1"), Mark(2, "p99.99 25")], 12)).endswith("\np99 1\np99.99 25")
+    assert text(text_plots.bar_label_lines([BarLabel(1, "p99 1"), BarLabel(2, "p99.99 25")],
+                                           12)).endswith("\np99 1\np99.99 25")
 
 
 def test_points_are_where_they_are_said_to_be():
-    spots = [Spot(1, 10, "a"), Spot(2, 20, "b", label="best"), Spot(2, math.inf, "c"), Spot(1.5, 15.01, "d")]
-    lines = text(plots.plane(spots, Axis(1, 2, str), Axis(10, 20, str), 40, 23, 15, "ms")).split("\n")
+    spots = [
+        PlotPoint(1, 10, "a"),
+        PlotPoint(2, 20, "b", label="best"),
+        PlotPoint(2, math.inf, "c"),
+        PlotPoint(1.5, 15.01, "d")
+    ]
+    lines = text(text_plots.scatter_lines(spots, PlotAxis(1, 2, str), PlotAxis(10, 20, str), 40, 23, 15,
+                                          "ms")).split("\n")
     rows = {letter: next(place for place, line in enumerate(lines) if letter in line[3:]) for letter in "ad┄"}
     assert rows["a"] == 20 and lines[20].index("a") == 3 and rows["d"] < rows["┄"]  # what reaches it stands above it
     assert "c" in lines[0] and all(len(line) <= 40 for line in lines) and "15┤" in lines[rows["┄"]]
@@ -85,8 +92,8 @@ def test_the_front_is_what_no_other_beats():
                   for place in range(8)]
         beaten = {one for one, other in itertools.permutations(points, 2)
                   if other[0] <= one[0] and other[1] >= one[1] and other != one}
-        assert {points[place] for place in front(points)} == set(points) - beaten
-        assert len(front(points)) == len(set(points) - beaten)
+        assert {points[place] for place in pareto_front(points)} == set(points) - beaten
+        assert len(pareto_front(points)) == len(set(points) - beaten)
 
 
 @pytest.mark.parametrize(("amax", "said", "silent"), [
@@ -94,45 +101,47 @@ def test_the_front_is_what_no_other_beats():
     (2.0, "range 2.00, clips 21%", "?")])
 @pytest.mark.parametrize("width", [40, 90])
 def test_a_histogram_marks_amax_percentiles_and_what_is_clipped(width, amax, said, silent):
-    lines = values.histogram_lines("x", stats(), width, 3, amax)
+    lines = value_charts.histogram_lines("x", stats(), width, 3, amax)
     assert said in text(lines) and silent not in text(lines) and "p99 2.00" in text(lines)
-    assert all(spans.width_of(line) <= width for line in lines)
+    assert all(spans.line_width(line) <= width for line in lines)
     assert any(style == "warn" and "█" in part for line in lines for part, style in line) is ("clips" in said)
     empty = replace(stats(), log_histogram=(0,) * 64)
-    assert values.histogram_lines("x", empty, width) == []
+    assert value_charts.histogram_lines("x", empty, width) == []
 
 
 def test_channels_are_kept_by_runs_where_there_are_many():
     import numpy as np
 
-    many = np.arange(3 * CHANNEL_RUNS + 5, dtype=np.float64)
-    top = TopChannels.of(1, many)
-    assert top.channels == many.size and len(top.amaxes) == CHANNEL_RUNS and max(top.amaxes) == many[-1]
-    assert TopChannels.of(1, np.zeros(4)) is None
-    assert values.channel_lines("x", TopChannels(1, 1, (0,), (3.0,)), 60) == []
-    assert "4 channels, max 8.00 #2, median 4.00" in text(values.channel_lines(
-        "x", TopChannels.of(1, np.array([4.0, 1.0, 8.0, 2.0])), 60))
+    many = np.arange(3 * MAX_CHANNEL_RUNS + 5, dtype=np.float64)
+    top = DominantChannels.from_channel_amaxes(1, many)
+    assert top.channel_count == many.size and len(top.amaxes) == MAX_CHANNEL_RUNS and max(top.amaxes) == many[-1]
+    assert DominantChannels.from_channel_amaxes(1, np.zeros(4)) is None
+    assert value_charts.channel_range_lines("x", DominantChannels(1, 1, (0,), (3.0,)), 60) == []
+    assert "4 channels, max 8.00 #2, median 4.00" in text(value_charts.channel_range_lines(
+        "x", DominantChannels.from_channel_amaxes(1, np.array([4.0, 1.0, 8.0, 2.0])), 60))
 
 
 def test_each_sample_has_its_error_and_one_is_judged_alone(tmp_path):
     session = local.measured(tmp_path)
     assert "being measured" in text(DRAW["samples"](frame(session)).lines)
-    session.measure_samples()
+    session.request_sample_errors()
     session.rest()
-    errors, worst = session.results.samples[session.config], session.measured("config").verdict.worst[1]
-    assert errors.worst == worst.worst_index and errors.figures[errors.worst] == pytest.approx(worst.worst_sqnr_db)
+    errors, worst = session.results.sample_errors[session.config], session.get_run_results(
+        "config").accuracy.worst_output[1]
+    assert errors.worst_sample_index == worst.worst_index and errors.values[errors.worst_sample_index] == pytest.approx(
+        worst.worst_sqnr_db)
     drawn = DRAW["samples"](frame(session))
-    assert drawn.values[drawn.place] == errors.worst
-    session.judge_sample(errors.worst)
+    assert drawn.point_values[drawn.cursor] == errors.worst_sample_index
+    session.request_single_sample(errors.worst_sample_index)
     session.rest()
-    one = session.results.alone[session.config, errors.worst]
-    assert one.complete and one.figures["config"] == pytest.approx(worst.worst_sqnr_db)
-    name, share = max(one.shares.items(), key=lambda item: item[1])
-    before = 10 ** (-errors.figures[errors.worst] / 10)
-    raised = session.config.with_groups([MODEL.outline.group(name)], Precision.FP32)
-    session.ask(rq.MeasureSamples(raised))
+    one = session.results.single_samples[session.config, errors.worst_sample_index]
+    assert one.is_complete and one.values_by_run["config"] == pytest.approx(worst.worst_sqnr_db)
+    name, share = max(one.shares_by_group.items(), key=lambda item: item[1])
+    before = 10 ** (-errors.values[errors.worst_sample_index] / 10)
+    raised = session.config.with_group_precision([MODEL.outline.get_group(name)], Precision.FP32)
+    session.send_request(rq.MeasureSampleErrors(raised))
     session.rest()
-    left = 10 ** (-session.results.samples[raised].figures[errors.worst] / 10)
+    left = 10 ** (-session.results.sample_errors[raised].values[errors.worst_sample_index] / 10)
     assert share == pytest.approx((before - left) / before, abs=1e-6)
 
 
@@ -140,47 +149,50 @@ def test_points_are_engines_by_their_time_or_configs_by_what_they_keep(tmp_path)
     session = local.measured(tmp_path, builder=H200)
     start, group = session.config, MODEL.outline.groups[0]
     for quick in (True, False):
-        session.build(quick)
+        session.request_build(quick)
         session.rest()
-        timed = {point.name for point in tradeoff.timed_points(session)}
+        timed = {point.name for point in tradeoff_chart.list_built_points(session)}
         assert timed == ({"FP32"} if quick else {"FP32", "c0"})  # a quick build's latency is none of production
-    kept = {point.config: point for point in tradeoff.simulated_points(session, MODEL)}
-    raised = session.measured("config").raised_order
-    assert kept[start].cost == 0 and len(kept) > len(raised) and session.run_configs()["fp16"] not in kept
-    one = start.with_groups([group], Precision.FP32)
-    share = MODEL.macs[group.name] / MODEL.all_macs if MODEL.all_macs else 1 / len(MODEL.outline.groups)
-    assert tradeoff.kept_in_fp32(MODEL, one) == pytest.approx(share)
+    kept = {point.config: point for point in tradeoff_chart.list_simulated_points(session, MODEL)}
+    raised = session.get_run_results("config").raised_order
+    assert kept[start].cost == 0 and len(kept) > len(raised) and session.list_run_configs()["fp16"] not in kept
+    one = start.with_group_precision([group], Precision.FP32)
+    share = MODEL.group_macs[group.name] / MODEL.total_macs if MODEL.total_macs else 1 / len(MODEL.outline.groups)
+    assert tradeoff_chart.compute_fp32_share(MODEL, one) == pytest.approx(share)
     by_time, by_kept = (text(DRAW["trade"](frame(session, turn=turn)).lines) for turn in (0, 1))
     assert "ms, median" in by_time and "without milliseconds" in by_time and "in FP32" in by_kept
     assert "estimated" not in by_time
-    session.finding = Finding(rq.FindConfig(start))  # a search that estimated one config between its engines
-    evaluation = Evaluation((group.name,), Judgement(True, 0.0, session.results.of(start).verdict), latency=0.7)
-    session.finding.ended = ev.SearchEnded(1, None, "", (evaluation,), 1, front={0: one})
-    estimated = [point for point in tradeoff.timed_points(session) if point.estimated]
-    assert [(point.config, point.cost, point.built) for point in estimated] == [(one, 0.7, False)]
+    session.search_status = SearchStatus(
+        rq.FindMixedPrecisionConfig(start))  # a search that estimated one config between its engines
+    evaluation = Evaluation((group.name, ), TargetResult(True, 0.0,
+                                                         session.results.get_results_or_empty(start).accuracy),
+                            estimated_latency=0.7)
+    session.search_status.end_event = ev.SearchEnded(1, None, "", (evaluation,), 1, pareto_configs={0: one})
+    estimated = [point for point in tradeoff_chart.list_built_points(session) if point.is_estimated]
+    assert [(point.config, point.cost, point.is_built) for point in estimated] == [(one, 0.7, False)]
     drawn = DRAW["trade"](frame(session))
-    chosen = DRAW["trade"](frame(session, place=drawn.values.index(one)))
+    chosen = DRAW["trade"](frame(session, place=drawn.point_values.index(one)))
     assert "time estimated between engines" in text(drawn.lines) and "~.700 ms estimated" in text(chosen.lines)
 
 
 @pytest.mark.parametrize("size", [(74, 18), (94, 32)])
 def test_every_picture_fits_and_says_why_there_is_none(tmp_path, size):
-    for held in ((), (rq.Compare, rq.Stats, rq.MeasureSamples)):
+    for held in ((), (rq.CompareRuns, rq.MeasureTensorStats, rq.MeasureSampleErrors)):
         session = local.measured(tmp_path, held=held)
-        session.ask(rq.Stats(MODEL.outline.groups[0].name))
-        session.measure_samples()
+        session.send_request(rq.MeasureTensorStats(MODEL.outline.groups[0].name))
+        session.request_sample_errors()
         session.rest()
         for label, draw in DRAW.items():
             drawn = draw(frame(session, size))
-            assert drawn.lines and all(spans.width_of(line) <= size[0] for line in drawn.lines), label
-        row = MODEL.rows[MODEL.outline.groups[0].name]
-        found = figures_of(session, MODEL, Measure.OWNS, "config")
-        lines = text(pane_lines(session, found, VisibleRow(row.path, 0, row), row.group, 60, 60))
+            assert drawn.lines and all(spans.line_width(line) <= size[0] for line in drawn.lines), label
+        row = MODEL.rows_by_group[MODEL.outline.groups[0].name]
+        found = build_row_values(session, MODEL, ColourMeasure.SHARE, "config")
+        lines = text(detail_pane_lines(session, found, VisibleRow(row.path, 0, row), row.group, 60, 60))
         assert all((word in lines) is not bool(held) for word in ("ranges by channel", "|x| of", "depth"))
 
 
 async def test_a_point_is_taken_up_as_one_step(tmp_path):
-    async with opened(tmp_path, held=(rq.WhatIf,)) as (app, main, pilot):
+    async with opened(tmp_path, held=(rq.MeasureWhatIf,)) as (app, main, pilot):
         before = app.session.config
         await press(pilot, "8", "4", "right", "right")
         page = app.screen
@@ -190,6 +202,6 @@ async def test_a_point_is_taken_up_as_one_step(tmp_path):
         assert app.screen is main and app.session.config != before and "z takes it back" in status(main)
         await press(pilot, "z")
         assert app.session.config == before
-        here = MODEL.outline.groups.index(main.desk.current_group)
+        here = MODEL.outline.groups.index(main.presenter.current_group)
         await press(pilot, "8", "2", "right", "enter")
-        assert app.screen is main and main.desk.current_group == MODEL.outline.groups[here + 1]
+        assert app.screen is main and main.presenter.current_group == MODEL.outline.groups[here + 1]

@@ -1,4 +1,4 @@
-"""Finding the fix in the app: trt_tui.tui.screens.find, the key, the marks, the status line, taking over and undo."""
+"""Finding the fix in the app: trt_tui.tui.screens.search, the key, the marks, the status line, taking over and undo."""
 
 from dataclasses import replace
 from functools import partial
@@ -11,34 +11,35 @@ from tests.local import H200
 from tests.screen import LARGE, answered, press, settle, status, title
 from trt_tui.core.network.hierarchy import GroupRow
 from trt_tui.core.precision import Precision
-from trt_tui.core.search import SEARCH_METHODS, Outcome
+from trt_tui.core.search import SEARCH_METHODS, SearchOutcome
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.session.finding import MAX_BUILDS, found_so_far
-from trt_tui.tui.screens.dialogs import ErrorDialog, Question
-from trt_tui.tui.screens.find import STRATEGIES, FindDialog, Setting, parse_budget
-from trt_tui.tui.state.figures import FOUND
+from trt_tui.session.search_status import MAX_BUILDS, best_evaluation_text
+from trt_tui.tui.screens.dialogs import ConfirmDialog, ErrorDialog
+from trt_tui.tui.screens.search import STRATEGY_TEXTS, ChoiceField, SearchDialog, parse_budget
+from trt_tui.tui.state.row_values import BEST_SET_MARK
 from trt_tui.tui.widgets.lines import Lines
 
 pytestmark = pytest.mark.usefixtures("quick")
 opened = partial(screen.opened, network="small_resnet", target="sqnr>=40")
 
-EVERY_RUNG = (Precision.FP32, (Precision.FP8, Precision.FP16, Precision.FP16_SUMS_FP32, Precision.BF16,
+EVERY_RUNG = (Precision.FP32, (Precision.FP8, Precision.FP16, Precision.FP16_ACC_FP32, Precision.BF16,
                                   Precision.TF32))
 """The last choice of what layers are raised to: FP32, or FP8 or FP16 where that does."""
 
 
 def raised(main) -> tuple[str, ...]:
-    return main.session.config.raised(main.session.outline)
+    return main.session.config.find_raised_groups(main.session.outline)
 
 
 def job(main) -> int:
     """The number of the search."""
-    return next(number for number, one in main.session.asked.items() if isinstance(one, rq.FindConfig))
+    return next(number for number, one in main.session.pending_requests.items()
+                if isinstance(one, rq.FindMixedPrecisionConfig))
 
 
 def test_every_method_can_be_chosen():
-    assert set(STRATEGIES) == set(SEARCH_METHODS) and next(iter(STRATEGIES)) == "auto"
+    assert set(STRATEGY_TEXTS) == set(SEARCH_METHODS) and next(iter(STRATEGY_TEXTS)) == "auto"
 
 
 @pytest.mark.parametrize(("text", "budget"), [
@@ -53,12 +54,12 @@ async def test_what_is_found_becomes_the_config_in_one_step_and_says_why(tmp_pat
     async with opened(tmp_path, size=LARGE) as (app, main, pilot):
         before = main.session.config
         await press(pilot, "a", "escape")
-        assert app.screen is main and main.session.finding is None
+        assert app.screen is main and main.session.search_status is None
         await answered(pilot, "a", "enter")
-        assert raised(main) and main.session.target.reached(main.session.measured("config").verdict)
-        assert {choice.reason for choice in main.session.config.groups.values()} == {"search:auto"}
+        assert raised(main) and main.session.target.is_met_by(main.session.get_run_results("config").accuracy)
+        assert {choice.reason for choice in main.session.config.precision_moves.values()} == {"search:auto"}
         assert "meet the tolerance" in status(main) and "z takes it back" in status(main)
-        main.desk.go_to(raised(main)[0])
+        main.presenter.go_to_group(raised(main)[0])
         await settle(pilot)
         detail = " ".join(main.query_one("#detail", Lines).text.split())
         assert "by search:auto" in detail and "without it" in detail and "(fails), with it" in detail
@@ -69,18 +70,18 @@ async def test_what_is_found_becomes_the_config_in_one_step_and_says_why(tmp_pat
         await press(pilot, "a")
         assert "scoped and lower alone" in str(app.screen.query_one("#note", Static).content)
         dialog = app.screen
-        while dialog.method.value != "scoped":
-            dialog.method.action_change(1)
+        while dialog.method_field.value != "scoped":
+            dialog.method_field.action_change(1)
         await settle(pilot)
-        assert dialog.ranges.value is False  # they stay as they are, unless they are asked for
+        assert dialog.ranges_field.value is False  # they stay as they are, unless they are asked for
         await answered(pilot, "enter")
-        request, rows = main.session.finding.request, main.session.finding.ended.result.rows
-        assert (request.method, request.ranges, request.free) == ("scoped", False, False) and rows
+        request, rows = main.session.search_status.request, main.session.search_status.end_event.result.reduction_steps
+        assert (request.method, request.try_ranges, request.try_zero_cost) == ("scoped", False, False) and rows
         log = main.session.log
         header = next(place for place, line in enumerate(log) if "choose this layer because" in line)
         table = log[header + 1:header + 1 + len(rows)]
         assert [int(line.split()[0]) for line in table] == list(range(len(rows)))
-        app.deliver(ev.Failed(99, "no metric", "none was named", "Name one."))
+        app.post_session_event(ev.JobFailed(99, "no metric", "none was named", "Name one."))
         await settle(pilot)
         assert app.screen is main and "no metric: o shows why" in status(main)
         await press(pilot, "o")
@@ -91,20 +92,20 @@ async def test_the_dialog_is_what_is_searched(tmp_path):
     async with opened(tmp_path) as (app, main, pilot):
         await press(pilot, "a")
         tolerance = app.screen.query_one("#tolerance", Input)
-        assert isinstance(app.screen, FindDialog) and tolerance.value == "sqnr>=40"
+        assert isinstance(app.screen, SearchDialog) and tolerance.value == "sqnr>=40"
         tolerance.value = "sqnr>=4x"
         await press(pilot, "enter")
-        assert app.screen.query_one("#note", Static).has_class("bad") and not main.session.searching
+        assert app.screen.query_one("#note", Static).has_class("bad") and not main.session.is_searching
         tolerance.value = "sqnr>=45"
         await press(pilot, "down", "down", "right", "down", "left", "down", "space")
-        assert [one.value for one in app.screen.query(Setting)] == ["greedy", EVERY_RUNG, False]
+        assert [one.value for one in app.screen.query(ChoiceField)] == ["greedy", EVERY_RUNG, False]
         await answered(pilot, "enter")
-        request = next(one for one in main.session.child.sent if isinstance(one, rq.FindConfig))
-        assert (request.tolerances, request.method, (request.higher, request.rungs), request.ranges) == (
-            ("sqnr>=45",), "greedy", EVERY_RUNG, False)
+        request = next(one for one in main.session.child.sent if isinstance(one, rq.FindMixedPrecisionConfig))
+        assert (request.tolerances, request.method, (request.higher_precision, request.intermediate_precisions),
+                request.try_ranges) == (("sqnr>=45", ), "greedy", EVERY_RUNG, False)
         assert request.max_builds == MAX_BUILDS and main.session.target.text == "sqnr>=45"
         assert request.max_raised is request.max_latency is None
-        assert main.session.finding.ended is not None
+        assert main.session.search_status.end_event is not None
 
 
 async def test_a_budget_is_kept_and_its_best_listed(tmp_path):
@@ -116,7 +117,7 @@ async def test_a_budget_is_kept_and_its_best_listed(tmp_path):
             app.screen.query_one("#budget", Input).value = value
             await answered(pilot, "enter")
         assert app.screen is main and main.session.config == before and "c lists it as c1" in status(main)
-        assert main.session.finding.ended.result.outcome is Outcome.SHORT
+        assert main.session.search_status.end_event.result.outcome is SearchOutcome.SHORT
         await answered(pilot, "c", "enter")
         assert len(raised(main)) == 1
 
@@ -125,22 +126,29 @@ async def test_while_it_runs_its_best_is_shown_and_can_be_taken_over(tmp_path):
     async with opened(tmp_path, size=LARGE, searched=5) as (app, main, pilot):
         before = main.session.config
         await answered(pilot, "a", "enter")
-        finding = main.session.finding
-        best, said = finding.config, found_so_far(finding)
-        assert main.session.searching and finding.progress.done == 5
+        finding = main.session.search_status
+        best, said = finding.best_config, best_evaluation_text(finding)
+        assert main.session.is_searching and finding.progress.done == 5
         assert f"tried; best: {said}" in status(main) and "a offers the best so far" in status(main)
-        figures = main.desk.listing.figures
-        assert set(finding.best.raised) == {name for name, mark in figures.marks.items() if mark == FOUND}
-        marked = [line.row.group.name for line in main.desk.listing.rows() if isinstance(line.row, GroupRow)
-                  and figures.cells(line).mark == FOUND]
-        assert marked and set(marked) <= set(finding.best.raised)
+        figures = main.presenter.layer_list.row_values
+        assert set(finding.best_evaluation.raised_groups) == {
+            name
+            for name, mark in figures.search_marks.items()
+            if mark == BEST_SET_MARK
+        }
+        marked = [
+            line.row.group.name
+            for line in main.presenter.layer_list.build_visible_rows()
+            if isinstance(line.row, GroupRow) and figures.build_row_cells(line).mark == BEST_SET_MARK
+        ]
+        assert marked and set(marked) <= set(finding.best_evaluation.raised_groups)
         assert "raised in the best so far" in title(main)
         await press(pilot, "a")
-        assert isinstance(app.screen, Question) and said in app.screen.question
+        assert isinstance(app.screen, ConfirmDialog) and said in app.screen.question
         await answered(pilot, "y")
-        assert main.session.config == best and not main.session.searching and app.screen is main
-        assert main.session.child.stops == 1 and not main.desk.listing.figures.marks
-        assert main.session.why.keys() >= set(raised(main))
+        assert main.session.config == best and not main.session.is_searching and app.screen is main
+        assert main.session.child.stops == 1 and not main.presenter.layer_list.row_values.search_marks
+        assert main.session.choice_reasons.keys() >= set(raised(main))
         await press(pilot, "z")
         assert main.session.config == before
 
@@ -151,15 +159,15 @@ async def test_stopped_it_says_where_what_it_found_is_listed(tmp_path, killed):
         before = main.session.config
         await answered(pilot, "a", "enter")
         if killed:
-            app.deliver(ev.Cancelled(job(main)))
+            app.post_session_event(ev.JobCancelled(job(main)))
             await settle(pilot)
         else:
             await answered(pilot, "x")
         assert app.screen is main and "c lists the best of the stopped search as c1" in status(main)
-        assert (main.session.finding.ended is None) is killed
-        assert main.session.config == before and main.session.finding.config in main.session.names
+        assert (main.session.search_status.end_event is None) is killed
+        assert main.session.config == before and main.session.search_status.best_config in main.session.config_names
         await answered(pilot, "c", "enter")
-        assert raised(main) == main.session.finding.best.raised
+        assert raised(main) == main.session.search_status.best_evaluation.raised_groups
 
 
 async def test_nothing_is_taken_before_there_is_something(tmp_path):
@@ -190,8 +198,8 @@ async def test_a_config_edited_meanwhile_is_not_replaced(tmp_path):
 async def test_engines_confirm_what_was_found(tmp_path):
     async with opened(tmp_path, builder=replace(H200, worse=0.0083)) as (app, main, pilot):
         await press(pilot, "a")
-        assert app.screen.query_one("#builds", Setting).value == 3
+        assert app.screen.query_one("#builds", ChoiceField).value == 3
         await answered(pilot, "enter")
-        ended = main.session.finding.ended
+        ended = main.session.search_status.end_event
         assert ended.confirmed and "margin" in ended.remarks[0] and main.session.config.moves
-        assert main.session.target.reached(main.session.results[main.session.config].engine.verdict)
+        assert main.session.target.is_met_by(main.session.results[main.session.config].engine_result.accuracy)

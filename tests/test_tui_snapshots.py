@@ -10,11 +10,11 @@ from textual.widgets import Input
 from tests.local import H200, NO_GPU, QKV, Clock
 from tests.screen import LARGE, SMALL, answered, make_app, settle, taken_in
 from trt_tui.core.precision import Precision
-from trt_tui.jobs import engine_building, methods
+from trt_tui.jobs import engine_build, methods
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.session import events, job
-from trt_tui.tui.state import jobs
+from trt_tui.session import event_reducer, job
+from trt_tui.tui.state import job_list
 
 pytestmark = pytest.mark.usefixtures("quick")
 HUGE = (200, 60)
@@ -25,16 +25,16 @@ FAILING = replace(H200, fails="\n".join((
     "IBuilder::buildSerializedNetwork: Error Code 10: Internal Error (Could not find any implementation for node "
     "{ForeignNode[node_matmul...node_matmul_1]}.)",
     *(f"[optimizer.cpp::computeCosts::{index}] tactic failed: out of memory" for index in range(20)))))
-WRONG = ev.Failed(1, "vit.onnx is not an ONNX file", "It begins with <html>.",
-                  "Download it again: a web page was saved in its place.")
-STEP = ev.Progress(0, "building: Timing tactics", 34, 128, 61.0)
+WRONG = ev.JobFailed(1, "vit.onnx is not an ONNX file", "It begins with <html>.",
+                     "Download it again: a web page was saved in its place.")
+STEP = ev.JobProgress(0, "building: Timing tactics", 34, 128, 61.0)
 
 PICTURES = {
     "compared": ({}, "", (SMALL, LARGE, HUGE)),
     "no_color": ({}, "", (SMALL, LARGE)),
-    "loading": ({"held": (rq.Open,)}, "", (SMALL,)),
-    "empty": ({"random": True, "held": (rq.Compare,)}, "", (SMALL, LARGE)),
-    "error": ({"held": (rq.Open,)}, "", (SMALL, LARGE)),
+    "loading": ({"held": (rq.OpenNetwork,)}, "", (SMALL,)),
+    "empty": ({"random": True, "held": (rq.CompareRuns,)}, "", (SMALL, LARGE)),
+    "error": ({"held": (rq.OpenNetwork,)}, "", (SMALL, LARGE)),
     "stale": ({}, "b space", (SMALL, LARGE)),
     "target_met": ({}, "space n space n space", (SMALL,)),
     "nan": ({"network": "overflowing", "metric": False}, "v 6", (LARGE,)),
@@ -64,7 +64,7 @@ PICTURES = {
     "engine_page": ({"builder": NOISY}, "b i", (SMALL, LARGE)),
     "engine_preview": ({"builder": H200}, "f6", (SMALL,)),
     "engine_no_color": ({"builder": OTHERWISE}, "b space", (LARGE,)),
-    "building": ({"builder": H200, "held": (rq.Build,)}, "b", (SMALL,)),
+    "building": ({"builder": H200, "held": (rq.BuildEngine,)}, "b", (SMALL,)),
     "build_failed": ({"builder": FAILING}, "b", (SMALL,)),
     "find": ({}, "a down down", (SMALL,)),
     "find_with_builds": ({"builder": H200}, "a down down", (LARGE,)),
@@ -73,7 +73,7 @@ PICTURES = {
     "classes": ({}, "8 6", (SMALL,)),
     "stages": ({}, "8 7", (SMALL,)),
     "guards": ({}, "8 8", (SMALL,)),
-    "jobs": ({"builder": H200, "held": (rq.Build,)}, "b f9", (SMALL,)),
+    "jobs": ({"builder": H200, "held": (rq.BuildEngine,)}, "b f9", (SMALL,)),
     "log": ({"builder": H200}, "b o", (SMALL,)),
 }
 """By name: what is opened and how, the keys pressed, and the sizes of the terminal."""
@@ -82,12 +82,12 @@ PICTURES = {
 @pytest.fixture(autouse=True)
 def steady(monkeypatch):
     """Builds and runs take the same time on every machine."""
-    monkeypatch.setattr(engine_building, "time", Clock(13.0))
+    monkeypatch.setattr(engine_build, "time", Clock(13.0))
     monkeypatch.setattr(methods, "time", Clock(0.004))
     monkeypatch.setattr(job, "time", Clock(0.0))
     noon = SimpleNamespace(localtime=lambda seconds: None, strftime=lambda form, when: "12:00:00")
-    monkeypatch.setattr(events, "time", noon)
-    monkeypatch.setattr(jobs, "time", noon)
+    monkeypatch.setattr(event_reducer, "time", noon)
+    monkeypatch.setattr(job_list, "time", noon)
 
 
 @pytest.mark.parametrize(("name", "size"), [
@@ -103,13 +103,14 @@ def test_picture(snap_compare, tmp_path, monkeypatch, name, size):
         await settle(pilot)
         for key in keys.split():
             await answered(pilot, key)
-            for one in pilot.app.session.asked.jobs:
-                one.sent = 0.0
+            for one in pilot.app.session.pending_requests.jobs:
+                one.sent_time = 0.0
         if name in ("error", "building"):
-            pilot.app.deliver(WRONG if name == "error" else replace(STEP, job=max(pilot.app.session.asked)))
+            pilot.app.post_session_event(WRONG if name ==
+                                         "error" else replace(STEP, job=max(pilot.app.session.pending_requests)))
             await settle(pilot)
-        pilot.app.session.changed_at.clear()
-        pilot.app.main.desk.draw_detail()
+        pilot.app.session.group_change_times.clear()
+        pilot.app.main_screen.presenter.draw_detail_pane()
         for one in pilot.app.screen.query(Input):
             one.cursor_blink = False  # a picture taken late would miss the cursor
         await taken_in(pilot)

@@ -10,24 +10,24 @@ import pytest
 from rich.color import Color, ColorSystem
 
 from tests import local
-from trt_tui.core.calibration.statistics import TensorStats, TopChannels
-from trt_tui.core.measure.comparison import Errors, Measured, OutputErrors, Verdict
+from trt_tui.core.calibration.statistics import DominantChannels, TensorStats
+from trt_tui.core.measure.results import Accuracy, ConfigResults, ErrorMetrics, OutputErrors
 from trt_tui.core.measure.target import parse_target
-from trt_tui.core.moves.config import PrecisionConfig, distance
-from trt_tui.core.moves.range_choice import RangeChoice
+from trt_tui.core.moves.config import PrecisionConfig, count_config_differences
+from trt_tui.core.moves.range_move import RangeMove
 from trt_tui.core.network.hierarchy import GroupRow, Scope
 from trt_tui.core.precision import Precision
+from trt_tui.formatting import cell_width, decibels_text, number_text, percent_text
 from trt_tui.jobs import events as ev
-from trt_tui.jobs.flips import flipped
-from trt_tui.tui import known, spans, themes
-from trt_tui.tui.state import detail, parts, verdict
-from trt_tui.tui.state.columns import Columns, bar_text, row_line, tree_header
-from trt_tui.tui.state.configs import config_table, diff_lines
-from trt_tui.tui.state.figures import Measure, band_of, figures_of
-from trt_tui.tui.state.filters import Subject, parse_filter
-from trt_tui.tui.state.hint import next_step, rows_to_target
+from trt_tui.jobs.row_toggles import list_toggled_configs
+from trt_tui.tui import config_status, spans, themes
+from trt_tui.tui.state import detail, parts, summary
+from trt_tui.tui.state.columns import ColumnWidths, bar_text, column_title_line, layer_row_line
+from trt_tui.tui.state.config_list import config_difference_lines, config_table
+from trt_tui.tui.state.filters import FilterItem, parse_filter
+from trt_tui.tui.state.hint import count_rows_to_raise_for_target, next_step_hint
+from trt_tui.tui.state.row_values import ColourMeasure, build_row_values, find_colour_band
 from trt_tui.tui.state.tree import TreeModel, VisibleRow
-from trt_tui.words import cells, decibels, number, percent
 
 VIT = local.outline()
 MODEL = TreeModel(VIT)
@@ -43,20 +43,20 @@ def text(line) -> str:
     return "".join(part for part, _ in line)
 
 
-def found(session, measure=Measure.OWNS, run="config", last=None):
-    return figures_of(session, MODEL, measure, run, last)
+def found(session, measure=ColourMeasure.SHARE, run="config", last=None):
+    return build_row_values(session, MODEL, measure, run, last)
 
 
-@pytest.mark.parametrize(("drawn", "shown"), [
-    (spans.shorten("abc", 3), "abc"), (spans.shorten("abcdefgh", 5), "a…fgh"), (spans.shorten("abc", 1), "…"),
-    (spans.shorten("abc", 0), ""),
-    (spans.clip([("try ", ""), ("", ""), ("space: FP32", "")], 9), "try spac…"),
-    (spans.clip([("12345678", ""), ("9", "")], 9), "123456789"),
-    (spans.clip([("12345678", ""), ("9a", "")], 9), "12345678…"),
-    (spans.padded([("abc", "")], 8, [("xy", "")]), "abc   xy"),
-    (spans.padded([("abc", "")], 5, [("xyz", "")]), "abc  "),
-    (spans.padded([("abcdef", "")], 4), "abc…"),
-    (bar_text(1.0, 4), "████"), (bar_text(0.53, 4), "██▏ "), (bar_text(-1.0, 4), "    "), (bar_text(0.0, 4), "    ")])
+@pytest.mark.parametrize(("drawn", "shown"),
+                         [(spans.shorten_middle("abc", 3), "abc"), (spans.shorten_middle("abcdefgh", 5), "a…fgh"),
+                          (spans.shorten_middle("abc", 1), "…"), (spans.shorten_middle("abc", 0), ""),
+                          (spans.clip_line([("try ", ""), ("", ""), ("space: FP32", "")], 9), "try spac…"),
+                          (spans.clip_line([("12345678", ""), ("9", "")], 9), "123456789"),
+                          (spans.clip_line([("12345678", ""), ("9a", "")], 9), "12345678…"),
+                          (spans.justify_line([("abc", "")], 8, [("xy", "")]), "abc   xy"),
+                          (spans.justify_line([("abc", "")], 5, [("xyz", "")]), "abc  "),
+                          (spans.justify_line([("abcdef", "")], 4), "abc…"), (bar_text(1.0, 4), "████"),
+                          (bar_text(0.53, 4), "██▏ "), (bar_text(-1.0, 4), "    "), (bar_text(0.0, 4), "    ")])
 def test_texts_and_bars_are_cut_to_their_place(drawn, shown):
     assert (drawn if isinstance(drawn, str) else text(drawn)) == shown
 
@@ -70,50 +70,52 @@ def test_a_path_gives_up_names_before_numbers(path, short):
 
 
 @pytest.mark.parametrize(("errors", "shown"), [
-    (None, "–"), (Errors(nan=3), "NaN"), (Errors(inf=1), "Inf"), (Errors(exact=True), "exact"),
-    (Errors(12.34), "~12.3"), (Errors(), "–")])
+    (None, "–"), (ErrorMetrics(nan=3), "NaN"), (ErrorMetrics(inf=1), "Inf"), (ErrorMetrics(exact=True), "exact"),
+    (ErrorMetrics(12.34), "~12.3"), (ErrorMetrics(), "–")])
 def test_decibels(errors, shown):
-    assert spans.decibel(errors)[0] == shown
+    assert spans.sqnr_span(errors)[0] == shown
 
 
-@pytest.mark.parametrize(("value", "measure", "band"), [
-    (0.2, Measure.OWNS, 0), (0.19, Measure.OWNS, 1), (0.05, Measure.OWNS, 1), (0.01, Measure.OWNS, 2),
-    (0.002, Measure.OWNS, 3), (-0.3, Measure.OWNS, 4), (5.0, Measure.ISOLATED, 0), (math.inf, Measure.ISOLATED, 4)])
+@pytest.mark.parametrize(("value", "measure", "band"), [(0.2, ColourMeasure.SHARE, 0), (0.19, ColourMeasure.SHARE, 1),
+                                                        (0.05, ColourMeasure.SHARE, 1), (0.01, ColourMeasure.SHARE, 2),
+                                                        (0.002, ColourMeasure.SHARE, 3), (-0.3, ColourMeasure.SHARE, 4),
+                                                        (5.0, ColourMeasure.ISOLATED, 0),
+                                                        (math.inf, ColourMeasure.ISOLATED, 4)])
 def test_bands(value, measure, band):
-    assert band_of(value, measure) == band
+    assert find_colour_band(value, measure) == band
 
 
 def test_every_group_has_a_row_a_title_and_its_scopes():
-    assert set(MODEL.rows) == {group.name for group in VIT.groups}
+    assert set(MODEL.rows_by_group) == {group.name for group in VIT.groups}
     assert len(set(MODEL.titles.values())) == len(MODEL.titles)
     assert [scope.label for scope in MODEL.ancestors["node_MatMul_12"]][0] == "blocks"
 
 
 def test_closed_scopes_hide_their_rows():
-    shut = MODEL.visible(set())
+    shut = MODEL.list_tree_rows(set())
     assert [line.depth for line in shut] == [0] * len(shut)
-    everything = MODEL.visible({scope.path for scope in MODEL.scopes})
+    everything = MODEL.list_tree_rows({scope.path for scope in MODEL.scopes})
     assert sum(isinstance(line.row, GroupRow) for line in everything) == len(VIT.groups)
     assert len({line.key for line in everything}) == len(everything)
 
 
 def test_weights_order_siblings_and_the_folded_row_stays_last():
     worst = VIT.groups[-1].name
-    lines = MODEL.visible({scope.path for scope in MODEL.scopes}, {worst: 1.0})
+    lines = MODEL.list_tree_rows({scope.path for scope in MODEL.scopes}, {worst: 1.0})
     first_group = next(line.row for line in lines if isinstance(line.row, GroupRow))
     assert first_group.group.name == worst
-    assert lines[-1].row is MODEL.folded
+    assert lines[-1].row is MODEL.folded_row
 
 
 def test_a_filter_takes_all_words_and_opens_what_matches():
     def matching(text, share=None, asked=Precision.INT8, kept=False):
         wanted = parse_filter(text)
         return {row.group.name for row in MODEL.group_rows
-                if wanted.finds(Subject(row.group, MODEL.words_of(row), share, asked, kept))}
+                if wanted.matches_all_terms(FilterItem(row.group, MODEL.search_text(row), share, asked, kept))}
 
     every, matches = {group.name for group in VIT.groups}, matching("QKV matmul")
     assert len(matches) == 3
-    lines = MODEL.visible(set(), None, matches)
+    lines = MODEL.list_tree_rows(set(), None, matches)
     assert {line.row.group.name for line in lines if isinstance(line.row, GroupRow)} == matches
     assert parse_filter("   ") is None
     assert matching("!qkv") == every - matching("qkv") and matching("/qkv.*MatMul/ op:matmul") == matches
@@ -125,33 +127,36 @@ def test_a_filter_takes_all_words_and_opens_what_matches():
 
 @pytest.mark.parametrize("text", ["/(/", f"/{'a' * 300}/", "prec:int9", "share>lots", "share"])
 def test_what_is_wrong_with_a_filter_is_said(text):
-    assert parse_filter(text).wrong and not parse_filter(text).tests
+    assert parse_filter(text).error_text and not parse_filter(text).tests
 
 
 def test_first_open_shows_whole_levels():
-    assert len(MODEL.visible(MODEL.first_open(1000))) > len(MODEL.visible(MODEL.first_open(12)))
-    assert MODEL.first_open(1) == set()
+    assert len(MODEL.list_tree_rows(MODEL.choose_opened_scopes(1000))) > len(
+        MODEL.list_tree_rows(MODEL.choose_opened_scopes(12)))
+    assert MODEL.choose_opened_scopes(1) == set()
 
 
 def test_figures_of_the_rows_and_of_what_is_above_them(session):
     figures = found(session)
-    lines = MODEL.worst_first(set(), figures.weights)
-    values = [figures.values[line.row.group.name] for line in lines if isinstance(line.row, GroupRow)]
+    lines = MODEL.list_worst_first_rows(set(), figures.row_order_weights)
+    values = [figures.group_values[line.row.group.name] for line in lines if isinstance(line.row, GroupRow)]
     assert values == sorted(values, reverse=True) == sorted(
-        (share.owns for share in session.measured("int8").shares.values()), reverse=True)
+        (share.fraction for share in session.get_run_results("int8").shares.values()), reverse=True)
     for scope in MODEL.scopes:
         assert figures.scope_values[scope.path] == pytest.approx(
-            sum(max(figures.values[name], 0) for name in scope.groups))
-    top = {line.key: figures.cells(line).cost for line in MODEL.visible(set())}
-    share = sum(MODEL.macs[name] or 0 for name in MODEL.rows if name in MODEL.scopes[0].groups) / MODEL.all_macs
-    assert percent(share) in top.values()
+            sum(max(figures.group_values[name], 0) for name in scope.groups))
+    top = {line.key: figures.build_row_cells(line).cost_text for line in MODEL.list_tree_rows(set())}
+    share = sum(MODEL.group_macs[name] or 0
+                for name in MODEL.rows_by_group
+                if name in MODEL.scopes[0].groups) / MODEL.total_macs
+    assert percent_text(share) in top.values()
 
 
 def test_a_scope_leaves_out_what_makes_the_error_larger(session):
     scope = next(scope for scope in MODEL.scopes if len(scope.groups) > 2)
-    shares = session.measured("int8").shares
+    shares = session.get_run_results("int8").shares
     for place, name in enumerate(scope.groups):
-        shares[name] = replace(shares[name], owns=(-9.0, 0.3, 0.1)[min(place, 2)])
+        shares[name] = replace(shares[name], fraction=(-9.0, 0.3, 0.1)[min(place, 2)])
     figures = found(session)
     assert figures.scope_values[scope.path] == pytest.approx(0.3 + 0.1 * (len(scope.groups) - 2))
     said = [text(line) for line in detail.detail_lines(session, figures, VisibleRow(scope.path, 0, scope), 80, 20)]
@@ -160,166 +165,181 @@ def test_a_scope_leaves_out_what_makes_the_error_larger(session):
 
 @pytest.mark.parametrize("precision", [Precision.INT8, Precision.FP8, Precision.INT4, Precision.FP16])
 def test_rows_are_counted_by_the_codes_in_use(session, precision):
-    session.set_config(PrecisionConfig.uniform(precision))
+    session.set_config(PrecisionConfig.from_precision(precision))
     figures = found(session)
-    assert (figures.lowest, figures.able) == (precision, sum(precision in group.allowed for group in VIT.groups))
+    assert (figures.lowest_precision, figures.quantizable_group_count) == (precision,
+                                                                           sum(precision in group.allowed_precisions
+                                                                               for group in VIT.groups))
     for scope in MODEL.scopes:
         said = [text(line) for line in detail.detail_lines(session, figures, VisibleRow(scope.path, 0, scope), 80, 20)]
-        refused = sum(precision not in VIT.group(name).allowed for name in scope.groups)
+        refused = sum(precision not in VIT.get_group(name).allowed_precisions for name in scope.groups)
         assert any("cannot run" in line for line in said) is bool(refused)
         assert not refused or said[-1].split("fixed")[1].split() == [
             str(refused), "of", str(len(scope.groups)), "cannot", "run", precision.label]
 
 
 def test_shares_of_an_earlier_config_carry_its_name(session):
-    before, shares = session.config, dict(found(session).values)
-    session.toggle([VIT.groups[0]])
+    before, shares = session.config, dict(found(session).group_values)
+    session.toggle_fp32([VIT.groups[0]])
     figures = found(session, last=before)
-    assert figures.stale == frozenset(shares) and figures.values == shares
-    row = VisibleRow("x", 0, MODEL.rows[local.QKV])
-    cells = figures.cells(row)
-    assert cells.glyph == "█" and cells.glyph_style == "dim" and cells.of == "c0"
-    wide, narrow = (text(row_line(cells, 0, Columns.fit(width), False)) for width in (80, 50))
-    assert f"{cells.value} c0" in wide and cells.value not in narrow, "marked as another's, or absent"
-    assert "share of c1" in text(tree_header(Columns.fit(80), figures))
-    raised = figures.cells(VisibleRow("x", 0, MODEL.rows[VIT.groups[0].name]))
-    assert (raised.glyph, raised.asked, raised.instead) == ("↑", "FP32", "raised")
-    scope = figures.cells(VisibleRow("x", 0, MODEL.scopes[0]))
-    assert scope.of == "c0"
-    assert not found(session.rest(), last=before).stale
+    assert figures.stale_groups == frozenset(shares) and figures.group_values == shares
+    row = VisibleRow("x", 0, MODEL.rows_by_group[local.QKV])
+    cells = figures.build_row_cells(row)
+    assert cells.glyph == "█" and cells.glyph_style == "dim" and cells.config_name == "c0"
+    wide, narrow = (text(layer_row_line(cells, 0, ColumnWidths.fit_columns(width), False)) for width in (80, 50))
+    assert f"{cells.value_text} c0" in wide and cells.value_text not in narrow, "marked as another's, or absent"
+    assert "share of c1" in text(column_title_line(ColumnWidths.fit_columns(80), figures))
+    raised = figures.build_row_cells(VisibleRow("x", 0, MODEL.rows_by_group[VIT.groups[0].name]))
+    assert (raised.glyph, raised.precision_text, raised.replacement) == ("↑", "FP32", "raised")
+    scope = figures.build_row_cells(VisibleRow("x", 0, MODEL.scopes[0]))
+    assert scope.config_name == "c0"
+    assert not found(session.rest(), last=before).stale_groups
 
 
 def test_a_row_says_what_the_figure_becomes_when_it_is_flipped(session):
-    worst, next_worst, *_ = found(session).worst_first
-    share = session.measured("config").shares[worst]
+    worst, next_worst, *_ = found(session).group_names_worst_first
+    share = session.get_run_results("config").shares[worst]
     session.set_target("sqnr>=12")
 
     def cell(name, group=None):
-        return found(session).cells(VisibleRow("x", 0, MODEL.rows[name])).flip
+        return found(session).build_row_cells(VisibleRow("x", 0, MODEL.rows_by_group[name])).toggle
 
-    session.results._configs.pop(session.config.toggled([VIT.group_by_name[worst]]), None)
-    assert (cell(worst).figure, cell(worst).outcome) == (decibels(share.kept_db), "PASS?"), "it has no interval"
-    session.results.at(session.config).shares[worst] = replace(share, samples=4)
-    assert cell(worst).outcome == "on 4", "a figure on fewer samples says so"
+    session.results._configs.pop(session.config.with_toggled_fp32([VIT.group_by_name[worst]]), None)
+    assert (cell(worst).value_text, cell(worst).outcome_text) == (decibels_text(share.sqnr_if_raised_db),
+                                                         "PASS?"), "it has no interval"
+    session.results.get_or_create_results(session.config).shares[worst] = replace(share, samples=4)
+    assert cell(worst).outcome_text == "on 4", "a figure on fewer samples says so"
     for name in (worst, next_worst):
-        session.toggle([VIT.group_by_name[name]])
+        session.toggle_fp32([VIT.group_by_name[name]])
         session.rest()
         session.undo()
-    one, other, alone = cell(worst), cell(next_worst), session.config.toggled([VIT.group_by_name[worst]])
-    assert one.figure == decibels(session.results.of(alone).verdict.worst[1].errors.sqnr_db)
-    assert (one.outcome.rstrip("?"), other.outcome.rstrip("?"), other.outcome_style) == ("PASS", "FAIL", "dim")
-    session.toggle([VIT.group_by_name[worst]])
+    one, other, alone = cell(worst), cell(next_worst), session.config.with_toggled_fp32([VIT.group_by_name[worst]])
+    assert one.value_text == decibels_text(
+        session.results.get_results_or_empty(alone).accuracy.worst_output[1].errors.sqnr_db)
+    assert (one.outcome_text.rstrip("?"), other.outcome_text.rstrip("?"), other.outcome_style) == ("PASS", "FAIL",
+                                                                                                   "dim")
+    session.toggle_fp32([VIT.group_by_name[worst]])
     session.rest()
     back = cell(worst)
-    assert (back.outcome.rstrip("?"), back.outcome_style) == ("FAIL", "bad"), "flipped, the target is missed"
+    assert (back.outcome_text.rstrip("?"), back.outcome_style) == ("FAIL", "bad"), "flipped, the target is missed"
     scope = MODEL.ancestors[worst][0]
-    changed = session.config.toggled(MODEL.groups_of(scope))
-    assert changed in flipped(session.config, VIT, session.measured("config").shares)
+    changed = session.config.with_toggled_fp32(MODEL.list_groups_of_row(scope))
+    assert changed in list_toggled_configs(session.config, VIT, session.get_run_results("config").shares)
     session.set_config(changed)
     session.rest()
     session.undo()
-    shown = found(session).cells(VisibleRow("x", 0, scope)).flip
-    assert shown.figure == decibels(session.results.of(changed).verdict.worst[1].errors.sqnr_db)
-    assert "score if flipped" in text(tree_header(Columns.fit(80), replace(found(session), title="score")))
+    shown = found(session).build_row_cells(VisibleRow("x", 0, scope)).toggle
+    assert shown.value_text == decibels_text(
+        session.results.get_results_or_empty(changed).accuracy.worst_output[1].errors.sqnr_db)
+    assert "score if flipped" in text(
+        column_title_line(ColumnWidths.fit_columns(80), replace(found(session), metric_title="score")))
 
 
 @pytest.mark.parametrize(("method", "mark"), [("entropy", "e"), ("percentile", "p"), ("p99.9", "p"), ("mse", "m"),
                                               ("user", "u"), ("top5-mean", "u")])
 def test_a_changed_range_is_marked_on_its_row_and_is_the_one_that_is_told_of(session, method, mark):
-    tensor = VIT.group_by_name[local.QKV].activations()[0].tensor
+    tensor = VIT.group_by_name[local.QKV].activation_qdq_sites()[0].tensor
     session.results.statistics[local.QKV] = {tensor: _stats(41.2, 0.47)}
-    session.set_config(session.config.with_range(tensor, RangeChoice(4.0, method)))
-    assert found(session).cells(VisibleRow("x", 0, MODEL.rows[local.QKV])).asked == f"INT8 {mark}"
-    said = " ".join(detail.reasons(session, found(session), VIT.group_by_name[local.QKV]))
+    session.set_config(session.config.with_range(tensor, RangeMove(4.0, method)))
+    assert found(session).build_row_cells(VisibleRow("x", 0,
+                                                     MODEL.rows_by_group[local.QKV])).precision_text == f"INT8 {mark}"
+    said = " ".join(detail.loss_reason_texts(session, found(session), VIT.group_by_name[local.QKV]))
     assert f"{'own' if method == 'user' else method} range 4.00 of amax 41.2" in said and "clipped" in said
 
 
 def test_a_met_target_calms_all_rows(session):
     session.set_target("sqnr>=5")
     figures = found(session)
-    assert figures.calm
-    styles = {figures.cells(line).glyph_style for line in MODEL.worst_first(set(), None)}
+    assert figures.is_target_met
+    styles = {figures.build_row_cells(line).glyph_style for line in MODEL.list_worst_first_rows(set(), None)}
     assert styles <= {"dim", "band4", ""}
 
 
 def test_nan_is_red_and_first(tmp_path, measured_before):
     session = local.measured(tmp_path, "overflowing")
-    figures = found(session, Measure.ACCUMULATED, "fp16")
-    assert figures.bad == {name for name, one in session.measured("fp16").groups.items() if one.accumulated.bad}
-    cells = figures.cells(VisibleRow("x", 0, MODEL.rows[local.QKV]))
-    assert (cells.glyph, cells.glyph_style, cells.value) == ("!", "bad", "NaN")
-    assert figures.weights[local.QKV] == max(figures.weights.values()) > figures.weights["node_cat"]
-    said = detail.reasons(session, figures, VIT.group_by_name[local.QKV])
+    figures = found(session, ColourMeasure.ACCUMULATED, "fp16")
+    assert figures.nonfinite_groups == {
+        name
+        for name, one in session.get_run_results("fp16").group_errors.items()
+        if one.accumulated.nonfinite_count
+    }
+    cells = figures.build_row_cells(VisibleRow("x", 0, MODEL.rows_by_group[local.QKV]))
+    assert (cells.glyph, cells.glyph_style, cells.value_text) == ("!", "bad", "NaN")
+    assert figures.row_order_weights[local.QKV] == max(
+        figures.row_order_weights.values()) > figures.row_order_weights["node_cat"]
+    said = detail.loss_reason_texts(session, figures, VIT.group_by_name[local.QKV])
     assert "Inf at its output" in said[0] and "FP16's 65504" in said[1]
 
 
 @pytest.mark.parametrize("width", [50, 64, 76, 100, 140])
 def test_rows_fit_any_width(session, width):
     figures = found(session)
-    columns = Columns.fit(width)
-    for line in MODEL.worst_first({row.path for row in MODEL.group_rows}, figures.weights):
-        drawn = row_line(figures.cells(line, True), line.depth, columns, False)
-        assert spans.width_of(drawn) <= width
-    assert spans.width_of(tree_header(columns, figures)) <= width
+    columns = ColumnWidths.fit_columns(width)
+    for line in MODEL.list_worst_first_rows({row.path for row in MODEL.group_rows}, figures.row_order_weights):
+        drawn = layer_row_line(figures.build_row_cells(line, True), line.depth, columns, False)
+        assert spans.line_width(drawn) <= width
+    assert spans.line_width(column_title_line(columns, figures)) <= width
 
 
 def test_simulated_figures_are_marked_and_built_ones_are_not(tmp_path, measured_before):
     session = local.measured(tmp_path, builder=local.H200)
-    session.build()
+    session.request_build()
     session.rest()
     for width in (80, 140):
-        for line in verdict.verdict_lines(session, width, 24)[1:]:
+        for line in summary.summary_lines(session, width, 24)[1:]:
             left, _, right = text(line).partition("│")
             assert "~" in left and "~" not in right
-        assert number(session.results[session.config].engine.latency_ms[0]) in text(
-            verdict.verdict_lines(session, width, 24)[3])
-    assert text(verdict.verdict_lines(session, 60, 24)[3]).rstrip("?").endswith("FAIL"), "the outcome at every width"
-    before = verdict.verdict_lines(session, 80)[3]
-    session.toggle(VIT.groups[:1])
-    session.names[session.config] = "with a name that is longer than a column"
-    line = verdict.verdict_lines(session, 80)[3]
+        assert number_text(session.results[session.config].engine_result.latency_ms[0]) in text(
+            summary.summary_lines(session, width, 24)[3])
+    assert text(summary.summary_lines(session, 60, 24)[3]).rstrip("?").endswith("FAIL"), "the outcome at every width"
+    before = summary.summary_lines(session, 80)[3]
+    session.toggle_fp32(VIT.groups[:1])
+    session.config_names[session.config] = "with a name that is longer than a column"
+    line = summary.summary_lines(session, 80)[3]
     assert "c0" not in text(line) and "~" not in text(line).partition("│")[2]
     assert text(line).index("│") == text(before).index("│"), "columns keep their places"
 
 
 def test_bits_of_a_uniform_distribution_are_all_eight():
     stats = _stats(amax=1.0, rms=1 / math.sqrt(3))
-    assert detail.bits_used(stats) == pytest.approx(8.0)
-    assert detail.bits_used(_stats(amax=2.0, rms=1 / math.sqrt(3))) == pytest.approx(7.0)
-    assert detail.bits_used(_stats(amax=0.0, rms=0.0)) is None
+    assert detail.estimate_used_bits(stats) == pytest.approx(8.0)
+    assert detail.estimate_used_bits(_stats(amax=2.0, rms=1 / math.sqrt(3))) == pytest.approx(7.0)
+    assert detail.estimate_used_bits(_stats(amax=0.0, rms=0.0)) is None
 
 
 def test_channels_that_set_the_range_are_named():
-    stats = _stats(41.2, 0.47, top=TopChannels(1, 384, (7, 8, 9)))
-    assert detail.range_sentence(stats).startswith("3 of 384 input channels set the range: amax 41.2")
-    assert "channel" not in detail.range_sentence(_stats(41.2, 0.47, top=TopChannels(1, 4, (0, 1, 2))))
+    stats = _stats(41.2, 0.47, top=DominantChannels(1, 384, (7, 8, 9)))
+    assert detail.range_use_sentence(stats).startswith("3 of 384 input channels set the range: amax 41.2")
+    assert "channel" not in detail.range_use_sentence(_stats(41.2, 0.47, top=DominantChannels(1, 4, (0, 1, 2))))
 
 
 def test_fp8_is_told_by_what_lies_outside_its_steps():
     spread = tuple(1000 if 20 <= i < 40 else 0 for i in range(64))  # 2^-20 to 1, the same number in each power of two
     stats = _stats(1.0, 0.1, histogram=spread)
-    zeroed, clipped = detail.beyond_fp8(stats, 1.0)  # 1/448 is 2^-8.8: what lies below 2^-18.8 rounds to 0
+    zeroed, clipped = detail.estimate_fp8_loss_shares(stats,
+                                                      1.0)  # 1/448 is 2^-8.8: what lies below 2^-18.8 rounds to 0
     assert clipped == 0 and zeroed == pytest.approx(1.2 / 20, abs=0.005)
-    assert detail.fp8_sentence(stats, 1.0) == "FP8 scale by amax 1.00: about 6% of values round to 0"
-    assert "50% are clipped" in detail.fp8_sentence(stats, 2.0**-10)
+    assert detail.fp8_loss_sentence(stats, 1.0) == "FP8 scale by amax 1.00: about 6% of values round to 0"
+    assert "50% are clipped" in detail.fp8_loss_sentence(stats, 2.0**-10)
     narrow = _stats(1.0, 0.1, histogram=(0,) * 39 + (9,) + (0,) * 24)
-    assert "hardly any round to 0" in detail.fp8_sentence(narrow, 1.0)
+    assert "hardly any round to 0" in detail.fp8_loss_sentence(narrow, 1.0)
 
 
 @pytest.mark.parametrize(("precision", "said", "silent"), [
     (Precision.INT8, "of 8 bits", "FP8"), (Precision.FP8, "FP8 scale by", "bits"), (Precision.INT4, "", "bits")])
 def test_the_reason_fits_the_codes_of_the_row(session, precision, said, silent):
-    group = next(group for group in MODEL.outline.groups if precision in group.allowed and group.activations())
-    session.results.statistics[group.name] = {group.activations()[0].tensor: _stats(41.2, 0.47)}
-    session.set_config(session.config.with_groups([group], precision))
-    told = " ".join(detail.reasons(session, found(session), group))
+    group = next(group for group in MODEL.outline.groups
+                 if precision in group.allowed_precisions and group.activation_qdq_sites())
+    session.results.statistics[group.name] = {group.activation_qdq_sites()[0].tensor: _stats(41.2, 0.47)}
+    session.set_config(session.config.with_group_precision([group], precision))
+    told = " ".join(detail.loss_reason_texts(session, found(session), group))
     assert said in told and silent not in told
 
 
 def test_overflow_and_underflow_are_told():
-    assert "exceeds FP16's 65504" in detail.fp16_sentence({"x": _stats(1.2e5, 3.0, over=4)})
-    assert "below FP16's smallest" in detail.fp16_sentence({"x": _stats(1.0, 0.1, below=0.2)})
-    assert detail.fp16_sentence({"x": _stats(1.0, 0.1)}) == ""
+    assert "exceeds FP16's 65504" in detail.fp16_range_sentence({"x": _stats(1.2e5, 3.0, over=4)})
+    assert "below FP16's smallest" in detail.fp16_range_sentence({"x": _stats(1.0, 0.1, below=0.2)})
+    assert detail.fp16_range_sentence({"x": _stats(1.0, 0.1)}) == ""
 
 
 def _stats(amax, rms, top=None, over=0, below=0.0, histogram=None):
@@ -329,11 +349,11 @@ def _stats(amax, rms, top=None, over=0, below=0.0, histogram=None):
 
 def test_the_detail_of_every_kind_of_row(session):
     figures = found(session)
-    lines = MODEL.visible({scope.path for scope in MODEL.scopes} | {row.path for row in MODEL.group_rows})
+    lines = MODEL.list_tree_rows({scope.path for scope in MODEL.scopes} | {row.path for row in MODEL.group_rows})
     for line in lines:
         for width, height in ((80, 3), (48, 20)):
             drawn = detail.detail_lines(session, figures, line, width, height)
-            assert drawn and all(spans.width_of(one) <= width for one in drawn)
+            assert drawn and all(spans.line_width(one) <= width for one in drawn)
         assert detail.detail_title(MODEL, line)
     scope = next(line for line in lines if isinstance(line.row, Scope))
     assert "INT8" in text(detail.detail_lines(session, figures, scope, 80, 3)[0])
@@ -341,73 +361,75 @@ def test_the_detail_of_every_kind_of_row(session):
 
 def test_the_next_step_leads_to_the_export(session):
     session.set_target("sqnr>=19")
-    measured = session.measured("config")
-    rows = next(n for n, one in enumerate(measured.raised, 1) if session.target.reached(one))
-    assert rows > 1 and f"{rows} rows to FP32 meet the target" in next_step(session, found(session)).text
-    worst = found(session).worst_first
-    gain = f"space raises this one → SQNR {decibels(measured.shares[worst[0]].kept_db)}"
+    measured = session.get_run_results("config")
+    rows = next(n for n, one in enumerate(measured.cumulative, 1) if session.target.is_met_by(one))
+    assert rows > 1 and f"{rows} rows to FP32 meet the target" in next_step_hint(session, found(session)).text
+    worst = found(session).group_names_worst_first
+    gain = f"space raises this one → SQNR {decibels_text(measured.shares[worst[0]].sqnr_if_raised_db)}"
     assert worst[:len(measured.raised_order)] == measured.raised_order
-    assert gain in next_step(session, found(session), worst[0]).text
-    session.toggle(VIT.group_by_name[name] for name in worst[:rows])
-    assert "b executes the export of c1" in next_step(session.rest(), found(session)).text
-    session.build()
-    executed = session.rest().results[session.config].executed
-    low = executed.accuracy.worst[1].errors.sqnr_db
+    assert gain in next_step_hint(session, found(session), worst[0]).text
+    session.toggle_fp32(VIT.group_by_name[name] for name in worst[:rows])
+    assert "b executes the export of c1" in next_step_hint(session.rest(), found(session)).text
+    session.request_build()
+    executed = session.rest().results[session.config].exported_run
+    low = executed.accuracy.worst_output[1].errors.sqnr_db
     session.set_target(f"sqnr>={low - 1}")
-    assert "e exports" in next_step(session, found(session)).text
-    name, one = executed.accuracy.worst
+    assert "e exports" in next_step_hint(session, found(session)).text
+    name, one = executed.accuracy.worst_output
     lower = replace(one, errors=replace(one.errors, sqnr_db=low - 3))
     missed = replace(executed.accuracy, outputs={name: lower})
-    session.results[session.config].executed = replace(executed, accuracy=missed)
-    assert "the exported network misses the target" in next_step(session, found(session)).text
+    session.results[session.config].exported_run = replace(executed, accuracy=missed)
+    assert "the exported network misses the target" in next_step_hint(session, found(session)).text
 
 
 def test_the_next_step_after_a_build(tmp_path, measured_before):
     session = local.measured(tmp_path, target="sqnr>=1", builder=local.H200)
-    assert "b builds c0 and confirms" in next_step(session, found(session)).text
-    session.build()
-    engine = session.rest().results[session.config].engine
-    session.set_target(f"sqnr>={engine.verdict.worst[1].errors.sqnr_db - 1}")
-    assert "e exports" in next_step(session, found(session)).text
-    name, simulated = session.measured("config").verdict.worst
+    assert "b builds c0 and confirms" in next_step_hint(session, found(session)).text
+    session.request_build()
+    engine = session.rest().results[session.config].engine_result
+    session.set_target(f"sqnr>={engine.accuracy.worst_output[1].errors.sqnr_db - 1}")
+    assert "e exports" in next_step_hint(session, found(session)).text
+    name, simulated = session.get_run_results("config").accuracy.worst_output
     lower = replace(simulated, errors=replace(simulated.errors, sqnr_db=simulated.errors.sqnr_db - 0.5))
-    session.results[session.config].engine = replace(engine, verdict=replace(engine.verdict, outputs={name: lower}))
+    session.results[session.config].engine_result = replace(engine, accuracy=replace(engine.accuracy,
+                                                                                     outputs={name: lower}))
     session.set_target(f"sqnr>={simulated.errors.sqnr_db - 0.2}")
-    assert "the build misses the target" in next_step(session, found(session)).text
+    assert "the build misses the target" in next_step_hint(session, found(session)).text
     session.set_target(f"sqnr>={simulated.errors.sqnr_db - 1}")
-    assert "e exports" in next_step(session, found(session)).text
+    assert "e exports" in next_step_hint(session, found(session)).text
 
 
 def test_configs_newest_first_and_what_differs(session):
     first = session.config
-    session.toggle(VIT.groups[:1])
+    session.toggle_fp32(VIT.groups[:1])
     session.set_precision(VIT.groups[3:4], Precision.FP32)
     session.rest()
     header, lines = config_table(session, {"A": first}, 60)
     assert [line.name for line in lines] == ["c2", "c1", "c0"]
     narrow, _ = config_table(session, {"A": first}, 30)
     assert "raised" in text(header) and "raised" not in text(narrow) and "exported" in text(narrow)
-    assert text(header).index("exported network") + 16 == text(lines[0].line).rindex(spans.NOTHING) + 1
+    assert text(header).index("exported network") + 16 == text(lines[0].line).rindex(spans.NOT_MEASURED) + 1
     assert " ms" not in text(header), "an exported network has no latency"
     assert text(lines[0].line).startswith(" >c2") and text(lines[2].line).startswith("A c0")
-    session.names[first] = "最初の構成"
+    session.config_names[first] = "最初の構成"
     header, lines = config_table(session, {}, 60)
-    assert len({cells(line.line[0][0]) for line in lines}) == 1 and "最初の構成" in text(lines[2].line)
-    shown = "\n".join(text(line) for line in diff_lines(session, MODEL, first, session.config))
+    assert len({cell_width(line.line[0][0]) for line in lines}) == 1 and "最初の構成" in text(lines[2].line)
+    shown = "\n".join(text(line) for line in config_difference_lines(session, MODEL, first, session.config))
     assert MODEL.titles[VIT.groups[0].name] in shown and "FP32" in shown
-    assert distance(first, session.config) == len(session.config.groups)
-    assert "same" in text(diff_lines(session, MODEL, first, PrecisionConfig())[0])
+    assert count_config_differences(first, session.config) == len(session.config.precision_moves)
+    assert "same" in text(config_difference_lines(session, MODEL, first, PrecisionConfig())[0])
 
 
 def test_a_config_that_lowers_nothing_is_not_called_one_that_passes(session):
     session.set_target("sqnr>=1")
-    assert text(config_table(session, {}, 60)[1][0].line).endswith("PASS") and known.is_met(session)
+    assert text(config_table(session, {},
+                             60)[1][0].line).endswith("PASS") and config_status.current_config_meets_target(session)
     session.set_precision(VIT.groups, Precision.FP32)
     session.rest()
     line = text(config_table(session, {}, 60)[1][0].line)
-    assert "PASS" not in line and "FAIL" not in line and not known.is_met(session)
-    assert "b builds" not in next_step(session, found(session)).text
-    assert any("nothing lowered" in text(one) for one in verdict.verdict_lines(session, 120))
+    assert "PASS" not in line and "FAIL" not in line and not config_status.current_config_meets_target(session)
+    assert "b builds" not in next_step_hint(session, found(session)).text
+    assert any("nothing lowered" in text(one) for one in summary.summary_lines(session, 120))
 
 
 @pytest.mark.parametrize("theme", [themes.DARK, themes.LIGHT], ids=lambda theme: theme.name)
@@ -422,14 +444,14 @@ def test_in_16_colours_only_errors_are_red(theme):
 
 
 def test_the_state_needs_no_textual():
-    code = "import sys, trt_tui.tui.state.detail, trt_tui.tui.state.verdict; sys.exit('textual' in sys.modules)"
+    code = "import sys, trt_tui.tui.state.detail, trt_tui.tui.state.summary; sys.exit('textual' in sys.modules)"
     assert subprocess.run((sys.executable, "-c", code), cwd=Path(__file__).parents[1]).returncode == 0
 
 
-def judged_by() -> Verdict:
+def judged_by() -> Accuracy:
     """A verdict of two outputs; that of the worse SQNR is the better one by its largest error."""
-    return Verdict({"boxes": OutputErrors(Errors(30.0, 0.9, 1e-3, 0.5, 0.01)),
-                    "scores": OutputErrors(Errors(8.0, 0.99, 1e-4, 0.02, 0.001))}, energy=0.2)
+    return Accuracy({"boxes": OutputErrors(ErrorMetrics(30.0, 0.9, 1e-3, 0.5, 0.01)),
+                     "scores": OutputErrors(ErrorMetrics(8.0, 0.99, 1e-4, 0.02, 0.001))}, judged_error=0.2)
 
 
 @pytest.mark.parametrize(("target", "shown"), [
@@ -438,32 +460,33 @@ def judged_by() -> Verdict:
     ("agreement>=0.5", "–")])
 def test_the_figure_shown_is_the_one_that_the_target_bounds(session, target, shown):
     session.target = parse_target(target)
-    assert known.headline(session, judged_by())[0] == shown
+    assert config_status.target_value_span(session, judged_by())[0] == shown
 
 
 def test_no_figure_is_shown_for_what_is_not_finite(session):
     session.target = parse_target("max_abs<=0.01")
-    assert known.headline(session, Verdict({"y": OutputErrors(Errors(inf=3))}))[0] == "Inf"
+    assert config_status.target_value_span(session, Accuracy({"y": OutputErrors(ErrorMetrics(inf=3))}))[0] == "Inf"
 
 
 @pytest.mark.parametrize(("target", "kept"), [("max_abs<=0.01", "low"), ("sqnr>=20", "high")])
 def test_the_detail_keeps_the_range_that_is_better_by_the_target(session, target, kept):
     def option(label, sqnr, largest):
-        one = Errors(sqnr, 0.99, 1e-3, largest, largest)
-        return ev.WayOut("r", label, session.config, Verdict({"y": OutputErrors(one)}))
+        one = ErrorMetrics(sqnr, 0.99, 1e-3, largest, largest)
+        return ev.Remedy("r", label, session.config, Accuracy({"y": OutputErrors(one)}))
 
     session.target = parse_target(target)
     options = [option("low", 10.0, 0.02), option("high", 30.0, 0.5)]
     for order in (options, options[::-1]):
-        assert [one.label for one in detail._best_of_each(session, order)] == [kept]
+        assert [one.label for one in detail._choose_best_remedy_per_kind(session, order)] == [kept]
 
 
 def test_raising_to_nan_meets_no_target(session):
     session.target = parse_target("sqnr>=20")
-    broken, fine = Verdict({"y": OutputErrors(Errors(nan=1))}), Verdict({"y": OutputErrors(Errors(25.0))})
-    exact = Verdict({"y": OutputErrors(Errors(cosine=1.0, exact=True))})
+    broken, fine = Accuracy({"y": OutputErrors(ErrorMetrics(nan=1))}), Accuracy({"y": OutputErrors(ErrorMetrics(25.0))})
+    exact = Accuracy({"y": OutputErrors(ErrorMetrics(cosine=1.0, exact=True))})
     for raised, rows in (((broken, broken), None), ((broken, fine), 2), ((broken, exact), 2)):
-        assert rows_to_target(session, Measured(raised_order=("a", "b"), raised=raised)) == rows
+        assert count_rows_to_raise_for_target(session, ConfigResults(raised_order=("a", "b"),
+                                                                     cumulative=raised)) == rows
 
 
 def test_the_page_of_the_metrics_parts(tmp_path, measured_before):
@@ -476,13 +499,13 @@ def test_the_page_of_the_metrics_parts(tmp_path, measured_before):
     session = local.NullSession(options, folder=tmp_path, resume=False, target="metric[class/1]>=base-1%")
     session.start()
     session.rest()
-    bounded = session.results.reference["class/1"]
-    assert session.target.bound == pytest.approx(bounded - 0.01 * abs(bounded)) and session.alarms == ()
-    found = {run: session.measured(run).verdict.metric for run in ("fp16", "int8")}
+    bounded = session.results.reference_metric["class/1"]
+    assert session.target.bound == pytest.approx(bounded - 0.01 * abs(bounded)) and session.guard_warnings == ()
+    found = {run: session.get_run_results(run).accuracy.metric for run in ("fp16", "int8")}
     drops = {name: max(base - one[name] for one in found.values())
-             for name, base in session.results.reference.items() if name != "mean"}
+             for name, base in session.results.reference_metric.items() if name != "mean"}
     for width in (76, 40):
-        lines = ["".join(text for text, _ in line) for line in parts.page_lines(session, width)]
+        lines = ["".join(text for text, _ in line) for line in parts.metric_part_lines(session, width)]
         names = [line.split()[0] for line in lines[:5]]
         assert names == ["part", "mean", *sorted(drops, key=lambda name: -drops[name])]
         assert all(len(line) <= width for line in lines) and lines[0].split()[-1] == "drop"

@@ -7,20 +7,20 @@ from dataclasses import replace
 import pytest
 
 from tests import local
-from trt_tui.core.measure.comparison import Errors, OutputErrors
+from trt_tui.core.measure.results import ErrorMetrics, OutputErrors
 from trt_tui.core.precision import Precision
+from trt_tui.formatting import cell_width, duration_text, shorten_number_in_text
 from trt_tui.tui import spans
-from trt_tui.tui.state import verdict
-from trt_tui.tui.state.columns import Columns, row_line, tree_title, view_title
-from trt_tui.tui.state.configs import config_table
-from trt_tui.tui.state.figures import RAISED, Cells, Measure, figures_of
-from trt_tui.tui.state.flips import Flip
+from trt_tui.tui.state import summary
+from trt_tui.tui.state.columns import ColumnWidths, layer_list_title, layer_row_line, view_title
+from trt_tui.tui.state.config_list import config_table
 from trt_tui.tui.state.hint import Hint
-from trt_tui.tui.state.listing import Listing
-from trt_tui.tui.state.order import Column
-from trt_tui.tui.state.status import Status, status_lines
+from trt_tui.tui.state.layer_list import LayerList
+from trt_tui.tui.state.row_values import RAISED_MARK, ColourMeasure, RowCells, build_row_values
+from trt_tui.tui.state.sort_order import SortColumn
+from trt_tui.tui.state.status import StatusLines, status_lines
+from trt_tui.tui.state.toggles import ToggleResult
 from trt_tui.tui.state.tree import TreeModel, View, VisibleRow
-from trt_tui.words import cells, duration, fit_number
 
 WIDTHS = range(60, 201)
 NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e-?\d+)?|\.\d+(?:e-?\d+)?")
@@ -45,35 +45,43 @@ def cut(shown: str, whole: list[float]) -> list[float]:
 
 
 EXTREMES = [
-    Cells("»", "█", "", "blocks/17/attention/conv123", operator="Convolution64", asked="FP16+↑epku", made="≠ FP16 +128",
-          value=value, flip=Flip(figure, outcome, partial=outcome.startswith("on")), cost=cost, of=of, bar=0.7)
-    for value, figure, outcome, cost, of in (
-        ("~-12345%", "~-123456.7", "on 16384", "1.2e-10", ""), ("~57%", "~91.07", "on 16", "12345", ""),
-        ("~100%", "~99999.9", "FAIL?", "123457", "c128"), ("~-1.5e9", "~1.234e-12", "on 128", ".00123", ""),
-        ("-123.4", "~0.99999", "PASS?", "99.9%", ""), ("~12345.6", "~-0.00012", "on 1024", "·", "c3"))]
+    RowCells("»", "█", "", "blocks/17/attention/conv123", operator="Convolution64", precision_text="FP16+↑epku",
+             engine_text="≠ FP16 +128", value_text=value, toggle=ToggleResult(figure, outcome,
+                                                                              is_partial=outcome.startswith("on")),
+             cost_text=cost, config_name=of, bar_fraction=0.7)
+    for value, figure, outcome, cost, of in (("~-12345%", "~-123456.7", "on 16384", "1.2e-10",
+                                              ""), ("~57%", "~91.07", "on 16", "12345",
+                                                    ""), ("~100%", "~99999.9", "FAIL?", "123457",
+                                                          "c128"), ("~-1.5e9", "~1.234e-12", "on 128", ".00123", ""),
+                                             ("-123.4", "~0.99999", "PASS?", "99.9%", ""), ("~12345.6", "~-0.00012",
+                                                                                            "on 1024", "·", "c3"))
+]
 
 
 def test_no_number_of_a_row_is_cut():
     for width in WIDTHS:
         for made in (False, True):
-            fit = Columns.fit(width, made)
+            fit = ColumnWidths.fit_columns(width, made)
             for row in EXTREMES:
                 for depth in (0, 3, 9):
-                    line = row_line(row, depth, fit, True)
-                    assert spans.width_of(line) <= min(width, 120), (width, text(line))
-                    whole = [number for one in (row.name, row.operator, row.asked, row.made, row.value, row.cost,
-                                                row.flip.figure, row.flip.outcome, row.of) for number in numbers(one)]
+                    line = layer_row_line(row, depth, fit, True)
+                    assert spans.line_width(line) <= min(width, 120), (width, text(line))
+                    whole = [
+                        number for one in (row.name, row.operator, row.precision_text, row.engine_text, row.value_text,
+                                           row.cost_text, row.toggle.value_text, row.toggle.outcome_text,
+                                           row.config_name) for number in numbers(one)
+                    ]
                     assert not cut(text(line).replace("<0", ""), whole), (width, text(line))
 
 
 def extreme(session):
     """Gives the runs of a session figures of many digits."""
-    name, one = session.measured("config").verdict.worst
-    for config in session.run_configs().values():
-        known = session.results.at(config)
-        errors = Errors(-123456.7, 0.123456)
+    name, one = session.get_run_results("config").accuracy.worst_output
+    for config in session.list_run_configs().values():
+        known = session.results.get_or_create_results(config)
+        errors = ErrorMetrics(-123456.7, 0.123456)
         output = OutputErrors(errors, worst_index=123456, worst_sqnr_db=-98765.4)
-        known.verdict = replace(known.verdict, outputs={name: output}, metric={"accuracy": -1.23456e-7},
+        known.accuracy = replace(known.accuracy, outputs={name: output}, metric={"accuracy": -1.23456e-7},
                                 samples=12345, total=67890)
 
 
@@ -82,22 +90,24 @@ def test_no_number_of_the_header_is_cut(session):
     for prepare in (lambda _: None, extreme):
         prepare(session)
         whole += [-123456.7, 98765.4, 123456, 1.235e-7, 1.23456e-7, 12345, 67890]
-        wide = [verdict.header_line(session, 400), *verdict.verdict_lines(session, 400, 40),
+        wide = [summary.header_line(session, 400), *summary.summary_lines(session, 400, 40),
                 *(one.line for one in config_table(session, {}, 400)[1])]
         whole += [number for line in wide for number in numbers(text(line))]
         whole = [abs(one) for one in whole]
         for width in WIDTHS:
-            for line in (verdict.header_line(session, width), *verdict.verdict_lines(session, width, 40),
+            for line in (summary.header_line(session, width), *summary.summary_lines(session, width, 40),
                          *(one.line for one in config_table(session, {}, width)[1])):
-                assert spans.width_of(line) <= width
+                assert spans.line_width(line) <= width
                 assert not cut(text(line), whole), (width, text(line))
 
 
 def test_no_number_of_a_hint_or_message_is_cut(session):
-    took = [number for one in session.asked.jobs for number in numbers(duration(one.seconds))]  # drawn beside it
+    took = [number for one in session.pending_requests.jobs
+            for number in numbers(duration_text(one.duration_s))]  # drawn beside it
     said = "2 rows to FP32 meet the target: w, space raises blocks/1234/conv5678 → SQNR ~123456.7"
     for width in WIDTHS:
-        for status, hint in ((Status((said, "")), Hint()), (Status(), Hint((said, "next: w, space raises it")))):
+        for status, hint in ((StatusLines((said, "")), Hint()), (StatusLines(), Hint(
+            (said, "next: w, space raises it")))):
             shown = "".join(map(text, status_lines(session, status, hint, width, width >= 120)))
             assert not cut(shown, [*numbers(said), *took, 0.0]), shown
 
@@ -106,14 +116,14 @@ def test_no_number_of_a_hint_or_message_is_cut(session):
     ("~12.3", 5, "~12.3"), ("~-123.4", 6, "~-123"), ("~-123456.7", 6, "~-1e5"), ("~-8.1 #12345", 10, "~-8 #12345"),
     ("abc", 2, "…"), ("~1.234e-12", 8, "~1.2e-12"), (".12345", 4, ".123"), ("12345.6", 5, "12346")])
 def test_a_number_that_has_no_room_is_rounded(shown, width, expected):
-    assert fit_number(shown, width) == expected
+    assert shorten_number_in_text(shown, width) == expected
 
 
 @pytest.mark.parametrize(("said", "width", "expected"), [
     ("on 16 of 32", 4, "on …"), ("on 16 of 32", 5, "on …"), ("on 16 of 32", 6, "on 16…"), ("~12.34 dB", 5, "…"),
     ("F1 ~12.34", 6, "F1 …"), ("share ~-12% left", 10, "share …")])
 def test_a_line_is_cut_before_a_number(said, width, expected):
-    assert text(spans.clip([(said, "")], width)) == expected
+    assert text(spans.clip_line([(said, "")], width)) == expected
 
 
 def names(rng):
@@ -128,26 +138,26 @@ def names(rng):
 def test_no_two_names_are_shortened_to_the_same_text(seed):
     every = names(random.Random(seed))
     for width in (8, 11, 16, 18, 24, 33, 47):
-        shown = spans.shorten_apart(every, width)
+        shown = spans.shorten_distinctly(every, width)
         assert shown.keys() == set(every) and len(set(shown.values())) == len(every), width
-        assert all(cells(short) <= width for short in shown.values())
+        assert all(cell_width(short) <= width for short in shown.values())
         for name, short in shown.items():
-            assert short == name if cells(name) <= width else short != name
+            assert short == name if cell_width(name) <= width else short != name
 
 
 @pytest.mark.parametrize("width", range(6, 20))
 def test_a_name_that_is_told_apart_by_a_number_keeps_its_own_whole(width):
     every = [f"{start}0/attention/漢漢漢{end}/x/1725" for start in "abc" for end in "12"]
-    for short in spans.shorten_apart(every, width).values():
+    for short in spans.shorten_distinctly(every, width).values():
         assert set(NUMBER.findall(short.partition("#")[0])) <= {"0", "1", "2", "1725"}, short
 
 
 def test_names_that_differ_in_the_middle_show_where():
-    shown = spans.shorten_apart(["model/encoder/left/conv/weights", "model/encoder/right/conv/weights"], 20)
+    shown = spans.shorten_distinctly(["model/encoder/left/conv/weights", "model/encoder/right/conv/weights"], 20)
     assert "left" in shown["model/encoder/left/conv/weights"] and "right" in shown["model/encoder/right/conv/weights"]
 
 
-@pytest.mark.parametrize("measure", Measure)
+@pytest.mark.parametrize("measure", ColourMeasure)
 @pytest.mark.parametrize("run", ["config", "int8", "fp16"])
 @pytest.mark.parametrize("bad", [False, True])
 def test_a_raised_row_keeps_its_mark_in_every_colouring(session, measure, run, bad):
@@ -156,51 +166,51 @@ def test_a_raised_row_keeps_its_mark_in_every_colouring(session, measure, run, b
     session.set_precision([first], Precision.FP32)
     session.set_precision([second], Precision.FP16)
     session.rest()
-    found = figures_of(session, model, measure, run)
+    found = build_row_values(session, model, measure, run)
     if bad:
-        found = replace(found, bad=frozenset({first.name, second.name, other.name}))
-    for group, marked in ((first, True), (second, Precision.INT8 in second.allowed), (other, False)):
-        row = model.rows[group.name]
-        line = found.cells(VisibleRow(row.path, 0, row))
-        assert (RAISED in f"{line.mark}{line.glyph}{line.asked}") is marked, (measure, run, line)
+        found = replace(found, nonfinite_groups=frozenset({first.name, second.name, other.name}))
+    for group, marked in ((first, True), (second, Precision.INT8 in second.allowed_precisions), (other, False)):
+        row = model.rows_by_group[group.name]
+        line = found.build_row_cells(VisibleRow(row.path, 0, row))
+        assert (RAISED_MARK in f"{line.mark}{line.glyph}{line.precision_text}") is marked, (measure, run, line)
         assert not bad or line.glyph == "!", "what is not finite is never hidden"
 
 
 def test_the_rows_are_called_worst_first_only_while_they_are(session):
-    listing = Listing(session)
-    listing.open(session.outline)
-    listing.take_figures()
+    listing = LayerList(session)
+    listing.open_network(session.outline)
+    listing.update_row_values()
     listing.view = View.WORST
-    listing.sort(Column.SHARE)
+    listing.sort_rows(SortColumn.SHARE)
     assert view_title(listing) == "Worst first"
-    shares = session.results.at(session.config).shares
-    best = min(shares, key=lambda name: shares[name].owns)
+    shares = session.results.get_or_create_results(session.config).shares
+    best = min(shares, key=lambda name: shares[name].fraction)
     left = {name: share for name, share in shares.items() if name != best}
-    session.results.at(session.config).shares = left
-    listing.take_figures()
+    session.results.get_or_create_results(session.config).shares = left
+    listing.update_row_values()
     assert view_title(listing) == "Worst so far", "a share is missing"
-    listing.following = False
-    session.results.at(session.config).shares = {**left, best: replace(shares[best], owns=9.0)}
-    listing.take_figures()
-    assert view_title(listing) == "All layers" and "old: s sorts" in tree_title(listing, 120)[0]
-    listing.sort(Column.SHARE)
+    listing.follows_values = False
+    session.results.get_or_create_results(session.config).shares = {**left, best: replace(shares[best], fraction=9.0)}
+    listing.update_row_values()
+    assert view_title(listing) == "All layers" and "old: s sorts" in layer_list_title(listing, 120)[0]
+    listing.sort_rows(SortColumn.SHARE)
     assert view_title(listing) == "Worst first"
-    listing.sort(Column.OPERATOR)
-    assert view_title(listing) == "All layers" and "by operator" in tree_title(listing, 120)[0]
+    listing.sort_rows(SortColumn.OPERATOR)
+    assert view_title(listing) == "All layers" and "by operator" in layer_list_title(listing, 120)[0]
     listing.view = View.TREE
     assert view_title(listing) == "Tree"
 
 
 def test_a_row_of_the_header_has_values_of_one_config(tmp_path, measured_before):
     session = local.measured(tmp_path, builder=local.H200)
-    session.build()
+    session.request_build()
     session.rest()
-    built = session.results[session.config].engine
-    figure = f"{built.verdict.worst[1].errors.sqnr_db:.1f}"
-    session.toggle(session.outline.groups[:1])
+    built = session.results[session.config].engine_result
+    figure = f"{built.accuracy.worst_output[1].errors.sqnr_db:.1f}"
+    session.toggle_fp32(session.outline.groups[:1])
     session.rest()
     for height in (24, 40):
-        lines = [text(line) for line in verdict.verdict_lines(session, 120, height)]
+        lines = [text(line) for line in summary.summary_lines(session, 120, height)]
         row = next(line for line in lines if line.startswith(" c1"))
         assert not numbers(row.partition("│")[2].replace("%", "")) , row
         before = [line for line in lines if line.startswith(" c0, built")]

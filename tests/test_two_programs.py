@@ -6,26 +6,26 @@ import sys
 import threading
 import time
 
-from trt_tui.backends.tensorrt.build import _write_timings
-from trt_tui.backends.tensorrt.log import Log
-from trt_tui.files.locking import locked
+from trt_tui.backends.tensorrt.build import _write_timing_cache
+from trt_tui.backends.tensorrt.log import TensorRTLog
+from trt_tui.files.locks import file_lock
 from trt_tui.jobs import client
-from trt_tui.jobs.client import KEPT_LOGS, log_path
+from trt_tui.jobs.client import MAX_KEPT_LOGS, child_log_path
 from trt_tui.jobs.store import ResultCache
 
 HAMMER = """
 import sys
 from pathlib import Path
-from trt_tui.files.writing import write_atomic
+from trt_tui.files.writing import write_file_atomically
 from trt_tui.jobs.store import ResultCache
 cache, out = ResultCache(Path(sys.argv[1]), limit_bytes=20_000), Path(sys.argv[2])
 for turn in range(50):
-    key = cache.key(turn % 7)
+    key = cache.make_key(turn % 7)
     cache.put(key, str(turn % 7) * 5000)
     found = cache.get(key, str)
     assert found is None or found == str(turn % 7) * 5000, found[:10]
-    cache.trim()
-    write_atomic(out, str(turn % 7) * 5000)
+    cache.trim_to_size_limit()
+    write_file_atomically(out, str(turn % 7) * 5000)
     text = out.read_text()
     assert len(text) == 5000 and len(set(text)) == 1
 """
@@ -38,7 +38,7 @@ def test_a_cache_and_a_file_that_several_programs_write_stay_whole(tmp_path):
         _, told = program.communicate(timeout=120)
         assert program.returncode == 0, told
     assert not [path for path in tmp_path.rglob("*.tmp")]
-    ResultCache(tmp_path / "results", limit_bytes=0).trim()
+    ResultCache(tmp_path / "results", limit_bytes=0).trim_to_size_limit()
     assert not [path for path in (tmp_path / "results").rglob("*") if path.is_file()]
 
 
@@ -62,10 +62,10 @@ class Tactics:
 
 
 def test_a_timing_cache_that_another_program_extends_is_waited_for_and_loses_nothing(tmp_path):
-    path, log = tmp_path / "timing.cache", Log()
+    path, log = tmp_path / "timing.cache", TensorRTLog()
     path.write_bytes(b"ours")
-    with locked(path, 1.0):
-        writing = threading.Thread(target=_write_timings, args=(log, Tactics(b"mine"), path, False))
+    with file_lock(path, 1.0):
+        writing = threading.Thread(target=_write_timing_cache, args=(log, Tactics(b"mine"), path, False))
         writing.start()
         writing.join(0.1)
         assert writing.is_alive() and path.read_bytes() == b"ours"
@@ -75,16 +75,16 @@ def test_a_timing_cache_that_another_program_extends_is_waited_for_and_loses_not
 
 
 def test_logs_of_running_programs_stay_and_old_ones_go(monkeypatch):
-    folder, mine = log_path().parent, log_path()
+    folder, mine = child_log_path().parent, child_log_path()
     folder.mkdir(parents=True)
-    logs = [folder / f"worker-{number}.log" for number in range(2 * KEPT_LOGS)]
+    logs = [folder / f"worker-{number}.log" for number in range(2 * MAX_KEPT_LOGS)]
     for age, path in enumerate(logs):
         path.write_text("x")
         os.utime(path, (time.time() - 3600 * (age + 12),) * 2)
     stat = type(folder).stat
     monkeypatch.setattr(type(folder), "stat", lambda path, **more: (
         path.unlink() if path == logs[-1] else None, stat(path, **more))[1])  # another program was first
-    with client._log() as stream:
+    with client._open_log() as stream:
         assert stream.name != os.devnull
     monkeypatch.undo()
     assert set(folder.glob("*.log")) == {*logs[:12], mine}

@@ -12,27 +12,27 @@ from tests import lowered, networks
 from tests.lowered import fake_quantized, run
 from tests.networks import Builder, floats
 from tests.refusals import refused
-from trt_tui.core.lowering.applied import applied
-from trt_tui.core.lowering.typed import lower_applied, lower_typed
-from trt_tui.core.moves.choice import Choice
+from trt_tui.core.lowering.network_rewrite import rewrite_network_for_config
+from trt_tui.core.lowering.typed_network import lower_rewritten_network, lower_to_typed_network
 from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.precision_move import PrecisionMove
 from trt_tui.core.precision import Precision
 
 FP32, FP16, BF16, INT8 = Precision.FP32, Precision.FP16, Precision.BF16, Precision.INT8
-FP16_SUMS = Precision.FP16_SUMS_FP32
+FP16_SUMS = Precision.FP16_ACC_FP32
 SMALL = ("mlp", "small_resnet", "unet_small", "with_if", "with_loop", "with_local_function", "opset7", "quantized")
 STEPS = ("Cast", "QuantizeLinear", "DequantizeLinear")
 IMAGE = floats("x", 1, 4, 8, 8)
 
 
 def ranges(network, amax=4.0):
-    return dict.fromkeys(network.activations, amax)
+    return dict.fromkeys(network.calibrated_tensors, amax)
 
 
 def lower(network, quantized=INT8, other=FP16, **options):
-    chosen = {name: Choice(precision) for name, precision in options.pop("groups", {}).items()}
+    chosen = {name: PrecisionMove(precision) for name, precision in options.pop("groups", {}).items()}
     config = PrecisionConfig(quantized, other).with_moves(chosen).with_moves(options.pop("overrides", {}))
-    return lower_typed(network, config, options.pop("ranges", None) or ranges(network), **options)
+    return lower_to_typed_network(network, config, options.pop("ranges", None) or ranges(network), **options)
 
 
 def by_name(model):
@@ -108,7 +108,7 @@ def test_all_fp32_is_the_identity(name, named_network, backend):
         assert [v and v.name for v in made.inputs] == [v and v.name for v in base.inputs]
         assert [v.name for v in made.outputs] == [v.name for v in base.outputs]
     assert {**weights_of(typed.model)} == {**weights_of(network.model)}
-    assert not typed.left_alone and not typed.notes
+    assert not typed.refused_layers and not typed.notes
     feeds = networks.feeds(ir.to_proto(network.model), 1, n=2, sequence=12)
     for one, other in zip(run(backend, network.model, feeds).values(), run(backend, typed.model, feeds).values(),
                           strict=True):
@@ -122,7 +122,7 @@ def test_every_uniform_config_is_valid_and_near_fp32(name, quantized, other, nam
     network = named_network(name)
     feeds = networks.feeds(ir.to_proto(network.model), 1, n=2)
     values = lowered.inner_values(backend, network, feeds)
-    amax = {name: float(np.abs(values[name]).max()) for name in network.activations}
+    amax = {name: float(np.abs(values[name]).max()) for name in network.calibrated_tensors}
     typed = lower(network, quantized, other, ranges=amax)
     check(typed.model)
     ends, base = ([(v.name, v.dtype, str(v.shape)) for v in (*model.graph.inputs, *model.graph.outputs)]
@@ -212,16 +212,16 @@ def test_weight_scales_follow_the_output_channel(operator, trans_b, axis, over, 
 
 def test_concat_inputs_and_output_share_one_scale(named_network):
     network = named_network("unet_small")
-    amax = {tensor: float(index + 1) for index, tensor in enumerate(network.activations)}
+    amax = {tensor: float(index + 1) for index, tensor in enumerate(network.calibrated_tensors)}
     model = lower(network, other=FP32, ranges=amax).model
     scales = {}
     for node in model.graph:
-        if node.op_type == "QuantizeLinear" and node.inputs[0].name in network.range_sets:
+        if node.op_type == "QuantizeLinear" and node.inputs[0].name in network.tensors_with_shared_range:
             step = float(node.inputs[1].const_value.numpy())
-            scales.setdefault(network.range_sets[node.inputs[0].name], set()).add(step)
+            scales.setdefault(network.tensors_with_shared_range[node.inputs[0].name], set()).add(step)
     assert scales and all(len(values) == 1 for values in scales.values())
     concat = by_name(model)["/cat.0/Concat"]
-    members = network.range_sets[concat.outputs[0].name]
+    members = network.tensors_with_shared_range[concat.outputs[0].name]
     assert {v.name for v in concat.inputs} <= set(members)
     largest = max(amax[tensor] for tensor in members if tensor in amax)
     assert scales[members] == {float(np.float32(largest) / np.float32(127))}
@@ -240,16 +240,16 @@ def test_one_tensor_on_both_sides_of_a_matmul(opened, backend):
 
 def test_int8_is_the_arithmetic_of_codes_times_scales(named_network, backend):
     network = named_network("mlp")
-    amax = {tensor: 3.0 + index for index, tensor in enumerate(network.activations)}
+    amax = {tensor: 3.0 + index for index, tensor in enumerate(network.calibrated_tensors)}
     x = networks.feeds(networks.mlp(), 2, n=5)["x"]
 
     def quantized(array, axis=None, limit=None):
         limit = np.abs(array).max(axis, keepdims=axis is not None) if limit is None else limit
         return fake_quantized(array, np.asarray(limit, np.float32) / np.float32(127))
 
-    w = {name: network.constant(name) for name in network.constants}
+    w = {name: network.constant_value(name) for name in network.constant_tensors}
     h = np.maximum(quantized(x, limit=amax["x"]) @ quantized(w["fc1.weight"], 1).T + w["fc1.bias"], 0)
-    read = [site.tensor for group in network.groups for site in group.activations()]
+    read = [site.tensor for group in network.groups for site in group.activation_qdq_sites()]
     h = np.maximum(quantized(h, limit=amax[read[1]]) @ quantized(w["fc2.weight"], 0) + w["fc2.bias"], 0)
     h = quantized(h, limit=amax[read[2]]) @ quantized(w["fc3.weight"], 1).T + w["fc3.bias"]
     model = lower(network, other=FP32, ranges=amax).model
@@ -259,7 +259,7 @@ def test_int8_is_the_arithmetic_of_codes_times_scales(named_network, backend):
 def test_missing_range_names_the_tensor(named_network):
     network = named_network("mlp")
     have = ranges(network)
-    gone = network.activations[1]
+    gone = network.calibrated_tensors[1]
     del have[gone]
     with refused("no range", title=gone):
         lower(network, ranges=have)
@@ -280,7 +280,8 @@ def test_scales_have_the_surrounding_type_where_it_can_hold_them(other, held, na
 def test_without_casts_every_tensor_stays_fp32_and_masks_are_clamped(named_network, backend):
     network = named_network("bert")
     config = PrecisionConfig(INT8, FP16)
-    typed = lower_applied(applied(network, config), config, ranges(network), casts=False)
+    typed = lower_rewritten_network(rewrite_network_for_config(network, config), config, ranges(network),
+                                    with_casts=False)
     check(typed.model)
     assert typed.model.graph.opset_imports[""] == 17
     assert not any(node.op_type == "Cast" and node.name not in {layer.name for layer in network.layers}
@@ -407,7 +408,7 @@ def test_operators_with_constants_beside_their_input(operator, inputs, attribute
     check(model)
     node = by_name(model)[f"/one/{operator}"]
     assert node.outputs[0].dtype is {FP16: ir.DataType.FLOAT16, BF16: ir.DataType.BFLOAT16}[other] \
-        or other not in network.groups[0].allowed
+        or other not in network.groups[0].allowed_precisions
     x = np.random.default_rng(0).uniform(0.1, 1, shape).astype(np.float32)
     if other is FP16:
         got, expected = (run(backend, m, {"x": x})["y"] for m in (model, network.model))
@@ -431,8 +432,8 @@ def test_operators_of_newer_opsets_are_typed_throughout(operator, opset, opened)
 
 def test_group_that_lacks_the_surrounding_type_stands_in_fp32(named_network):
     network = named_network("unet_small")
-    group = network.group("/up.0/ConvTranspose")
-    assert BF16 not in group.allowed and group.quantizable
+    group = network.get_group("/up.0/ConvTranspose")
+    assert BF16 not in group.allowed_precisions and group.is_quantizable
     model = lower(network, other=BF16).model
     check(model)
     node = by_name(model)["/up.0/ConvTranspose"]
@@ -466,7 +467,7 @@ def test_what_scales_or_shifts_an_activation_is_no_mask(between, operator, const
     inner = b.node(between, ["x", b.weight("other", np.ones((2, 2), np.float32))], "/inner")
     b.node(operator, [b.node("Relu", [inner], "/relu"), b.weight("c", np.float32(constant))], "/last", output="y")
     network = opened(b.model([floats("x", 2, 2)], [floats("y", 2, 2)]))
-    assert network.is_mask("c") is mask and ("y" in network.masked) is mask
+    assert network.is_mask("c") is mask and ("y" in network.masked_tensors) is mask
     assert bool(lower(network, FP16, FP16).notes) is mask
 
 
@@ -482,19 +483,20 @@ def test_a_mask_that_bf16_holds_is_not_clamped(held, opened):
 def test_the_map_says_what_became_of_each_layer(named_network):
     network = named_network("small_resnet")
     typed = lower(network, groups={"/layer1/conv1/Conv": FP32, "/avgpool/GlobalAveragePool": INT8})
-    assert set(typed.became) == {layer.name for layer in network.layers}
-    assert typed.became["/conv1/Conv"] == "INT8: Q/DQ on input 0 (input), input 1 (weight)"
-    assert typed.became["/bn1/BatchNormalization"] == "FP16, fused behind an INT8 layer"
-    assert typed.became["/layer1/Add"].startswith("INT8: Q/DQ on input") and "(skip)" in typed.became["/layer1/Add"]
-    assert typed.became["/layer1/relu1/Relu"] == "FP32"
-    assert set(typed.left_alone) == {"/avgpool/GlobalAveragePool", "/Flatten"}
-    assert "GlobalAveragePool" in typed.left_alone["/avgpool/GlobalAveragePool"]
+    assert set(typed.layer_changes) == {layer.name for layer in network.layers}
+    assert typed.layer_changes["/conv1/Conv"] == "INT8: Q/DQ on input 0 (input), input 1 (weight)"
+    assert typed.layer_changes["/bn1/BatchNormalization"] == "FP16, fused behind an INT8 layer"
+    assert typed.layer_changes["/layer1/Add"].startswith(
+        "INT8: Q/DQ on input") and "(skip)" in typed.layer_changes["/layer1/Add"]
+    assert typed.layer_changes["/layer1/relu1/Relu"] == "FP32"
+    assert set(typed.refused_layers) == {"/avgpool/GlobalAveragePool", "/Flatten"}
+    assert "GlobalAveragePool" in typed.refused_layers["/avgpool/GlobalAveragePool"]
 
 
 def test_what_is_kept_whole_is_left_alone_with_its_reason(named_network):
     typed = lower(named_network("with_loop"), FP16, FP16)
-    assert "subgraph" in typed.left_alone["/loop/Loop"]
-    assert typed.became["/loop/Loop"] == "FP32" and "/before/Gemm" not in typed.left_alone
+    assert "subgraph" in typed.refused_layers["/loop/Loop"]
+    assert typed.layer_changes["/loop/Loop"] == "FP32" and "/before/Gemm" not in typed.refused_layers
 
 
 @pytest.mark.parametrize("name", ["mlp", "small_resnet", "unet_small", "with_if", "quantized"])
@@ -505,12 +507,14 @@ def test_any_assignment_is_valid_and_runs(name, named_network, backend, data):
     config = PrecisionConfig(INT8, data.draw(st.sampled_from([FP16, BF16, FP32])))
     kept = frozenset() if data.draw(st.booleans()) or config.other is BF16 else {BF16}
     for group in network.groups:
-        config = config.with_groups([group], data.draw(st.sampled_from(sorted(group.allowed - kept))))
-    assignment = config.assignment(network)
-    typed = lower_applied(applied(network, config), config, ranges(network), casts=data.draw(st.booleans()))
+        config = config.with_group_precision([group],
+                                             data.draw(st.sampled_from(sorted(group.allowed_precisions - kept))))
+    assignment = config.precision_by_group(network)
+    typed = lower_rewritten_network(rewrite_network_for_config(network, config), config, ranges(network),
+                                    with_casts=data.draw(st.booleans()))
     check(typed.model)
     for group in network.groups:
-        assert typed.became[group.name].split()[0].rstrip(":,") == assignment[group.name].label
+        assert typed.layer_changes[group.name].split()[0].rstrip(":,") == assignment[group.name].label
     if not any(value.dtype == ir.DataType.BFLOAT16 for node in typed.model.graph for value in node.outputs):
         for value in run(backend, typed.model, networks.feeds(ir.to_proto(network.model), 1)).values():
             assert np.isfinite(value).all()

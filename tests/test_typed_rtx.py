@@ -1,4 +1,4 @@
-"""Tests that typed networks are strongly typed ones as TensorRT takes them: trt_tui.core.lowering.typed.
+"""Tests that typed networks are strongly typed ones as TensorRT takes them: trt_tui.core.lowering.typed_network.
 
 Every network in every config passes onnx's checker, runs in ONNX Runtime and builds with TensorRT-RTX.
 """
@@ -12,7 +12,7 @@ import onnx_ir as ir
 import pytest
 
 from tests import lowered, networks, rtx
-from trt_tui.core.lowering.typed import lower_typed
+from trt_tui.core.lowering.typed_network import lower_to_typed_network
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 
@@ -24,23 +24,23 @@ NETWORKS = ("demo", "light_resnet50:r66", "light_densenet121:r135", "light_squee
 
 def _third_in_fp32(network):
     groups = random.Random(1).sample(network.groups, len(network.groups) // 3)
-    return PrecisionConfig(INT8, FP16).with_groups(groups, FP32)
+    return PrecisionConfig(INT8, FP16).with_group_precision(groups, FP32)
 
 
 def _anything(network):
     drawn = random.Random(2)
     config = PrecisionConfig(INT8, FP16)
     for group in network.groups:
-        config = config.with_groups([group], drawn.choice(sorted(group.allowed - {BF16})))
+        config = config.with_group_precision([group], drawn.choice(sorted(group.allowed_precisions - {BF16})))
     return config
 
 
 CONFIGS = {
-    "all FP32": lambda network: PrecisionConfig.uniform(FP32),
-    "all FP16": lambda network: PrecisionConfig.uniform(FP16),
-    "all INT8": lambda network: PrecisionConfig.uniform(INT8, FP16),
-    "all BF16": lambda network: PrecisionConfig.uniform(BF16),
-    "INT8, others FP32": lambda network: PrecisionConfig.uniform(INT8, FP32),
+    "all FP32": lambda network: PrecisionConfig.from_precision(FP32),
+    "all FP16": lambda network: PrecisionConfig.from_precision(FP16),
+    "all INT8": lambda network: PrecisionConfig.from_precision(INT8, FP16),
+    "all BF16": lambda network: PrecisionConfig.from_precision(BF16),
+    "INT8, others FP32": lambda network: PrecisionConfig.from_precision(INT8, FP32),
     "INT8, a third FP32": _third_in_fp32,
     "INT8, FP16 and FP32": _anything,
 }
@@ -60,17 +60,17 @@ def case(request, named_network, backend) -> Case:
     network = named_network(request.param)
     feeds = [networks.feeds(ir.to_proto(network.model), seed, sequence=16) for seed in range(2)]
     runs = [lowered.inner_values(backend, network, feed) for feed in feeds]
-    ranges = {name: max(float(np.abs(values[name]).max()) for values in runs) for name in network.activations}
+    ranges = {name: max(float(np.abs(values[name]).max()) for values in runs) for name in network.calibrated_tensors}
     return Case(network, feeds, ranges)
 
 
 @pytest.fixture(params=CONFIGS)
 def typed(request, case) -> ir.Model:
     config = CONFIGS[request.param](case.network)
-    used = set(config.assignment(case.network).values())
+    used = set(config.precision_by_group(case.network).values())
     if "all " not in request.param and FP32 not in used:
         pytest.fail(f"{request.param} of {case.network.name} has no FP32 layer")
-    return lower_typed(case.network, config, case.ranges).model
+    return lower_to_typed_network(case.network, config, case.ranges).model
 
 
 def test_passes_the_checker_and_its_output_depends_on_its_input(typed, case, backend):
@@ -94,7 +94,7 @@ def test_builds_with_tensorrt_rtx(typed, request):
 
 @pytest.mark.rtx
 def test_tensorrt_rtx_refuses_what_is_not_strongly_typed(named_network):
-    model = named_network("mlp").model_at(21).clone()
+    model = named_network("mlp").convert_model_to_opset(21).clone()
     matmul = next(node for node in model.graph if node.name == "/fc2/MatMul")
     cast = ir.node("Cast", [matmul.inputs[0]], {"to": int(ir.DataType.FLOAT16)}, name="cast")
     model.graph.insert_before(matmul, cast)
@@ -110,5 +110,5 @@ def test_a_window_that_the_parser_wants_as_weights_is_stored_in_its_type(precisi
     window = b.weight("window", np.hanning(16).astype(np.float32))
     b.node("STFT", ["x", b.weight("step", np.int64(4)), window], "/spectrum", output="y", onesided=1)
     network = opened(b.model([networks.floats("x", 1, 64, 1)], [networks.floats("y", 1, 13, 9, 2)]))
-    typed = lower_typed(network, PrecisionConfig.uniform(precision), {}).model
+    typed = lower_to_typed_network(network, PrecisionConfig.from_precision(precision), {}).model
     assert len(rtx.build(typed)) > 10_000

@@ -10,15 +10,15 @@ from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
 
 from tests import rtx
 from tests.networks import Builder, floats
-from trt_tui.core.lowering.gated.lower import lower_gated
-from trt_tui.core.lowering.strong import lower_strong
+from trt_tui.core.lowering.gated.lower import build_gated_graph
+from trt_tui.core.lowering.source_typed_network import lower_from_source_model
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import open_network
-from trt_tui.core.network.unread import UNREAD
+from trt_tui.core.network.unsupported_operators import UNSUPPORTED
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
 
-FILE = PrecisionConfig.uniform(Precision.FILE)
+FILE = PrecisionConfig.from_precision(Precision.FILE)
 
 
 @pytest.mark.rtx("1.7")
@@ -33,7 +33,7 @@ def test_tensorrt_rtx_reads_none_of_the_table_and_all_else():
     known = {schema.name for schema in onnx.defs.get_all_schemas_with_history()
              if schema.domain == "" and schema.since_version <= 25}
     unread = {name for name in known if not parser.supports_operator(name)}
-    assert unread - {"DeformConv"} == UNREAD & known
+    assert unread - {"DeformConv"} == UNSUPPORTED & known
 
 
 def test_a_dynamically_quantized_network_is_no_engine_and_loses_nothing_to_fp16(tmp_path, backend):
@@ -45,14 +45,14 @@ def test_a_dynamically_quantized_network_is_no_engine_and_loses_nothing_to_fp16(
     note, = (note for note in network.notes if "No TensorRT reads" in note)
     assert "MatMulInteger" in note and "quantize_static" in note
     sums = next(layer for layer in network.layers if layer.op_type == "MatMulInteger")
-    assert sums.note == "no TensorRT has MatMulInteger: the simulation alone runs it"
+    assert sums.refusal_reason == "no TensorRT has MatMulInteger: the simulation alone runs it"
     scaled = network.groups[-1]
-    assert "INT32 sums" in scaled.refusals[Precision.FP16] and scaled.refusals.keys() >= {Precision.BF16}
+    assert "INT32 sums" in scaled.refusal_reasons[Precision.FP16] and scaled.refusal_reasons.keys() >= {Precision.BF16}
     feeds = {"x": np.random.default_rng(0).uniform(0, 400, (8, 64)).astype(np.float32)}  # sums beyond FP16
-    gated = lower_gated(network)
-    with backend.load(gated.model, lean=True) as runner:
-        (got,) = runner.run({**feeds, **gated.feeds(PrecisionConfig.uniform(Precision.FP16), {})},
-                            list(gated.outputs.values())).values()
+    gated = build_gated_graph(network)
+    with backend.load(gated.model, low_memory=True) as runner:
+        (got,) = runner.run({**feeds, **gated.make_feed(PrecisionConfig.from_precision(Precision.FP16), {})},
+                            list(gated.test_outputs.values())).values()
     assert np.isfinite(got).all()
 
 
@@ -69,8 +69,8 @@ def test_only_what_none_reads_is_said(operator, domain, said, tmp_path):
     model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
     onnx.save(model, path := tmp_path / "model.onnx")
     network = open_network(path)
-    assert any(operator in note for note in network.notes) == said and not network.behind
-    assert network.layer("/behind/Relu").note == ""
+    assert any(operator in note for note in network.notes) == said and not network.blocking_plugins
+    assert network.get_layer("/behind/Relu").refusal_reason == ""
 
 
 @pytest.mark.rtx("1.7")
@@ -122,8 +122,8 @@ def test_weights_in_blocks_around_0_are_read_as_int4(bits, block, size, tmp_path
     feeds = packed(path := tmp_path / "model.onnx", bits, block, size)
     network = open_network(path)
     (group,) = network.groups
-    assert group.given.label == "INT4 w" and not any("No TensorRT" in note for note in network.notes)
-    written = lower_strong(network, FILE, {}).model
+    assert group.file_precision.label == "INT4 w" and not any("No TensorRT" in note for note in network.notes)
+    written = lower_from_source_model(network, FILE, {}).model
     with backend.load(ir.load(path)) as original, backend.load(written) as runner:
         np.testing.assert_allclose(runner.run(feeds)["y"], original.run(feeds)["y"], atol=1e-4)
     assert [node.op_type for node in written.graph] == ["DequantizeLinear", "MatMul", "Add"]
@@ -151,5 +151,5 @@ def test_attention_in_fp32_is_said_where_the_network_is_written(opened):
     shape = (1, 2, 4, 8)
     network = opened(b.model([floats("x", *shape)], [floats("y", *shape)], ir_version=11))
     for precision, count in ((Precision.FP32, 1), (Precision.FP16, 0)):
-        notes = lower_strong(network, PrecisionConfig.uniform(precision), {}).notes
+        notes = lower_from_source_model(network, PrecisionConfig.from_precision(precision), {}).notes
         assert len([note for note in notes if "TRT_decomposable" in note]) == count

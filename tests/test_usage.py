@@ -11,9 +11,9 @@ from click.shell_completion import ShellComplete
 from tests.driven import save_mlp
 from trt_tui.cli import usage
 from trt_tui.cli.main import main
-from trt_tui.core.calibration.cache import read_cache, write_cache
-from trt_tui.core.moves.file import read_config
-from trt_tui.core.moves.keeping import RULES
+from trt_tui.core.calibration.cache import read_calibration_cache, write_calibration_cache
+from trt_tui.core.moves.config_file import read_config
+from trt_tui.core.moves.keep_rules import KEEP_RULES
 from trt_tui.core.network.network import open_network
 
 pytestmark = [pytest.mark.shares_cache, pytest.mark.usefixtures("placed")]
@@ -84,13 +84,13 @@ def test_an_export_does_not_mix_with_what_says_where_it_is(run, unread_model):
 
 def test_stdout_by_another_name_is_stdout_and_nothing_else_is(tmp_path):
     (tmp_path / "file").write_text("")
-    assert usage.stdout_for("/dev/fd/1") == "-" == usage.stdout_for("-")
+    assert usage.replace_stdout_alias("/dev/fd/1") == "-" == usage.replace_stdout_alias("-")
     for path in (str(tmp_path / "file"), str(tmp_path / "absent"), os.devnull, None, "a\0b"):
-        assert usage.stdout_for(path) == path
+        assert usage.replace_stdout_alias(path) == path
 
 
 def test_every_rule_is_about_options_that_exist():
-    for rule in usage.IDLE_OPTIONS:
+    for rule in usage.INEFFECTIVE_OPTIONS:
         for command in rule.commands:
             known = {one.name for one in main.commands[command].params if isinstance(one, click.Option)}
             assert set(rule.options) & known, (command, rule.options)
@@ -119,12 +119,12 @@ def test_a_shell_completes_names(tmp_path):
     assert completed("comp", at=0) == ["comp", "compare"]  # a file, or a command: bash drops what stands before a file
     assert completed("search", "m.onnx", "--method", "bis", at=3) == ["bisect", "bisect-reverse"]
     assert completed("export", "m.onnx", "--format", "cal", at=3) == ["calibration-cache"]
-    assert set(completed("search", str(mlp.model), "--keep", "", at=3)) == {*nodes, *RULES}
+    assert set(completed("search", str(mlp.model), "--keep", "", at=3)) == {*nodes, *KEEP_RULES}
     odd = onnx.load(mlp.model)
     odd.graph.node[0].name, odd.graph.node[1].name = "", "two\nlines"
     onnx.save(odd, tmp_path / "odd.onnx")
     offered = set(completed("search", str(tmp_path / "odd.onnx"), "--keep", "", at=3))
-    assert offered == {f"node_of_{odd.graph.node[0].output[0]}", *nodes[2:], *RULES}
+    assert offered == {f"node_of_{odd.graph.node[0].output[0]}", *nodes[2:], *KEEP_RULES}
     assert completed("search", str(tmp_path / "absent"), "--keep", "s", at=3) == ["softmax"]
     assert completed(str(mlp.model), "--calib-m", at=1) == ["--calib-method"]
     assert completed("--calib-method", "en", at=1) == ["entropy"]
@@ -143,15 +143,15 @@ def test_data_that_are_not_read_are_named(run, tmp_path):
 
 def test_a_cache_that_fits_in_part_is_warned_of_and_filled_from_the_data_everywhere(run, tmp_path):
     mlp = save_mlp(tmp_path)
-    tensors = list(open_network(mlp.model).activations)
-    write_cache(tmp_path / "net.cache", {tensors[0]: 7.5, "stranger": 1.0})
+    tensors = list(open_network(mlp.model).calibrated_tensors)
+    write_calibration_cache(tmp_path / "net.cache", {tensors[0]: 7.5, "stranger": 1.0})
     shared = (mlp.model, "--data", mlp.data, "--calib-cache", "net.cache")
     code, out, err = run("compare", *shared, "--layers", "none")
     assert code == 0 and "ranges of net.cache and others" in out and "calibrated on" not in out
     assert err.count("match no tensor here: stranger") == err.count("have no range in the cache") == 1
     code, _, err = run("export", *shared, "--precision", "int8", "--format", "calibration-cache", "-o", "out.cache")
     assert code == 0 and "stranger" in err
-    built = read_cache(tmp_path / "out.cache")
+    built = read_calibration_cache(tmp_path / "out.cache")
     code, _, err = run("search", *shared, "--tolerance", "sqnr>=0", "-o", "found.json", "--no-ranges")
     assert code == 0, err
     assert err.count("match no tensor here: stranger") == 1
@@ -162,11 +162,11 @@ def test_a_cache_that_fits_in_part_is_warned_of_and_filled_from_the_data_everywh
 
 def test_a_cache_goes_before_the_ranges_of_a_config_which_fill_it(run, tmp_path):
     mlp = save_mlp(tmp_path)
-    tensors = list(open_network(mlp.model).activations)
+    tensors = list(open_network(mlp.model).calibrated_tensors)
     shared = (mlp.model, "--data", mlp.data)
     run("search", *shared, "--tolerance", "sqnr>=0", "-o", "first.json", "--no-ranges", "--calib-method", "percentile")
     first = read_config(tmp_path / "first.json", open_network(mlp.model)).calibration.ranges
-    write_cache(tmp_path / "net.cache", {tensors[0]: 7.5})
+    write_calibration_cache(tmp_path / "net.cache", {tensors[0]: 7.5})
     code, out, err = run("search", *shared, "--tolerance", "sqnr>=0", "-o", "second.json", "--no-ranges", "--config",
                          "first.json", "--calib-cache", "net.cache")
     assert code == 0, err

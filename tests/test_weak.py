@@ -6,10 +6,14 @@ import onnx_ir as ir
 import pytest
 
 from tests import standins
-from trt_tui.core.lowering.weak import layer_of, lower_weak, tell
+from trt_tui.core.lowering.implicit_quantization import (
+    apply_constraints,
+    find_source_layer,
+    lower_to_implicit_quantization,
+)
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.range_choice import RangeChoice
-from trt_tui.core.network.layers import Kind
+from trt_tui.core.moves.range_move import RangeMove
+from trt_tui.core.network.layers import LayerKind
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
 
@@ -38,7 +42,7 @@ class Parsed:
             layer.metadata = ""
 
     def tell(self, weak):
-        return tell(self.trt, self.definition, **weak.arguments())
+        return apply_constraints(self.trt, self.definition, **weak.constraint_arguments())
 
     def told(self):
         """By layer name its precision and, by index, the types of its results."""
@@ -51,38 +55,38 @@ class Parsed:
 
 
 def ranges_of(network):
-    return {name: 1.0 + index for index, name in enumerate(network.activations)}
+    return {name: 1.0 + index for index, name in enumerate(network.calibrated_tensors)}
 
 
 def test_int8_is_allowed_and_demanded_of_nothing(named_network):
     network = named_network("small_resnet")
-    weak = lower_weak(network, PrecisionConfig(), ranges_of(network))
-    inside = {name for group in network.groups if group.quantizable for name in group.layers}
+    weak = lower_to_implicit_quantization(network, PrecisionConfig(), ranges_of(network))
+    inside = {name for group in network.groups if group.is_quantizable for name in group.layers}
     assert inside and not inside & weak.precisions.keys()
     assert Precision.INT8 not in weak.precisions.values()
-    assert weak.flags == {Precision.FP16, Precision.INT8} and weak.obey
+    assert weak.precision_flags == {Precision.FP16, Precision.INT8} and weak.needs_obey_constraints_flag
     assert weak.model is network.model
 
 
 @pytest.mark.parametrize("name", ["small_resnet", "unet_small", "mlp", "bert"])
 def test_tensors_of_int8_groups_have_ranges_and_no_others(named_network, name):
     network = named_network(name)
-    weak = lower_weak(network, PrecisionConfig(), ranges_of(network))
-    groups = [group for group in network.groups if group.quantizable]
-    wanted = {site.tensor for group in groups for site in group.activations()}
-    wanted |= {tensor for group in groups for layer in group.layers for tensor in network.layer(layer).outputs
+    weak = lower_to_implicit_quantization(network, PrecisionConfig(), ranges_of(network))
+    groups = [group for group in network.groups if group.is_quantizable]
+    wanted = {site.tensor for group in groups for site in group.activation_qdq_sites()}
+    wanted |= {tensor for group in groups for layer in group.layers for tensor in network.get_layer(layer).outputs
                if network.is_float(tensor)}
     assert weak.ranges.keys() == wanted and min(weak.ranges.values()) > 0
-    for tensor in network.activations:
-        joined = network.range_sets.get(tensor, (tensor,))
+    for tensor in network.calibrated_tensors:
+        joined = network.tensors_with_shared_range.get(tensor, (tensor,))
         assert weak.ranges[tensor] == max(ranges_of(network)[t] for t in joined if t in ranges_of(network))
 
 
 def test_a_result_is_float_where_a_float_layer_reads_it(named_network):
     network = named_network("small_resnet")
-    config = PrecisionConfig().with_groups([network.group("/layer1/conv1/Conv")], Precision.FP32)
+    config = PrecisionConfig().with_group_precision([network.get_group("/layer1/conv1/Conv")], Precision.FP32)
     for one, further in ((PrecisionConfig(), {}), (config, {"/relu/Relu": Precision.FP16})):
-        weak = lower_weak(network, one, ranges_of(network))
+        weak = lower_to_implicit_quantization(network, one, ranges_of(network))
         inside = {name for group in network.groups if one.precision_of(group) is Precision.INT8
                   for name in group.layers}
         assert {name: dtype for name, dtype in weak.output_types.items() if name in inside} == {
@@ -95,70 +99,71 @@ def test_a_result_is_float_where_a_float_layer_reads_it(named_network):
 def test_stand_ins_are_spared_by_calibrating_more(named_network):
     network = named_network("small_resnet")
     ranges = ranges_of(network)
-    weak = lower_weak(network, PrecisionConfig(), ranges)
-    inner = [tensor for group in network.groups if group.quantizable for name in group.layers
-             for tensor in network.layer(name).outputs if tensor not in network.activations]
-    assert weak.stand_ins == tuple(inner)
+    weak = lower_to_implicit_quantization(network, PrecisionConfig(), ranges)
+    inner = [tensor for group in network.groups if group.is_quantizable for name in group.layers
+             for tensor in network.get_layer(name).outputs if tensor not in network.calibrated_tensors]
+    assert weak.estimated_ranges == tuple(inner)
     # The range of the group's result stands in.
     assert weak.ranges["/conv1/Conv_output_0"] == ranges["/relu/Relu_output_0"]
     measured = {**ranges, **dict.fromkeys(inner, 50.0)}
-    weak = lower_weak(network, PrecisionConfig(), measured)
-    assert not weak.stand_ins and weak.ranges["/conv1/Conv_output_0"] == 50
+    weak = lower_to_implicit_quantization(network, PrecisionConfig(), measured)
+    assert not weak.estimated_ranges and weak.ranges["/conv1/Conv_output_0"] == 50
     assert not any("calibrated" in note for note in weak.notes)
 
 
 def test_overrides_and_ranges_of_zero(named_network):
     network = named_network("small_resnet")
     ranges = {**ranges_of(network), "image": 0.0}
-    config = PrecisionConfig().with_range("/relu/Relu_output_0", RangeChoice(0.25))
-    weak = lower_weak(network, config, ranges)
+    config = PrecisionConfig().with_range("/relu/Relu_output_0", RangeMove(0.25))
+    weak = lower_to_implicit_quantization(network, config, ranges)
     assert weak.ranges["image"] == 127 and weak.ranges["/relu/Relu_output_0"] == 0.25
     del ranges["image"]
     with pytest.raises(InputError, match="image"):
-        lower_weak(network, config, ranges)
+        lower_to_implicit_quantization(network, config, ranges)
 
 
 def test_constants_of_int8_groups_have_ranges_and_their_names_in_a_cache(named_network):
     network = named_network("mlp")
-    weak = lower_weak(network, PrecisionConfig(), ranges_of(network))
-    assert weak.constants["fc2.weight"] == pytest.approx(np.abs(network.constant("fc2.weight")).max())
-    cached = weak.cache_ranges()
-    assert cached["fc2.weight_output"] == weak.constants["fc2.weight"]
+    weak = lower_to_implicit_quantization(network, PrecisionConfig(), ranges_of(network))
+    assert weak.constant_ranges["fc2.weight"] == pytest.approx(np.abs(network.constant_value("fc2.weight")).max())
+    cached = weak.calibration_cache_ranges()
+    assert cached["fc2.weight_output"] == weak.constant_ranges["fc2.weight"]
     assert {name: cached[name] for name in weak.ranges} == weak.ranges
 
 
 def test_fp32_is_told_nothing(named_network):
     network = named_network("small_resnet")
-    weak = lower_weak(network, PrecisionConfig.uniform(Precision.FP32), {})
-    assert not (weak.flags or weak.precisions or weak.output_types or weak.ranges or weak.obey)
+    weak = lower_to_implicit_quantization(network, PrecisionConfig.from_precision(Precision.FP32), {})
+    assert not (weak.precision_flags or weak.precisions or weak.output_types or weak.ranges
+                or weak.needs_obey_constraints_flag)
 
 
 @pytest.mark.parametrize("name", ["unet_small", "bert", "vit"])
 def test_only_layers_that_compute_floats_take_a_precision(named_network, name):
     network = named_network(name)
     chosen = network.groups[::2]
-    config = PrecisionConfig().with_groups(chosen, Precision.FP32)
-    weak = lower_weak(network, config, ranges_of(network))
+    config = PrecisionConfig().with_group_precision(chosen, Precision.FP32)
+    weak = lower_to_implicit_quantization(network, config, ranges_of(network))
     for layer, precision in weak.precisions.items():
-        assert network.layer(layer).kind in (Kind.COMPUTE, Kind.OPAQUE)
-        assert any(network.is_float(tensor) for tensor in network.layer(layer).outputs)
-        group = network.group_of(layer)
+        assert network.get_layer(layer).kind in (LayerKind.COMPUTE, LayerKind.OPAQUE)
+        assert any(network.is_float(tensor) for tensor in network.get_layer(layer).outputs)
+        group = network.find_group(layer)
         assert precision in (config.precision_of(group), Precision.FP32)
         assert precision is not Precision.INT8 or network.layer(layer).op_type == "Conv"
     for group in chosen:
-        for layer in map(network.layer, group.layers):
+        for layer in map(network.get_layer, group.layers):
             # What moves values in FP32 has no precision and still writes FP32.
             assert weak.output_types[layer.name] is Precision.FP32
-            assert (layer.name in weak.precisions) is (layer.kind is not Kind.COPY)
+            assert (layer.name in weak.precisions) is (layer.kind is not LayerKind.COPY)
 
 
 def test_results_of_int8_layers_are_fp32_among_bf16(named_network):
     network = named_network("small_resnet")
-    config = PrecisionConfig.uniform(Precision.BF16)
-    weak = lower_weak(network, config, {})
-    assert weak.flags == {Precision.BF16} and set(weak.precisions.values()) == {Precision.BF16}
+    config = PrecisionConfig.from_precision(Precision.BF16)
+    weak = lower_to_implicit_quantization(network, config, {})
+    assert weak.precision_flags == {Precision.BF16} and set(weak.precisions.values()) == {Precision.BF16}
     mixed = PrecisionConfig(other=Precision.BF16)
-    weak = lower_weak(network, mixed, ranges_of(network))
+    weak = lower_to_implicit_quantization(network, mixed, ranges_of(network))
     assert weak.output_types["/layer2/relu2/Relu"] is Precision.FP32 and any("INT8" in note for note in weak.notes)
 
 
@@ -169,12 +174,12 @@ def test_results_of_int8_layers_are_fp32_among_bf16(named_network):
     ("inside", "[ONNX Layer: inside | then (then_branch) | conv (If)]", "conv"),
     ("fused", "[ONNX Layer: other]\x1e[ONNX Layer: a[0]]", "a[0]"), ("conv", None, "conv"), ("", "", None)])
 def test_layer_of(name, metadata, layer):
-    assert layer_of(name, metadata, {"conv", "conv_1", "a[0]"}) == layer
+    assert find_source_layer(name, metadata, {"conv", "conv_1", "a[0]"}) == layer
 
 
 def test_layer_of_without_names_takes_what_is_said():
-    assert layer_of("x_1", "[ONNX Layer: x]") == "x" and layer_of("x_1") == "x_1"
-    assert layer_of("x_1", "[ONNX Layer: x | then (then_branch) | if (If)]") == "x"
+    assert find_source_layer("x_1", "[ONNX Layer: x]") == "x" and find_source_layer("x_1") == "x_1"
+    assert find_source_layer("x_1", "[ONNX Layer: x | then (then_branch) | if (If)]") == "x"
 
 
 @pytest.mark.parametrize("release", ["8.6.1", "10.16.1"])
@@ -183,8 +188,8 @@ def test_layer_of_without_names_takes_what_is_said():
 def test_a_parsed_network_is_told(named_network, release, metadata, name):
     network = named_network(name)
     parsed = Parsed(network, release, metadata)
-    config = PrecisionConfig().with_groups([network.groups[0]], Precision.FP32)
-    weak = lower_weak(network, config, ranges_of(network))
+    config = PrecisionConfig().with_group_precision([network.groups[0]], Precision.FP32)
+    weak = lower_to_implicit_quantization(network, config, ranges_of(network))
     assert parsed.tell(weak) == []
     told, ranges = parsed.told(), parsed.ranges()
     for layer in parsed.layers:
@@ -206,12 +211,12 @@ def test_a_parsed_network_is_told(named_network, release, metadata, name):
 def test_tensors_that_the_parser_adds_have_ranges_too(named_network):
     network = named_network("mlp")
     parsed = Parsed(network, "8.6.1")
-    weak = lower_weak(network, PrecisionConfig(), ranges_of(network))
+    weak = lower_to_implicit_quantization(network, PrecisionConfig(), ranges_of(network))
     parsed.tell(weak)
     ranges = parsed.ranges()
-    assert ranges["fc1.weight_output"] == weak.constants["fc1.weight"]
+    assert ranges["fc1.weight_output"] == weak.constant_ranges["fc1.weight"]
     product = next(layer for layer in parsed.layers if layer.name == "/fc1/Gemm").get_output(0)
-    assert ranges[product.name] == weak.inner["/fc1/Gemm"] == weak.ranges["/fc1/Gemm_output_0"]
+    assert ranges[product.name] == weak.inner_ranges["/fc1/Gemm"] == weak.ranges["/fc1/Gemm_output_0"]
     made = {tensor.name for layer in parsed.layers for tensor in layer._outputs if tensor.dtype.name == "FLOAT"}
     assert made <= ranges.keys()
 
@@ -219,7 +224,7 @@ def test_tensors_that_the_parser_adds_have_ranges_too(named_network):
 def test_explicit_quantization_is_told_precisions_alone(named_network):
     parsed = Parsed(named_network("small_resnet"), "8.6.1")
     wanted = {"/conv1/Conv": Precision.FP16, "/fc/Gemm": Precision.FP32}
-    assert tell(parsed.trt, parsed.definition, wanted, wanted, {}) == []
+    assert apply_constraints(parsed.trt, parsed.definition, wanted, wanted, {}) == []
     told = parsed.told()
     assert told["/conv1/Conv"] == {"precision": "HALF", 0: "HALF"}
     assert [told[one.name] for one in parsed.layers if one.metadata.endswith("/fc/Gemm]")] == [
@@ -228,7 +233,8 @@ def test_explicit_quantization_is_told_precisions_alone(named_network):
 
 
 def test_another_network_is_noticed(named_network):
-    weak = lower_weak(named_network("small_resnet"), PrecisionConfig(), ranges_of(named_network("small_resnet")))
+    weak = lower_to_implicit_quantization(named_network("small_resnet"), PrecisionConfig(),
+                                          ranges_of(named_network("small_resnet")))
     assert Parsed(named_network("unet_small"), "10.16.1").tell(weak) == list(weak.precisions)
 
 
@@ -243,17 +249,17 @@ def test_the_parser_names_layers_as_expected(named_network, name):
     parser = trt.OnnxParser(definition, log)
     assert parser.parse(ir.to_proto(network.model).SerializeToString())
     names = {layer.name for layer in network.layers}
-    weak = lower_weak(network, PrecisionConfig(), ranges_of(network))
+    weak = lower_to_implicit_quantization(network, PrecisionConfig(), ranges_of(network))
     found = set()
     for layer in map(definition.get_layer, range(definition.num_layers)):
-        of = layer_of(layer.name, layer.metadata, names)
+        of = find_source_layer(layer.name, layer.metadata, names)
         found.add(of)
         if layer.name in names:
             assert of == layer.name
-        elif layer.type == trt.LayerType.CONSTANT and layer.name in weak.constants:
-            assert layer.get_output(0).name in weak.cache_ranges()
+        elif layer.type == trt.LayerType.CONSTANT and layer.name in weak.constant_ranges:
+            assert layer.get_output(0).name in weak.calibration_cache_ranges()
     told = weak.precisions.keys() | weak.output_types.keys()
-    assert told <= found and {layer.name for layer in network.layers if network.group_of(layer.name)} <= found
+    assert told <= found and {layer.name for layer in network.layers if network.find_group(layer.name)} <= found
 
 
 @pytest.mark.gpu
@@ -274,10 +280,10 @@ def test_tensorrt_builds_what_it_is_told(named_network, name, kind):
                 self.errors.append(message)
 
     network = named_network(name)
-    config = PrecisionConfig.uniform(Precision.FP16) if kind == "fp16" else PrecisionConfig()
+    config = PrecisionConfig.from_precision(Precision.FP16) if kind == "fp16" else PrecisionConfig()
     if kind == "mixed":
-        config = config.with_groups(network.groups[::3], Precision.FP32)
-    weak = lower_weak(network, config, ranges_of(network))
+        config = config.with_group_precision(network.groups[::3], Precision.FP32)
+    weak = lower_to_implicit_quantization(network, config, ranges_of(network))
     log = Log()
     try:
         builder = trt.Builder(log)
@@ -290,13 +296,13 @@ def test_tensorrt_builds_what_it_is_told(named_network, name, kind):
     if not parsed and network.opset > 17 and not hasattr(trt.BuilderFlag, "BF16"):
         pytest.skip(f"TensorRT {trt.__version__} does not read opset {network.opset}: {parser.get_error(0).desc()}")
     assert parsed, parser.get_error(0).desc()
-    assert tell(trt, definition, **weak.arguments()) == []
+    assert apply_constraints(trt, definition, **weak.constraint_arguments()) == []
     settings = builder.create_builder_config()
     settings.builder_optimization_level = 1
     settings.clear_flag(trt.BuilderFlag.TF32)
     settings.set_tactic_sources(sum(1 << int(one) for one in (trt.TacticSource.EDGE_MASK_CONVOLUTIONS,
                                                               trt.TacticSource.JIT_CONVOLUTIONS)))
-    for precision in weak.flags:
+    for precision in weak.precision_flags:
         settings.set_flag(getattr(trt.BuilderFlag, precision.label))
     settings.set_flag(trt.BuilderFlag.OBEY_PRECISION_CONSTRAINTS)
     settings.profiling_verbosity = trt.ProfilingVerbosity.DETAILED

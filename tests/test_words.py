@@ -4,16 +4,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trt_tui.words import (
-    decibels,
-    duration,
+from trt_tui.formatting import (
+    add_decibel_unit,
+    decibels_text,
+    duration_text,
     engine_title,
-    number,
-    percent,
-    table,
-    visible,
-    with_unit,
-    worst_sample,
+    escape_hidden_characters,
+    number_text,
+    percent_text,
+    table_lines,
+    worst_sample_text,
 )
 
 STEERING = [*map(chr, range(0x20)), "\x7f", *map(chr, range(0x80, 0xA0)), *map(chr, range(0x202A, 0x202F)),
@@ -23,67 +23,69 @@ STEERING = [*map(chr, range(0x20)), "\x7f", *map(chr, range(0x80, 0xA0)), *map(c
 
 @pytest.mark.parametrize("character", [one for one in STEERING if one != "\u2065"], ids=ascii)
 def test_what_steers_a_terminal_is_written_out(character):
-    shown = visible(f"a{character}b")
+    shown = escape_hidden_characters(f"a{character}b")
     assert character not in shown and shown.isascii() and shown.isprintable()
     assert shown == f"a{ascii(character)[1:-1]}b"
 
 
 @pytest.mark.parametrize("text", ["", "/enc1/conv[0]/Conv", "Größe 漢字 é 🙂 ✓ ×", "C:\\x1b", "a b", "[bold]x[/]"])
 def test_text_that_can_be_read_stays_as_it_is(text):
-    assert visible(text) == text
+    assert escape_hidden_characters(text) == text
 
 
 def test_lines_stay_where_they_may():
     text = "one\r\n\ttwo\nthr\ree\x1b[2J\u2028"
-    assert visible(text, lines=True) == "one\n    two\nthr\\ree\\x1b[2J\\u2028"
-    assert visible("one\ntwo\t3") == "one\\ntwo\\t3"
+    assert escape_hidden_characters(text, keep_line_breaks=True) == "one\n    two\nthr\\ree\\x1b[2J\\u2028"
+    assert escape_hidden_characters("one\ntwo\t3") == "one\\ntwo\\t3"
 
 
 def test_anything_with_a_text_can_be_shown():
-    assert visible(ValueError("a\x1b")) == "a\\x1b" and visible(None) == "None"
+    assert escape_hidden_characters(ValueError("a\x1b")) == "a\\x1b" and escape_hidden_characters(None) == "None"
 
 
 @given(st.text(), st.booleans())
 def test_what_is_shown_can_be_written_and_shown_again(text, lines):
-    shown = visible(text, lines)
+    shown = escape_hidden_characters(text, lines)
     shown.encode("utf-8")
-    assert visible(shown, lines) == shown and "\x1b" not in shown
+    assert escape_hidden_characters(shown, lines) == shown and "\x1b" not in shown
 
 
 @given(st.text(st.characters(codec="utf-8")).filter(lambda text: not text.isprintable()))
 def test_no_character_is_lost(text):
-    assert len(visible(text)) >= len(text)
+    assert len(escape_hidden_characters(text)) >= len(text)
 
 
 @pytest.mark.parametrize(("value", "shown"), [
     (None, "–"), (0.0, ".000"), (0.4731, ".473"), (-0.5, "-.500"), (41.23, "41.2"), (1234.5, "1234"), (1.2e5, "1.2e5"),
     (1.7e-5, "1.7e-5"), (0.004, ".004"), (0.00044, ".00044"), (math.inf, "inf"), (1.0, "1.00"), (100.0, "100")])
 def test_numbers_are_short(value, shown):
-    assert number(value) == shown
+    assert number_text(value) == shown
 
 
 @pytest.mark.parametrize(("share", "shown"), [
     (0.523, "~52%"), (0.05, "~5%"), (0.0098, "~1%"), (0.004, "~.4%"), (0.0004, "·"), (-0.04, "~-4%"),
     (-0.004, "~-.4%")])
 def test_shares_carry_the_mark_of_the_simulation(share, shown):
-    assert percent(share, "~") == shown
+    assert percent_text(share, "~") == shown
 
 
-@pytest.mark.parametrize(("text", "shown"), [
-    (decibels(12.34), "~12.3 dB"), (decibels(12.34, mark=""), "12.3 dB"), (decibels(None), "–"),
-    (decibels(None, exact=True), "exact"), (decibels(3.0, nan=1, inf=1), "NaN"), (decibels(None, inf=2), "Inf")])
+@pytest.mark.parametrize(("text", "shown"), [(decibels_text(12.34), "~12.3 dB"),
+                                             (decibels_text(12.34, mark=""), "12.3 dB"), (decibels_text(None), "–"),
+                                             (decibels_text(None, exact=True), "exact"),
+                                             (decibels_text(3.0, nan=1, inf=1), "NaN"),
+                                             (decibels_text(None, inf=2), "Inf")])
 def test_decibels_have_a_unit_where_they_are_a_number(text, shown):
-    assert with_unit(text) == shown
+    assert add_decibel_unit(text) == shown
 
 
 def test_the_worst_sample_is_named_with_its_figure():
-    assert (worst_sample(17, 8.12), worst_sample(0, None, "")) == ("~8.1 #17", "NaN #0")
+    assert (worst_sample_text(17, 8.12), worst_sample_text(0, None, "")) == ("~8.1 #17", "NaN #0")
 
 
 @pytest.mark.parametrize(("seconds", "shown"), [(0.04, "0.0 s"), (9.94, "9.9 s"), (42.4, "42 s"), (185, "3 min 05 s"),
                                                 (4800, "1 h 20 min")])
 def test_durations(seconds, shown):
-    assert duration(seconds) == shown
+    assert duration_text(seconds) == shown
 
 
 def test_engines_are_called_after_their_runs():
@@ -92,6 +94,6 @@ def test_engines_are_called_after_their_runs():
 
 
 def test_a_table_has_columns_as_wide_as_their_cells():
-    assert table([["layer", "dB"], ["漢字", "~12.3"], ["a long heading of its own"], ["\x1b", "4"]]) == [
+    assert table_lines([["layer", "dB"], ["漢字", "~12.3"], ["a long heading of its own"], ["\x1b", "4"]]) == [
         "layer     dB", "漢字   ~12.3", "a long heading of its own", "\\x1b       4"]
-    assert table([]) == []
+    assert table_lines([]) == []

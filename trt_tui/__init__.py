@@ -2,12 +2,12 @@
 
 import os
 
-from trt_tui import late, module_path
+from trt_tui import lazy_imports, module_path
 
 __version__ = "0.2.0"
 
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 """ONNX Runtime reads it when it is loaded; 0 and an empty value would leave its telemetry on."""
 
-module_path.leave_current_folder()
-late.install()
+module_path.remove_current_folder_from_path()
+lazy_imports.install_lazy_finder()

@@ -1,9 +1,9 @@
 """``python -m trt_tui``."""
 
-from trt_tui.module_path import leave_folder_of_start
+from trt_tui.module_path import remove_start_folder_from_path
 
 if __name__ == "__main__":
-    leave_folder_of_start()
+    remove_start_folder_from_path()
     from trt_tui.cli.main import main
 
     main()

@@ -45,7 +45,7 @@ class InputError(TrtTuiError):
     """A file, an option or data that the user gave cannot be used."""
 
 
-class NotYetError(InputError):
+class NotReadyError(InputError):
     """What is asked for can be done once something that goes on has ended; nothing is wrong."""
 
 
@@ -69,7 +69,7 @@ class CancelledError(TrtTuiError):
     exit_code = ExitCode.CANCELLED
 
 
-def text_of(error: BaseException) -> str:
+def exception_text(error: BaseException) -> str:
     """The text of an exception; "" if its ``__str__`` raises, as that of a user's own class may."""
     try:
         return str(error)
@@ -87,18 +87,20 @@ _REMEDIES = {
 }
 
 
-def system_error(error: OSError) -> InputError:
+def convert_os_error(error: OSError) -> InputError:
     """The error for what the operating system has refused, if nothing more specific is known."""
-    what = ", ".join(str(name) for name in (error.filename, error.filename2) if name is not None)
+    paths = ", ".join(str(name) for name in (error.filename, error.filename2) if name is not None)
     cause = error.strerror or str(error)
-    return InputError(f"the system refused: {cause}", what and f"at {what}",
+    return InputError(f"the system refused: {cause}", paths and f"at {paths}",
                       _REMEDIES.get(error.errno or 0, "Check that file or folder, and its permissions."))
 
 
-def wrong_size_error(tensor: str, declared: str, found: str) -> InputError:
+def wrong_shape_error(tensor: str, declared_shape: str, computed_shape: str) -> InputError:
     """The error for a tensor that a file declares with another shape than a run gives it, both as texts."""
-    return InputError(f"the network declares a wrong shape for {tensor}", f"it declares {declared}, and a run on these "
-                      f"samples makes {found}", "Correct the declared shape, or export the network again with that "
+    return InputError(f"the network declares a wrong shape for {tensor}",
+                      f"it declares {declared_shape}, and a run on these "
+                      f"samples makes {computed_shape}",
+                      "Correct the declared shape, or export the network again with that "
                       "dimension open.")
 
 
@@ -110,6 +112,6 @@ FAILED_ALLOCATION = re.compile(r"bad_alloc|bad allocation|failed to allocate (?:
 made."""
 
 
-def memory_error(error: object) -> OutOfMemoryError:
+def convert_memory_error(error: object) -> OutOfMemoryError:
     """The error for an allocation that failed."""
     return OutOfMemoryError("out of memory", str(error), "Use fewer samples (--samples) or a smaller batch (--batch).")

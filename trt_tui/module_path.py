@@ -10,17 +10,17 @@ import sys
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 """The folder that this package is imported from: a checkout, or a folder of installed packages."""
 
-_INSTALLED = ("site-packages", "dist-packages", "lib-dynload")
+_PACKAGE_FOLDERS = ("site-packages", "dist-packages", "lib-dynload")
 """Names of folders that Python searches in any case."""
 
-_SAFE = "-P" if sys.version_info >= (3, 11) else "-I"
+_SAFE_PATH_OPTION = "-P" if sys.version_info >= (3, 11) else "-I"
 """The option that keeps the current folder off the path; `multiprocessing` passes it on to the processes it starts.
 
 Python 3.10 lacks ``-P``. Its ``-I`` also ignores PYTHONPATH and the user's packages, which `python_command` restores.
 """
 
-_START = ("import sys; sys.path[:] = {path!r}; import gc; gc.set_threshold(100_000, 20, 50); "
-          "import runpy; runpy.run_module({module!r}, None, '__main__', True)")
+_START_CODE = ("import sys; sys.path[:] = {path!r}; import gc; gc.set_threshold(100_000, 20, 50); "
+               "import runpy; runpy.run_module({module!r}, None, '__main__', True)")
 """Garbage is searched for rarely: what is imported stays, as do the many small objects of a big network."""
 
 
@@ -31,35 +31,36 @@ def python_command(module: str, *arguments: object) -> list[str]:
         module: The name of a module or package, as after ``python -m``.
         arguments: Arguments of the module.
     """
-    named = [os.path.abspath(folder) for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
-    path = list(dict.fromkeys(filter(None, (*named, *sys.path))))
-    options = [_SAFE, "-B"] if sys.dont_write_bytecode else [_SAFE]
-    return [sys.executable, *options, "-c", _START.format(path=path, module=module), *map(str, arguments)]
+    named_folders = [os.path.abspath(folder) for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
+    path = list(dict.fromkeys(filter(None, (*named_folders, *sys.path))))
+    options = [_SAFE_PATH_OPTION, "-B"] if sys.dont_write_bytecode else [_SAFE_PATH_OPTION]
+    return [sys.executable, *options, "-c", _START_CODE.format(path=path, module=module), *map(str, arguments)]
 
 
-def leave_current_folder() -> None:
+def remove_current_folder_from_path() -> None:
     """Removes the current folder from the path, and from PYTHONPATH, if only an empty element of PYTHONPATH names it.
 
     It stays if Python or this package is in that folder.
     """
     value = os.environ.get("PYTHONPATH", "")
-    named = [folder for folder in value.split(os.pathsep) if folder]
-    if sys.flags.ignore_environment or os.pathsep.join(named) == value:
+    named_folders = [folder for folder in value.split(os.pathsep) if folder]
+    if sys.flags.ignore_environment or os.pathsep.join(named_folders) == value:
         return
-    os.environ["PYTHONPATH"] = os.pathsep.join(named)
-    here = _current_folder()
-    if here not in (*map(os.path.abspath, named), os.path.dirname(os.__file__)) and not _is_installed(here):
-        sys.path[:] = [folder for folder in sys.path if folder != here]
+    os.environ["PYTHONPATH"] = os.pathsep.join(named_folders)
+    current_folder = _get_current_folder()
+    if current_folder not in (*map(os.path.abspath, named_folders), os.path.dirname(
+            os.__file__)) and not _is_installed(current_folder):
+        sys.path[:] = [folder for folder in sys.path if folder != current_folder]
 
 
-def leave_folder_of_start() -> None:
+def remove_start_folder_from_path() -> None:
     """Removes the current folder from the head of the path, where ``python -m trt_tui`` puts it."""
     if not (sys.flags.isolated or getattr(sys.flags, "safe_path", False)):
-        if sys.path[0] == _current_folder() and not _is_installed(sys.path[0]):
+        if sys.path[0] == _get_current_folder() and not _is_installed(sys.path[0]):
             del sys.path[0]
 
 
-def _current_folder() -> str:
+def _get_current_folder() -> str:
     """Returns the current folder as the path names it, "" if it no longer exists."""
     try:
         return os.getcwd()
@@ -69,4 +70,4 @@ def _current_folder() -> str:
 
 def _is_installed(folder: str) -> bool:
     """Returns True if this package or other installed packages are imported from a folder."""
-    return folder == _ROOT or os.path.basename(folder) in _INSTALLED
+    return folder == _ROOT or os.path.basename(folder) in _PACKAGE_FOLDERS

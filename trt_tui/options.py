@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from trt_tui.core.builder_options import BuilderOptions
 from trt_tui.core.precision import Precision
-from trt_tui.core.production import Production
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Options:
     outputs: str | None = None
     inputs: str | None = None
     tf32: bool = False
-    production: Production = field(default_factory=Production)
+    production: BuilderOptions = field(default_factory=BuilderOptions)
     ort_ops: tuple[str, ...] = ()
     preview: bool = True
     keep: tuple[str, ...] = ()
@@ -54,8 +54,8 @@ class Options:
         return self.data is not None or self.calib_data is not None
 
     @property
-    def about_engines(self) -> tuple[str, ...]:
+    def engine_only_options(self) -> tuple[str, ...]:
         """The options given that say nothing where no engine is built, as they are written."""
-        given = {"--weak": self.weak, "--strict": self.strict, "--judge-at": self.judge_at,
+        flags = {"--weak": self.weak, "--strict": self.strict, "--judge-at": self.judge_at,
                  "--builds": self.builds > 1, "--compute-capability": self.compute_capability}
-        return (*(name for name, value in given.items() if value), *self.production.options)
+        return (*(name for name, value in flags.items() if value), *self.production.requested_option_names)

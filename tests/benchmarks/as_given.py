@@ -31,10 +31,10 @@ from tests import rtx
 from tests.benchmarks import measure
 from tests.networks import Handed
 from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
-from trt_tui.core.data.samples import DataSets, load_samples, split
-from trt_tui.core.lowering.gated.lower import lower_gated
-from trt_tui.core.lowering.strong import lower_strong
-from trt_tui.core.measure.metrics import Sums
+from trt_tui.core.data.samples import SampleSplit, load_samples, split_samples
+from trt_tui.core.lowering.gated.lower import build_gated_graph
+from trt_tui.core.lowering.source_typed_network import lower_from_source_model
+from trt_tui.core.measure.error_metrics import ErrorSums
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network, open_network
 from trt_tui.core.precision import Precision
@@ -84,10 +84,12 @@ def run(path: Path, feeds: Sequence[Feeds], chosen: onnxruntime.SessionOptions) 
 
 
 def simulated(network: Network, feeds: Sequence[Feeds], config: PrecisionConfig) -> Outputs:
-    gated = lower_gated(network, floats=(Precision.FP16, FILE), others=(FILE,))
-    with OnnxRuntimeBackend("cpu").load(gated.model, lean=True) as runner:
-        fetched = [runner.run({**feed, **gated.feeds(config, {})}, list(gated.outputs.values())) for feed in feeds]
-    return [{tensor: one[name] for tensor, name in gated.outputs.items()} for one in fetched]
+    gated = build_gated_graph(network, float_types=(Precision.FP16, FILE), boundary_types=(FILE,))
+    with OnnxRuntimeBackend("cpu").load(gated.model, low_memory=True) as runner:
+        fetched = [
+            runner.run({**feed, **gated.make_feed(config, {})}, list(gated.test_outputs.values())) for feed in feeds
+        ]
+    return [{tensor: one[name] for tensor, name in gated.test_outputs.items()} for one in fetched]
 
 
 def sqnr_db(expected: Outputs, found: Outputs) -> float:
@@ -96,10 +98,10 @@ def sqnr_db(expected: Outputs, found: Outputs) -> float:
     for name in expected[0]:
         if expected[0][name].dtype.kind != "f":
             continue
-        sums = Sums()
+        sums = ErrorSums()
         for one, other in zip(expected, found, strict=True):
-            sums.add(one[name].astype(np.float32), other[name].astype(np.float32))
-        errors = sums.errors()
+            sums.add_tensor_pair(one[name].astype(np.float32), other[name].astype(np.float32))
+        errors = sums.compute_error_metrics()
         if errors.nan or errors.inf:
             return np.nan
         if errors.sqnr_db is not None:
@@ -127,7 +129,7 @@ def kernels(listing: str) -> str:
 def built(network: Network, sample: Feeds) -> str:
     """The export as in the file, built by TensorRT-RTX."""
     try:
-        model = lower_strong(network, PrecisionConfig.uniform(FILE), {}).model
+        model = lower_from_source_model(network, PrecisionConfig.from_precision(FILE), {}).model
         started = time.monotonic()
         listing = rtx.layers(model, {name: array.shape for name, array in sample.items()})
     except (TrtTuiError, AssertionError) as error:
@@ -153,7 +155,7 @@ def row(text: str, samples: int, with_rtx: bool) -> tuple[str, ...]:
         refused = f"refused: {error.cause}"
     plain = network if network is not None else open_network(reference)
     sets = load_sets(plain, data, samples)
-    feeds = [sets.judged.feed(index) for index in range(len(sets.judged))]
+    feeds = [sets.judged_samples.read_feed(index) for index in range(len(sets.judged_samples))]
     as_written = attempt(run, path, feeds, options(disable_quant_qdq="1"))
     by_default = attempt(run, path, feeds, options())
     literal = options(disable_quant_qdq="1")
@@ -163,9 +165,9 @@ def row(text: str, samples: int, with_rtx: bool) -> tuple[str, ...]:
     if reference is not None:
         expected = attempt(run, reference, feeds, options())
     elif network is not None:
-        expected = simulated(network, feeds, PrecisionConfig.uniform(Precision.FP32))
+        expected = simulated(network, feeds, PrecisionConfig.from_precision(Precision.FP32))
     if network is not None:
-        ours = attempt(simulated, network, feeds, PrecisionConfig.uniform(FILE))
+        ours = attempt(simulated, network, feeds, PrecisionConfig.from_precision(FILE))
 
     def figure(first: Outputs | None, second: Outputs | None) -> str:
         return "-" if first is None or second is None else f"{sqnr_db(first, second):.1f}"
@@ -179,13 +181,14 @@ def row(text: str, samples: int, with_rtx: bool) -> tuple[str, ...]:
 
 def held(network: Network) -> str:
     """The types below FP32 that a file holds, and whether operators compute on integers in it."""
-    words = sorted(network.given.words | network.given.float_words) if network.given is not None else []
+    words = sorted(network.source_model.quantized_type_names
+                   | network.source_model.float_type_names) if network.source_model is not None else []
     integers = any(layer.op_type in ("ConvInteger", "MatMulInteger") for layer in network.layers)
     return " ".join([*words, *["integer operators"] * integers]) or "FP32"
 
 
-def load_sets(network: Network, data: Path, samples: int) -> DataSets:
-    return split(load_samples(data, network.inputs, limit=samples))
+def load_sets(network: Network, data: Path, samples: int) -> SampleSplit:
+    return split_samples(load_samples(data, network.inputs, limit=samples))
 
 
 def quantized(text: str, folder: Path, samples: int) -> Iterator[str]:
@@ -200,7 +203,7 @@ def quantized(text: str, folder: Path, samples: int) -> Iterator[str]:
     quant_pre_process(prepared, prepared, skip_symbolic_shape=True, skip_optimization=True)  # that merges equal biases
     for name, asked in STATIC.items():
         made = folder / f"{path.stem}.{name}.onnx"
-        feeds = [sets.calibration.feed(index) for index in range(len(sets.calibration))]
+        feeds = [sets.calibration_samples.read_feed(index) for index in range(len(sets.calibration_samples))]
         quantization.quantize_static(prepared, made, Handed(feeds), **asked)
         yield f"{made}={data}={path}"
     made = folder / f"{path.stem}.dynamic.onnx"

@@ -21,77 +21,78 @@ from collections.abc import Generator, Iterator
 from dataclasses import asdict
 from typing import Any
 
-from trt_tui.backends.registry import get_builder
-from trt_tui.cluster.crew import Hired
-from trt_tui.cluster.hiring import Hiring
-from trt_tui.core.calibration.calibrate import calibrate
-from trt_tui.core.hands import Hands
-from trt_tui.core.measure.group_sweep import GroupSweep, Swept
+from trt_tui.backends.registry import get_engine_builder
+from trt_tui.cluster.executor import ClusterWorkerPool
+from trt_tui.cluster.launch import ClusterSpec
+from trt_tui.core.builder_options import BuilderOptions
+from trt_tui.core.calibration.calibration import calibrate
+from trt_tui.core.execution import Executor
+from trt_tui.core.measure.group_sweep import GroupSweep, GroupSweepState
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
-from trt_tui.core.production import Production
 from trt_tui.errors import TrtTuiError
-from trt_tui.jobs.build import Build, Building
-from trt_tui.jobs.rebuilding import Made
+from trt_tui.jobs.build import BuildTask, ConfigBuild
+from trt_tui.jobs.repeated_builds import BuildOutput
 from trt_tui.jobs.steps import Wait
 from trt_tui.options import Options
 from trt_tui.workspace import Workspace
 
-INT8 = PrecisionConfig.uniform(Precision.INT8, Precision.FP16)
+INT8 = PrecisionConfig.from_precision(Precision.INT8, Precision.FP16)
 START_S = 120.0
 
 
-class Cold(Building):
+class Cold(BuildTask):
     """Builds that find no engine and no timing of another."""
 
-    def do(self, subject: Workspace, item: Build) -> Generator[Wait | None, None, Made | TrtTuiError]:
-        """See `Building`."""
+    def run_item(self, context: Workspace,
+                 item: ConfigBuild) -> Generator[Wait | None, None, BuildOutput | TrtTuiError]:
+        """See `BuildTask`."""
         with tempfile.TemporaryDirectory() as cache:
             os.environ["XDG_CACHE_HOME"] = cache
-            return (yield from super().do(subject, item))
+            return (yield from super().run_item(context, item))
 
 
-def hirings(gpus: str, cores: str) -> Iterator[tuple[str, Hiring]]:
+def hirings(gpus: str, cores: str) -> Iterator[tuple[str, ClusterSpec]]:
     """Who is asked, with a name."""
     for number in filter(None, gpus.split(",")):
-        yield f"{number} GPU", Hiring(gpus=tuple(map(str, range(int(number)))), workers=int(number))
+        yield f"{number} GPU", ClusterSpec(gpus=tuple(map(str, range(int(number)))), workers=int(number))
     for text in filter(None, cores.split(",")):
         workers, threads = map(int, text.split("x"))
-        yield f"{workers} x {threads} threads", Hiring(workers=workers, threads=threads)
+        yield f"{workers} x {threads} threads", ClusterSpec(workers=workers, threads=threads)
 
 
 class Bench:
     """A workspace, and a cluster that has it open too."""
 
-    def __init__(self, workspace: Workspace, hiring: Hiring) -> None:
+    def __init__(self, workspace: Workspace, hiring: ClusterSpec) -> None:
         self.workspace, self.woken = workspace, threading.Event()
         since = time.perf_counter()
-        self.hired = Hired(hiring)
-        self.hired.share(workspace)
-        while self.hired.cluster.able() < hiring.workers:
-            assert time.perf_counter() - since < START_S, [*self.hired.told()]
+        self.hired = ClusterWorkerPool(hiring)
+        self.hired.open_workspace_on_workers(workspace)
+        while self.hired.cluster.count_workers() < hiring.workers:
+            assert time.perf_counter() - since < START_S, [*self.hired.take_new_messages()]
             time.sleep(0.02)
         self.start_s = time.perf_counter() - since
 
-    def hands(self, engines: bool = False) -> Hands[Workspace]:
+    def hands(self, engines: bool = False) -> Executor[Workspace]:
         """They, with what wakes us."""
-        return self.hired.hands(self.workspace, self.woken.set, engines)
+        return self.hired.make_executor(self.workspace, self.woken.set, engines)
 
-    def taken(self, hands: Hands[Workspace], steps: Any) -> Iterator[Any]:
+    def taken(self, hands: Executor[Workspace], steps: Any) -> Iterator[Any]:
         """Takes steps to their end, and yields them."""
         for step in steps:
             yield step
-            while not hands.ready():
+            while not hands.is_ready():
                 self.woken.wait(60)
                 self.woken.clear()
 
-    def swept(self, ranges: dict[str, float], order: list[str] | None = None) -> tuple[float, Swept]:
+    def swept(self, ranges: dict[str, float], order: list[str] | None = None) -> tuple[float, GroupSweepState]:
         """A sweep over some groups, all by default."""
         hands, since = self.hands(), time.perf_counter()
-        sweep = GroupSweep(self.workspace.analysis, INT8, ranges, order=order, feeds=self.workspace.feeds, exact=True,
-                           hands=hands)
-        _ = [*self.taken(hands, sweep.steps())]
-        return time.perf_counter() - since, sweep.swept
+        sweep = GroupSweep(self.workspace.analysis, INT8, ranges, group_order=order, feed_indices=self.workspace.feeds,
+                           measures_all_samples=True, executor=hands)
+        _ = [*self.taken(hands, sweep.measure_groups())]
+        return time.perf_counter() - since, sweep.state
 
     def built(self, ranges: dict[str, float], configs: list[PrecisionConfig]) -> float:
         """Seconds of builds of some configs, each judged."""
@@ -99,10 +100,10 @@ class Bench:
 
         hands, since = self.hands(engines=True), time.perf_counter()
         building = cluster.Cold(ranges, self.workspace.feeds)
-        for made in self.taken(hands, hands.work(building, [(config, 0) for config in configs])):
+        for made in self.taken(hands, hands.map(building, [(config, 0) for config in configs])):
             if made is not None:
-                assert isinstance(made[1], Made), made[1]
-                print(f"# {made[1].result.build_s or 0:.1f} s, {made[1].result.bytes} bytes", file=sys.stderr,
+                assert isinstance(made[1], BuildOutput), made[1]
+                print(f"# {made[1].result.build_s or 0:.1f} s, {made[1].result.engine_bytes} bytes", file=sys.stderr,
                       flush=True)
         return time.perf_counter() - since
 
@@ -124,23 +125,24 @@ def main() -> None:
     parser.add_argument("--no-sweep", action="store_true")
     arguments = parser.parse_args()
     capability = tuple(map(int, arguments.compute_capability.split("."))) if arguments.compute_capability else None
-    production = Production(optimization_level=arguments.optimization_level,
-                            tactic_sources=tuple(filter(None, arguments.tactic_sources.split(","))))
+    production = BuilderOptions(optimization_level=arguments.optimization_level,
+                                tactic_sources=tuple(filter(None, arguments.tactic_sources.split(","))))
     workspace = Workspace(Options(arguments.model, data=arguments.data, batch=arguments.batch,
                                   whatif_samples=arguments.samples, backend=arguments.backend,
                                   compute_capability=capability, production=production))
-    workspace.identify(workspace.network.sha256())
-    workspace.builder = get_builder(arguments.backend)
+    workspace.set_fingerprint(workspace.network.sha256())
+    workspace.builder = get_engine_builder(arguments.backend)
     network = workspace.network
-    ranges = calibrate(network.model, network.activations, workspace.calibrating, workspace.backend).ranges
+    ranges = calibrate(network.model, network.calibrated_tensors, workspace.calibration_samples,
+                       workspace.backend).ranges
     groups = [group.name for group in network.groups]
     first: dict[str, Any] = {}
     for name, hiring in hirings(arguments.gpus, arguments.cores):
         bench = Bench(workspace, hiring)
         line: dict[str, Any] = {"network": network.name, "workers": name, "provider": workspace.backend.provider,
-                                "samples": workspace.judged_count, "groups": len(groups),
+                                "samples": workspace.judged_sample_count, "groups": len(groups),
                                 "start s": round(bench.start_s, 2)}
-        moved = bench.hired.cluster.traffic
+        moved = bench.hired.cluster.transfer_counts
         if not arguments.no_sweep:
             bench.swept(ranges, groups[:2 * hiring.workers])
             moved.items = moved.results = 0
@@ -150,8 +152,8 @@ def main() -> None:
                      "equal": swept == first["swept"][1]}
         if arguments.builds:
             line["builder"] = workspace.builder.version
-            made = [base.with_groups(network.groups[:count], Precision.FP32)
-                    for base in (PrecisionConfig.uniform(Precision.FP16), INT8)
+            made = [base.with_group_precision(network.groups[:count], Precision.FP32)
+                    for base in (PrecisionConfig.from_precision(Precision.FP16), INT8)
                     for count in range(max(hiring.workers, arguments.builds))]
             half = len(made) // 2
             warm_s = bench.built(ranges, made[:hiring.workers])

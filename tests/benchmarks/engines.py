@@ -23,27 +23,27 @@ from tests.measuring import measure_shares
 from trt_tui import demo
 from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
 from trt_tui.backends.tensorrt.backend import TensorRTBackend
-from trt_tui.core.calibration.calibrate import calibrate
-from trt_tui.core.data.samples import load_samples, split
-from trt_tui.core.engines.made import differs
-from trt_tui.core.measure.agreement import gap_db
+from trt_tui.core.builder_options import BuilderOptions
+from trt_tui.core.calibration.calibration import calibrate
+from trt_tui.core.data.samples import load_samples, split_samples
+from trt_tui.core.engines.group_implementations import has_unrequested_precision
 from trt_tui.core.measure.analysis import Analysis
-from trt_tui.core.measure.comparison import EngineResult, Verdict
-from trt_tui.core.measure.judge import judged_outputs
+from trt_tui.core.measure.engine_agreement import sqnr_gap_of_engine_db
+from trt_tui.core.measure.judged_outputs import select_judged_outputs
+from trt_tui.core.measure.results import Accuracy, EngineResult
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network, open_network
 from trt_tui.core.precision import Precision
-from trt_tui.core.production import Production
 from trt_tui.core.runner import BuildSettings
 from trt_tui.errors import TrtTuiError
-from trt_tui.jobs.engine_building import BuilderLine
-from trt_tui.jobs.judging import build_and_judge
+from trt_tui.jobs.engine_accuracy import build_and_judge_engine
+from trt_tui.jobs.engine_build import BuilderMessage
 from trt_tui.jobs.steps import Wait
 from trt_tui.jobs.store import EngineCache
-from trt_tui.workspace import Plan
+from trt_tui.workspace import BuildPlan
 
-FP32 = PrecisionConfig.uniform(Precision.FP32)
-FP16 = PrecisionConfig.uniform(Precision.FP16)
+FP32 = PrecisionConfig.from_precision(Precision.FP32)
+FP16 = PrecisionConfig.from_precision(Precision.FP16)
 
 
 class Case:
@@ -57,38 +57,40 @@ class Case:
         self.network = open_network(demo.network_path() if bundled else model)
         samples = load_samples(demo.samples_path() if bundled else data, self.network.inputs, batch=batch, limit=40)
         calibration = load_samples(demo.calibration_path(), self.network.inputs, batch=batch) if bundled else None
-        sets = split(samples, calibration)
-        self.ranges = calibrate(self.network.model, self.network.activations, sets.calibration, simulation).ranges
-        self.feeds = list(range(len(sets.judged)))
-        self.judged = judged_outputs(self.network, ())
-        self.samples, self.simulation = sets.judged, simulation
+        sets = split_samples(samples, calibration)
+        self.ranges = calibrate(self.network.model, self.network.calibrated_tensors, sets.calibration_samples,
+                                simulation).ranges
+        self.feeds = list(range(len(sets.judged_samples)))
+        self.judged = select_judged_outputs(self.network, ())
+        self.samples, self.simulation = sets.judged_samples, simulation
         self._analyses: dict[Precision, Analysis] = {}
 
     def analysis(self, config: PrecisionConfig) -> Analysis:
         other = config.other if config.quantized is Precision.INT8 else Precision.FP16
         if other not in self._analyses:
-            self._analyses[other] = Analysis(self.network, self.simulation, self.samples, self.judged, other=other)
+            self._analyses[other] = Analysis(self.network, self.simulation, self.samples, self.judged,
+                                             boundary_type=other)
         return self._analyses[other]
 
-    def simulated(self, config: PrecisionConfig) -> Verdict:
-        verdict = Verdict({})
-        for partial in self.analysis(config).verdict(config, self.ranges, self.feeds):
+    def simulated(self, config: PrecisionConfig) -> Accuracy:
+        verdict = Accuracy({})
+        for partial in self.analysis(config).measure_accuracy(config, self.ranges, self.feeds):
             verdict = partial.value
         return verdict
 
     def ranking(self, config: PrecisionConfig) -> list[str]:
         """Groups by what they own of the config's error on two batches, most first."""
         shares = measure_shares(self.analysis(config), config, self.ranges, feeds=self.feeds[:2])
-        return sorted(shares, key=lambda name: -shares[name].owns)
+        return sorted(shares, key=lambda name: -shares[name].fraction)
 
 
 def configs(case: Case, count: int, other: str) -> Iterator[tuple[str, PrecisionConfig]]:
     """FP16, all INT8, worst layers returned, prefixes and suffixes, random sets: named, the first ``count`` of them."""
     network: Network = case.network
-    base = PrecisionConfig.uniform(Precision.INT8, Precision.FP16 if other == "fp16" else Precision.FP32)
-    plain = PrecisionConfig.uniform(Precision.INT8, Precision.FP32)
-    quantizable = [group for group in network.groups if group.quantizable]
-    worst = [network.group(name) for name in case.ranking(base) if network.group(name).quantizable]
+    base = PrecisionConfig.from_precision(Precision.INT8, Precision.FP16 if other == "fp16" else Precision.FP32)
+    plain = PrecisionConfig.from_precision(Precision.INT8, Precision.FP32)
+    quantizable = [group for group in network.groups if group.is_quantizable]
+    worst = [network.get_group(name) for name in case.ranking(base) if network.get_group(name).is_quantizable]
     half = len(quantizable) // 2
     rng = np.random.default_rng(0)
 
@@ -96,7 +98,7 @@ def configs(case: Case, count: int, other: str) -> Iterator[tuple[str, Precision
         return [group for group in quantizable if rng.random() < share]
 
     def raised(groups, start=base, to=Precision.FP32) -> PrecisionConfig:
-        return start.with_groups(groups, to)
+        return start.with_group_precision(groups, to)
 
     quarter = max(3, len(worst) // 4)
     made = [
@@ -112,34 +114,34 @@ def configs(case: Case, count: int, other: str) -> Iterator[tuple[str, Precision
     yield from itertools.islice(made, count)
 
 
-def built(case: Case, backend: TensorRTBackend, config: PrecisionConfig, plan: Plan, cache: EngineCache | None,
+def built(case: Case, backend: TensorRTBackend, config: PrecisionConfig, plan: BuildPlan, cache: EngineCache | None,
           log: list[str]) -> EngineResult:
-    making = build_and_judge(case.analysis(config), backend, config, case.ranges, case.feeds, plan, quick=False,
-                             cache=cache, wake=lambda: None)
+    making = build_and_judge_engine(case.analysis(config), backend, config, case.ranges, case.feeds, plan, quick=False,
+                                    cache=cache, wake=lambda: None)
     for made in making:
         if isinstance(made, Wait):
             time.sleep(0.02)
-        elif isinstance(made, BuilderLine) and made.level != "info":
+        elif isinstance(made, BuilderMessage) and made.level != "info":
             log.append(f"{made.level}: {made.text}")
         elif isinstance(made, EngineResult):
             return made
     raise AssertionError("a build ends with a result")
 
 
-def decibel(verdict: Verdict | None) -> float | None:
-    worst = verdict.worst if verdict is not None else None
+def decibel(verdict: Accuracy | None) -> float | None:
+    worst = verdict.worst_output if verdict is not None else None
     return worst[1].errors.sqnr_db if worst is not None else None
 
 
 def measure(case: Case, backend: TensorRTBackend, arguments: argparse.Namespace, out: Path, deadline: float) -> list:
     cache = EngineCache(out / "cache" / "engines")
     sources = tuple(arguments.tactic_sources.split(",")) if arguments.tactic_sources else ()
-    settings = BuildSettings(production=Production(tactic_sources=sources, optimization_level=arguments.level))
+    settings = BuildSettings(builder_options=BuilderOptions(tactic_sources=sources, optimization_level=arguments.level))
     rows = []
     part, parts = map(int, arguments.part.split("/"))
     chosen = [("FP32", FP32, False)]
     chosen += [(label, one, False) for label, one in configs(case, arguments.configs, arguments.other)]
-    if backend.capabilities.weak:
+    if backend.capabilities.weakly_typed:
         chosen += [(f"{label}, weak", config, True) for label, config, _ in chosen
                    if label in ("INT8", "worst quarter in FP32")]
     for label, config, weak in chosen[part::parts]:
@@ -150,19 +152,26 @@ def measure(case: Case, backend: TensorRTBackend, arguments: argparse.Namespace,
         row = {"network": case.name, "config": label, "weak": weak}
         try:
             simulated = case.simulated(config)
-            result = built(case, backend, config, Plan(settings, weak=weak, strict=True), cache, log)
+            result = built(case, backend, config, BuildPlan(settings, weakly_typed=weak, strict=True), cache, log)
         except TrtTuiError as error:
             row |= {"error": error.title, "cause": error.cause[:2000], "log": log[-5:]}
         else:
-            worse = [group.name for group in case.network.groups if differs(group, config, result.made)]
-            row |= {"simulated": decibel(simulated), "engine": decibel(result.verdict),
-                    "gap": gap_db(simulated, result.verdict), "bad": result.verdict.bad,
-                    "ms": result.latency_ms, "mb": result.bytes / 1e6, "build_s": result.build_s,
-                    "origin": result.origin, "device_memory": result.device_memory,
-                    "computed_in": result.report.shares() if result.report else None,
-                    "made": len(result.made), "regions": sum(made.region for made in result.made.values()),
-                    "known": sum(made.precision is not None for made in result.made.values()),
-                    "groups": len(case.network.groups), "not_as_asked": worse[:20], "log": log[-5:]}
+            worse = [
+                group.name
+                for group in case.network.groups
+                if has_unrequested_precision(group, config, result.implementations)
+            ]
+            row |= {
+                "simulated": decibel(simulated), "engine": decibel(result.accuracy),
+                "gap": sqnr_gap_of_engine_db(simulated, result.accuracy), "bad": result.accuracy.nonfinite_count,
+                "ms": result.latency_ms, "mb": result.engine_bytes / 1e6, "build_s": result.build_s,
+                "origin": result.build_origin, "device_memory": result.device_memory_bytes,
+                "computed_in": result.engine_report.precision_shares() if result.engine_report else None,
+                "made": len(result.implementations), "regions": sum(made.in_fused_region
+                                                                    for made in result.implementations.values()),
+                "known": sum(made.precision is not None for made in result.implementations.values()),
+                "groups": len(case.network.groups), "not_as_asked": worse[:20], "log": log[-5:]
+            }
         rows.append(row)
         print(json.dumps(row), flush=True)
         with open(out / "engines.jsonl", "a") as stream:
@@ -174,14 +183,16 @@ def measure(case: Case, backend: TensorRTBackend, arguments: argparse.Namespace,
 
 def times(case: Case, backend: TensorRTBackend, settings: BuildSettings, out: Path) -> dict:
     """Seconds of one config's build: cold, with the timing cache of that build, and from the engine cache."""
-    config = PrecisionConfig.uniform(Precision.INT8, Precision.FP16)
+    config = PrecisionConfig.from_precision(Precision.INT8, Precision.FP16)
     row = {"network": case.name, "config": "times"}
     with tempfile.TemporaryDirectory() as folder:
         cache = EngineCache(Path(folder) / "engines")
         for label in ("cold", "timing cache", "engine cache"):
             start = time.perf_counter()
-            result = built(case, backend, config, Plan(settings, strict=True), cache, [])
-            row[label] = {"build_s": result.build_s, "origin": result.origin, "whole_s": time.perf_counter() - start}
+            result = built(case, backend, config, BuildPlan(settings, strict=True), cache, [])
+            row[label] = {
+                "build_s": result.build_s, "origin": result.build_origin, "whole_s": time.perf_counter() - start
+            }
             if label == "cold":
                 for file in cache.folder.glob("*/*"):
                     file.unlink()

@@ -30,15 +30,15 @@ from onnx import TensorProto, helper, numpy_helper
 
 from trt_tui import demo
 from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
-from trt_tui.core.calibration.calibrate import calibrate
+from trt_tui.core.builder_options import BuilderOptions
+from trt_tui.core.calibration.calibration import calibrate
 from trt_tui.core.data.samples import Samples, load_samples
-from trt_tui.core.lowering.gated.lower import lower_gated
+from trt_tui.core.lowering.gated.lower import build_gated_graph
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network, open_network
 from trt_tui.core.precision import Precision
-from trt_tui.core.production import Production
 from trt_tui.core.runner import BuildSettings
-from trt_tui.workspace import profile_of
+from trt_tui.workspace import find_shape_profile
 
 JUDGED = 16
 FAITHFUL = 100.0
@@ -74,14 +74,14 @@ class Case:
 
 def mixes(network: Network) -> dict[str, tuple[PrecisionConfig, int | None]]:
     """Configs by name, and the builder's level where it is not that of the others."""
-    fp16, fp32 = PrecisionConfig.uniform(Precision.FP16), PrecisionConfig.uniform(Precision.FP32)
-    able = [group for group in network.groups if Precision.FP16 in group.allowed]
+    fp16, fp32 = PrecisionConfig.from_precision(Precision.FP16), PrecisionConfig.from_precision(Precision.FP32)
+    able = [group for group in network.groups if Precision.FP16 in group.allowed_precisions]
     products = {group.name: depth for group in able if (depth := depth_of(network, group.layers))}
     middle = float(np.median([*products.values()]))
     rng = np.random.default_rng(0)
 
     def lowered(chosen) -> tuple[PrecisionConfig, None]:
-        return fp32.with_groups([group for group in able if chosen(group)], Precision.FP16), None
+        return fp32.with_group_precision([group for group in able if chosen(group)], Precision.FP16), None
 
     def drawn(share: float) -> tuple[PrecisionConfig, None]:
         names = {group.name for group in able if rng.random() < share}
@@ -93,8 +93,8 @@ def mixes(network: Network) -> dict[str, tuple[PrecisionConfig, int | None]]:
         return lowered(lambda group: group.name in names)
 
     half = {group.name for group in able[:len(able) // 2]}
-    int8 = PrecisionConfig.uniform(Precision.INT8, Precision.FP16)
-    quantizable = [group for group in network.groups if group.quantizable]
+    int8 = PrecisionConfig.from_precision(Precision.INT8, Precision.FP16)
+    quantizable = [group for group in network.groups if group.is_quantizable]
     return {
         "FP16": (fp16, None), "INT8": (int8, None),
         "first half in FP16": lowered(lambda group: group.name in half),
@@ -105,7 +105,7 @@ def mixes(network: Network) -> dict[str, tuple[PrecisionConfig, int | None]]:
         "all but long sums in FP16": lowered(lambda group: products.get(group.name, 0) <= middle),
         "products in FP16": lowered(lambda group: group.name in products),
         "all but products in FP16": lowered(lambda group: group.name not in products),
-        "INT8, half in FP16": (int8.with_groups(quantizable[::2], Precision.FP16), None),
+        "INT8, half in FP16": (int8.with_group_precision(quantizable[::2], Precision.FP16), None),
         "FP16, level 3": (fp16, 3), **{f"drawn {number}": some(number) for number in range(1, 19)},
     }
 
@@ -113,7 +113,7 @@ def mixes(network: Network) -> dict[str, tuple[PrecisionConfig, int | None]]:
 def depth_of(network: Network, layers) -> int:
     """The number of products that the longest sum of these layers adds; 0 without a Conv, MatMul or Gemm."""
     longest = 0
-    for layer in map(network.layer, layers):
+    for layer in map(network.get_layer, layers):
         shapes = [network.shape(tensor) for tensor in layer.inputs]
         if layer.op_type == "Conv" and shapes[1]:
             longest = max(longest, int(np.prod(shapes[1][1:])))
@@ -222,10 +222,10 @@ def products() -> list[tuple[str, int, str]]:
 def product_config(what: str) -> tuple[PrecisionConfig, dict[str, float]]:
     """What a single product is built in, and ranges of its tensors: round numbers near what they hold."""
     if not what.startswith("int8-"):
-        return PrecisionConfig.uniform(Precision.FP16), {}
+        return PrecisionConfig.from_precision(Precision.FP16), {}
     result = 24.0 if "bias" in what or "gemm" in what else 4.0
     ranges = {"x": 4.0, "p": 4.0, "q": result, "r": 6.0 if "skip" in what else result}
-    return PrecisionConfig.uniform(Precision.INT8, Precision.FP16), ranges
+    return PrecisionConfig.from_precision(Precision.INT8, Precision.FP16), ranges
 
 
 def backend_here() -> Any:
@@ -243,16 +243,16 @@ class Worker:
         self._cases: dict[str, Case] = {}
 
     def engine(self, network: Network, config: PrecisionConfig, ranges, profile, level: int | None):
-        from trt_tui.jobs.engine_building import Engine, build_engine
+        from trt_tui.jobs.engine_build import BuiltEngine, build_engine
         from trt_tui.jobs.steps import Wait
 
-        production = Production(optimization_level=level, tactic_sources=self.sources or ())
-        settings = BuildSettings(profile=profile, production=production)
+        production = BuilderOptions(optimization_level=level, tactic_sources=self.sources or ())
+        settings = BuildSettings(profile=profile, builder_options=production)
         for step in build_engine(self.backend, network, config, ranges, settings, cache=None, wake=lambda: None,
                                  strict=True):
             if isinstance(step, Wait):
                 time.sleep(0.02)
-            elif isinstance(step, Engine):
+            elif isinstance(step, BuiltEngine):
                 return step
         raise AssertionError("a build ends with an engine")
 
@@ -262,13 +262,13 @@ class Worker:
         case = self._cases[name]
         config, level = mixes(case.network)[label]
         feeds = range(len(case.samples))
-        profile = profile_of(case.network, case.samples, feeds)
+        profile = find_shape_profile(case.network, case.samples, feeds)
         engine = self.engine(case.network, config, case.ranges, profile, case.level if level is None else level)
         found: dict[str, list[np.ndarray]] = {tensor: [] for tensor in case.reference}
         with self.backend.load_engine(engine.data) as runner:
             layers = runner.inspect()
             for index in feeds:
-                for tensor, array in runner.run(case.samples.feed(index), list(case.reference)).items():
+                for tensor, array in runner.run(case.samples.read_feed(index), list(case.reference)).items():
                     found[tensor].append(np.asarray(array, np.float32))
         errors, decibels = {}, {}
         for tensor, arrays in found.items():
@@ -367,21 +367,21 @@ def show(folder: Path, out: Path, names: list[str]) -> None:
     print("| network | mix | output | engine | sums in FP32 | sums in FP16 |\n" + "| --- " * 6 + "|")
     for name in names or sorted({row["network"] for row in rows}):
         case = Case(folder, name)
-        gated = lower_gated(case.network)
+        gated = build_gated_graph(case.network)
         gates = {one["sums"]: np.array(False) for one in gated.gates.values() if "sums" in one}
         noises: dict[str, list[np.ndarray]] = {tensor: [] for tensor in case.reference}
         powers = {tensor: energy(wanted) for tensor, wanted in case.reference.items()}
         with simulation().load(gated.model) as runner:
             for row in (row for row in rows if row["network"] == name):
                 config, _ = mixes(case.network)[row["mix"]]
-                fed = gated.feeds(config, case.ranges)
-                made = [[runner.run({**case.samples.feed(index), **fed, **more},
-                                    [gated.outputs[tensor] for tensor in case.reference])
+                fed = gated.make_feed(config, case.ranges)
+                made = [[runner.run({**case.samples.read_feed(index), **fed, **more},
+                                    [gated.test_outputs[tensor] for tensor in case.reference])
                          for index in range(len(case.samples))] for more in (gates, {})]
                 for tensor, wanted in case.reference.items():
                     power = powers[tensor]
                     found = [power / 10 ** (np.array(row["sqnr"][tensor], np.float64) / 10)]
-                    found += [energy(np.concatenate([one[gated.outputs[tensor]] for one in way]) - wanted)
+                    found += [energy(np.concatenate([one[gated.test_outputs[tensor]] for one in way]) - wanted)
                               for way in made]
                     engine, *levels = (decibel(power, noise) for noise in found)
                     if "INT8" not in row["mix"] and engine < FAITHFUL:
@@ -473,11 +473,11 @@ def prepare(folder: Path, texts: list[str]) -> None:
         network = open_network(demo.network_path() if model == "demo" else model, simulation)
         samples = load_samples(demo.samples_path() if model == "demo" else data, network.inputs,
                                batch=int(batch) or None, limit=JUDGED)
-        ranges = calibrate(network.model, network.activations, samples, simulation()).ranges
+        ranges = calibrate(network.model, network.calibrated_tensors, samples, simulation()).ranges
         outputs: dict[str, list[np.ndarray]] = {}
         with simulation().load(network.model) as runner:
             for index in range(len(samples)):
-                for tensor, array in runner.run(samples.feed(index)).items():
+                for tensor, array in runner.run(samples.read_feed(index)).items():
                     outputs.setdefault(tensor, []).append(array)
         np.savez(folder / name / "reference.npz",
                  **{tensor.replace("/", "|"): np.concatenate(arrays) for tensor, arrays in outputs.items()})

@@ -63,11 +63,11 @@ def measured(model: Path, data: Path, batch: int, groups: int, rounds: int, data
 
     from tests.measuring import measure_shares
     from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
-    from trt_tui.core.calibration.calibrate import calibrate
+    from trt_tui.core.calibration.calibration import calibrate
     from trt_tui.core.data.samples import load_samples
     from trt_tui.core.measure.analysis import Analysis
-    from trt_tui.core.measure.judge import judged_outputs
-    from trt_tui.core.measure.layers import measure_layers
+    from trt_tui.core.measure.group_errors import measure_group_errors
+    from trt_tui.core.measure.judged_outputs import select_judged_outputs
     from trt_tui.core.moves.config import PrecisionConfig
     from trt_tui.core.network.network import open_network
     from trt_tui.core.precision import Precision
@@ -76,24 +76,26 @@ def measured(model: Path, data: Path, batch: int, groups: int, rounds: int, data
     if memory is not None:
         backend.cuda_options["gpu_mem_limit"] = str(memory << 20)
     if not data_form:
-        backend.capabilities = replace(backend.capabilities, device=False)
+        backend.capabilities = replace(backend.capabilities, has_device=False)
     network = open_network(model, lambda: backend)
     samples = load_samples(str(data), network.inputs, batch=batch)
-    ranges = calibrate(network.model, network.activations, samples, backend).ranges
+    ranges = calibrate(network.model, network.calibrated_tensors, samples, backend).ranges
     found: dict[str, float] = {}
     for label, other in (("FP32", Precision.FP32), ("FP16", Precision.FP16)):
-        config = PrecisionConfig.uniform(Precision.INT8, other)
-        quantizable = [group for group in network.groups if group.quantizable]
-        with Analysis(network, backend, samples, judged_outputs(network), other=other) as analysis:
+        config = PrecisionConfig.from_precision(Precision.INT8, other)
+        quantizable = [group for group in network.groups if group.is_quantizable]
+        with Analysis(network, backend, samples, select_judged_outputs(network), boundary_type=other) as analysis:
             since = time.perf_counter()
-            *_, first = analysis.verdict(config, ranges)
+            *_, first = analysis.measure_accuracy(config, ranges)
             found[f"first what-if among {label}"] = 1e3 * (time.perf_counter() - since)
-            worst = first.value.worst
+            worst = first.value.worst_output
             found[f"SQNR among {label}"] = (worst[1].errors.sqnr_db if worst is not None else None) or float("nan")
-            changed = iter([config.with_groups([group], Precision.FP32) for group in quantizable] * (rounds + 3))
+            changed = iter([config.with_group_precision([group], Precision.FP32) for group in quantizable] *
+                           (rounds + 3))
             run = partial(lambda analysis, changed: list(analysis.verdict(next(changed), ranges)), analysis, changed)
             found[f"what-if among {label}"] = median_ms(run, rounds)
-            levels.append(f"{analysis.level.name}: {analysis.level.reason}" if analysis.level is not None else "")
+            levels.append(f"{analysis.execution_mode.name}: {analysis.execution_mode.reason}" if analysis.
+                          execution_mode is not None else "")
             since = time.perf_counter()
             measure_shares(analysis, config, ranges, order=[group.name for group in quantizable[:groups]],
                            exact=True)
@@ -103,7 +105,7 @@ def measured(model: Path, data: Path, batch: int, groups: int, rounds: int, data
             measure_shares(analysis, config, ranges, order=[group.name for group in quantizable], exact=True)
             found[f"sweep among {label}, s"] = time.perf_counter() - since
             since = time.perf_counter()
-            for _ in measure_layers(analysis, {"int8": config}, ranges):
+            for _ in measure_group_errors(analysis, {"int8": config}, ranges):
                 pass
             found[f"errors at the groups among {label}, s"] = time.perf_counter() - since
     return found

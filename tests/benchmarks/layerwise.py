@@ -25,25 +25,29 @@ OTHERS = {"qdq_loss_debug": "qdq_loss_debug", "Polygraphy, all marked": "polygra
 def ours(name: str, folder: str, kind: str):
     """Sums at all groups, without an activation leaving the session; ``kind`` is accumulated or isolated (both)."""
     from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
-    from trt_tui.core.lowering.gated.lower import lower_gated
-    from trt_tui.core.lowering.gated.sums import SUMS
-    from trt_tui.core.measure.metrics import Sums
+    from trt_tui.core.lowering.gated.error_sums import ERROR_SUM_COLUMNS
+    from trt_tui.core.lowering.gated.lower import build_gated_graph
+    from trt_tui.core.measure.error_metrics import ErrorSums
     from trt_tui.core.precision import Precision
 
     network, ranges = prepared.opened(folder)
-    gated = lower_gated(network, floats=(), others=(Precision.FP32,), reference=True, isolated=kind == "isolated")
-    runner = OnnxRuntimeBackend("cpu").load(gated.model, lean=True)
-    gates = gated.feeds(prepared.INT8, ranges)
-    fetch = [table for table in (gated.accumulated, gated.isolated) if table is not None]
+    gated = build_gated_graph(network, float_types=(), boundary_types=(Precision.FP32, ), with_reference=True,
+                              with_isolated=kind == "isolated")
+    runner = OnnxRuntimeBackend("cpu").load(gated.model, low_memory=True)
+    gates = gated.make_feed(prepared.INT8, ranges)
+    fetch = [table for table in (gated.accumulated_sums, gated.isolated_sums) if table is not None]
     feeds = prepared.batches(name)
 
     def run() -> str:
-        pooled = {table: [Sums() for _ in gated.measured] for table in fetch}
+        pooled = {table: [ErrorSums() for _ in gated.measured_groups] for table in fetch}
         for feed in feeds:
             for table, rows in runner.run({**feed, **gates}, fetch).items():
                 for sums, row in zip(pooled[table], rows, strict=True):
-                    sums.merge(dict(zip(SUMS, row, strict=True)))
-        return f"{len(gated.measured)} groups, {pooled[fetch[0]][-1].errors().sqnr_db:.1f} dB at the last"
+                    sums.merge_sums(dict(zip(ERROR_SUM_COLUMNS, row, strict=True)))
+        return (
+            f"{len(gated.measured_groups)} groups, "
+            f"{pooled[fetch[0]][-1].compute_error_metrics().sqnr_db:.1f} dB at the last"
+        )
 
     return run
 

@@ -20,21 +20,22 @@ def lower(path: str, kind: str):
     """A pass lowers the opened network; it says by how many bytes memory grew."""
     import psutil
 
-    from trt_tui.core.lowering.gated.lower import lower_gated
-    from trt_tui.core.lowering.typed import lower_typed
+    from trt_tui.core.lowering.gated.lower import build_gated_graph
+    from trt_tui.core.lowering.typed_network import lower_to_typed_network
     from trt_tui.core.moves.config import PrecisionConfig
     from trt_tui.core.network.network import open_network
     from trt_tui.core.precision import Precision
 
     network = open_network(path)
-    ranges = dict.fromkeys(network.activations, 4.0)
+    ranges = dict.fromkeys(network.calibrated_tensors, 4.0)
     lowerings = {
-        "typed INT8 in FP16": lambda: lower_typed(network, PrecisionConfig.uniform(Precision.INT8), ranges),
-        "typed INT8 in FP32": lambda: lower_typed(
-            network, PrecisionConfig.uniform(Precision.INT8, other=Precision.FP32), ranges),
-        "typed FP16": lambda: lower_typed(network, PrecisionConfig.uniform(Precision.FP16), ranges),
-        "gated": lambda: lower_gated(network),
-        "gated with all sums": lambda: lower_gated(network, reference=True, isolated=True),
+        "typed INT8 in FP16": lambda: lower_to_typed_network(network, PrecisionConfig.from_precision(Precision.INT8),
+                                                             ranges),
+        "typed INT8 in FP32": lambda: lower_to_typed_network(
+            network, PrecisionConfig.from_precision(Precision.INT8, other_precision=Precision.FP32), ranges),
+        "typed FP16": lambda: lower_to_typed_network(network, PrecisionConfig.from_precision(Precision.FP16), ranges),
+        "gated": lambda: build_gated_graph(network),
+        "gated with all sums": lambda: build_gated_graph(network, with_reference=True, with_isolated=True),
     }
     kept = []
 

@@ -14,10 +14,10 @@ from trt_tui.core.network.network import Network, open_network
 from trt_tui.core.precision import Precision
 
 NAMES = ("bert6", "resnet50")
-FP32 = PrecisionConfig.uniform(Precision.FP32)
-FP16 = PrecisionConfig.uniform(Precision.FP16)
-INT8 = PrecisionConfig.uniform(Precision.INT8, other=Precision.FP32)
-INT8_FP16 = PrecisionConfig.uniform(Precision.INT8, other=Precision.FP16)
+FP32 = PrecisionConfig.from_precision(Precision.FP32)
+FP16 = PrecisionConfig.from_precision(Precision.FP16)
+INT8 = PrecisionConfig.from_precision(Precision.INT8, other_precision=Precision.FP32)
+INT8_FP16 = PrecisionConfig.from_precision(Precision.INT8, other_precision=Precision.FP16)
 
 
 def batches(name: str) -> list[networks.Feeds]:
@@ -32,9 +32,9 @@ def model_path(name: str, directory: Path) -> Path:
 def prepare(name: str, directory: str, folder: str) -> None:
     """Writes ranges.json, fp32.onnx (a link) and int8.onnx into ``folder``."""
     from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
-    from trt_tui.core.calibration.calibrate import calibrate
+    from trt_tui.core.calibration.calibration import calibrate
     from trt_tui.core.data.samples import load_samples
-    from trt_tui.core.lowering.typed import lower_typed
+    from trt_tui.core.lowering.typed_network import lower_to_typed_network
 
     target = Path(folder)
     path = model_path(name, Path(directory))
@@ -42,9 +42,9 @@ def prepare(name: str, directory: str, folder: str) -> None:
     data = networks.save_batches(batches(name), target / "data.npz")
     network = open_network(path)
     samples = load_samples(data, network.inputs, batch=8)
-    ranges = calibrate(network.model, network.activations, samples, OnnxRuntimeBackend("cpu")).ranges
+    ranges = calibrate(network.model, network.calibrated_tensors, samples, OnnxRuntimeBackend("cpu")).ranges
     (target / "ranges.json").write_text(json.dumps(ranges))
-    ir.save(lower_typed(network, INT8, ranges).model, target / "int8.onnx")
+    ir.save(lower_to_typed_network(network, INT8, ranges).model, target / "int8.onnx")
 
 
 def opened(folder: str) -> tuple[Network, dict[str, float]]:

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from tests.benchmarks import measure
 from trt_tui.core.engines.preview import Preview
-from trt_tui.core.exporters.previewed import made_word
+from trt_tui.core.exporters.preview_report import group_precision_text
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.jobs import events as ev
@@ -30,7 +30,7 @@ from trt_tui.jobs import requests as rq
 from trt_tui.options import Options
 from trt_tui.session.session import Session
 
-VERDICT, MARKS = "VerdictMeasured", "EnginePreviewed"
+VERDICT, MARKS = "AccuracyMeasured", "EnginePreviewed"
 
 
 class Asking:
@@ -46,15 +46,15 @@ class Asking:
         """Takes events until all that are wanted were heard, then stops what goes on, and until nothing is under way;
         returns when what was heard first, by the event's name."""
         heard: dict[str, float] = {}
-        while self.session.busy:
+        while self.session.is_busy:
             event = self.events.get()
-            if isinstance(event, ev.Failed | ev.Died):
+            if isinstance(event, ev.JobFailed | ev.ChildProcessDied):
                 raise SystemExit(str(event))
-            if not isinstance(event, ev.VerdictMeasured) or event.final:
+            if not isinstance(event, ev.AccuracyMeasured) or event.final:
                 heard.setdefault(type(event).__name__, time.perf_counter())
-            self.session.apply(event)
+            self.session.apply_event(event)
             if wanted and heard.keys() >= set(wanted):
-                self.session.stop()
+                self.session.stop_jobs()
                 wanted = ()
         return heard
 
@@ -62,7 +62,7 @@ class Asking:
         """Asks, and returns the seconds until each kind of answer that is wanted."""
         since = time.perf_counter()
         for request in requests:
-            self.session.ask(request)
+            self.session.send_request(request)
         heard = self.until(wanted)
         return [heard[name] - since for name in wanted]
 
@@ -71,7 +71,7 @@ class Asking:
         ticks = 0
         for path in Path("/proc").glob("[0-9]*"):
             try:
-                if b"trt_tui.jobs.previewer" in (path / "cmdline").read_bytes():
+                if b"trt_tui.jobs.preview_server" in (path / "cmdline").read_bytes():
                     fields = (path / "stat").read_text().rpartition(")")[2].split()
                     if int(fields[1]) == self.session._client._child.process.pid:
                         ticks += int(fields[11]) + int(fields[12])
@@ -83,17 +83,18 @@ class Asking:
 def row(model: str, data: str | None, toggles: int) -> list[str]:
     """What is measured of one network."""
     asking = Asking(model, data)
-    session, outline = asking.session, asking.session.opened.outline
+    session, outline = asking.session, asking.session.opened_network.outline
     start = session.config
     # Ranges, sessions, and the start of what builds.
-    asking.timed([MARKS], rq.WhatIf(start), rq.PreviewEngine(start, effects=False, background=True))
-    preview = session.results.of(start).preview
-    assert isinstance(preview, Preview) and preview.refused is None, preview
+    asking.timed([MARKS], rq.MeasureWhatIf(start), rq.PreviewEngine(start, with_effects=False, low_priority=True))
+    preview = session.results.get_results_or_empty(start).preview
+    assert isinstance(preview, Preview) and preview.refusal is None, preview
 
     def configs() -> Iterator[PrecisionConfig]:
-        able = [group for group in outline.groups if Precision.INT8 in group.allowed]
+        able = [group for group in outline.groups if Precision.INT8 in group.allowed_precisions]
         for length in range(1, len(able)):
-            yield from (start.with_groups(groups, Precision.FP32) for groups in itertools.combinations(able, length))
+            yield from (start.with_group_precision(groups, Precision.FP32)
+                        for groups in itertools.combinations(able, length))
 
     fresh = configs()
     marks, verdicts, seconds, used = [], [], [], []
@@ -101,26 +102,30 @@ def row(model: str, data: str | None, toggles: int) -> list[str]:
     alone: list[float] = []
 
     def beside_alone(kind: str, taken: float, shares: bool) -> None:
-        alone.extend(asking.timed([VERDICT], rq.WhatIf(next(fresh), shares=shares)))
+        alone.extend(asking.timed([VERDICT], rq.MeasureWhatIf(next(fresh), with_shares=shares)))
         ratios[kind].append(taken / alone[-1])
 
     for _ in range(toggles):
         config, before = next(fresh), asking.builder_s()
-        verdict, marked = asking.timed([VERDICT, MARKS], rq.WhatIf(config, shares=True),
-                                       rq.PreviewEngine(config, effects=False, background=True))
+        verdict, marked = asking.timed([VERDICT, MARKS], rq.MeasureWhatIf(config, with_shares=True),
+                                       rq.PreviewEngine(config, with_effects=False, low_priority=True))
         used.append(asking.builder_s() - before)
-        found = session.results.of(config).preview
+        found = session.results.get_results_or_empty(config).preview
         marks.append(marked)
         verdicts.append(verdict)
-        seconds.append(found.seconds if found is not None else 0.0)
+        seconds.append(found.preview_s if found is not None else 0.0)
         beside_alone("beside", verdict, shares=True)
-        session.ask(rq.PreviewEngine(next(fresh), effects=False, background=True))
+        session.send_request(rq.PreviewEngine(next(fresh), with_effects=False, low_priority=True))
         time.sleep(statistics.median(seconds) / 2)
-        beside_alone("amid", asking.timed([VERDICT, MARKS], rq.WhatIf(next(fresh)))[0], shares=False)
+        beside_alone("amid", asking.timed([VERDICT, MARKS], rq.MeasureWhatIf(next(fresh)))[0], shares=False)
     session.close()
-    words = [made_word(preview.made.get(group.name), group, start.precision_of(group)) for group in outline.groups]
-    others, told = len(preview.otherwise(outline, start)), sum(word not in ("", "fused") for word in words)
-    shared = sum(bool(made.shares) for made in preview.made.values())
+    words = [
+        group_precision_text(preview.implementations.get(group.name), group, start.precision_of(group))
+        for group in outline.groups
+    ]
+    others, told = len(preview.find_groups_in_unrequested_precision(outline, start)), sum(word not in ("", "fused")
+                                                                                          for word in words)
+    shared = sum(bool(made.kernel_mates) for made in preview.implementations.values())
     middle = [statistics.median(times) for times in (marks, verdicts, seconds, used)]
     return [Path(model).stem, f"{len(outline.groups)}", f"{len(preview.kernels)}", f"{shared}", f"{told - others}",
             f"{others}", *(f"{one:.1f}" for one in middle), f"{statistics.median(alone):.2f}",

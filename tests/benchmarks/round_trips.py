@@ -26,22 +26,22 @@ from onnxruntime.quantization import qdq_loss_debug
 from onnxruntime.quantization.calibrate import CalibrationDataReader
 
 from tests import networks, rtx
-from trt_tui.core.calibration.cache import read_cache
-from trt_tui.core.calibration.calibrate import Calibration
-from trt_tui.core.data.dumps import Rows, open_dump
+from trt_tui.core.calibration.cache import read_calibration_cache
+from trt_tui.core.calibration.calibration import Calibration
+from trt_tui.core.data.dumps import DumpTensor, open_dump
 from trt_tui.core.data.samples import load_samples
-from trt_tui.core.exporters import production
-from trt_tui.core.exporters.bundle import Bundle, Iteration, write_bundle
-from trt_tui.core.importers.reading import read_any
-from trt_tui.core.moves.barrier import Barrier
-from trt_tui.core.moves.bias_correction import BiasCorrection
+from trt_tui.core.exporters import formats
+from trt_tui.core.exporters.bundle import BundleContents, SampleRun, write_bundle
+from trt_tui.core.importers.any_config import read_any_config
+from trt_tui.core.moves.barrier_move import BarrierMove
+from trt_tui.core.moves.bias_correction_move import BiasCorrectionMove
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.file import config_text
-from trt_tui.core.moves.keep import Keep
-from trt_tui.core.moves.range_choice import RangeChoice
-from trt_tui.core.moves.rewrite import Rewrite
-from trt_tui.core.moves.smooth import Smooth
-from trt_tui.core.moves.vectors import packed
+from trt_tui.core.moves.config_file import config_text
+from trt_tui.core.moves.keep_move import KeepMove
+from trt_tui.core.moves.range_move import RangeMove
+from trt_tui.core.moves.rewrite_move import RewriteMove
+from trt_tui.core.moves.smoothquant_move import SmoothQuantMove
+from trt_tui.core.moves.vectors import encode_vector
 from trt_tui.core.network.network import Network, open_network
 from trt_tui.core.precision import Precision
 from trt_tui.errors import TrtTuiError
@@ -82,17 +82,19 @@ def every_move(network: Network, *, free: bool = True) -> PrecisionConfig:
         free: With a move of every kind; else of precisions alone.
     """
     named = {group.name: group for group in network.groups}
-    config = PrecisionConfig.uniform(INT8, FP16).with_groups([named["/right/MatMul"], named["/both/Concat"]], FP32)
+    config = PrecisionConfig.from_precision(INT8,
+                                            FP16).with_group_precision([named["/right/MatMul"], named["/both/Concat"]],
+                                                                       FP32)
     if not free:
         return config
     norm = next(name for name in named if name.startswith("/norm"))
-    read = [one.activation for one in network.free.norms[norm].reads]
+    read = [one.activation for one in network.zero_cost_support.norms[norm].consumers]
     half = np.full(CHANNELS, 2, np.float32)
-    config = config.with_moves({norm: Rewrite("LayerNormalization")})
-    config = config.with_moves({norm: Smooth(0.5, packed(half), dict.fromkeys(read, 1.25))})
-    config = config.with_moves({"/out/MatMul": BiasCorrection(packed(np.zeros(2 * CHANNELS, np.float32)))})
-    config = config.with_moves({named["/left/MatMul"].tail: Barrier(), "x": RangeChoice(2.5)})
-    return config.with_moves({"/softmax/Softmax": Keep("softmax", FP32)})
+    config = config.with_moves({norm: RewriteMove("LayerNormalization")})
+    config = config.with_moves({norm: SmoothQuantMove(0.5, encode_vector(half), dict.fromkeys(read, 1.25))})
+    config = config.with_moves({"/out/MatMul": BiasCorrectionMove(encode_vector(np.zeros(2 * CHANNELS, np.float32)))})
+    config = config.with_moves({named["/left/MatMul"].final_tensor: BarrierMove(), "x": RangeMove(2.5)})
+    return config.with_moves({"/softmax/Softmax": KeepMove("softmax", FP32)})
 
 
 # -- what is written -------------------------------------------------------------------------------------------------
@@ -124,26 +126,28 @@ ROWS = {
 
 
 def write_all(folder: Path) -> Written:
-    """Writes every file of `ROWS`."""
+    """Writes every file of `MAX_GROUP_ROWS`."""
     path = folder / "every_kind.onnx"
     onnx.save(every_kind(), path)
     network = open_network(path)
     x = np.random.default_rng(0).standard_normal((4, CHANNELS)).astype(np.float32)
     session = networks.quiet_session(onnx.load(path))
     config = every_move(network)
-    ranges = {tensor: 1.5 + place for place, tensor in enumerate(network.activations)}
+    ranges = {tensor: 1.5 + place for place, tensor in enumerate(network.calibrated_tensors)}
     text = config_text(network, config, Calibration("minmax", 4, "", ranges))
     (folder / "precision.json").write_text(text)
     for kind, name in (("trtexec", "build"), ("polygraphy", "script"), ("modelopt", "lists"),
                        ("calibration-cache", "ranges")):
-        production.write(kind, folder / name, network, config, ranges, method="minmax")
+        formats.write_export(kind, folder / name, network, config, ranges, range_method="minmax")
     heading = (folder / "script").read_text().split('"""')[1].replace("\\\\", "\\")
     (folder / "command").write_text(heading[heading.index("polygraphy convert"):].split("\n\n")[0] + "\n")
     (y,) = session.run(None, {"x": x})
     for release, name in (("10", "bundle"), ("8.6", "old")):
         (folder / name).mkdir()
-        write_bundle(folder / name, Bundle(release, network, config, ranges, text, "minmax", source="four samples",
-                                           iterations=[Iteration({"x": x}, {"y": y}, {"y": y + np.float32(1e-2)})]))
+        write_bundle(
+            folder / name,
+            BundleContents(release, network, config, ranges, text, "minmax", sample_source="four samples",
+                           sample_runs=[SampleRun({"x": x}, {"y": y}, {"y": y + np.float32(1e-2)})]))
     return Written(folder, network, config, ranges, x)
 
 
@@ -152,13 +156,13 @@ def write_all(folder: Path) -> Written:
 
 def as_config(written: Written, path: Path) -> str:
     """Reads a file as ``--config`` does, and compares what comes of it with what was written."""
-    loaded, wanted = read_any(path, written.network), written.config
-    before, now = wanted.assignment(written.network), loaded.config.assignment(written.network)
+    loaded, wanted = read_any_config(path, written.network), written.config
+    before, now = wanted.precision_by_group(written.network), loaded.config.precision_by_group(written.network)
     others = [name for name in before if before[name] is not now[name]]
     same = not others and (loaded.config.tf32, loaded.config.other) == (wanted.tf32, wanted.other)
-    told = {**written.ranges, **{tensor: one.amax for tensor, one in wanted.ranges.items()}}
+    told = {**written.ranges, **{tensor: one.amax for tensor, one in wanted.range_moves.items()}}
     wrong = [tensor for tensor, amax in loaded.calibration.ranges.items() if not np.isclose(
-        amax, told[tensor], rtol=1e-6) and tensor not in loaded.config.ranges]
+        amax, told[tensor], rtol=1e-6) and tensor not in loaded.config.range_moves]
     said = ["the same precisions" if same else f"other precisions: {', '.join(others) or 'the defaults'}",
             f"{len(loaded.calibration.ranges)} ranges" + (f", other ones for {', '.join(wrong)}" if wrong else "")]
     said += ["every move"] if loaded.config.moves == wanted.moves else []
@@ -169,13 +173,13 @@ def as_config(written: Written, path: Path) -> str:
 def as_model(written: Written, path: Path) -> str:
     """Opens a network, and says what it has of its own."""
     network = open_network(path)
-    given = [group.given.label for group in network.groups if group.given is not None]
+    given = [group.file_precision.label for group in network.groups if group.file_precision is not None]
     return f"opened, {' '.join(f'{given.count(one)} {one}' for one in sorted(set(given))) or 'all FP32'}"
 
 
 def as_cache(written: Written, path: Path) -> str:
     """Reads a calibration cache, and compares it with the ranges."""
-    found = read_cache(path)
+    found = read_calibration_cache(path)
     told = {**written.ranges, "x": 2.5}
     return "the same ranges" if found.keys() == told.keys() and all(
         np.isclose(found[name], told[name], rtol=1e-6) for name in told) else f"other ranges: {found}"
@@ -184,10 +188,10 @@ def as_cache(written: Written, path: Path) -> str:
 def as_data(written: Written, path: Path) -> str:
     """Reads inputs as ``--data`` does, or outputs as ``--reference`` does, and compares them."""
     if path.name == "inputs.json":
-        feed = load_samples(path, written.network.inputs).feed(0)
+        feed = load_samples(path, written.network.inputs).read_feed(0)
         return "the same inputs" if np.array_equal(feed["x"], written.x) else "other inputs"
     exact = networks.quiet_session(onnx.load(written.network.path)).run(["y"], {"x": written.x})[0]
-    y = Rows(open_dump(str(path)), "y").iteration(0)
+    y = DumpTensor(open_dump(str(path)), "y").read_iteration(0)
     return "the same outputs" if np.array_equal(y, exact) else "other outputs"
 
 
@@ -280,8 +284,12 @@ def by_modelopt(python: str) -> Callable[[Written, Path], str]:
         if done.returncode:
             return "refused: " + done.stderr.strip().splitlines()[-1]
         made = open_network(written.folder / f"{path.name}.base.typed.onnx")
-        given = {group.name: group.given.stands_for.label for group in made.groups if group.given is not None}
-        asked = written.config.assignment(written.network)
+        given = {
+            group.name: group.file_precision.nearest_precision.label
+            for group in made.groups
+            if group.file_precision is not None
+        }
+        asked = written.config.precision_by_group(written.network)
         others = [f"{name} {asked[name].label} as {given[name]}" for name in asked
                   if name in given and asked[name].label != given[name]]
         return f"made, other than asked: {', '.join(others)}" if others else "made as asked"

@@ -32,22 +32,28 @@ from tests.benchmarks import networks as big
 from tests.measuring import measure_impacts
 from trt_tui import demo
 from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
-from trt_tui.core.calibration.calibrate import calibrate
+from trt_tui.core.calibration.calibration import calibrate
 from trt_tui.core.data.samples import load_samples
 from trt_tui.core.measure.analysis import Analysis
-from trt_tui.core.measure.comparison import Verdict
-from trt_tui.core.measure.judge import judged_outputs
-from trt_tui.core.measure.judgement import Judgement, judge
-from trt_tui.core.measure.layers import measure_layers
-from trt_tui.core.measure.shares import Impact
+from trt_tui.core.measure.group_errors import measure_group_errors
+from trt_tui.core.measure.judged_outputs import select_judged_outputs
+from trt_tui.core.measure.results import Accuracy
+from trt_tui.core.measure.shares import GroupSensitivity
 from trt_tui.core.measure.target import Target
+from trt_tui.core.measure.target_result import TargetResult, check_targets
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
-from trt_tui.core.search import Search, Space
-from trt_tui.core.search.ranking import Ranking, alone, at_groups, owned, worst_first_order
+from trt_tui.core.search import Search, SearchSpace
+from trt_tui.core.search.ranking import (
+    GroupRanking,
+    error_share_fractions,
+    losses_if_reduced_alone,
+    noise_to_signal_by_group,
+    sort_groups_worst_first,
+)
 
-START = PrecisionConfig.uniform(Precision.INT8, Precision.FP32)
+START = PrecisionConfig.from_precision(Precision.INT8, Precision.FP32)
 NAMES = ("demo", "vit", "bert6", "resnet50")
 TABLES = ("brute", "greedy", "rankings")
 PERMUTATIONS = 4
@@ -64,28 +70,29 @@ class Simulated:
         self.network = open_network(path)
         self.samples = load_samples(str(folder / "samples.npz"), self.network.inputs, batch=batch)
         backend = OnnxRuntimeBackend("cpu")
-        self.ranges = calibrate(self.network.model, self.network.activations, self.samples, backend).ranges
-        self.analysis = Analysis(self.network, backend, self.samples, judged_outputs(self.network, judge_by),
-                                 other=Precision.FP32)
-        self.space = Space(self.network, START)
-        self.known: dict[PrecisionConfig, Verdict] = {}
-        self.start_db = self.verdict(START).worst[1].errors.sqnr_db
+        self.ranges = calibrate(self.network.model, self.network.calibrated_tensors, self.samples, backend).ranges
+        self.analysis = Analysis(self.network, backend, self.samples, select_judged_outputs(self.network, judge_by),
+                                 boundary_type=Precision.FP32)
+        self.space = SearchSpace(self.network, START)
+        self.known: dict[PrecisionConfig, Accuracy] = {}
+        self.start_db = self.verdict(START).worst_output[1].errors.sqnr_db
 
-    def verdict(self, config: PrecisionConfig) -> Verdict:
-        key = PrecisionConfig(config.quantized, config.other).with_moves(config.groups)
-        if key.key() not in self.known:
-            *_, partial = self.analysis.verdict(config, self.ranges)
-            self.known[key.key()] = partial.value
-        return self.known[key.key()]
+    def verdict(self, config: PrecisionConfig) -> Accuracy:
+        key = PrecisionConfig(config.quantized, config.other).with_moves(config.precision_moves)
+        if key.comparison_key() not in self.known:
+            *_, partial = self.analysis.measure_accuracy(config, self.ranges)
+            self.known[key.comparison_key()] = partial.value
+        return self.known[key.comparison_key()]
 
-    def of(self, raised: Sequence[str]) -> Verdict:
-        return self.verdict(self.space.config(self.space.ordered(raised), reason="benchmark"))
+    def of(self, raised: Sequence[str]) -> Accuracy:
+        return self.verdict(
+            self.space.build_config(self.space.sort_candidates_in_network_order(raised), reason="benchmark"))
 
-    def impacts(self, owns: bool = False, exact: bool = False) -> tuple[dict[str, Impact], float, float]:
+    def impacts(self, owns: bool = False, exact: bool = False) -> tuple[dict[str, GroupSensitivity], float, float]:
         """Impacts by group, what they cost in evaluations, and in seconds."""
         since = time.perf_counter()
         found = measure_impacts(self.analysis, START, self.ranges, owns=owns, exact=exact)
-        ranked = [one for one in found.values() if one.energy]
+        ranked = [one for one in found.values() if one.judged_error]
         runs = sum(one.samples * (2 if owns else 1) for one in ranked) / self.samples.count
         return found, runs, time.perf_counter() - since
 
@@ -94,37 +101,37 @@ class Simulated:
         session = onnxruntime.InferenceSession(str(self.path), providers=["CPUExecutionProvider"])
         taken = []
         for index in [0, *range(len(self.samples))] * rounds:
-            feed = self.samples.feed(index)
+            feed = self.samples.read_feed(index)
             since = time.perf_counter()
             session.run(None, feed)
             taken.append(time.perf_counter() - since)
         return statistics.median(taken)
 
-    def judged_by(self, target: Target) -> Callable[[PrecisionConfig], Judgement]:
-        return lambda config: judge([target], self.verdict(config))
+    def judged_by(self, target: Target) -> Callable[[PrecisionConfig], TargetResult]:
+        return lambda config: check_targets([target], self.verdict(config))
 
     def search(self, target: Target, method: str, **options) -> Search:
-        search = Search(self.space, method=method, **options)
+        search = Search(self.space, method_name=method, **options)
         judged = self.judged_by(target)
-        while (config := search.ask()) is not None:
-            search.tell(judged(config))
-        if not search.result.met:
-            raise RuntimeError(search.result.said)
+        while (config := search.propose_config()) is not None:
+            search.record_target_result(judged(config))
+        if not search.result.is_met:
+            raise RuntimeError(search.result.summary)
         return search
 
     def smallest(self, target: Target) -> int:
         """By brute force."""
         for count in itertools.count():
             for names in itertools.combinations(self.space.candidates, count):
-                if target.reached(self.of(names)):
+                if target.is_met_by(self.of(names)):
                     return count
 
     def leave_one_out(self, target: Target) -> tuple[int, int]:
         """Groups that greedy leave-one-out raises, and its evaluations."""
         raised: set[str] = set()
         evaluations = 0
-        while not target.reached(self.of(raised)):
-            tried = {name: target.margin(self.of({*raised, name})) for name in self.space.candidates
+        while not target.is_met_by(self.of(raised)):
+            tried = {name: target.margin_to_bound(self.of({*raised, name})) for name in self.space.candidates
                      if name not in raised}
             evaluations += len(tried)
             raised.add(max(tried, key=lambda name: tried[name]))
@@ -169,7 +176,7 @@ def brute_force(seeds: int, decibels: Sequence[float]) -> None:
                 smallest = one.smallest(target)
                 for method in ("auto", "greedy", "worst-first", "scoped", "bisect", "bisect-reverse"):
                     search = one.search(target, method, impacts=impacts)
-                    over.setdefault(method, []).append(len(search.result.best.raised) - smallest)
+                    over.setdefault(method, []).append(len(search.result.best_evaluation.raised_groups) - smallest)
                     taken.setdefault(method, []).append(len(search.evaluations))
             one.analysis.close()
     rows = [(method, *(sum(extra == n for extra in extras) for n in (0, 1)), sum(extra > 1 for extra in extras),
@@ -191,10 +198,10 @@ def greedy_and_bisect(name: str, one: Simulated, decibels: Sequence[float]) -> N
         size, evaluations = one.leave_one_out(target)
         halves = [one.search(target, method, take_back=False) for method in ("bisect", "bisect-reverse")]
         total = len(auto.evaluations) + cost
-        found = len(auto.result.best.raised)
-        rows.append((f"+{more:g} dB", found, round(total), f"{took:.0f}", size, evaluations, found / size,
-                     total / evaluations, *(f"{len(half.result.best.raised)} in {len(half.evaluations)}"
-                                            for half in halves)))
+        found = len(auto.result.best_evaluation.raised_groups)
+        rows.append(
+            (f"+{more:g} dB", found, round(total), f"{took:.0f}", size, evaluations, found / size, total / evaluations,
+             *(f"{len(half.result.best_evaluation.raised_groups)} in {len(half.evaluations)}" for half in halves)))
     print(f"\n### {name}: {len(one.space.candidates)} candidates, start {one.start_db:.1f} dB, impacts in "
           f"{seconds:.0f} s (the work of {cost:.0f} evaluations; {each:.1f} plain runs for each group)\n")
     print(measure.table(["tolerance", "auto", "evaluations", "s", "leave-one-out", "evaluations", "size /",
@@ -208,10 +215,10 @@ def shapley(one: Simulated, permutations: int) -> dict[str, float]:
     for _ in range(permutations):
         forward = [names[i] for i in rng.permutation(len(names))]
         for order in (forward, forward[::-1]):
-            before, raised = one.of(()).energy, set()
+            before, raised = one.of(()).judged_error, set()
             for name in order:
                 raised.add(name)
-                after = one.of(raised).energy
+                after = one.of(raised).judged_error
                 effect[name] += (before - after) / (2 * permutations)
                 before = after
     return effect
@@ -233,10 +240,10 @@ def kendall(one: Sequence[float], other: Sequence[float]) -> float:
     return float((a * b).sum() / np.sqrt((a * a).sum() * (b * b).sum()))
 
 
-def both_ways(impacts: Mapping[str, Impact]) -> dict[str, float]:
+def both_ways(impacts: Mapping[str, GroupSensitivity]) -> dict[str, float]:
     """The mean of only-this and all-but-this: the first and last marginal contribution of a group, the ends that the
     Shapley value averages over (Shapley, "A value for n-person games", 1953)."""
-    first, last = alone(impacts), owned(impacts)
+    first, last = losses_if_reduced_alone(impacts), error_share_fractions(impacts)
     total = sum(max(0.0, share) for share in last.values()) or 1.0
     return {name: (first[name] + last[name] / total) / 2 for name in first if name in last}
 
@@ -244,19 +251,21 @@ def both_ways(impacts: Mapping[str, Impact]) -> dict[str, float]:
 def rankings(name: str, one: Simulated, more: float) -> Iterator[tuple[object, ...]]:
     """Correlations of each ranking with the true effect, and the set that lazy greedy finds with it."""
     impacts, _, _ = one.impacts(owns=True, exact=True)
-    *_, partial = measure_layers(one.analysis, {"int8": START}, one.ranges)
+    *_, partial = measure_group_errors(one.analysis, {"int8": START}, one.ranges)
     errors = partial.value["int8"]
     effect = shapley(one, PERMUTATIONS)
     names = one.space.candidates
-    for label, badness in (("only-this", alone(impacts)), ("all-but-this", owned(impacts)),
-                           ("both ways", both_ways(impacts)), ("isolated", at_groups(errors, "isolated")),
-                           ("accumulated", at_groups(errors, "accumulated"))):
-        ranking = Ranking(worst_first_order(names, badness), why=label)
+    for label, badness in (("only-this", losses_if_reduced_alone(impacts)), ("all-but-this",
+                                                                             error_share_fractions(impacts)),
+                           ("both ways", both_ways(impacts)), ("isolated", noise_to_signal_by_group(errors,
+                                                                                                    "isolated")),
+                           ("accumulated", noise_to_signal_by_group(errors, "accumulated"))):
+        ranking = GroupRanking(sort_groups_worst_first(names, badness), basis_text=label)
         prefix = one.search(one.target(more), "worst-first", ranking=ranking, take_back=False)
         found = one.search(one.target(more), "worst-first", ranking=ranking)
         guess, truth = [badness[n] for n in names], [effect[n] for n in names]
-        yield (f"{name}, {label}", spearman(guess, truth), kendall(guess, truth), len(prefix.result.best.raised),
-               len(found.result.best.raised))
+        yield (f"{name}, {label}", spearman(guess, truth), kendall(guess, truth),
+               len(prefix.result.best_evaluation.raised_groups), len(found.result.best_evaluation.raised_groups))
 
 
 def main() -> None:

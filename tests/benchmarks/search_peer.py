@@ -23,9 +23,9 @@ import numpy as np
 from tests.benchmarks import measure
 from trt_tui import demo
 from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
-from trt_tui.core.data.samples import load_samples, split
-from trt_tui.core.lowering.weak import layer_of
-from trt_tui.core.measure.metrics import Sums
+from trt_tui.core.data.samples import load_samples, split_samples
+from trt_tui.core.lowering.implicit_quantization import find_source_layer
+from trt_tui.core.measure.error_metrics import ErrorSums
 from trt_tui.core.network.network import Network, open_network
 
 POLYGRAPHY = (sys.executable, "-c", "import sys; from polygraphy.tools import main; sys.exit(main())")
@@ -36,13 +36,13 @@ def judge(folder: Path, engine: Path, least_db: float) -> int:
     """Exit code 0 where an engine's outputs have that SQNR; each call leaves a line in ``folder``."""
     from trt_tui.backends.tensorrt.backend import TensorRTBackend
 
-    sums: dict[str, Sums] = {}
+    sums: dict[str, ErrorSums] = {}
     with TensorRTBackend("tensorrt").load_engine(engine.read_bytes()) as runner:
         for path in sorted(folder.glob("feed*.npz")):
             with np.load(path) as feed, np.load(path.with_name(path.name.replace("feed", "fp32"))) as expected:
                 for name, array in runner.run(dict(feed)).items():
-                    sums.setdefault(name, Sums()).add(expected[name], array)
-    worst = min(one.errors().sqnr_db for one in sums.values())
+                    sums.setdefault(name, ErrorSums()).add_tensor_pair(expected[name], array)
+    worst = min(one.compute_error_metrics().sqnr_db for one in sums.values())
     with open(folder / "tries.txt", "a") as stream:
         stream.write(f"{worst:.2f} dB\n")
     return 0 if worst >= least_db else 1
@@ -54,13 +54,13 @@ def prepare(arguments: argparse.Namespace, folder: Path) -> tuple[Network, dict[
     samples = load_samples(arguments.data or demo.samples_path(), network.inputs, batch=arguments.batch, limit=40)
     calibration = None if arguments.model else load_samples(demo.calibration_path(), network.inputs,
                                                            batch=arguments.batch)
-    judged = split(samples, calibration).judged
+    judged = split_samples(samples, calibration).judged_samples
     with OnnxRuntimeBackend("cpu").load(network.model) as runner:
         for index in range(len(judged)):
-            feed = judged.feed(index)
+            feed = judged.read_feed(index)
             np.savez(folder / f"feed{index:03}.npz", **feed)
             np.savez(folder / f"fp32{index:03}.npz", **runner.run(feed))
-    shapes = {name: array.shape for name, array in judged.feed(0).items()}
+    shapes = {name: array.shape for name, array in judged.read_feed(0).items()}
     command = (*TRT_TUI, "export", str(network.path), *data_options(arguments),
                "--precision", "int8", "--format", "calibration-cache", "-o", str(folder / "ranges.cache"))
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
@@ -112,9 +112,9 @@ def marked_groups(network: Network, count: int, direction: str) -> set[str]:
     chosen = layers[:count] if direction == "forward" else layers[-count:]
     found = set()
     for layer in chosen:
-        name = layer_of(layer.name, getattr(layer, "metadata", ""), names)
-        group = network.group_of(name) if name is not None else None
-        if group is not None and group.quantizable:
+        name = find_source_layer(layer.name, getattr(layer, "metadata", ""), names)
+        group = network.find_group(name) if name is not None else None
+        if group is not None and group.is_quantizable:
             found.add(group.name)
     return found
 
@@ -137,7 +137,7 @@ def ours(arguments: argparse.Namespace, network: Network, folder: Path, weak: bo
     if done.returncode not in (0, 1):
         return label, f"{took:.0f}", "", f"exit code {done.returncode}", "", done.stdout.strip().splitlines()[-1]
     config = json.loads((home / "precision.json").read_text())
-    raised = {network.group_of(name).name for name, layer in config["layers"].items() if layer["precision"] == "fp32"}
+    raised = {network.find_group(name).name for name, layer in config["layers"].items() if layer["precision"] == "fp32"}
     built = len(list((home / "trt-tui" / "engines").glob("*/*")))
     confirmed = "meets it too" in (home / "report.md").read_text()
     return (label, f"{took:.0f}", f"{built} + FP32 engine", f"{len(raised)} groups", len(raised),

@@ -21,22 +21,23 @@ def impact(name: str, folder: str, label: str):
     from trt_tui.core.data.samples import load_samples
     from trt_tui.core.measure.analysis import Analysis
     from trt_tui.core.measure.group_sweep import GroupSweep
-    from trt_tui.core.measure.judge import judged_outputs
+    from trt_tui.core.measure.judged_outputs import select_judged_outputs
 
     config, lowered = WAYS[label]
     network, ranges = prepared.opened(folder)
     samples = load_samples(str(Path(folder) / "data.npz"), network.inputs, batch=8)
-    outputs = judged_outputs(network, ("last_hidden_state",) if name == "bert6" else ())
-    analysis = Analysis(network, OnnxRuntimeBackend("cpu"), samples, outputs, other=config.other)
-    order = [group.name for group in network.groups if group.quantizable]
+    outputs = select_judged_outputs(network, ("last_hidden_state",) if name == "bert6" else ())
+    analysis = Analysis(network, OnnxRuntimeBackend("cpu"), samples, outputs, boundary_type=config.other)
+    order = [group.name for group in network.groups if group.is_quantizable]
 
     def measured():
         for _ in itertools.count():
-            sweep = GroupSweep(analysis, config, ranges, order=order, lowered=lowered, exact=True)
-            for _ in sweep.steps():
-                for group in sweep.fresh:
-                    yield group, sweep.of(group)
-                sweep.fresh.clear()
+            sweep = GroupSweep(analysis, config, ranges, group_order=order, reduces_groups=lowered,
+                               measures_all_samples=True)
+            for _ in sweep.measure_groups():
+                for group in sweep.updated_groups:
+                    yield group, sweep.estimate_group_effect(group)
+                sweep.updated_groups.clear()
 
     groups = measured()
 

@@ -24,11 +24,11 @@ from tests.benchmarks import measure
 from tests.benchmarks import networks as big
 from trt_tui import demo
 from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
-from trt_tui.core.calibration.calibrate import calibrate
+from trt_tui.core.calibration.calibration import calibrate
 from trt_tui.core.data.samples import Samples, load_samples
 from trt_tui.core.measure.analysis import Analysis
-from trt_tui.core.measure.group_sweep import Changed, GroupSweep
-from trt_tui.core.measure.judge import judged_outputs
+from trt_tui.core.measure.group_sweep import GroupEffect, GroupSweep
+from trt_tui.core.measure.judged_outputs import select_judged_outputs
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
@@ -68,21 +68,22 @@ def with_static_batch(path: Path, folder: Path) -> Path:
 
 
 def swept(analysis: Analysis, config: PrecisionConfig, ranges: dict[str, float], exact: bool
-          ) -> tuple[GroupSweep, dict[str, Changed], float, float, str]:
+          ) -> tuple[GroupSweep, dict[str, GroupEffect], float, float, str]:
     """The sweep, what it says of each group, its seconds, those to the first figure of every group, and how true the
     time left was."""
-    sweep, since, mapped = GroupSweep(analysis, config, ranges, exact=exact), time.process_time(), 0.0
-    rounded, course = analysis.feeds(config, ranges), []
-    for done, total in sweep.steps():
+    sweep, since, mapped = GroupSweep(analysis, config, ranges, measures_all_samples=exact), time.process_time(), 0.0
+    rounded, course = analysis.make_config_feed(config, ranges), []
+    for done, total in sweep.measure_groups():
         course.append((time.process_time() - since, done, total))
-        if not mapped and sweep.mapped:
+        if not mapped and sweep.has_estimate_of_every_group:
             mapped = course[-1][0]
     del rounded
     whole, left = course[-1][0], []
     for part in (0.1, 0.2, 0.35, 0.5, 0.75):
         now, done, total = next(one for one in course if one[0] >= part * whole)
         left.append(f"{now / done * (total - done) / (whole - now):.1f}" if done and now < whole else "")
-    return sweep, {name: sweep.of(name) for name in sweep.active}, whole, mapped, " ".join(left)
+    return sweep, {name: sweep.estimate_group_effect(name)
+                   for name in sweep.measured_groups}, whole, mapped, " ".join(left)
 
 
 def plain(path: Path, samples: Samples) -> float:
@@ -90,10 +91,10 @@ def plain(path: Path, samples: Samples) -> float:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    session.run(None, samples.feed(0))
+    session.run(None, samples.read_feed(0))
     since = time.process_time()
     for index in range(len(samples)):
-        session.run(None, samples.feed(index))
+        session.run(None, samples.read_feed(index))
     return time.process_time() - since
 
 
@@ -106,26 +107,26 @@ def row(name: str, directory: Path, samples: int, static: bool, other: Precision
         network, backend = open_network(path), OnnxRuntimeBackend("cpu", 1)
         judged, calibrating = (load_samples(str(folder / f"{file}.npz"), network.inputs, batch=BATCH)
                                for file in ("judged", "calibration"))
-        ranges = calibrate(network.model, network.activations, calibrating, backend).ranges
-        outputs = judged_outputs(network, ("last_hidden_state",) if name == "bert6" else ())
-        config = PrecisionConfig.uniform(Precision.INT8, other)
-        with Analysis(network, backend, judged, outputs, other=other) as analysis:
-            for _ in analysis.verdict(PrecisionConfig.uniform(Precision.FP32), {}):
+        ranges = calibrate(network.model, network.calibrated_tensors, calibrating, backend).ranges
+        outputs = select_judged_outputs(network, ("last_hidden_state",) if name == "bert6" else ())
+        config = PrecisionConfig.from_precision(Precision.INT8, other)
+        with Analysis(network, backend, judged, outputs, boundary_type=other) as analysis:
+            for _ in analysis.measure_accuracy(PrecisionConfig.from_precision(Precision.FP32), {}):
                 pass
             since = time.process_time()
-            list(analysis.verdict(config, ranges))
+            list(analysis.measure_accuracy(config, ranges))
             run_s = time.process_time() - since
             few, near, near_s, mapped, left = swept(analysis, config, ranges, False)
             _, exact, exact_s, _, _ = swept(analysis, config, ranges, True)
-        true = {one: known.figure.value for one, known in exact.items()}
-        error = {one: abs(near[one].figure.value - true[one]) for one in true}
+        true = {one: known.estimate.value for one, known in exact.items()}
+        error = {one: abs(near[one].estimate.value - true[one]) for one in true}
         matter = [one for one in true if true[one] >= 0.01]
         pairs = [(one, two) for one in true for two in true if true[one] - true[two] > 0.02]
-        ordered = sum(near[one].figure.value > near[two].figure.value for one, two in pairs)
-        partial = [one for one in true if near[one].figure.half]
-        held = sum(error[one] <= near[one].figure.half for one in partial)
-        assert few.sweep is not None
-        runs = few.sweep.done / (len(true) * few.sweep.count)
+        ordered = sum(near[one].estimate.value > near[two].estimate.value for one, two in pairs)
+        partial = [one for one in true if near[one].estimate.half_width]
+        held = sum(error[one] <= near[one].estimate.half_width for one in partial)
+        assert few.planner is not None
+        runs = few.planner.measured_count / (len(true) * few.planner.sample_count)
         return [name, len(true), runs, near_s / (len(true) * run_s), near_s / exact_s, mapped / plain(path, judged),
                 left,
                 f"{sum(error[one] <= 0.02 for one in matter)} of {len(matter)}",

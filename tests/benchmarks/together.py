@@ -22,10 +22,10 @@ import numpy as np
 
 from tests.benchmarks import measure, networks, prepared
 from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
-from trt_tui.core.calibration.calibrate import calibrate
+from trt_tui.core.calibration.calibration import calibrate
 from trt_tui.core.data.samples import Samples, load_samples
-from trt_tui.core.lowering.gated.lower import lower_gated
-from trt_tui.core.measure.piecewise import Piecewise
+from trt_tui.core.lowering.gated.lower import build_gated_graph
+from trt_tui.core.measure.piecewise_runner import PiecewiseRunner
 from trt_tui.core.network.network import Network, open_network
 from trt_tui.core.precision import Precision
 
@@ -46,18 +46,19 @@ def opened(text: str, directory: Path, folder: Path) -> tuple[Network, Samples]:
 def ways(network: Network, samples: Samples, other: Precision, every: int) -> dict[str, Callable[[], float]]:
     """What takes one step in each way, by name; each returns by how much it is to be multiplied."""
     backend = OnnxRuntimeBackend("cpu", threads=1)
-    ranges = calibrate(network.model, network.activations, samples, backend).ranges
-    gated = lower_gated(network, others=(other,))
+    ranges = calibrate(network.model, network.calibrated_tensors, samples, backend).ranges
+    gated = build_gated_graph(network, boundary_types=(other,))
     base = prepared.INT8 if other is Precision.FP32 else prepared.INT8_FP16
-    groups = [group for group in network.groups if group.quantizable][::every]
-    outputs, feeds = list(gated.outputs.values()), [samples.feed(index) for index in range(min(FEEDS, len(samples)))]
-    held = gated.feeds(base, ranges)
-    whole, pieces = backend.load(gated.model, lean=True), Piecewise.load(backend, gated)
+    groups = [group for group in network.groups if group.is_quantizable][::every]
+    outputs, feeds = list(
+        gated.test_outputs.values()), [samples.read_feed(index) for index in range(min(FEEDS, len(samples)))]
+    held = gated.make_feed(base, ranges)
+    whole, pieces = backend.load(gated.model, low_memory=True), PiecewiseRunner.load_in_pieces(backend, gated)
     plain = backend.load(network.model)
 
     def step(run: Callable[..., object]) -> None:
         for group in groups:
-            fed = gated.feeds(base.with_groups([group], other), ranges)
+            fed = gated.make_feed(base.with_group_precision([group], other), ranges)
             for feed in feeds:
                 run({**held, **feed, **fed}, outputs)
 

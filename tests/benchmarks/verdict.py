@@ -29,7 +29,7 @@ def drive(model: str, data: str, calibration: str, limit_s: float) -> None:
     """Opens a network as the app does and prints a line, with the time of the monotonic clock, at each moment."""
     from trt_tui.jobs import events as ev
     from trt_tui.options import Options
-    from trt_tui.session.saved import SavedSessions
+    from trt_tui.session.saved import SessionFolder
     from trt_tui.session.session import Session
 
     events: queue.Queue[ev.Event] = queue.Queue()
@@ -42,28 +42,28 @@ def drive(model: str, data: str, calibration: str, limit_s: float) -> None:
             print(time.monotonic(), moment, flush=True)
 
     with tempfile.TemporaryDirectory() as folder:
-        session = Session(options, events.put, store=SavedSessions(Path(folder)))
+        session = Session(options, events.put, session_folder=SessionFolder(Path(folder)))
         session.start()
         while time.monotonic() - started < limit_s:
             try:
                 event = events.get(timeout=1)
             except queue.Empty:
                 continue
-            session.apply(event)
+            session.apply_event(event)
             if session.error is not None:
                 sys.exit(f"{session.error}")
             match event:
-                case ev.Opened():
+                case ev.NetworkOpened():
                     say("opened")
-                case ev.Calibrated():
+                case ev.CalibrationReady():
                     say("calibrated")
-                case ev.VerdictMeasured(run="int8", final=final):
+                case ev.AccuracyMeasured(run="int8", final=final):
                     say("int8 verdict, all samples" if final else "int8 verdict, first samples")
-                case ev.VerdictMeasured():
+                case ev.AccuracyMeasured():
                     say("first verdict")
-                case ev.LayersMeasured(run="int8", final=True):
+                case ev.GroupErrorsMeasured(run="int8", final=True):
                     say("errors at all groups")
-                case ev.SharesMeasured(run="int8", done=done, total=total):
+                case ev.ErrorSharesMeasured(run="int8", done=done, total=total):
                     if done == total:
                         say(f"shares of all {total} groups")
                         break

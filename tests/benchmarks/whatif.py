@@ -19,33 +19,33 @@ def toggle(name: str, folder: str, label: str):
     import onnxruntime
 
     from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
-    from trt_tui.core.lowering.gated.lower import lower_gated
-    from trt_tui.core.measure.metrics import Sums
-    from trt_tui.core.measure.piecewise import Piecewise
+    from trt_tui.core.lowering.gated.lower import build_gated_graph
+    from trt_tui.core.measure.error_metrics import ErrorSums
+    from trt_tui.core.measure.piecewise_runner import PiecewiseRunner
     from trt_tui.core.precision import Precision
 
     config = CONFIGS[label]
     other = Precision.FP16 if "FP16" in label else Precision.FP32
     network, ranges = prepared.opened(folder)
-    gated = lower_gated(network, others=(other,))
-    runner = Piecewise.load(OnnxRuntimeBackend("cpu"), gated)
+    gated = build_gated_graph(network, boundary_types=(other,))
+    runner = PiecewiseRunner.load_in_pieces(OnnxRuntimeBackend("cpu"), gated)
     feeds = prepared.batches(name)
-    fp32 = gated.feeds(prepared.FP32, ranges)
-    outputs = list(gated.outputs.values())
+    fp32 = gated.make_feed(prepared.FP32, ranges)
+    outputs = list(gated.test_outputs.values())
     reference = [runner.run({**feed, **fp32}, outputs) for feed in feeds]
     del fp32
-    groups = itertools.cycle(group for group in network.groups if group.quantizable)
+    groups = itertools.cycle(group for group in network.groups if group.is_quantizable)
     raised = Precision.INT8 if label == "FP32" else Precision.FP32
     sessions, make = [], onnxruntime.InferenceSession
     onnxruntime.InferenceSession = lambda *rest, **named: sessions.append(1) or make(*rest, **named)
 
     def run() -> str:
-        gates = gated.feeds(config.with_groups([next(groups)], raised), ranges)
-        sums = {output: Sums() for output in outputs}
+        gates = gated.make_feed(config.with_group_precision([next(groups)], raised), ranges)
+        sums = {output: ErrorSums() for output in outputs}
         for feed, expected in zip(feeds, reference, strict=True):
             for output, array in runner.run({**feed, **gates}, outputs).items():
-                sums[output].add(expected[output], array)
-        worst = min(one.errors().sqnr_db for one in sums.values())
+                sums[output].add_tensor_pair(expected[output], array)
+        worst = min(one.compute_error_metrics().sqnr_db for one in sums.values())
         return f"{worst:.1f} dB, {len(sessions)} sessions"
 
     return run

@@ -29,14 +29,14 @@ from textual.pilot import Pilot
 
 from tests import local
 from tests.screen import LARGE, SMALL, answered, make_app, press, settle, status, taken_in, verdict
-from trt_tui.core.moves.network_method import range_tensors
+from trt_tui.core.moves.network_method import list_range_tensors
 from trt_tui.core.precision import Precision
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.tui import main_screen
-from trt_tui.tui.controllers import desk
-from trt_tui.tui.keys import keys
-from trt_tui.tui.state.hint import next_step
+from trt_tui.tui.controllers import presenter
+from trt_tui.tui.keys import get_action_keys
+from trt_tui.tui.state.hint import next_step_hint
 
 TARGETS = {"vit": ("sqnr>=10", "sqnr>=20", "sqnr>=40"), "overflowing": ("sqnr>=20",),
            "small_resnet": ("sqnr>=30", "sqnr>=60", "metric>=0.99", None)}
@@ -45,8 +45,8 @@ TARGETS = {"vit": ("sqnr>=10", "sqnr>=20", "sqnr>=40"), "overflowing": ("sqnr>=2
 MOVES = ["up", "down", "pagedown", "home", "end", "left", "right", "enter", "t", "s", "v", "n", "4", "2", "m"]
 CHANGES = ["space", "3", "6", "8", "z"]
 PLACES = [("end", "up"), ("p",), ("g",), ("c",), ("f9",), ("4",), ("slash", "c"), ("e",), ("question_mark",), ("o",)]
-MEASURED = (rq.Open, rq.Calibrate, rq.SetRanges, rq.Compare, rq.WhatIf)
-ASKED = (rq.CompareMethods, rq.Build, rq.WriteText, rq.SetRanges)
+MEASURED = (rq.OpenNetwork, rq.CalibrateRanges, rq.SetRanges, rq.CompareRuns, rq.MeasureWhatIf)
+ASKED = (rq.CompareRangeMethods, rq.BuildEngine, rq.WriteTextFile, rq.SetRanges)
 LIMIT_S = 180.0
 
 
@@ -98,7 +98,7 @@ class Case:
 
     async def to_main(self, pilot: Pilot) -> None:
         for _ in range(20):
-            if self.app.screen is self.app.main:
+            if self.app.screen is self.app.main_screen:
                 return
             await press(pilot, "escape")
         raise AssertionError(f"no escape from {self.app.screen}")
@@ -126,38 +126,40 @@ class Case:
 
     def told(self) -> Iterator[tuple[tuple, str]]:
         """What the screen tells as final, and of what."""
-        session, main = self.app.session, self.app.main
-        if session.outline is None or self.app.screen is not main or not main.desk.listing.is_measured:
+        session, main = self.app.session, self.app.main_screen
+        if session.outline is None or self.app.screen is not main or not main.presenter.layer_list.has_row_values:
             return
         targets = tuple(one.text for one in session.targets)
-        configs = session.run_configs()
+        configs = session.list_run_configs()
         for title, run in (("FP16", "fp16"), ("INT8", "int8"), ("c", "config")):
             for line in verdict(main):
                 if re.match(rf" {title}\d*\b", line) and (found := re.search(r"\b(PASS|FAIL)\b\??", line)):
-                    built = session.measured(run).engine is not None, session.measured(run).executed is not None
+                    built = session.get_run_results(run).engine_result is not None, session.get_run_results(
+                        run).exported_run is not None
                     yield (run, configs[run], targets, built), found[0]
         if raised := re.search(r"([^ ,]+, )?\S+ raises (?P<row>\S+( one)?)", status(main)):
-            group = main.desk.current_group
+            group = main.presenter.current_group
             row = group.name if raised["row"] == "this one" and group is not None else raised["row"]
-            hint = next_step(session, main.desk.listing.figures, group.name if group is not None else "")
+            hint = next_step_hint(session, main.presenter.layer_list.row_values,
+                                  group.name if group is not None else "")
             yield ("the row to raise", session.config, targets, hint.forms if row == raised["row"] else ()), row
 
     async def follow(self, pilot: Pilot) -> None:
         """Presses the keys of a hint that names a row."""
-        app, main, session = self.app, self.app.main, self.app.session
+        app, main, session = self.app, self.app.main_screen, self.app.session
         await self.to_main(pilot)
         await self.rest(pilot)
-        here = main.desk
-        here.draw_status()
+        here = main.presenter
+        here.draw_status_lines()
         text, group = status(main), here.current_group
-        cursor = group.name if group is not None and here.rows.has_focus else ""
-        hint = next_step(session, here.listing.figures, cursor, here.filter.has_focus)
+        cursor = group.name if group is not None and here.shown_row_pane.has_focus else ""
+        hint = next_step_hint(session, here.layer_list.row_values, cursor, here.filter_input.has_focus)
         if not (hint.group and any(form in text for form in hint.forms)):
             return
         self.looks["hints followed"] += 1
         named = re.search(r"(?:(\S+), )?(\S+) raises (.+?)( →|;| *$|\n)", text)
         assert named is not None, text
-        wanted = [keys(one)[0] for one in hint.actions]
+        wanted = [get_action_keys(one)[0] for one in hint.actions]
         assert len(wanted) == 2 - (named[1] is None or named[1] == "fix"), f"{text!r} names other keys than {wanted}"
         if named[3] == "this one":
             assert here.current_group is not None and here.current_group.name == hint.group, text
@@ -176,7 +178,7 @@ class Case:
 
     def place(self) -> tuple:
         """What has the keys, and where its cursor stands."""
-        line = self.app.main.desk.tree.current
+        line = self.app.main_screen.presenter.layer_tree.current_row
         return self.app.screen, self.app.focused, line.key if line is not None else None, len(self.app.screen_stack)
 
     async def interrupt(self, pilot: Pilot) -> None:
@@ -184,20 +186,21 @@ class Case:
         session, rng = self.app.session, self.rng
         await self.to_main(pilot)
         session.child.held.update(ASKED)
-        for job in rng.sample((session.compare_methods, session.build, session.compare,
-                               lambda: session.set_ranges(range_tensors(session.outline)[:1], "2.5"),
-                               lambda: session.export("precision.json", self.folder / "c.json", True)), 3):
+        for job in rng.sample((session.compare_range_methods, session.request_build, session.request_comparison,
+                               lambda: session.set_ranges(list_range_tensors(session.outline)[:1], "2.5"),
+                               lambda: session.export_config("precision.json", self.folder / "c.json", True)), 3):
             job()
         going = rng.choice(PLACES)
         self.pressed += ["interrupt:", "down", *going]
         await press(pilot, "down", *going)
         before = self.place()
-        for event in rng.sample((ev.Failed(99, "out of memory", "it is full", "Free some."), ev.Died(99, -9, "Killed"),
-                                 ev.Cancelled(99), None), 3):
+        for event in rng.sample(
+            (ev.JobFailed(99, "out of memory", "it is full", "Free some."), ev.ChildProcessDied(
+                99, -9, "Killed"), ev.JobCancelled(99), None), 3):
             if event is None:
                 await self.rest(pilot)
             else:
-                self.app.deliver(event)
+                self.app.post_session_event(event)
                 await taken_in(pilot)
             self.looks["jobs that ended"] += 1
             assert self.place() == before, f"{event or 'what was asked'} moved {before} to {self.place()}"
@@ -208,9 +211,9 @@ class Case:
     async def recalibrate(self, pilot: Pilot) -> None:
         """Another method of calibration for the whole network, and back."""
         session = self.app.session
-        self.app.main.desk.tree.focus()
+        self.app.main_screen.presenter.layer_tree.focus()
         await self.rest(pilot)
-        before, figures = session.config, session.measured("config").verdict
+        before, figures = session.config, session.get_run_results("config").accuracy
         method = self.rng.choice("12345")
         self.pressed += ["7", "7", method, "z"]
         await answered(pilot, "7", "7", method)
@@ -220,7 +223,7 @@ class Case:
         self.looks["calibrations undone"] += 1
         await answered(pilot, "z")
         assert session.config == before, "z does not undo a change of calibration"
-        assert session.measured("config").verdict == figures, "figures are others after z"
+        assert session.get_run_results("config").accuracy == figures, "figures are others after z"
 
 
 async def look(seed: int, folder: Path, result: Result) -> None:
@@ -243,7 +246,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="trt-tui-advice-") as base:
         os.chdir(base)
         local.NullSession.measured_before = Path(base) / "measured"
-        main_screen.UPDATE_S, desk.REST_S = 0.002, 0.005
+        main_screen.MIN_DRAW_INTERVAL_S, presenter.MIN_CURSOR_REST_S = 0.002, 0.005
         os.environ.update(XDG_STATE_HOME=f"{base}/state", XDG_CACHE_HOME=f"{base}/cache")
         for seed in range(arguments.seed, arguments.seed + arguments.cases):
             folder = Path(base) / str(seed)

@@ -30,8 +30,8 @@ def inspected(path: Path) -> str:
     Raises:
         Exception: the defect that was found.
     """
-    from trt_tui.core.network.blocks import blocks
-    from trt_tui.core.network.hierarchy import build_tree
+    from trt_tui.core.network.blocks import find_repeated_blocks
+    from trt_tui.core.network.hierarchy import build_scope_tree
     from trt_tui.core.network.network import open_network
     from trt_tui.core.network.tree_text import render_tree
     from trt_tui.errors import TrtTuiError
@@ -42,10 +42,10 @@ def inspected(path: Path) -> str:
         if not error.cause or not error.next_step:
             raise
         return f"refused: {error.title}"
-    tree = build_tree(network.layers, network.groups)
-    render_tree(tree, network.shape, nodes=True)
-    blocks(tree)
-    network.outline()
+    tree = build_scope_tree(network.layers, network.groups)
+    render_tree(tree, network.shape, show_nodes=True)
+    find_repeated_blocks(tree)
+    network.build_outline()
     return "opened"
 
 

@@ -33,7 +33,7 @@ ODD_SIZES = (*SIZES, (20, 5), (3, 2), (79, 12), (200, 60))
 EPISODE = 250
 """Keys of one app."""
 
-PRESSES = sorted({key for action in ACTIONS for key in action.keys} - {"q"})
+PRESSES = sorted({key for action in ACTIONS for key in action.key_names} - {"q"})
 INSIDE = ["enter", "escape", "tab", "shift+tab", "space", "backspace", "delete", "home", "end", "left", "right", "up",
           "down", "y", "n", "ctrl+a", "ctrl+u", "ctrl+w", "3", "6", "8", "x", "ctrl+c"]
 TYPED = [">=", "sqnr>=30", "metric", "[b", "\x1b", "é", "漢", "🙂", "\u202e", "/tmp/../", "1e400", "8 layers"]
@@ -65,20 +65,21 @@ def upset(app: TrtTuiApp, rng: random.Random) -> None:
     """An event of the child process that may come at any time."""
     session = app.session
     job = len(session.child.sent) if isinstance(session, local.NullSession) else 1
-    late = next(((config, one.verdict) for config, one in session.results.items() if one.verdict is not None), None)
-    app.deliver(rng.choice((
-        ev.Failed(job, "a job failed\x1b[2J", "because\nof [this]", "press on", 2), ev.Died(job, -9, "Killed"),
-        ev.Done(job), ev.Cancelled(job), ev.Progress(job, "measuring", 3, 7), ev.Note(job, "b\x1b]0;t\x07"),
-        ev.VerdictMeasured(job, "int8", *late, True) if late is not None else ev.Done(job))))
+    late = next(((config, one.accuracy) for config, one in session.results.items() if one.accuracy is not None), None)
+    app.post_session_event(
+        rng.choice((ev.JobFailed(job, "a job failed\x1b[2J", "because\nof [this]", "press on",
+                                 2), ev.ChildProcessDied(job, -9, "Killed"), ev.JobDone(job), ev.JobCancelled(job),
+                    ev.JobProgress(job, "measuring", 3, 7), ev.LogMessage(job, "b\x1b]0;t\x07"),
+                    ev.AccuracyMeasured(job, "int8", *late, True) if late is not None else ev.JobDone(job))))
 
 
 async def episode(seed: int, make: Callable[[random.Random], TrtTuiApp], result: Result, keys: int = EPISODE) -> None:
     """One app driven by keys; what ends it goes to ``result``."""
     rng = random.Random(seed)
     app = make(rng)
-    desk = app.main.desk
+    desk = app.main_screen.presenter
     quit_, app.quit = app.quit, lambda: None  # by the palette, too
-    desk.leave = app.quit
+    desk.quit_app = app.quit
     pressed: list[str] = []
     try:
         async with app.run_test(size=rng.choice(SIZES)) as pilot:
@@ -109,14 +110,14 @@ async def episode(seed: int, make: Callable[[random.Random], TrtTuiApp], result:
             result.keys += count
             if not app._exit:
                 await _lead_back(app, pilot, result, seed, pressed)
-            app.quit = desk.leave = quit_
+            app.quit = desk.quit_app = quit_
             await _leave(app, result, rng, seed, pressed)
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             raise
         result.failures.append((seed, pressed[-40:], app._exception or error))
     else:
-        if app._exception is not None or app.return_code and app.main.desk.status.failure is None:
+        if app._exception is not None or app.return_code and app.main_screen.presenter.status.failure is None:
             result.failures.append((seed, pressed[-40:], app._exception or f"it ended with {app.return_code}"))
 
 
@@ -136,7 +137,7 @@ async def _lead_back(app: TrtTuiApp, pilot, result: Result, seed: int, pressed: 
     """After all keys are done escapes have to reach the main screen."""
     for _ in range(200):
         await pilot.pause()
-        if app.screen is app.main:
+        if app.screen is app.main_screen:
             return
         app.post_message(key_event("escape"))
     result.failures.append((seed, pressed[-40:], f"no escape from {app.screen}"))
@@ -146,7 +147,8 @@ def local_apps(folder: Path) -> Callable[[random.Random], TrtTuiApp]:
     """Makes apps that are answered in this process, mostly; exports go to ``folder``."""
 
     def make(rng: random.Random) -> TrtTuiApp:
-        held = tuple(kind for kind in (rq.Compare, rq.WhatIf, rq.TryWaysOut, rq.Stats, rq.Build) if rng.random() < 0.15)
+        held = tuple(kind for kind in (rq.CompareRuns, rq.MeasureWhatIf, rq.MeasureRemedies, rq.MeasureTensorStats,
+                                       rq.BuildEngine) if rng.random() < 0.15)
         options = local.options(folder, rng.choice(("vit", "vit", "overflowing", "small_resnet")),
                                 metric=rng.random() < 0.5, random=rng.random() < 0.2)
         return TrtTuiApp(options, partial(local.NullSession, folder=folder, held=held,

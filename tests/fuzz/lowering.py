@@ -19,7 +19,7 @@ import onnx
 
 from tests import lowered, rtx
 from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
-from trt_tui.core.lowering.typed import lower_typed
+from trt_tui.core.lowering.typed_network import lower_to_typed_network
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 
@@ -37,7 +37,7 @@ def check(seed: int, backend: OnnxRuntimeBackend, folder: Path, build: bool) -> 
     different = lowered.compare(case, backend)
     if different is not None:
         found.append(("differ", f"{different.group}: {different.said}"))
-    model = lower_typed(case.network, case.config, case.ranges).model
+    model = lower_to_typed_network(case.network, case.config, case.ranges).model
     mixed = [name for name, types in lowered.scale_types(model).items() if len(types) > 1]
     if mixed:
         found.append(("operands differ in scale type", ", ".join(mixed)))

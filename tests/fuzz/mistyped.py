@@ -25,8 +25,8 @@ import onnx
 
 from tests import networks
 from trt_tui.cli.main import main as command_line
-from trt_tui.core.moves.keeping import RULES
-from trt_tui.core.network.hierarchy import build_tree, titles
+from trt_tui.core.moves.keep_rules import KEEP_RULES
+from trt_tui.core.network.hierarchy import build_scope_tree, group_titles
 from trt_tui.core.network.network import open_network
 
 LONG = 6
@@ -78,8 +78,8 @@ class Bench:
                 np.savez(folder / name, image=self.images)
         (folder / "metrics.py").write_text("def score(outputs, labels):\n    return 1.0\n")
         opened = open_network(folder / FILES[0])
-        tree = build_tree(opened.layers, opened.groups)
-        self.layers = {layer.name for layer in opened.layers} | set(titles(tree).values())
+        tree = build_scope_tree(opened.layers, opened.groups)
+        self.layers = {layer.name for layer in opened.layers} | set(group_titles(tree).values())
         self.nodes = [layer.name for layer in opened.layers]
 
     # -- what is mistyped: a command line, what was meant, what exists of its kind ------------------------------
@@ -122,9 +122,9 @@ class Bench:
         return arguments, meant, {*FILES, *(str(self.folder / one) for one in FILES)}
 
     def layer(self, rng: random.Random) -> tuple[list[str], str, set[str]]:
-        meant = rng.choice((*self.nodes, *RULES))
+        meant = rng.choice((*self.nodes, *KEEP_RULES))
         return (["compare", FILES[0], "--data", FILES[3], "--layers", "none", "--keep",
-                 mistyped(rng, meant, {*self.layers, *RULES})], meant, {*self.layers, *RULES})
+                 mistyped(rng, meant, {*self.layers, *KEEP_RULES})], meant, {*self.layers, *KEEP_RULES})
 
     def labels(self, rng: random.Random) -> tuple[list[str], str, set[str]]:
         off = rng.choice((-1, 1)) * rng.randint(1, max(1, SAMPLES // 20))

@@ -3,7 +3,7 @@
     python -m tests.fuzz.readers --cases 20000 --seed 1
 
 A case that ends otherwise, or takes over `SLOW_S`, is printed with its reader and seed and kept in the folder named
-with ``--keep``. The program may take `MEMORY` bytes of address space at most.
+with ``--keep``. The program may take `OUT_OF_MEMORY_PATTERN` bytes of address space at most.
 """
 
 import argparse
@@ -28,23 +28,23 @@ import numpy as np
 import onnx
 
 from tests import networks
-from trt_tui.core.calibration.cache import match_cache, read_cache, write_cache
-from trt_tui.core.calibration.calibrate import Calibration
+from trt_tui.core.calibration.cache import read_calibration_cache, select_network_ranges, write_calibration_cache
+from trt_tui.core.calibration.calibration import Calibration
 from trt_tui.core.data.samples import load_samples
 from trt_tui.core.data.shapes import parse_shapes
-from trt_tui.core.engines.inspector import read_inspector
-from trt_tui.core.exporters import production
-from trt_tui.core.importers.reading import read_any
+from trt_tui.core.engines.inspector import read_engine_report
+from trt_tui.core.exporters import formats
+from trt_tui.core.importers.any_config import read_any_config
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.file import config_text, read_config
-from trt_tui.core.moves.range_choice import RangeChoice
+from trt_tui.core.moves.config_file import config_text, read_config
+from trt_tui.core.moves.range_move import RangeMove
 from trt_tui.core.network.network import Network, open_network
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import TensorInfo
 from trt_tui.errors import InputError
 from trt_tui.jobs.store import ResultCache
-from trt_tui.session.history import ConfigNames, History
-from trt_tui.session.saved import Saved, SavedSessions
+from trt_tui.session.history import ConfigHistory, ConfigNames
+from trt_tui.session.saved import SavedSession, SessionFolder
 
 SLOW_S = 20.0
 MEMORY = 8 << 30
@@ -74,34 +74,34 @@ class Reader:
 
 def readers(network: Network) -> tuple[Reader, ...]:
     """Every reader of files that come from elsewhere, the network's aside."""
-    outline = network.outline()
-    config = PrecisionConfig().with_groups(network.groups[:1], Precision.FP32).with_range(
-        network.activations[0], RangeChoice(2.5, "entropy"))
-    ranges = dict.fromkeys(network.activations, 1.5)
+    outline = network.build_outline()
+    config = PrecisionConfig().with_group_precision(network.groups[:1], Precision.FP32).with_range(
+        network.calibrated_tensors[0], RangeMove(2.5, "entropy"))
+    ranges = dict.fromkeys(network.calibrated_tensors, 1.5)
 
     def told(kind: str) -> bytes:
         with tempfile.TemporaryDirectory() as folder:
-            production.write(kind, Path(folder) / "told", network, config, ranges)
+            formats.write_export(kind, Path(folder) / "told", network, config, ranges)
             return (Path(folder) / "told").read_bytes()
 
     def imported(path: Path) -> None:
-        read_any(path, network, force=True).config.assignment(network)
+        read_any_config(path, network, force=True).config.precision_by_group(network)
 
     def configs(path: Path) -> None:
         for force in (False, True):
             loaded = read_config(path, network, force=force, sha256="")
-            loaded.config.assignment(network)
+            loaded.config.precision_by_group(network)
             config_text(network, loaded.config, tolerance=loaded.tolerance, sha256="").encode()
 
     def sessions(path: Path) -> None:
-        store = SavedSessions(path.parent)
-        saved = store.load(path.stem, str(outline.path), outline)
-        store.release()
+        store = SessionFolder(path.parent)
+        saved = store.load_session(path.stem, str(outline.path), outline)
+        store.release_session_lock()
         if saved is not None:
-            for one in (saved.history().current, *saved.names()):
-                one.assignment(network)
-        elif store.lost:
-            raise InputError(*store.lost)
+            for one in (saved.to_config_history().current, *saved.to_config_names()):
+                one.precision_by_group(network)
+        elif store.load_failures:
+            raise InputError(*store.load_failures)
         else:
             raise AssertionError("a session was lost without a word")
 
@@ -117,21 +117,26 @@ def readers(network: Network) -> tuple[Reader, ...]:
 
     return (
         Reader("npz", "data.npz", (_npz(zipfile.ZIP_STORED), _npz(zipfile.ZIP_DEFLATED)), _read_samples),
-        Reader("inputs JSON", "data.json", (_inputs_json(),), _read_samples, True),
+        Reader("inputs JSON", "data.json", (_inputs_json(), ), _read_samples, True),
         Reader("config", "precision.json", (config_text(
-            network, config, _Ranges(ranges), evidence={"simulated": {"x": 1}}, tolerance="sqnr>=20", sha256="",
-            ).encode(),), configs, True),
-        Reader("another tool's config", "told", (
-            told("trtexec"), told("polygraphy"),
-            b"polygraphy convert a.onnx --fp16 --int8 --layer-precisions a:float32 --tf32",
-            b"quantize_mode: int8\nnodes_to_exclude: [a, b]\nop_types_to_exclude_fp16: [Conv]\n"),
-               imported),
-        Reader("ModelOpt's lists", "lists", (told("modelopt"),), imported, True),
-        Reader("cache", "a.cache", (_cache(ranges),), lambda path: match_cache(read_cache(path), ranges)),
-        Reader("session", "abc.json", (_session(outline, config),), sessions, True),
-        Reader("layers of an engine", "layers.json", (_layers(network),),
-               lambda path: read_inspector(path.read_bytes().decode("utf-8", "replace"), network), True),
-        Reader("results", "00ff", (_results(ranges),), results),
+            network,
+            config,
+            _Ranges(ranges),
+            evidence={"simulated": {"x": 1}},
+            tolerance="sqnr>=20",
+            sha256="",
+        ).encode(), ), configs, True),
+        Reader("another tool's config", "told",
+               (told("trtexec"), told("polygraphy"),
+                b"polygraphy convert a.onnx --fp16 --int8 --layer-precisions a:float32 --tf32",
+                b"quantize_mode: int8\nnodes_to_exclude: [a, b]\nop_types_to_exclude_fp16: [Conv]\n"), imported),
+        Reader("ModelOpt's lists", "lists", (told("modelopt"), ), imported, True),
+        Reader("cache", "a.cache", (_cache(ranges), ),
+               lambda path: select_network_ranges(read_calibration_cache(path), ranges)),
+        Reader("session", "abc.json", (_session(outline, config), ), sessions, True),
+        Reader("layers of an engine", "layers.json", (_layers(network), ),
+               lambda path: read_engine_report(path.read_bytes().decode("utf-8", "replace"), network), True),
+        Reader("results", "00ff", (_results(ranges), ), results),
         Reader("shapes", "shapes.txt", (b"x:1x3:4x3:8x3", b"mask:16"),
                lambda path: parse_shapes([path.read_bytes().decode("utf-8", "replace")], INPUTS)),
     )
@@ -142,14 +147,14 @@ class _Ranges:
 
     def __init__(self, ranges: dict[str, float]) -> None:
         self.ranges = ranges
-        self.others: dict[str, dict[str, float]] = {}
+        self.ranges_by_type: dict[str, dict[str, float]] = {}
 
 
 def _read_samples(path: Path) -> None:
     samples = load_samples(path, INPUTS, limit=64)
     for index in range(min(len(samples), 8)):
-        samples.feed(index)
-        samples.labels(index)
+        samples.read_feed(index)
+        samples.read_labels(index)
 
 
 def _npy(array: np.ndarray) -> bytes:
@@ -178,7 +183,7 @@ def _inputs_json() -> bytes:
 
 def _cache(ranges: dict[str, float]) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
-        write_cache(Path(folder) / "c", ranges)
+        write_calibration_cache(Path(folder) / "c", ranges)
         return (Path(folder) / "c").read_bytes()
 
 
@@ -189,11 +194,11 @@ def _results(ranges: dict[str, float]) -> bytes:
 
 
 def _session(outline: Any, config: PrecisionConfig) -> bytes:
-    history = History(PrecisionConfig())
-    history.apply(config)
+    history = ConfigHistory(PrecisionConfig())
+    history.push_config(config)
     with tempfile.TemporaryDirectory() as folder:
-        saved = Saved.of(outline, history, ConfigNames([(config, "first")]), "sqnr>=20")
-        SavedSessions(Path(folder)).save("abc", saved)
+        saved = SavedSession.from_state(outline, history, ConfigNames([(config, "first")]), "sqnr>=20")
+        SessionFolder(Path(folder)).save_session("abc", saved)
         return (Path(folder) / "abc.json").read_bytes()
 
 

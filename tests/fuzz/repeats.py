@@ -19,16 +19,16 @@ from pathlib import Path
 import onnx
 
 from tests import networks
-from trt_tui.core.calibration.cache import read_cache
-from trt_tui.core.engines.inspector import read_inspector
-from trt_tui.core.engines.listing import read_listing
-from trt_tui.core.engines.sources import sums_of
-from trt_tui.core.importers.reading import read_any
-from trt_tui.core.moves.keeping import matched
+from trt_tui.core.calibration.cache import read_calibration_cache
+from trt_tui.core.engines.inspector import read_engine_report
+from trt_tui.core.engines.layer_listing import read_layer_listing
+from trt_tui.core.engines.plan_accumulators import read_plan_accumulators
+from trt_tui.core.importers.any_config import read_any_config
+from trt_tui.core.moves.keep_rules import find_groups_of_rule
 from trt_tui.core.network.network import Network, open_network
 from trt_tui.errors import InputError
-from trt_tui.files.budget import MAX_READ_S
-from trt_tui.files.spans import read_spans
+from trt_tui.files.lazy_json import read_lazy_json
+from trt_tui.files.read_budget import MAX_READ_S
 from trt_tui.tui import keys
 
 SLOW_S = MAX_READ_S + 2
@@ -93,22 +93,27 @@ def readers(network: Network) -> dict[str, Callable[[random.Random, Path], objec
 
     patterns = ("(a+)+$", "(a|aa)*$", "a*" * 19 + "$", "(.*)*x", "(?=(a+)+$)")
     return {
-        "script": lambda rng, folder: read_any(file(folder, "s.py", _script(rng)), network),
-        "script of tokens": lambda rng, folder: read_any(file(folder, "s.py", "x = " + _text(rng)), network),
-        "YAML": lambda rng, folder: read_any(file(folder, "a.yaml", _yaml(rng)), network),
-        "YAML of tokens": lambda rng, folder: read_any(file(folder, "a.yaml", "a: " + _text(rng)), network),
-        "command": lambda rng, folder: read_any(file(folder, "a.sh", "A=b\ntrtexec --fp16 --layerPrecisions="
-                                                     + _text(rng) + ":fp32"), network, force=True),
-        "lists": lambda rng, folder: read_any(file(folder, "a.json", json.dumps(
-            {"quantize_mode": "int8", "nodes_to_exclude": [rng.choice(patterns), "a" + _text(rng)[:900]]})), network),
-        "config": lambda rng, folder: read_any(file(folder, "p.json", '{"format": ' + _text(rng)), network),
-        "layers": lambda rng, _: read_inspector(layer(rng), network),
-        "listing": lambda rng, _: read_listing(row(rng), network),
-        "plan": lambda rng, _: sums_of(_text(rng).encode("utf-8", "surrogatepass")),
-        "cache": lambda rng, folder: read_cache(file(folder, "c", "TRT-8601-EntropyCalibration2\n" + _text(rng))),
-        "dump": lambda rng, folder: read_spans(file(folder, "d.json", _text(rng)), "d.json"),
-        "keys": lambda rng, folder: keys.read(file(folder, "k.json", _text(rng))),
-        "rule": lambda rng, _: matched(network, f"/{rng.choice(patterns)}/"),
+        "script": lambda rng, folder: read_any_config(file(folder, "s.py", _script(rng)), network),
+        "script of tokens": lambda rng, folder: read_any_config(file(folder, "s.py", "x = " + _text(rng)), network),
+        "YAML": lambda rng, folder: read_any_config(file(folder, "a.yaml", _yaml(rng)), network),
+        "YAML of tokens": lambda rng, folder: read_any_config(file(folder, "a.yaml", "a: " + _text(rng)), network),
+        "command": lambda rng, folder: read_any_config(
+            file(folder, "a.sh", "A=b\ntrtexec --fp16 --layerPrecisions=" + _text(rng) + ":fp32"), network, force=True),
+        "lists": lambda rng, folder: read_any_config(
+            file(
+                folder, "a.json",
+                json.dumps({
+                    "quantize_mode": "int8", "nodes_to_exclude": [rng.choice(patterns), "a" + _text(rng)[:900]]
+                })), network),
+        "config": lambda rng, folder: read_any_config(file(folder, "p.json", '{"format": ' + _text(rng)), network),
+        "layers": lambda rng, _: read_engine_report(layer(rng), network),
+        "listing": lambda rng, _: read_layer_listing(row(rng), network),
+        "plan": lambda rng, _: read_plan_accumulators(_text(rng).encode("utf-8", "surrogatepass")),
+        "cache": lambda rng, folder: read_calibration_cache(
+            file(folder, "c", "TRT-8601-EntropyCalibration2\n" + _text(rng))),
+        "dump": lambda rng, folder: read_lazy_json(file(folder, "d.json", _text(rng)), "d.json"),
+        "keys": lambda rng, folder: keys.read_key_file(file(folder, "k.json", _text(rng))),
+        "rule": lambda rng, _: find_groups_of_rule(network, f"/{rng.choice(patterns)}/"),
     }
 
 

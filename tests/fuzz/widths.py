@@ -29,18 +29,18 @@ from textual.pilot import Pilot
 from tests import local
 from tests.networks import Builder, floats
 from tests.screen import answered, screen_text, settle, taken_in
-from trt_tui.core.measure.comparison import Errors, OutputErrors
+from trt_tui.core.measure.results import ErrorMetrics, OutputErrors
+from trt_tui.formatting import duration_text, escape_hidden_characters
 from trt_tui.options import Options
 from trt_tui.session.session import Session
 from trt_tui.tui import main_screen, spans
 from trt_tui.tui.app import TrtTuiApp
-from trt_tui.tui.controllers import desk
-from trt_tui.tui.state import verdict
-from trt_tui.tui.state.configs import config_table
+from trt_tui.tui.controllers import presenter
+from trt_tui.tui.state import summary
+from trt_tui.tui.state.config_list import config_table
 from trt_tui.tui.state.hint import Hint
-from trt_tui.tui.state.status import Status, status_lines
-from trt_tui.tui.state.tree import Tail
-from trt_tui.words import duration, visible
+from trt_tui.tui.state.status import StatusLines, status_lines
+from trt_tui.tui.state.tree import SmallSharesRow
 
 WIDTHS, HEIGHTS, LEAST = (40, 220), (12, 60), (60, 15)
 PARTS = ("model", "encoder", "decoder", "block", "residual", "depthwise_separable", "attention", "conv", "norm",
@@ -93,17 +93,17 @@ def figure(rng: random.Random) -> float:
 def upset(session: Session, rng: random.Random) -> list[float]:
     """Gives the runs of a session figures of any size; returns them."""
     given = []
-    for config in session.run_configs().values():
-        known = session.results.at(config)
-        if known.verdict is None:
+    for config in session.list_run_configs().values():
+        known = session.results.get_or_create_results(config)
+        if known.accuracy is None:
             continue
-        name, _ = known.verdict.worst
+        name, _ = known.accuracy.worst_output
         sqnr, worst, index, samples = figure(rng), figure(rng), rng.randrange(10 ** 6), rng.randrange(1, 10 ** 5)
         given += [sqnr, worst, index, samples, 2 * samples]
-        known.verdict = replace(known.verdict, outputs={name: OutputErrors(
-            Errors(sqnr, abs(figure(rng))), worst_index=index, worst_sqnr_db=worst)}, total=2 * samples,
+        known.accuracy = replace(known.accuracy, outputs={name: OutputErrors(
+            ErrorMetrics(sqnr, abs(figure(rng))), worst_index=index, worst_sqnr_db=worst)}, total=2 * samples,
             samples=samples if rng.random() < 0.3 else 2 * samples)
-        known.shares = {one: replace(share, owns=rng.choice((share.owns, figure(rng), figure(rng) / 1e6)))
+        known.shares = {one: replace(share, fraction=rng.choice((share.fraction, figure(rng), figure(rng) / 1e6)))
                         for one, share in known.shares.items()}
     return given
 
@@ -142,7 +142,7 @@ class Case:
             await settle(pilot)
             await answered(pilot, *(self.rng.choice(("t", "s", "v", "down", "enter", "space", "end", "right"))
                                     for _ in range(self.rng.randrange(8))))
-            while self.app.screen is not self.app.main:
+            while self.app.screen is not self.app.main_screen:
                 await answered(pilot, "escape")
             for _ in range(8):
                 await self.look(pilot, self.rng.randint(*WIDTHS), self.rng.randint(*HEIGHTS))
@@ -151,26 +151,30 @@ class Case:
     async def look(self, pilot: Pilot, width: int, height: int) -> None:
         await pilot.resize_terminal(width, height)
         await taken_in(pilot)
-        panes = self.app.main.desk
+        panes = self.app.main_screen.presenter
         if width < LEAST[0] or height < LEAST[1]:
             self.looks["screens without room"] += 1
             assert screen_text(self.app).split() == f"trt-tui needs 60×15, this is {width}×{height}".split()
             return
-        tree, figures, full = panes.tree, panes.listing.figures, panes.tree._full
+        tree, figures, full = panes.layer_tree, panes.layer_list.row_values, panes.layer_tree._shows_full_names
         shown: dict[int, dict[str, str]] = {}
         for index, row in enumerate(tree.rows):
-            line, name = tree._line(index), figures.model.name_of(row, full)
-            text = tree.text_of(index)
-            assert spans.width_of(line) <= tree.row_width, f"{width} cells: {text!r} is wider"
-            one = figures.cells(row, full)
-            whole = [name, visible(name), one.operator, one.asked, one.made, one.value, one.cost, one.flip.figure,
-                     one.flip.outcome, one.of, one.reason, one.instead]
+            line, name = tree._get_cached_line(index), figures.model.get_row_name(row, full)
+            text = tree.line_text(index)
+            assert spans.line_width(line) <= tree.row_width, f"{width} cells: {text!r} is wider"
+            one = figures.build_row_cells(row, full)
+            whole = [
+                name,
+                escape_hidden_characters(name), one.operator, one.precision_text, one.engine_text, one.value_text,
+                one.cost_text, one.toggle.value_text, one.toggle.outcome_text, one.config_name, one.reason,
+                one.replacement
+            ]
             label = line[3][0].strip() if len(line) > 3 else line[-1][0].strip()
             behind = "".join(part for part, _ in line[4:]).replace("<0", "")
-            wrong = cut(re.sub(r"#\d+$", "", label), [name, visible(name)]) + cut(behind, whole)
+            wrong = cut(re.sub(r"#\d+$", "", label), [name, escape_hidden_characters(name)]) + cut(behind, whole)
             assert not wrong, f"{width} cells: {wrong} in {text!r} are none of {whole}"
             self.looks["rows"] += 1
-            if not isinstance(row.row, Tail):
+            if not isinstance(row.row, SmallSharesRow):
                 other = shown.setdefault(row.depth, {}).setdefault(label, name)
                 assert other == name, f"{width} cells: {name!r} and {other!r} are both {label!r}"
 
@@ -180,29 +184,29 @@ class Case:
         outline = session.outline
         for _ in range(3):
             given: list[str | float] = [*upset(session, rng), outline.name, len(outline.layers), len(outline.groups)]
-            given += [duration(one.seconds) for one in session.asked.jobs]
+            given += [duration_text(one.duration_s) for one in session.pending_requests.jobs]
             hint = Hint((f"next: a finds a fix, or w, space raises {rng.choice(outline.groups).name} → "
                          f"SQNR ~{figure(rng):.1f}; {rng.randrange(999)} rows to FP32 meet the target",
                          f"next: w, space raises {spans.shorten_path(rng.choice(outline.groups).name, 24)}"))
             wide = self.lines(400, 60, hint)
-            for line in (line for each in (36, 30, 20) for line in verdict.verdict_lines(session, 120, each)):
-                given.append("".join(map(visible, (text for text, _ in line))))
+            for line in (line for each in (36, 30, 20) for line in summary.summary_lines(session, 120, each)):
+                given.append("".join(map(escape_hidden_characters, (text for text, _ in line))))
             given += ["".join(text for text, _ in line) for line in wide]
             given += [*hint.forms, *(one.text for one in session.targets)]
             for _ in range(30):
                 width, height = rng.randint(LEAST[0], WIDTHS[1]), rng.randint(LEAST[1], HEIGHTS[1])
                 for line in self.lines(width, height, hint):
-                    text = "".join(visible(part) for part, _ in line)
-                    assert spans.width_of(line) <= width, f"{width} cells: {text!r} is wider"
+                    text = "".join(escape_hidden_characters(part) for part, _ in line)
+                    assert spans.line_width(line) <= width, f"{width} cells: {text!r} is wider"
                     wrong = cut(text, given)
                     assert not wrong, f"{width} cells: {wrong} in {text!r} are cut"
                     self.looks["lines above and below"] += 1
 
     def lines(self, width: int, height: int, hint: Hint) -> list[spans.Line]:
         session = self.app.session
-        return [verdict.header_line(session, width), *verdict.verdict_lines(session, width, height),
+        return [summary.header_line(session, width), *summary.summary_lines(session, width, height),
                 *(one.line for one in config_table(session, {}, width)[1]),
-                *status_lines(session, Status(), hint, width, width >= 120)]
+                *status_lines(session, StatusLines(), hint, width, width >= 120)]
 
 
 async def look(seed: int, folder: Path, result: Result) -> None:
@@ -222,7 +226,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     result = Result()
-    main_screen.UPDATE_S, desk.REST_S = 0.002, 0.005
+    main_screen.MIN_DRAW_INTERVAL_S, presenter.MIN_CURSOR_REST_S = 0.002, 0.005
     with tempfile.TemporaryDirectory(prefix="trt-tui-widths-") as base:
         os.environ.update(XDG_STATE_HOME=f"{base}/state", XDG_CACHE_HOME=f"{base}/cache")
         for seed in range(arguments.seed, arguments.seed + arguments.cases):

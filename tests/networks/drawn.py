@@ -6,11 +6,11 @@ from random import Random
 import numpy as np
 import onnx
 
-from trt_tui.core.codes import CODES
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.range_choice import RangeChoice
+from trt_tui.core.moves.range_move import RangeMove
 from trt_tui.core.network.network import Network
-from trt_tui.core.precision import FLOATS, OFFERED
+from trt_tui.core.precision import ASSIGNABLE, FLOAT_PRECISIONS
+from trt_tui.core.quantized_types import QUANTIZED_TYPES
 
 from .build import Builder, floats
 
@@ -124,12 +124,12 @@ def drawn_network(random: Random) -> onnx.ModelProto:
 
 def drawn_config(random: Random, network: Network) -> PrecisionConfig:
     """Any mix of precisions, typed by group, over any default, with a range of its own now and then."""
-    floats_, every = sorted(FLOATS), sorted(OFFERED)
-    config = PrecisionConfig(random.choice([*CODES, *every]), random.choice(floats_))
+    floats_, every = sorted(FLOAT_PRECISIONS), sorted(ASSIGNABLE)
+    config = PrecisionConfig(random.choice([*QUANTIZED_TYPES, *every]), random.choice(floats_))
     for group in network.groups:
         if random.random() < 0.5:
-            config = config.with_groups([group], random.choice(sorted(group.allowed)))
-    for tensor in network.activations:
+            config = config.with_group_precision([group], random.choice(sorted(group.allowed_precisions)))
+    for tensor in network.calibrated_tensors:
         if random.random() < 0.1:
-            config = config.with_range(tensor, RangeChoice(random.choice((1e-4, 0.5, 20.0))))
+            config = config.with_range(tensor, RangeMove(random.choice((1e-4, 0.5, 20.0))))
     return config

@@ -180,7 +180,7 @@ def environment(release: str) -> dict[str, str]:
 
 
 def install(release: str) -> ModuleType:
-    """Puts the stand-in of a release, one of `RELEASES`, into `sys.modules`, and returns it.
+    """Puts the stand-in of a release, one of `RELEASE_TITLES`, into `sys.modules`, and returns it.
 
     Polygraphy keeps the module it first saw, and decides between TensorRT and RTX when it is imported: one release a
     process, installed before Polygraphy is imported, with POLYGRAPHY_USE_TENSORRT_RTX=1 for RTX.

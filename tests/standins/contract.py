@@ -22,20 +22,20 @@ from tests import networks, standins
 from tests.refusals import refused
 from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
 from trt_tui.backends.tensorrt.backend import TensorRTBackend
-from trt_tui.backends.tensorrt.log import printed_errors
-from trt_tui.core.engines.inspector import COMPUTE, read_inspector
-from trt_tui.core.engines.made import made_of
-from trt_tui.core.exporters.onnx import export_typed
+from trt_tui.backends.tensorrt.log import printed_error_text
+from trt_tui.core.builder_options import BuilderOptions
+from trt_tui.core.engines.group_implementations import find_group_implementations
+from trt_tui.core.engines.inspector import COMPUTE, read_engine_report
+from trt_tui.core.exporters.onnx import export_typed_network
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network, open_network
 from trt_tui.core.precision import Precision
-from trt_tui.core.production import Production
 from trt_tui.core.runner import BuildSettings, EngineBackend, EngineRunner
 from trt_tui.errors import CancelledError, InputError, TrtTuiError
-from trt_tui.jobs.engine_building import lower_for
+from trt_tui.jobs.engine_build import lower_for_builder
 
 RELEASE = os.environ.get("STANDIN_RELEASE", "")
-FP32, FP16, BF16, INT8 = (PrecisionConfig.uniform(one) for one in
+FP32, FP16, BF16, INT8 = (PrecisionConfig.from_precision(one) for one in
                           (Precision.FP32, Precision.FP16, Precision.BF16, Precision.INT8))
 PROFILE = {"image": ((1, 3, 32, 32), (2, 3, 32, 32), (4, 3, 32, 32))}
 SETTINGS = BuildSettings(PROFILE)
@@ -60,9 +60,10 @@ def lowered(backend: EngineBackend, network: Network, tmp_path_factory: pytest.T
     """Writes what a config becomes for the backend; returns the file and what is told beside it."""
 
     def lower(config: PrecisionConfig, weak: bool = False) -> tuple:
-        made = lower_for(network, config, dict.fromkeys(network.activations, 4.0), backend.capabilities, "it", weak)
+        made = lower_for_builder(network, config, dict.fromkeys(network.calibrated_tensors, 4.0), backend.capabilities,
+                                 "it", weak)
         folder = tmp_path_factory.mktemp("lowered")
-        return export_typed(made.model, network, folder / "network.onnx").path, made.told
+        return export_typed_network(made.model, network, folder / "network.onnx").path, made.constraints
 
     return lower
 
@@ -99,11 +100,11 @@ def saved(model: onnx.ModelProto, folder: Path) -> Path:
 
 def told_of(backend: EngineBackend) -> object:
     """What an FP32 network is built with where no precision is told."""
-    if backend.capabilities.strong:
+    if backend.capabilities.strongly_typed:
         return None
-    from trt_tui.core.lowering.told import ToldFloats
+    from trt_tui.core.lowering.explicit_quantization import ExplicitQuantizationConstraints
 
-    return ToldFloats({}, {}, {}, frozenset(), ())
+    return ExplicitQuantizationConstraints({}, {}, {}, frozenset(), ())
 
 
 def test_an_fp32_engine_computes_what_onnx_runtime_does(runner: EngineRunner, network: Network) -> None:
@@ -129,22 +130,25 @@ def test_latency_is_of_the_feeds_that_it_is_asked_for(runner: EngineRunner) -> N
 
 
 def test_the_profiler_and_the_inspector_name_the_same_layers(runner: EngineRunner, network: Network) -> None:
-    report = read_inspector(runner.inspect(), network)
+    report = read_engine_report(runner.inspect(), network)
     times = runner.layer_times_ms(images(), 3)
     assert set(times) == {layer.name for layer in report.layers} and min(times.values()) >= 0
-    assert sum(share for _, share in report.timed(times).shares().values()) == pytest.approx(1, abs=0.2)
-    made = made_of(report, network)
-    assert {group.name for group in network.groups if group.quantizable} <= set(made)
+    assert sum(share for _, share in report.with_layer_times(times).precision_shares().values()) == pytest.approx(
+        1, abs=0.2)
+    made = find_group_implementations(report, network)
+    assert {group.name for group in network.groups if group.is_quantizable} <= set(made)
     assert {one.precision for one in made.values()} == {Precision.FP32}
 
 
 def test_an_int8_engine_is_told_apart(backend: EngineBackend, built: Callable, network: Network) -> None:
-    config = INT8.with_groups([network.group("/layer1/conv2/Conv")], Precision.FP32)
+    config = INT8.with_group_precision([network.get_group("/layer1/conv2/Conv")], Precision.FP32)
     with backend.load_engine(built(config)) as runner:
-        report = read_inspector(runner.inspect(), network)
-        made = made_of(report, network)
+        report = read_engine_report(runner.inspect(), network)
+        made = find_group_implementations(report, network)
         assert np.isfinite(runner.run(images())["logits"]).all()
-    assert all(layer.nodes for layer in report.layers if layer.kind == COMPUTE), "those of the lowering do not count"
+    assert all(layer.network_layers
+               for layer in report.layers
+               if layer.kind == COMPUTE), "those of the lowering do not count"
     for name in ("/conv1/Conv", "/layer2/conv2/Conv", "/fc/Gemm"):
         assert made[name].precision is Precision.INT8, name
     assert made["/layer1/conv2/Conv"].precision is Precision.FP32
@@ -153,25 +157,25 @@ def test_an_int8_engine_is_told_apart(backend: EngineBackend, built: Callable, n
 def test_a_build_tells_how_far_it_is_and_heeds_a_stop(backend: EngineBackend, lowered: Callable) -> None:
     path, told = lowered(FP32)
     steps: list[tuple[str, int, int]] = []
-    data = backend.build(path, SETTINGS, told, step=lambda *step: bool(steps.append(step)) or True)
+    data = backend.build(path, SETTINGS, told, on_step=lambda *step: bool(steps.append(step)) or True)
     assert data
     assert bool(steps) == backend.capabilities.reports_progress
     if steps:
         assert all(0 <= done <= total for _, done, total in steps)
         with pytest.raises(CancelledError):
-            backend.build(path, SETTINGS, told, step=lambda phase, done, total: False)
+            backend.build(path, SETTINGS, told, on_step=lambda phase, done, total: False)
         assert backend.build(path, SETTINGS, told), "it builds again after a stop"
 
 
 def test_what_the_builder_prints_is_passed_on(backend: EngineBackend, lowered: Callable, capfd) -> None:
     path, told = lowered(FP32)
     said: list[tuple[str, str]] = []
-    backend.build(path, SETTINGS, told, message=lambda level, text: said.append((level, text)))
+    backend.build(path, SETTINGS, told, on_message=lambda level, text: said.append((level, text)))
     assert {level for level, _ in said} <= {"info", "warning", "error"} and "info" in {level for level, _ in said}
     assert not any("\x1b" in text or text.startswith("[") for _, text in said)
     shown = capfd.readouterr()
     assert shown.out == "" and "[TRT]" not in shown.err
-    if not backend.capabilities.strong:
+    if not backend.capabilities.strongly_typed:
         with pytest.raises(ValueError, match="told"):
             backend.build(path, SETTINGS)
 
@@ -191,13 +195,13 @@ def test_feeds_outside_the_profile_are_an_error_that_says_so(runner: EngineRunne
 @told_only
 def test_a_run_takes_the_first_profile_that_has_its_shapes(built, backend: EngineBackend) -> None:
     more = {"image": ((5, 3, 32, 32), (6, 3, 32, 32), (8, 3, 32, 32))}
-    with backend.load_engine(built(FP32, replace(SETTINGS, further=(more,)))) as runner:
+    with backend.load_engine(built(FP32, replace(SETTINGS, more_profiles=(more,)))) as runner:
         assert runner.profiles == (PROFILE, more)
         for count in (2, 8, 4, 6):
             assert runner.run(images(count))["logits"].shape == (count, 10)
             assert runner.latency_ms(images(count)) > 0 and runner.graph_latency_ms(images(count)) > 0
         assert runner.layer_times_ms(images(8), 2) and runner.inspect()
-        runner.use_profile(0)
+        runner.select_profile(0)
         with pytest.raises(TrtTuiError, match="could not run"):
             runner.run(images(8))
 
@@ -321,7 +325,7 @@ def test_too_little_memory_is_said(backend, lowered, fp32, monkeypatch, level) -
 
 @told_only
 def test_an_engine_of_another_gpu_is_refused(backend, fp32, monkeypatch) -> None:
-    if backend.capabilities.compute_capabilities:
+    if backend.capabilities.target_compute_capabilities:
         pytest.skip("its GPU decides earlier whether it can run engines")
     monkeypatch.setenv("STANDIN_DEVICE", "7.5")
     with pytest.raises(InputError, match="cannot load this engine") as raised:
@@ -334,7 +338,7 @@ def test_a_builder_and_a_runtime_that_do_not_start_say_why(backend, lowered, fp3
     path, told = lowered(FP32)
     monkeypatch.setenv("STANDIN_FAULT", "wrong driver")
     starts = [lambda: backend.load_engine(fp32)]
-    if not backend.capabilities.compute_capabilities:  # such a builder needs no driver
+    if not backend.capabilities.target_compute_capabilities:  # such a builder needs no driver
         starts.append(lambda: backend.build(path, SETTINGS, told))
     for start in starts:
         with pytest.raises(TrtTuiError, match="does not start") as raised:
@@ -382,9 +386,10 @@ def test_there_is_one_execution_context_at_a_time(backend, fp32, monkeypatch, fa
 def test_polygraphys_conclusions_are_left_out_where_tensorrt_said_something() -> None:
     said = [("error", "Invalid Engine. Please ensure"), ("info", "x"), ("error", "Error Code 10"), ("error", "x"),
             ("error", "Error Code 10")]
-    assert printed_errors(said) == "Error Code 10\nx"
-    assert printed_errors(said[:2]) == "Invalid Engine. Please ensure"
-    assert printed_errors([("error", "Could not find any implementation for node a"), said[0]]).endswith("for node a")
+    assert printed_error_text(said) == "Error Code 10\nx"
+    assert printed_error_text(said[:2]) == "Invalid Engine. Please ensure"
+    assert printed_error_text([("error", "Could not find any implementation for node a"),
+                               said[0]]).endswith("for node a")
 
 
 def told(engine: bytes) -> dict:
@@ -408,7 +413,7 @@ def test_fp32_is_told_nothing_but_tf32(built) -> None:
 @told_only
 def test_typed_networks_take_no_flags_and_q_dq_without_types_take_fp16_and_int8(built) -> None:
     for config, flags in ((FP16, {"FP16"}), (INT8, {"FP16", "INT8"}),
-                          (PrecisionConfig.uniform(Precision.INT8, Precision.FP32), {"INT8"})):
+                          (PrecisionConfig.from_precision(Precision.INT8, Precision.FP32), {"INT8"})):
         engine = built(config)
         assert float_flags(engine) == ({*flags, "OBEY_PRECISION_CONSTRAINTS"} if RELEASE == "8.6.1" else set())
         assert told(engine)["dynamic_ranges"] == {}
@@ -416,8 +421,8 @@ def test_typed_networks_take_no_flags_and_q_dq_without_types_take_fp16_and_int8(
 
 @told_only
 def test_a_release_without_typed_graphs_is_told_float_precisions_by_layer(built, network) -> None:
-    raised = network.group("/layer1/conv1/Conv")
-    config = told(built(INT8.with_groups([raised], Precision.FP32)))
+    raised = network.get_group("/layer1/conv1/Conv")
+    config = told(built(INT8.with_group_precision([raised], Precision.FP32)))
     if RELEASE != "8.6.1":
         assert config["layer_precisions"] == config["output_types"] == {}
         return
@@ -429,18 +434,18 @@ def test_a_release_without_typed_graphs_is_told_float_precisions_by_layer(built,
 
 @told_only
 def test_weak_builds_are_told_ranges(backend, built, network, lowered) -> None:
-    if not backend.capabilities.weak:
+    if not backend.capabilities.weakly_typed:
         with pytest.raises(InputError, match="--weak"):
             lowered(INT8, weak=True)
         return
-    engine = built(INT8.with_groups([network.group("/layer1/conv1/Conv")], Precision.FP32), weak=True)
+    engine = built(INT8.with_group_precision([network.get_group("/layer1/conv1/Conv")], Precision.FP32), weak=True)
     config = told(engine)
     assert float_flags(engine) == {"FP16", "INT8", "OBEY_PRECISION_CONSTRAINTS"}
     assert config["network_flags"] == (["EXPLICIT_BATCH"] if RELEASE == "8.6.1" else [])
     assert config["dynamic_ranges"]["image"] == [-4, 4] and not config["calibrator"]
     assert config["layer_precisions"]["/layer1/conv1/Conv"] == "FLOAT"
     with backend.load_engine(engine) as runner:
-        made = made_of(read_inspector(runner.inspect(), network), network)
+        made = find_group_implementations(read_engine_report(runner.inspect(), network), network)
     assert made["/conv1/Conv"].precision is Precision.INT8
     assert made["/layer1/conv1/Conv"].precision is Precision.FP32
 
@@ -454,15 +459,15 @@ def test_bf16_is_refused_where_there_is_none(backend, built, lowered) -> None:
             lowered(BF16, weak=True)
     else:
         assert float_flags(built(BF16)) == set()
-        if backend.capabilities.weak:
+        if backend.capabilities.weakly_typed:
             assert float_flags(built(BF16, weak=True)) == {"BF16", "OBEY_PRECISION_CONSTRAINTS"}
 
 
 @told_only
 def test_settings_reach_the_builder(built) -> None:
-    asked = Production(optimization_level=1, tactic_sources=("jit_convolutions",), refit=True, workspace=512,
-                       sparsity=True)
-    engine = built(FP32, replace(SETTINGS, production=asked))
+    asked = BuilderOptions(optimization_level=1, tactic_sources=("jit_convolutions",), refit=True, workspace=512,
+                           sparsity=True)
+    engine = built(FP32, replace(SETTINGS, builder_options=asked))
     assert told(engine)["builder_optimization_level"] == 1
     assert told(engine)["tactic_sources"] == ["JIT_CONVOLUTIONS"]
     assert standins.header(engine)["profiles"] == [{"image": [list(shape) for shape in PROFILE["image"]]}]
@@ -470,19 +475,20 @@ def test_settings_reach_the_builder(built) -> None:
     assert set(told(engine)["flags"]) == {"REFIT", "SPARSE_WEIGHTS"}
     assert told(engine)["pools"] == {"WORKSPACE": 512 << 20}
     with refused("unknown tactic source magic", cause="JIT_CONVOLUTIONS"):
-        built(FP32, replace(SETTINGS, production=Production(tactic_sources=("magic",))))
+        built(FP32, replace(SETTINGS, builder_options=BuilderOptions(tactic_sources=("magic",))))
 
 
 @told_only
 @pytest.mark.parametrize(("asked", "flag", "hardware", "lacking"), [
-    (Production(strip_plan=True), "STRIP_PLAN", "NONE", ("8.6.1",)),
-    (Production(version_compatible=True), "VERSION_COMPATIBLE", "NONE", ("rtx-1.7.1",)),
-    (Production(hardware_compatibility="ampere+"), "", "AMPERE_PLUS", ("rtx-1.7.1",)),
-    (Production(hardware_compatibility="same"), "", "SAME_COMPUTE_CAPABILITY", ("8.6.1", "rtx-1.7.1"))])
+    (BuilderOptions(strip_plan=True), "STRIP_PLAN", "NONE", ("8.6.1",)),
+    (BuilderOptions(version_compatible=True), "VERSION_COMPATIBLE", "NONE", ("rtx-1.7.1",)),
+    (BuilderOptions(hardware_compatibility="ampere+"), "", "AMPERE_PLUS", ("rtx-1.7.1",)),
+    (BuilderOptions(hardware_compatibility="same"), "", "SAME_COMPUTE_CAPABILITY", ("8.6.1", "rtx-1.7.1"))])
 def test_what_production_asks_for_is_told_or_refused_by_name(built, asked, flag, hardware, lacking) -> None:
-    settings = replace(SETTINGS, production=asked)
+    settings = replace(SETTINGS, builder_options=asked)
     if RELEASE in lacking:
-        with refused(f"has no ({flag or hardware}|{asked.said[0]})", next_step=asked.options[0]):
+        with refused(f"has no ({flag or hardware}|{asked.requested_option_texts[0]})",
+                     next_step=asked.requested_option_names[0]):
             built(FP32, settings)
         return
     config = told(built(FP32, settings))
@@ -490,7 +496,7 @@ def test_what_production_asks_for_is_told_or_refused_by_name(built, asked, flag,
 
 
 def timed(path: Path) -> BuildSettings:
-    return replace(SETTINGS, production=Production(timing_cache=str(path)))
+    return replace(SETTINGS, builder_options=BuilderOptions(timing_cache=str(path)))
 
 
 @told_only
@@ -530,7 +536,7 @@ def test_a_timing_cache_that_cannot_be_used_costs_no_build(backend, lowered, tmp
     monkeypatch.setattr(os, "open", refused)
     if place == "full":
         monkeypatch.setattr(os, "replace", full)
-    data = backend.build(path, timed(cache), beside, message=lambda *line: said.append(line))
+    data = backend.build(path, timed(cache), beside, on_message=lambda *line: said.append(line))
     assert told(data)["timing_cache"]["found"] == 0
     warnings = "\n".join(text for level, text in said if level == "warning")
     said = "is no timing cache: it is left as it is" if place == "data.npz" else "cannot be written: "
@@ -553,7 +559,7 @@ def test_what_another_build_wrote_meanwhile_stays_in_the_timing_cache(backend, l
             (tmp_path / "ours").write_bytes((tmp_path / "theirs").read_bytes())
 
     other, beside_other = lowered(FP16)
-    backend.build(other, ours, beside_other, message=meanwhile)
+    backend.build(other, ours, beside_other, on_message=meanwhile)
     assert told(backend.build(path, ours, beside))["timing_cache"]["found"] == first["missed"]
     assert told(backend.build(other, ours, beside_other))["timing_cache"]["missed"] == 0
 
@@ -561,7 +567,7 @@ def test_what_another_build_wrote_meanwhile_stays_in_the_timing_cache(backend, l
 @told_only
 def test_a_compute_capability_is_for_rtx(backend, built) -> None:
     wanted = replace(SETTINGS, compute_capability=(8, 6))
-    if not backend.capabilities.compute_capabilities:
+    if not backend.capabilities.target_compute_capabilities:
         with pytest.raises(InputError, match="builds for the GPU it runs on"):
             built(FP32, wanted)
         return
@@ -574,9 +580,10 @@ def test_a_compute_capability_is_for_rtx(backend, built) -> None:
 @told_only
 def test_capabilities_are_those_of_the_release(backend) -> None:
     has = backend.capabilities
-    assert (has.strong, has.weak, has.bf16, has.reports_progress) == {
+    assert (has.strongly_typed, has.weakly_typed, has.supports_bf16, has.reports_progress) == {
         "8.6.1": (False, True, False, False), "10.16.1": (True, True, True, True),
         "11.4.0": (True, False, True, True), "rtx-1.7.1": (True, False, True, True)}[RELEASE]
-    assert has.runs and has.builds
-    assert bool(has.compute_capabilities) == RELEASE.startswith("rtx")
-    assert backend.device == "Stand-in GPU" and backend.device in backend.stamp and backend.version in backend.stamp
+    assert has.can_execute and has.can_build
+    assert bool(has.target_compute_capabilities) == RELEASE.startswith("rtx")
+    assert (backend.device == "Stand-in GPU" and backend.device in backend.cache_identity
+            and backend.version in backend.cache_identity)

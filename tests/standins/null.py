@@ -21,24 +21,32 @@ import onnx_ir as ir
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from trt_tui.core.data.fitted import fitted
-from trt_tui.core.engines.failures import BuildFailed
-from trt_tui.core.lowering.strong import lower_strong
-from trt_tui.core.measure.comparison import ExportedRun
+from trt_tui.core.data.adaptive_runner import load_adaptive_runner
+from trt_tui.core.engines.failures import BuildError
+from trt_tui.core.lowering.source_typed_network import lower_from_source_model
+from trt_tui.core.measure.results import ExportedRun
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
-from trt_tui.core.runner import BuildSettings, BuildStep, Capabilities, Handed, Level, TensorInfo, Told
+from trt_tui.core.runner import (
+    BackendCapabilities,
+    BuildSettings,
+    BuildStep,
+    DebugTensor,
+    ExecutionMode,
+    LayerConstraints,
+    TensorInfo,
+)
 from trt_tui.errors import CancelledError
-from trt_tui.jobs.judging import judge_as_built
-from trt_tui.jobs.scheduler import Report
+from trt_tui.jobs.engine_accuracy import measure_engine_accuracy
+from trt_tui.jobs.scheduler import JobReporter
 from trt_tui.jobs.steps import Steps, Urgency
-from trt_tui.jobs.store import Store
+from trt_tui.jobs.store import ResultStore
 from trt_tui.workspace import Workspace
 
 Values = dict[str, np.ndarray | None]
 _LOW = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
 _SPLITTING = ("split", "rest", "summed")
-"""How the nodes begin that `trt_tui.core.lowering.accumulation.splitter` is made for."""
+"""How the nodes begin that `trt_tui.core.lowering.fp16_accumulation.veltkamp_split_factor` is made for."""
 
 _AROUND = ("QuantizeLinear", "DequantizeLinear", "Cast", "Identity")
 _TYPES = {TensorProto.FLOAT: np.dtype(np.float64), TensorProto.BFLOAT16: _LOW[1]}
@@ -170,10 +178,10 @@ class NullRunner:
         self._types = {info.name: info.dtype for info in self.outputs}
         self._fed: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
 
-    def run(self, feeds: Mapping[str, np.ndarray], fetch: Sequence[str] | None = None) -> dict[str, np.ndarray]:
+    def run(self, feed: Mapping[str, np.ndarray], fetch: Sequence[str] | None = None) -> dict[str, np.ndarray]:
         names = list(fetch) if fetch is not None else list(self._types)
         with np.errstate(all="ignore"):
-            found = self._graph.run({name: self._same(name, array) for name, array in feeds.items()}, names)
+            found = self._graph.run({name: self._same(name, array) for name, array in feed.items()}, names)
         return {name: array.astype(self._types[name]) for name, array in zip(names, found, strict=True)}
 
     def _same(self, name: str, array: np.ndarray) -> np.ndarray:
@@ -200,13 +208,13 @@ class NullBackend:
     """Loads networks for `NullRunner`."""
 
     name, version, provider = "null", "1.0", "cpu"
-    capabilities = Capabilities(runs=True, builds=False, real_fp16=False)
+    capabilities = BackendCapabilities(can_execute=True, can_build=False, computes_in_fp16=False)
 
-    def on_host(self) -> None:
+    def get_host_backend(self) -> None:
         return None
 
-    def load(self, model: ir.Model, *, lean: bool = False, optimize: bool = True,
-             bound: Callable[[Level], None] | None = None, few: bool = False) -> NullRunner:
+    def load(self, model: ir.Model, *, low_memory: bool = False, optimize: bool = True,
+             on_mode_change: Callable[[ExecutionMode], None] | None = None, few_executions: bool = False) -> NullRunner:
         return _runner(ir.to_proto(model).SerializeToString(deterministic=True))
 
 
@@ -247,27 +255,27 @@ class NullBuilder:
     fails: str = ""
 
     @property
-    def capabilities(self) -> Capabilities:
-        return Capabilities(runs=self.runs, builds=True, real_fp16=True, reports_progress=True)
+    def capabilities(self) -> BackendCapabilities:
+        return BackendCapabilities(can_execute=self.runs, can_build=True, computes_in_fp16=True, reports_progress=True)
 
     @property
-    def stamp(self) -> tuple[object, ...]:
+    def cache_identity(self) -> tuple[object, ...]:
         return (repr(self),)
 
-    def build(self, model: Path, settings: BuildSettings, told: Told | None = None, *, step: BuildStep | None = None,
-              message: Callable[[str, str], None] | None = None) -> bytes:
-        if message is not None:
-            message("info", "[MemUsageChange] Init CUDA: CPU +2, GPU +0")
+    def build(self, model_path: Path, settings: BuildSettings, constraints: LayerConstraints | None = None, *,
+              on_step: BuildStep | None = None, on_message: Callable[[str, str], None] | None = None) -> bytes:
+        if on_message is not None:
+            on_message("info", "[MemUsageChange] Init CUDA: CPU +2, GPU +0")
         if self.fails:
-            raise BuildFailed("TensorRT could not build the engine", self.fails, "Free device memory.", refused=False)
-        if step is not None and not step("Timing tactics", 1, 2):
+            raise BuildError("TensorRT could not build the engine", self.fails, "Free device memory.", is_refused=False)
+        if on_step is not None and not on_step("Timing tactics", 1, 2):
             raise CancelledError("stopped")
-        built = onnx.load(model)
+        built = onnx.load(model_path)
         for layer in _engine_layers(built, {}):
             for node in self.cannot if layer["Inputs"][0]["Datatype"] == "Int8" else ():
                 if f"[ONNX Layer: {node}]" in layer["Metadata"]:
-                    raise BuildFailed("TensorRT could not build the engine",
-                                      f"Could not find any implementation for node {layer['Name']}.")
+                    raise BuildError("TensorRT could not build the engine",
+                                     f"Could not find any implementation for node {layer['Name']}.")
         return built.SerializeToString(deterministic=True)
 
     def load_engine(self, data: bytes) -> NullEngine:
@@ -286,25 +294,25 @@ class NullEngine(NullRunner):
         self._noise = builder.worse if quantized else builder.check
         self._layers = _engine_layers(model, builder.otherwise)
 
-    def run(self, feeds: Mapping[str, np.ndarray], fetch: Sequence[str] | None = None) -> dict[str, np.ndarray]:
+    def run(self, feed: Mapping[str, np.ndarray], fetch: Sequence[str] | None = None) -> dict[str, np.ndarray]:
         noise = np.random.default_rng(0)
         return {name: array + self._noise * np.sqrt(np.mean(array**2)) * noise.standard_normal(array.shape)
-                for name, array in super().run(feeds, fetch).items()}
+                for name, array in super().run(feed, fetch).items()}
 
-    def latency_ms(self, feeds: Mapping[str, np.ndarray]) -> float:
-        return 1.02 * sum(self.layer_times_ms(feeds, 1).values())
+    def latency_ms(self, feed: Mapping[str, np.ndarray]) -> float:
+        return 1.02 * sum(self.layer_times_ms(feed, 1).values())
 
-    def use_profile(self, index: int | None) -> None:
+    def select_profile(self, index: int | None) -> None:
         pass
 
-    def graph_latency_ms(self, feeds: Mapping[str, np.ndarray]) -> float:
-        return 0.98 * self.latency_ms(feeds)
+    def graph_latency_ms(self, feed: Mapping[str, np.ndarray]) -> float:
+        return 0.98 * self.latency_ms(feed)
 
-    def layer_times_ms(self, feeds: Mapping[str, np.ndarray], runs: int) -> dict[str, float]:
+    def layer_times_ms(self, feed: Mapping[str, np.ndarray], run_count: int) -> dict[str, float]:
         halved = {"Int8": 4, "Half": 2}
         return {layer["Name"]: 0.02 / halved.get(layer["Inputs"][0]["Datatype"], 1) for layer in self._layers}
 
-    def handed_on(self, feeds: Mapping[str, np.ndarray], names: Container[str]) -> dict[str, Handed]:
+    def read_debug_tensors(self, feed: Mapping[str, np.ndarray], names: Container[str]) -> dict[str, DebugTensor]:
         """Nothing, as of engines that were not built to tell."""
         return {}
 
@@ -372,13 +380,14 @@ def _engine_layers(model: onnx.ModelProto, otherwise: Mapping[str, Precision]) -
     return layers
 
 
-def execute(workspace: Workspace, store: Store, report: Report, config: PrecisionConfig, urgency: Urgency,
+def execute(workspace: Workspace, store: ResultStore, report: JobReporter, config: PrecisionConfig, urgency: Urgency,
             feeds: Sequence[int] | None = None) -> Steps[ExportedRun]:
-    """In place of `trt_tui.jobs.exported_run.execute`: the null backend executes what is exported, in this process."""
+    """In place of `trt_tui.jobs.exported_run.execute_exported_file`: the null backend executes what is exported, in
+    this process."""
     analysis = workspace.analysis
-    typed = lower_strong(workspace.network, config, workspace.ranges).model
-    with fitted(analysis.backend, typed, analysis.samples, "the exported network") as runner:
-        steps = judge_as_built(analysis, runner, feeds or workspace.feeds)
+    typed = lower_from_source_model(workspace.network, config, workspace.ranges).model
+    with load_adaptive_runner(analysis.backend, typed, analysis.samples, "the exported network") as runner:
+        steps = measure_engine_accuracy(analysis, runner, feeds or workspace.feeds)
         while True:
             try:
                 next(steps)

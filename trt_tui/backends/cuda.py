@@ -12,7 +12,7 @@ _NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
 
 
 @dataclass(frozen=True)
-class Device:
+class CudaDevice:
     """The first visible GPU.
 
     Attributes:
@@ -25,7 +25,7 @@ class Device:
     driver: tuple[int, int]
 
 
-def first_device() -> Device:
+def find_first_device() -> CudaDevice:
     """The first GPU that CUDA_VISIBLE_DEVICES leaves visible.
 
     Raises:
@@ -36,26 +36,26 @@ def first_device() -> Device:
     except OSError as error:
         raise BackendUnavailableError("no NVIDIA driver was found", str(error),
                                       "Run on a machine with a GPU, or give a container access to it.") from None
-    code = cuda.cuInit(0)
+    status = cuda.cuInit(0)
     count = ctypes.c_int()
-    if code == 0:
-        code = cuda.cuDeviceGetCount(ctypes.byref(count))
-    if code == _NO_DEVICE or code == 0 and count.value == 0:
+    if status == 0:
+        status = cuda.cuDeviceGetCount(ctypes.byref(count))
+    if status == _NO_DEVICE or status == 0 and count.value == 0:
         raise BackendUnavailableError("no GPU is visible", "the NVIDIA driver finds none",
                                       "Check nvidia-smi and CUDA_VISIBLE_DEVICES.")
-    if code != 0:
-        raise BackendUnavailableError("the NVIDIA driver does not work", f"cuInit: {_error(cuda, code)}",
+    if status != 0:
+        raise BackendUnavailableError("the NVIDIA driver does not work", f"cuInit: {_error_text(cuda, status)}",
                                       "Check nvidia-smi; the driver and its library may differ in version.")
     device, version = ctypes.c_int(), ctypes.c_int()
     name = ctypes.create_string_buffer(256)
     cuda.cuDeviceGet(ctypes.byref(device), 0)
     cuda.cuDeviceGetName(name, len(name), device)
     cuda.cuDriverGetVersion(ctypes.byref(version))
-    major, minor = (_attribute(cuda, number, device) for number in (_MAJOR, _MINOR))
-    return Device(name.value.decode(), (major, minor), (version.value // 1000, version.value % 1000 // 10))
+    major, minor = (_read_device_attribute(cuda, number, device) for number in (_MAJOR, _MINOR))
+    return CudaDevice(name.value.decode(), (major, minor), (version.value // 1000, version.value % 1000 // 10))
 
 
-def device_count() -> int:
+def count_devices() -> int:
     """How many GPUs are visible; 0 without a driver that works."""
     count = ctypes.c_int()
     try:
@@ -65,23 +65,23 @@ def device_count() -> int:
     return count.value if cuda.cuInit(0) == 0 and cuda.cuDeviceGetCount(ctypes.byref(count)) == 0 else 0
 
 
-def copy_on_device(copies: Iterable[tuple[int, int, int]]) -> None:
+def copy_device_memory(regions: Iterable[tuple[int, int, int]]) -> None:
     """Copies memory of the first GPU, for each of some addresses to another so many bytes; all is there on return.
 
     Raises:
         RuntimeError: the driver refuses.
     """
-    cuda = _in_context()
-    codes = [cuda.cuMemcpyDtoD_v2(ctypes.c_uint64(target), ctypes.c_uint64(source), ctypes.c_size_t(size))
-             for source, target, size in copies]
-    codes.append(cuda.cuStreamSynchronize(None))  # which a copy on the device does not wait for
-    for code in filter(None, codes):
-        raise RuntimeError(f"a copy on the GPU failed: {_error(cuda, code)}")
+    cuda = _load_driver_with_context()
+    statuses = [cuda.cuMemcpyDtoD_v2(ctypes.c_uint64(destination), ctypes.c_uint64(source), ctypes.c_size_t(size))
+                for source, destination, size in regions]
+    statuses.append(cuda.cuStreamSynchronize(None))  # which a copy on the device does not wait for
+    for status in filter(None, statuses):
+        raise RuntimeError(f"a copy on the GPU failed: {_error_text(cuda, status)}")
 
 
-def _in_context() -> ctypes.CDLL:
+def _load_driver_with_context() -> ctypes.CDLL:
     """The driver library, with a context of the first GPU on this thread: that which the CUDA runtime has too."""
-    cuda, context = _driver(), ctypes.c_void_p()
+    cuda, context = _load_driver(), ctypes.c_void_p()
     cuda.cuCtxGetCurrent(ctypes.byref(context))
     if not context.value:
         device = ctypes.c_int()
@@ -92,18 +92,18 @@ def _in_context() -> ctypes.CDLL:
 
 
 @functools.cache
-def _driver() -> ctypes.CDLL:
+def _load_driver() -> ctypes.CDLL:
     return ctypes.CDLL("libcuda.so.1")
 
 
-def _attribute(cuda: ctypes.CDLL, number: int, device: ctypes.c_int) -> int:
+def _read_device_attribute(cuda: ctypes.CDLL, attribute: int, device: ctypes.c_int) -> int:
     value = ctypes.c_int()
-    cuda.cuDeviceGetAttribute(ctypes.byref(value), number, device)
+    cuda.cuDeviceGetAttribute(ctypes.byref(value), attribute, device)
     return value.value
 
 
-def _error(cuda: ctypes.CDLL, code: int) -> str:
+def _error_text(cuda: ctypes.CDLL, error_code: int) -> str:
     text = ctypes.c_char_p()
-    if cuda.cuGetErrorString(code, ctypes.byref(text)) == 0 and text.value:
-        return f"{text.value.decode()} ({code})"
-    return f"error {code}"
+    if cuda.cuGetErrorString(error_code, ctypes.byref(text)) == 0 and text.value:
+        return f"{text.value.decode()} ({error_code})"
+    return f"error {error_code}"

@@ -8,8 +8,8 @@ its copy goes with it. Levels, from the fastest:
   there;
 - inputs and outputs bound.
 
-Copies of what a run does not need are kept up to `KEPT_BYTES`; with a CUDA graph, whose slots hold what is fed, that
-goes for all of them. So what is fed lies on the device once, and that much of it a second time.
+Copies of what a run does not need are kept up to `MAX_IDLE_COPY_BYTES`; with a CUDA graph, whose slots hold what is
+fed, that goes for all of them. So what is fed lies on the device once, and that much of it a second time.
 """
 
 import re
@@ -20,34 +20,35 @@ from typing import Any
 
 import numpy as np
 
-from trt_tui.backends.cuda import copy_on_device
-from trt_tui.core.runner import Level
+from trt_tui.backends.cuda import copy_device_memory
+from trt_tui.core.runner import ExecutionMode
 from trt_tui.errors import FAILED_ALLOCATION
 
-_Key = tuple[tuple[str, tuple[int, ...]], ...]
+_ShapesKey = tuple[tuple[str, tuple[int, ...]], ...]
 """The shapes of what is fed, by input."""
 
 DEVICE = "cuda"
 
-GRAPH_RUNS = 2
+RUNS_BEFORE_CAPTURE = 2
 """As many runs of the same shapes come before one is captured."""
 
-KEPT_BYTES = 1 << 30
+MAX_IDLE_COPY_BYTES = 1 << 30
 """Copies of arrays that are fed now and then are kept on the device up to this size."""
 
-GRAPH, BOUND = "CUDA graph", "bound inputs and outputs"
+CUDA_GRAPH_MODE, BOUND_MODE = "CUDA graph", "bound inputs and outputs"
 """The names of the levels."""
 
-_REASON_CHARACTERS = 160
+_MAX_REASON_CHARACTERS = 160
 
-_AROUND = re.compile(r"^\d+ : [A-Z_]+ : |Exception during initialization: |/\S+\.(cc|h):\d+ .*?\) ?(\[with .*?\] )?")
+_MESSAGE_FRAME = re.compile(
+    r"^\d+ : [A-Z_]+ : |Exception during initialization: |/\S+\.(cc|h):\d+ .*?\) ?(\[with .*?\] )?")
 """What ONNX Runtime puts around what it says: codes, places in its source."""
 
-_TEXT = "OUS"
+_HOST_ONLY_KINDS = "OUS"
 """Kinds of arrays that no device takes."""
 
 
-class OnDevice:
+class DeviceArrayCopies:
     """Copies of arrays in the memory of a GPU, by the identity of the array; a copy goes when its array does.
 
     Attributes:
@@ -58,47 +59,47 @@ class OnDevice:
     def __init__(self, ort: Any) -> None:
         self._ort = ort
         self._copies: dict[int, tuple[weakref.ref[np.ndarray], Any]] = {}
-        self.size, self.limit = 0, KEPT_BYTES
+        self.total_bytes, self.max_idle_bytes = 0, MAX_IDLE_COPY_BYTES
 
     def __len__(self) -> int:
         return len(self._copies)
 
-    def copy(self, array: np.ndarray) -> Any:
+    def get_device_copy(self, array: np.ndarray) -> Any:
         """The copy of an array, an OrtValue."""
-        known = self._copies.get(id(array))
-        if known is not None and known[0]() is array:
-            return known[1]
-        value = _on_device(self._ort, array)
+        cached = self._copies.get(id(array))
+        if cached is not None and cached[0]() is array:
+            return cached[1]
+        value = _copy_to_device(self._ort, array)
         key, size = id(array), array.nbytes
-        self._copies[key] = weakref.ref(array, lambda _: self._drop(key, size)), value
-        self.size += size
+        self._copies[key] = weakref.ref(array, lambda _: self._drop_device_copy(key, size)), value
+        self.total_bytes += size
         return value
 
-    def _drop(self, key: int, size: int) -> None:
-        if self._copies.pop(key, None) is not None:
-            self.size -= size
+    def _drop_device_copy(self, array_id: int, byte_count: int) -> None:
+        if self._copies.pop(array_id, None) is not None:
+            self.total_bytes -= byte_count
 
-    def trim(self, used: Iterable[np.ndarray] = ()) -> None:
+    def free_unused_copies(self, used_arrays: Iterable[np.ndarray] = ()) -> None:
         """Frees the oldest copies, as far as others than those in use take more than the limit."""
-        if self.size <= self.limit:
+        if self.total_bytes <= self.max_idle_bytes:
             return
-        held = {id(array): array.nbytes for array in used if id(array) in self._copies}
-        spare = self.size - sum(held.values())
-        for key in [key for key in self._copies if key not in held]:
-            if spare <= self.limit:
+        used_sizes = {id(array): array.nbytes for array in used_arrays if id(array) in self._copies}
+        idle_bytes = self.total_bytes - sum(used_sizes.values())
+        for key in [key for key in self._copies if key not in used_sizes]:
+            if idle_bytes <= self.max_idle_bytes:
                 return
             array = self._copies[key][0]()
             if array is not None:
-                self._drop(key, array.nbytes)
-                spare -= array.nbytes
+                self._drop_device_copy(key, array.nbytes)
+                idle_bytes -= array.nbytes
 
-    def clear(self) -> None:
+    def free_all_copies(self) -> None:
         """Frees all copies."""
         self._copies.clear()
-        self.size = 0
+        self.total_bytes = 0
 
 
-class BoundRuns:
+class IoBindingRunner:
     """The runs of one network with everything bound.
 
     Args:
@@ -107,144 +108,149 @@ class BoundRuns:
         told: Called with the level whenever it changes.
     """
 
-    def __init__(self, ort: Any, session: Any, captured: Callable[[Mapping[str, tuple[int, ...]]], Any] | None,
-                 told: Callable[[Level], None]) -> None:
+    def __init__(self, ort: Any, session: Any,
+                 make_capturing_session: Callable[[Mapping[str, tuple[int, ...]]], Any] | None,
+                 on_mode_change: Callable[[ExecutionMode], None]) -> None:
         self._ort = ort
         self._session = session
-        self._captured = captured
-        self._told = told
-        self._device = OnDevice(ort)
-        self._graph: _Graph | None = None
-        self._seen: Counter[_Key] = Counter()
-        self.level = Level(BOUND)
+        self._make_capturing_session = make_capturing_session
+        self._on_mode_change = on_mode_change
+        self._device_copies = DeviceArrayCopies(ort)
+        self._captured_graph: _CapturedCudaGraph | None = None
+        self._shape_counts: Counter[_ShapesKey] = Counter()
+        self.mode = ExecutionMode(BOUND_MODE)
         """How runs are made: by a CUDA graph those of the shapes that came twice first, others with bound inputs."""
 
-    def run(self, feeds: Mapping[str, np.ndarray], names: Sequence[str]) -> list[np.ndarray]:
-        """Runs once; returns the outputs in the order of ``names``.
+    def run(self, feed: Mapping[str, np.ndarray], output_names: Sequence[str]) -> list[np.ndarray]:
+        """Runs once; returns the outputs in the order of ``output_names``.
 
         Where the device has no memory for it, the graph and all copies that it does not need are freed, and it is run
         once more; from then on no others are kept.
         """
         try:
-            return self._run(feeds, names)
+            return self._run_without_retry(feed, output_names)
         except Exception as error:
             if not FAILED_ALLOCATION.search(str(error)):
                 raise
-            why = _said(error)
-        self._graph = self._captured = None
-        self._device.limit = 0
-        self._device.trim(feeds.values())
-        results = self._run(feeds, names)
-        self._set(Level(BOUND, why))
+            reason = _short_error_text(error)
+        self._captured_graph = self._make_capturing_session = None
+        self._device_copies.max_idle_bytes = 0
+        self._device_copies.free_unused_copies(feed.values())
+        results = self._run_without_retry(feed, output_names)
+        self._set_execution_mode(ExecutionMode(BOUND_MODE, reason))
         return results
 
-    def _run(self, feeds: Mapping[str, np.ndarray], names: Sequence[str]) -> list[np.ndarray]:
-        if self._graph is not None and (changed := self._graph.changed(feeds)) is not None:
-            results = self._graph.run(feeds, changed, names, self._device)
-            self._device.trim()
+    def _run_without_retry(self, feed: Mapping[str, np.ndarray], output_names: Sequence[str]) -> list[np.ndarray]:
+        if self._captured_graph is not None and (changed_names :=
+                                                 self._captured_graph.find_changed_inputs(feed)) is not None:
+            results = self._captured_graph.replay(feed, changed_names, output_names, self._device_copies)
+            self._device_copies.free_unused_copies()
             return results
-        binding = self._binding(feeds)
-        for name in names:
+        binding = self._bind_inputs(feed)
+        for name in output_names:
             binding.bind_output(name, "cpu")
         self._session.run_with_iobinding(binding)
         results = list(binding.copy_outputs_to_cpu())
-        self._device.trim(feeds.values())
-        if self._captured is not None:
-            self._seen[_key(feeds)] += 1
-            if self._seen[_key(feeds)] == GRAPH_RUNS:
-                self._capture(feeds)
+        self._device_copies.free_unused_copies(feed.values())
+        if self._make_capturing_session is not None:
+            self._shape_counts[_input_shapes_key(feed)] += 1
+            if self._shape_counts[_input_shapes_key(feed)] == RUNS_BEFORE_CAPTURE:
+                self._capture_cuda_graph(feed)
         return results
 
-    def _binding(self, feeds: Mapping[str, np.ndarray]) -> Any:
+    def _bind_inputs(self, feed: Mapping[str, np.ndarray]) -> Any:
         binding = self._session.io_binding()
-        for name, array in feeds.items():
-            if array.dtype.kind in _TEXT:
+        for name, array in feed.items():
+            if array.dtype.kind in _HOST_ONLY_KINDS:
                 binding.bind_cpu_input(name, array)
             else:
-                binding.bind_ortvalue_input(name, self._device.copy(array))
+                binding.bind_ortvalue_input(name, self._device_copies.get_device_copy(array))
         return binding
 
-    def _capture(self, feeds: Mapping[str, np.ndarray]) -> None:
+    def _capture_cuda_graph(self, feed: Mapping[str, np.ndarray]) -> None:
         """Goes on with a CUDA graph for some shapes, where the session takes the network for that."""
-        captured, self._captured = self._captured, None
-        self._seen.clear()
-        assert captured is not None
+        make_session, self._make_capturing_session = self._make_capturing_session, None
+        self._shape_counts.clear()
+        assert make_session is not None
         try:
-            names = [one.name for one in self._session.get_outputs()]
-            binding = self._binding(feeds)
+            names = [output.name for output in self._session.get_outputs()]
+            binding = self._bind_inputs(feed)
             for name in names:
                 binding.bind_output(name, DEVICE)
             self._session.run_with_iobinding(binding)
-            slots = dict(zip(names, binding.get_outputs(), strict=True))
+            output_slots = dict(zip(names, binding.get_outputs(), strict=True))
             del binding
-            self._device.trim()
-            self._graph = _Graph(self._ort, captured(dict(_key(feeds))), feeds, slots)
+            self._device_copies.free_unused_copies()
+            self._captured_graph = _CapturedCudaGraph(self._ort, make_session(dict(_input_shapes_key(feed))), feed,
+                                                      output_slots)
         except Exception as error:  # nodes on the CPU, control flow, text, no memory left: runs stay as they are
-            self._set(Level(BOUND, f"no CUDA graph: {_said(error)}"))
+            self._set_execution_mode(ExecutionMode(BOUND_MODE, f"no CUDA graph: {_short_error_text(error)}"))
         else:
-            self._set(Level(GRAPH))
+            self._set_execution_mode(ExecutionMode(CUDA_GRAPH_MODE))
 
-    def _set(self, level: Level) -> None:
-        self.level = level
-        self._told(level)
+    def _set_execution_mode(self, mode: ExecutionMode) -> None:
+        self.mode = mode
+        self._on_mode_change(mode)
 
     def close(self) -> None:
         """Frees what lies on the device."""
-        self._device.clear()
-        self._graph = self._session = self._captured = None
+        self._device_copies.free_all_copies()
+        self._captured_graph = self._session = self._make_capturing_session = None
 
 
-class _Graph:
+class _CapturedCudaGraph:
     """A run of fixed shapes as one CUDA graph, every input and output in a slot of its own.
 
     Args:
         results: The slots of all outputs.
     """
 
-    def __init__(self, ort: Any, session: Any, feeds: Mapping[str, np.ndarray], results: Mapping[str, Any]) -> None:
+    def __init__(self, ort: Any, session: Any, feed: Mapping[str, np.ndarray], output_slots: Mapping[str, Any]) -> None:
         self._session = session
         self._binding = session.io_binding()
-        self._slots = {name: _on_device(ort, array) for name, array in feeds.items()}
-        self._results = dict(results)
-        self._fed = dict(feeds)
-        for name, slot in self._slots.items():
+        self._input_slots = {name: _copy_to_device(ort, array) for name, array in feed.items()}
+        self._output_slots = dict(output_slots)
+        self._last_feed = dict(feed)
+        for name, slot in self._input_slots.items():
             self._binding.bind_ortvalue_input(name, slot)
-        for name, slot in self._results.items():
+        for name, slot in self._output_slots.items():
             self._binding.bind_ortvalue_output(name, slot)
         self._session.run_with_iobinding(self._binding)  # the one that is captured
 
-    def changed(self, feeds: Mapping[str, np.ndarray]) -> list[str] | None:
+    def find_changed_inputs(self, feed: Mapping[str, np.ndarray]) -> list[str] | None:
         """Of what other arrays are fed than before; None where something has not the shape that the graph has."""
-        fed = self._fed
-        found = [name for name, array in feeds.items() if fed.get(name) is not array]
-        alike = len(feeds) == len(fed) and all(name in fed and fed[name].shape == feeds[name].shape for name in found)
-        return found if alike else None
+        last_feed = self._last_feed
+        changed_names = [name for name, array in feed.items() if last_feed.get(name) is not array]
+        has_same_shapes = len(feed) == len(last_feed) and all(
+            name in last_feed and last_feed[name].shape == feed[name].shape for name in changed_names)
+        return changed_names if has_same_shapes else None
 
-    def run(self, feeds: Mapping[str, np.ndarray], changed: Sequence[str], names: Sequence[str], device: OnDevice
-            ) -> list[np.ndarray]:
+    def replay(self, feed: Mapping[str, np.ndarray], changed_inputs: Sequence[str], output_names: Sequence[str],
+               device_copies: DeviceArrayCopies) -> list[np.ndarray]:
         """Copies what changed to its slots, and replays; returns the results on the host, as named."""
         copies = []
-        for name in changed:
-            array = self._fed[name] = feeds[name]
-            copies.append((device.copy(array).data_ptr(), self._slots[name].data_ptr(), array.nbytes))
+        for name in changed_inputs:
+            array = self._last_feed[name] = feed[name]
+            copies.append(
+                (device_copies.get_device_copy(array).data_ptr(), self._input_slots[name].data_ptr(), array.nbytes))
         if copies:
-            copy_on_device(copies)
+            copy_device_memory(copies)
         self._session.run_with_iobinding(self._binding)
-        return [self._results[name].numpy() for name in names]
+        return [self._output_slots[name].numpy() for name in output_names]
 
 
-def _key(feeds: Mapping[str, np.ndarray]) -> _Key:
-    return tuple((name, array.shape) for name, array in feeds.items())
+def _input_shapes_key(feed: Mapping[str, np.ndarray]) -> _ShapesKey:
+    return tuple((name, array.shape) for name, array in feed.items())
 
 
-def _on_device(ort: Any, array: np.ndarray) -> Any:
+def _copy_to_device(ort: Any, array: np.ndarray) -> Any:
     return ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array), DEVICE, 0)
 
 
-def _said(error: Exception) -> str:
+def _short_error_text(error: Exception) -> str:
     """What an error says in one line, without what ONNX Runtime puts around it."""
     text = " ".join(str(error).split()) or type(error).__name__
     if FAILED_ALLOCATION.search(text):
         return "the memory of the GPU does not suffice"
-    text = _AROUND.sub("", text.rpartition("[ONNXRuntimeError] : ")[2]).partition(" ; ")[0]
-    return text if len(text) <= _REASON_CHARACTERS else f"{text[:_REASON_CHARACTERS]}…"
+    text = _MESSAGE_FRAME.sub("", text.rpartition("[ONNXRuntimeError] : ")[2]).partition(" ; ")[0]
+    return text if len(text) <= _MAX_REASON_CHARACTERS else f"{text[:_MAX_REASON_CHARACTERS]}…"

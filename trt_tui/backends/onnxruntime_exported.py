@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from trt_tui.errors import FAILED_ALLOCATION, InputError, memory_error
+from trt_tui.errors import FAILED_ALLOCATION, InputError, convert_memory_error
 
 PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 """The execution providers by the names that backends use."""
 
 
-class ExportedFile:
+class ExportedFileRunner:
     """A loaded file. Fusions, quantized kernels and every other optimization are as ONNX Runtime chooses them.
 
     Args:
@@ -45,28 +45,31 @@ class ExportedFile:
         try:
             self._session = onnxruntime.InferenceSession(path, options, providers=providers)
         except Exception as error:
-            raise _refusal("ONNX Runtime refuses the exported file", error) from None
+            raise _translate_onnxruntime_error("ONNX Runtime refuses the exported file", error) from None
         self._session.disable_fallback()
         if PROVIDERS[provider] not in self._session.get_providers():
             raise InputError("ONNX Runtime refuses the exported file", f"its provider {provider} did not start")
 
-    def run(self, feed: Mapping[str, np.ndarray], names: Sequence[str]) -> dict[str, np.ndarray]:
+    def run(self, feed: Mapping[str, np.ndarray], output_names: Sequence[str]) -> dict[str, np.ndarray]:
         """Executes the file once; returns some of its outputs by name.
 
         Raises:
             InputError: ONNX Runtime cannot execute it.
             OutOfMemoryError: An allocation failed.
         """
-        taken = {info.name for info in self._session.get_inputs()}
+        input_names = {info.name for info in self._session.get_inputs()}
         try:
-            found = self._session.run(list(names), {name: array for name, array in feed.items() if name in taken})
+            results = self._session.run(list(output_names),
+                                        {name: array
+                                         for name, array in feed.items()
+                                         if name in input_names})
         except Exception as error:
-            raise _refusal("ONNX Runtime could not execute the exported file", error) from None
-        return dict(zip(names, found, strict=True))
+            raise _translate_onnxruntime_error("ONNX Runtime could not execute the exported file", error) from None
+        return dict(zip(output_names, results, strict=True))
 
 
-def _refusal(title: str, error: Exception) -> InputError:
+def _translate_onnxruntime_error(title: str, error: Exception) -> InputError:
     text = str(error).strip()
     if FAILED_ALLOCATION.search(text):
-        raise memory_error(text.splitlines()[0]) from None
+        raise convert_memory_error(text.splitlines()[0]) from None
     return InputError(title, text.splitlines()[0] if text else type(error).__name__)

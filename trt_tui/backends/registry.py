@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from trt_tui.core.runner import Backend, EngineBackend
 from trt_tui.errors import BackendUnavailableError, InputError
 
-BUILDERS = ("tensorrt", "tensorrt-rtx")
+BUILDER_NAMES = ("tensorrt", "tensorrt-rtx")
 """Backends that build engines."""
 
-NAMES = ("onnxruntime", *BUILDERS)
+BACKEND_NAMES = ("onnxruntime", *BUILDER_NAMES)
 """Backends that a user can name."""
 
 
 @dataclass(frozen=True)
-class Diagnosis:
+class BackendDiagnosis:
     """What `trt-tui doctor` says of one backend.
 
     Attributes:
@@ -33,13 +33,16 @@ class Diagnosis:
     remedy: str = ""
 
 
-def survey() -> tuple[Diagnosis, ...]:
+def diagnose_backends() -> tuple[BackendDiagnosis, ...]:
     """The diagnosis of every backend, working ones first."""
-    found = [_onnxruntime("cpu"), _onnxruntime("cuda"), *(_engines(name) for name in BUILDERS)]
-    return tuple(sorted(found, key=lambda one: not one.works))
+    diagnoses = [
+        _diagnose_onnxruntime("cpu"),
+        _diagnose_onnxruntime("cuda"), *(_diagnose_engine_backend(name) for name in BUILDER_NAMES)
+    ]
+    return tuple(sorted(diagnoses, key=lambda diagnosis: not diagnosis.works))
 
 
-def get_backend(threads: int | None = None, *, operators: Sequence[str] = ()) -> Backend:
+def get_simulation_backend(threads: int | None = None, *, operators: Sequence[str] = ()) -> Backend:
     """The backend that simulates and computes the reference.
 
     Args:
@@ -54,36 +57,36 @@ def get_backend(threads: int | None = None, *, operators: Sequence[str] = ()) ->
     return OnnxRuntimeBackend(threads=threads, operators=operators)
 
 
-def get_builder(name: str = "auto", note: Callable[[str], None] | None = None, *, plugins: Sequence[str] = ()
-                ) -> EngineBackend | None:
+def get_engine_builder(backend_name: str = "auto", on_unused_backend: Callable[[str], None] | None = None, *,
+                       plugins: Sequence[str] = ()) -> EngineBackend | None:
     """The backend that builds engines: the one asked for, with "auto" TensorRT if it works; None for ONNX Runtime.
 
     Args:
-        note: Called with the reason why an installed TensorRT is not used, for "auto".
+        on_unused_backend: Called with the reason why an installed TensorRT is not used, for "auto".
         plugins: Libraries of plugins.
 
     Raises:
         InputError: there is no backend of that name, or one of the libraries does not load.
         BackendUnavailableError: the one asked for does not work on this machine.
     """
-    if name not in ("auto", *NAMES):
-        raise InputError(f"unknown backend {name}", f"there are: auto, {', '.join(NAMES)}",
+    if backend_name not in ("auto", *BACKEND_NAMES):
+        raise InputError(f"unknown backend {backend_name}", f"there are: auto, {', '.join(BACKEND_NAMES)}",
                          "Choose one with --backend.")
-    if name == "onnxruntime" or name == "auto" and importlib.util.find_spec("tensorrt") is None:
+    if backend_name == "onnxruntime" or backend_name == "auto" and importlib.util.find_spec("tensorrt") is None:
         return None
     from trt_tui.backends.tensorrt.backend import TensorRTBackend
 
-    if name != "auto":
-        return TensorRTBackend(name, plugins)
+    if backend_name != "auto":
+        return TensorRTBackend(backend_name, plugins)
     try:
         return TensorRTBackend("tensorrt", plugins)
     except BackendUnavailableError as error:
-        if note is not None:
-            note(f"TensorRT is installed but not used: {error.title}: {error.cause}")
+        if on_unused_backend is not None:
+            on_unused_backend(f"TensorRT is installed but not used: {error.title}: {error.cause}")
         return None
 
 
-def _version(*distributions: str) -> str:
+def _find_installed_version(*distributions: str) -> str:
     for name in distributions:
         try:
             return importlib.metadata.version(name)
@@ -92,7 +95,7 @@ def _version(*distributions: str) -> str:
     return ""
 
 
-def _onnxruntime(provider: str) -> Diagnosis:
+def _diagnose_onnxruntime(provider: str) -> BackendDiagnosis:
     from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
 
     name = f"onnxruntime ({provider})"
@@ -100,36 +103,39 @@ def _onnxruntime(provider: str) -> Diagnosis:
     try:
         backend = OnnxRuntimeBackend(provider)
     except BackendUnavailableError as error:
-        return Diagnosis(name, False, _version("onnxruntime-gpu", "onnxruntime"), f"{error.title}: {error.cause}",
-                     f"pip install 'trt-tui[{extra}]'")
+        return BackendDiagnosis(name, False, _find_installed_version("onnxruntime-gpu", "onnxruntime"),
+                                f"{error.title}: {error.cause}", f"pip install 'trt-tui[{extra}]'")
     detail = "reference, simulation and runs; "
-    detail += "FP16 is computed in FP32 here" if provider == "cpu" else f"the simulation as {backend.best_level()}"
-    return Diagnosis(name, True, backend.version, detail)
+    detail += ("FP16 is computed in FP32 here"
+               if provider == "cpu" else f"the simulation as {backend.describe_best_execution_mode()}")
+    return BackendDiagnosis(name, True, backend.version, detail)
 
 
-def _engines(name: str) -> Diagnosis:
+def _diagnose_engine_backend(backend_name: str) -> BackendDiagnosis:
     """Whether TensorRT can build here: its builder is started, but nothing is built."""
-    from trt_tui.backends.cuda import first_device
-    from trt_tui.backends.tensorrt.package import EXTRAS, MODULES, module_for, not_starting
+    from trt_tui.backends.cuda import find_first_device
+    from trt_tui.backends.tensorrt.package import EXTRAS, MODULES, import_tensorrt, startup_failure_reason
 
-    remedy = f"pip install 'trt-tui[{EXTRAS[name]}]'"
-    module = MODULES[name]
+    remedy = f"pip install 'trt-tui[{EXTRAS[backend_name]}]'"
+    module = MODULES[backend_name]
     if importlib.util.find_spec(module) is None:
-        return Diagnosis(name, False, "", "not installed", remedy)
+        return BackendDiagnosis(backend_name, False, "", "not installed", remedy)
     try:
-        trt = module_for(name)
+        trt = import_tensorrt(backend_name)
     except BackendUnavailableError as error:
-        return Diagnosis(name, False, _version(module), " ".join(filter(None, (error.title, error.cause))), remedy)
+        return BackendDiagnosis(backend_name, False, _find_installed_version(module),
+                                " ".join(filter(None, (error.title, error.cause))), remedy)
     if importlib.util.find_spec("polygraphy") is None:
-        return Diagnosis(name, False, trt.__version__, "Polygraphy is not installed", remedy)
+        return BackendDiagnosis(backend_name, False, trt.__version__, "Polygraphy is not installed", remedy)
     try:
-        device = first_device()
-        if why := not_starting(trt):
-            return Diagnosis(name, False, trt.__version__, f"does not start on {device.name}: {' '.join(why.split())}")
-        return Diagnosis(name, True, trt.__version__, f"builds and runs engines on {device.name}")
+        device = find_first_device()
+        if reason := startup_failure_reason(trt):
+            return BackendDiagnosis(backend_name, False, trt.__version__,
+                                    f"does not start on {device.name}: {' '.join(reason.split())}")
+        return BackendDiagnosis(backend_name, True, trt.__version__, f"builds and runs engines on {device.name}")
     except BackendUnavailableError as error:
-        why = f"{error.title} ({error.cause})"
+        reason = f"{error.title} ({error.cause})"
     if hasattr(trt, "ComputeCapability"):
-        what = f"builds engines for a named compute capability, cannot run them: {why}"
-        return Diagnosis(name, True, trt.__version__, what)
-    return Diagnosis(name, False, trt.__version__, why)
+        detail = f"builds engines for a named compute capability, cannot run them: {reason}"
+        return BackendDiagnosis(backend_name, True, trt.__version__, detail)
+    return BackendDiagnosis(backend_name, False, trt.__version__, reason)

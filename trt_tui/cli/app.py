@@ -14,49 +14,62 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from trt_tui.cli import interrupts
-from trt_tui.cli.options import CONTEXT, EVERYTHING, MOST_SAMPLES, PREVIEW, STAGES, Command, option, options_of, takes
-from trt_tui.cli.places import check_evidence
-from trt_tui.cli.usage import check_usage
+from trt_tui.cli.options import (
+    CONTEXT_SETTINGS,
+    MAX_SAMPLES,
+    PREVIEW_OPTIONS,
+    SESSION_OPTIONS,
+    STAGE_OPTIONS,
+    Command,
+    add_model_and_options,
+    collect_options,
+    option_under_heading,
+)
+from trt_tui.cli.output_files import check_input_files
+from trt_tui.cli.usage import refuse_ineffective_options
 from trt_tui.errors import InputError
-from trt_tui.words import first_cells, visible
+from trt_tui.formatting import escape_hidden_characters, take_first_cells
 
 if TYPE_CHECKING:
     from trt_tui.options import Options
 
-_whatif_samples = option("Data", "--whatif-samples", default=32, show_default=True,
-                         type=click.IntRange(1, MOST_SAMPLES),
-                         help="Take every figure in the app on the first so many judged samples.")
-_new = option("Config", "--new", is_flag=True, help="Do not resume the saved session of this network.")
+_whatif_samples_option = option_under_heading("Data", "--whatif-samples", default=32, show_default=True,
+                                              type=click.IntRange(1, MAX_SAMPLES),
+                                              help="Take every figure in the app on the first so many judged samples.")
+_new_option = option_under_heading("Config", "--new", is_flag=True,
+                                   help="Do not resume the saved session of this network.")
 
-_session = option("Config", "--session", hidden=True, default="", metavar="NAME", help="Resume the saved session "
-                  "of this name, as the list of sessions does.")
+_session_option = option_under_heading("Config", "--session", hidden=True, default="", metavar="NAME",
+                                       help="Resume the saved session "
+                                       "of this name, as the list of sessions does.")
 
-_no_mouse = option("Output", "--no-mouse", is_flag=True, help="Leave the mouse to the terminal, for selecting text.")
+_no_mouse_option = option_under_heading("Output", "--no-mouse", is_flag=True,
+                                        help="Leave the mouse to the terminal, for selecting text.")
 
-_NO_SCREENS = ("dumb", "unknown")
+_UNSUPPORTED_TERMINALS = ("dumb", "unknown")
 """Values of TERM of terminals whose cursor cannot be moved."""
 
 
-@click.command("open", cls=Command, context_settings=CONTEXT)
-@takes(*EVERYTHING, *PREVIEW, *STAGES)
-@_whatif_samples
-@_new
-@_session
-@_no_mouse
+@click.command("open", cls=Command, context_settings=CONTEXT_SETTINGS)
+@add_model_and_options(*SESSION_OPTIONS, *PREVIEW_OPTIONS, *STAGE_OPTIONS)
+@_whatif_samples_option
+@_new_option
+@_session_option
+@_no_mouse_option
 def open_(model: str, whatif_samples: int, new: bool, session: str, no_mouse: bool, config_path: str | None,
           force: bool, target: str | None, **arguments: Any) -> None:
     """Open the app on MODEL (the same as `trt-tui MODEL`)."""
-    check_usage()
-    check_evidence(arguments)
-    _run_app(options_of(model, whatif_samples, arguments), config_path, target, force, new, not no_mouse, session)
+    refuse_ineffective_options()
+    check_input_files(arguments)
+    _run_app(collect_options(model, whatif_samples, arguments), config_path, target, force, new, not no_mouse, session)
 
 
-@click.command(cls=Command, context_settings=CONTEXT)
-@PREVIEW[0]
-@_whatif_samples
-@_new
-@_session
-@_no_mouse
+@click.command(cls=Command, context_settings=CONTEXT_SETTINGS)
+@PREVIEW_OPTIONS[0]
+@_whatif_samples_option
+@_new_option
+@_session_option
+@_no_mouse_option
 def demo(new: bool, session: str, no_mouse: bool, whatif_samples: int, no_preview: bool) -> None:
     """Open the app on the bundled network.
 
@@ -67,10 +80,10 @@ def demo(new: bool, session: str, no_mouse: bool, whatif_samples: int, no_previe
 
     options = Options(str(bundled.network_path()), str(bundled.samples_path()), str(bundled.calibration_path()),
                       metric=bundled.metric_spec(), whatif_samples=whatif_samples, preview=not no_preview)
-    _run_app(options, None, None, False, new, not no_mouse, session, walked=True)
+    _run_app(options, None, None, False, new, not no_mouse, session, with_tutorial=True)
 
 
-def _check_terminal() -> None:
+def _require_terminal() -> None:
     """Refuses to open the app where it could not be seen or typed to.
 
     Raises:
@@ -80,40 +93,42 @@ def _check_terminal() -> None:
     for number, name in enumerate(("stdin", "stdout")):
         if not os.isatty(number):
             raise InputError("the app needs a terminal", f"{name} is no terminal", instead)
-    if (term := os.environ.get("TERM", "")) in _NO_SCREENS:
+    if (term := os.environ.get("TERM", "")) in _UNSUPPORTED_TERMINALS:
         raise InputError("the app needs a terminal that can be drawn on", f"TERM is {term}",
                          f"Set TERM to what the terminal is, such as xterm-256color. {instead}")
 
 
 @contextmanager
-def _saying(what: str) -> Iterator[None]:
+def _temporary_message(text: str) -> Iterator[None]:
     """Says on a line of the terminal what is done, and takes it back after that: the app takes a second to load."""
     stream = sys.__stderr__
     if stream is None or not stream.isatty():
         yield
         return
-    print(first_cells(visible(what), shutil.get_terminal_size().columns - 1), end="\r", file=stream, flush=True)
+    print(take_first_cells(escape_hidden_characters(text),
+                           shutil.get_terminal_size().columns - 1), end="\r", file=stream, flush=True)
     try:
         yield
     finally:
         print(end="\x1b[K", file=stream, flush=True)
 
 
-def _run_app(options: Options, config_path: str | None, target: str | None, force: bool, new: bool,
-             mouse: bool, session: str, walked: bool = False) -> None:
-    _check_terminal()
+def _run_app(options: Options, config_path: str | None, target: str | None, force: bool, new_session: bool,
+             mouse: bool, session_name: str, with_tutorial: bool = False) -> None:
+    _require_terminal()
     gc.set_threshold(100_000, 20, 50)  # what is imported stays, as do the many small objects of a big network
-    with _saying(f"opening {Path(options.model).name} …"):
-        from trt_tui.session.saved import SavedSessions
+    with _temporary_message(f"opening {Path(options.model).name} …"):
+        from trt_tui.session.saved import SessionFolder
         from trt_tui.tui.app import TrtTuiApp
-        from trt_tui.tui.walk import Walk
+        from trt_tui.tui.tutorial import Tutorial
 
-    interrupts.release()
-    app = TrtTuiApp(options, config_path=config_path, target=target, force=force, resume=not new,
-                    store=SavedSessions(wanted=session), walk=Walk() if walked else None)
+    interrupts.restore_signal_handlers()
+    app = TrtTuiApp(options, config_path=config_path, target=target, force=force, resume=not new_session,
+                    session_folder=SessionFolder(requested_name=session_name),
+                    tutorial=Tutorial() if with_tutorial else None)
     app.run(mouse=mouse)
-    from trt_tui.cli.recent import remember
+    from trt_tui.cli.recent_sessions import record_recent_session
 
-    remember(app.session, sys.argv[1:])
+    record_recent_session(app.session, sys.argv[1:])
     if app.return_code:
         sys.exit(app.return_code)

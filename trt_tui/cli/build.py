@@ -7,32 +7,33 @@ from typing import Any
 import click
 
 from trt_tui.cli.options import (
-    BUILDER,
-    CONFIG,
-    CONTEXT,
-    DATA,
-    LIBRARIES,
-    PRODUCTION,
-    REFERENCE,
+    BUILDER_OPTIONS,
+    CONFIG_OPTIONS,
+    CONTEXT_SETTINGS,
+    DATA_OPTIONS,
+    LIBRARY_OPTIONS,
+    PRODUCTION_OPTIONS,
+    REFERENCE_OPTIONS,
     Command,
-    check_config_or_precision,
-    config_or_precision,
-    file_option,
-    option,
-    options_of,
-    takes,
+    add_model_and_options,
+    collect_options,
+    file_path_option,
+    option_under_heading,
+    precision_option,
+    require_config_or_precision,
 )
-from trt_tui.cli.places import check_places
-from trt_tui.cli.usage import check_usage, warn_of_idle_data
+from trt_tui.cli.output_files import check_output_paths
+from trt_tui.cli.usage import refuse_ineffective_options, warn_of_unread_data_options
 from trt_tui.errors import ExitCode, InputError
-from trt_tui.words import visible
+from trt_tui.formatting import escape_hidden_characters
 
 
-@click.command(cls=Command, context_settings=CONTEXT)
-@takes(*DATA, *REFERENCE, *CONFIG, *BUILDER, *PRODUCTION, *LIBRARIES)
-@config_or_precision
-@option("TensorRT", "--quick", is_flag=True, help="Build with the lowest effort: not for production.")
-@file_option("Output", "-o", "--output", required=True, metavar="OUT",
+@click.command(cls=Command, context_settings=CONTEXT_SETTINGS)
+@add_model_and_options(*DATA_OPTIONS, *REFERENCE_OPTIONS, *CONFIG_OPTIONS, *BUILDER_OPTIONS, *PRODUCTION_OPTIONS,
+                       *LIBRARY_OPTIONS)
+@precision_option
+@option_under_heading("TensorRT", "--quick", is_flag=True, help="Build with the lowest effort: not for production.")
+@file_path_option("Output", "-o", "--output", required=True, metavar="OUT",
               help="model.engine: built with TensorRT. typed.onnx: the strongly typed network.")
 def build(model: str, config_path: str | None, force: bool, precision: str | None, quick: bool, output: str,
           **arguments: Any) -> None:
@@ -40,28 +41,29 @@ def build(model: str, config_path: str | None, force: bool, precision: str | Non
 
     Exit code 1: the engine could not be built as asked, and the one that was written differs (see --strict).
     """
-    from trt_tui.cli.headless import Writer
+    from trt_tui.cli.headless_session import ConfigWriter
     from trt_tui.jobs.events import EngineWritten
 
-    check_usage()
-    check_config_or_precision("build", config_path, precision)
+    refuse_ineffective_options()
+    require_config_or_precision("build", config_path, precision)
     suffix = Path(output).suffix.lower()
-    if suffix not in (".onnx", *_ENGINES):
+    if suffix not in (".onnx", *_ENGINE_SUFFIXES):
         raise InputError(f"{output} is neither an engine nor a network", f"its suffix is {suffix or 'missing'}",
-                         f"Name it typed.onnx, or with one of {', '.join(_ENGINES)}.")
-    places = check_places(model, arguments, config_path, output)
-    options = options_of(model, 0, arguments)
-    builds = suffix in _ENGINES
-    with Writer(options, config_path, precision, force, writes=places, builds=builds) as writer:
-        made = writer.engine(output, quick) if builds else writer.export("onnx", output)
-    warn_of_idle_data(made.needless, shapes=builds)
-    for line in made.lines:
+                         f"Name it typed.onnx, or with one of {', '.join(_ENGINE_SUFFIXES)}.")
+    written_paths = check_output_paths(model, arguments, config_path, output)
+    options = collect_options(model, 0, arguments)
+    builds_engine = suffix in _ENGINE_SUFFIXES
+    with ConfigWriter(options, config_path, precision, force, written_paths=written_paths,
+                      builds_engine=builds_engine) as writer:
+        written = writer.build_engine(output, quick) if builds_engine else writer.export_config("onnx", output)
+    warn_of_unread_data_options(written.no_data_reason, reads_shapes=builds_engine)
+    for line in written.info_lines:
         click.echo(line, err=True)
     click.echo(output)
-    if isinstance(made, EngineWritten) and made.otherwise:
+    if isinstance(written, EngineWritten) and written.deviation:
         click.echo("Not the engine of this config: TensorRT refuses it as asked, and built it with "
-                   f"{visible(made.otherwise)}", err=True)
+                   f"{escape_hidden_characters(written.deviation)}", err=True)
         sys.exit(int(ExitCode.TOLERANCE_NOT_MET))
 
 
-_ENGINES = (".engine", ".plan", ".trt")
+_ENGINE_SUFFIXES = (".engine", ".plan", ".trt")

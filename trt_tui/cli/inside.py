@@ -3,63 +3,70 @@
 import math
 from collections.abc import Mapping
 
-from trt_tui.cli.made import warned
-from trt_tui.core.measure.agreement import engine_remarks, inside_words
-from trt_tui.core.measure.comparison import EngineErrors, EngineResult, Errors, GroupErrors
-from trt_tui.core.network.hierarchy import build_tree, titles
+from trt_tui.cli.made import builder_warning_lines
+from trt_tui.core.measure.engine_agreement import engine_errors_text, engine_variation_notes
+from trt_tui.core.measure.results import EngineErrors, EngineResult, ErrorMetrics, GroupErrors
+from trt_tui.core.network.hierarchy import build_scope_tree, group_titles
+from trt_tui.formatting import NOT_MEASURED, add_decibel_unit, table_lines
 from trt_tui.session.session import Session
-from trt_tui.words import NOTHING, table, with_unit
 
-ROWS = 20
+MAX_GROUP_ROWS = 20
 
 
-def remark_lines(engines: Mapping[str, EngineResult]) -> list[str]:
+def engine_remark_lines(engine_results: Mapping[str, EngineResult]) -> list[str]:
     """How fast several profiles are, what several builds of a config came to, what engines do to identical samples, and
     what parser and builder warned of, by their titles."""
-    lines = [f"{title}: {remark}" for title, result in engines.items()
-             for remark in (*result.profiles_said, *engine_remarks(result))]
-    for title, result in engines.items():
-        lines += [f"{title}: warnings of parser and builder", *warned(result.remarks)] if result.remarks else []
+    lines = [f"{title}: {remark}" for title, result in engine_results.items()
+             for remark in (*result.profile_latency_lines, *engine_variation_notes(result))]
+    for title, result in engine_results.items():
+        lines += [f"{title}: warnings of parser and builder", *builder_warning_lines(result.builder_warnings)
+                  ] if result.builder_warnings else []
     return ["", *lines] if lines else []
 
 
-def inside_lines(session: Session, run: str, title: str, inside: EngineErrors | None) -> list[str]:
+def engine_error_lines(session: Session, run: str, engine_title: str, engine_errors: EngineErrors | None) -> list[str]:
     """How the errors inside the engine of a run were read, where it parts from its simulation, and the groups at which
     it is worse by most; nothing where they were not measured.
 
     Args:
-        title: The engine's.
+        engine_title: The engine's.
     """
-    if inside is None:
+    if engine_errors is None:
         return []
-    outline = session.opened.outline
-    places = titles(build_tree(outline.layers, outline.groups))
-    lines = ["", f"{title}, {inside_words(inside, len(outline.groups))}"]
-    if inside.verdict is not None and inside.verdict.worst is not None:
-        name, worst = inside.verdict.worst
-        lines.append(f"  the marked engine: {with_unit(worst.errors.figure(''))} at {name}")
-    if (parts := session.parting(run)) is not None:
-        lines.append(f"  {places.get(parts.group, parts.group)}: {parts.said}")
-    known = session.measured(run).groups
+    outline = session.opened_network.outline
+    titles_by_group = group_titles(build_scope_tree(outline.layers, outline.groups))
+    lines = ["", f"{engine_title}, {engine_errors_text(engine_errors, len(outline.groups))}"]
+    if engine_errors.accuracy is not None and engine_errors.accuracy.worst_output is not None:
+        name, worst = engine_errors.accuracy.worst_output
+        lines.append(f"  the marked engine: {add_decibel_unit(worst.errors.sqnr_text(''))} at {name}")
+    if (divergence := session.find_engine_divergence(run)) is not None:
+        lines.append(
+            f"  "
+            f"{titles_by_group.get(divergence.group_name, divergence.group_name)}: {divergence.divergence_description}"
+        )
+    group_errors = session.get_run_results(run).group_errors
     rows = []
     for group in outline.groups:
-        if (one := inside.groups.get(group.name)) is not None:
-            wanted = _accumulated(known.get(group.name))
-            gap = _gap(one, wanted)
+        if (errors := engine_errors.group_errors.get(group.name)) is not None:
+            simulated_errors = _get_accumulated_errors(group_errors.get(group.name))
+            gap = _compute_sqnr_gap_db(errors, simulated_errors)
             rows.append((-math.inf if gap is None else gap, [
-                places.get(group.name, group.name), group.operator, one.figure(""),
-                NOTHING if wanted is None else wanted.figure(), "" if gap is None else f"{gap:+.1f}"]))
+                titles_by_group.get(group.name, group.name), group.operator,
+                errors.sqnr_text(""), NOT_MEASURED if simulated_errors is None else simulated_errors.sqnr_text(),
+                "" if gap is None else f"{gap:+.1f}"
+            ]))
     rows.sort(key=lambda row: -row[0])
     header = ["where the engine is worse than simulated", "operator", "engine", "simulated", "gap, dB"]
-    return [*lines, *table([header, *(row for _, row in rows[:ROWS])], flush_left=2)] if rows else lines
+    return [*lines, *table_lines([header, *(row for _, row in rows[:MAX_GROUP_ROWS])], left_aligned_columns=2)
+            ] if rows else lines
 
 
-def _accumulated(known: GroupErrors | None) -> Errors | None:
-    return None if known is None else known.accumulated
+def _get_accumulated_errors(group_errors: GroupErrors | None) -> ErrorMetrics | None:
+    return None if group_errors is None else group_errors.accumulated
 
 
-def _gap(built: Errors, simulated: Errors | None) -> float | None:
+def _compute_sqnr_gap_db(built_errors: ErrorMetrics, simulated_errors: ErrorMetrics | None) -> float | None:
     """By how many dB the engine is worse; None where either is exact or not finite."""
-    if simulated is None or built.sqnr_db is None or simulated.sqnr_db is None:
+    if simulated_errors is None or built_errors.sqnr_db is None or simulated_errors.sqnr_db is None:
         return None
-    return simulated.sqnr_db - built.sqnr_db
+    return simulated_errors.sqnr_db - built_errors.sqnr_db

@@ -3,28 +3,32 @@
 from collections.abc import Mapping
 from typing import Any
 
-from trt_tui.cli.stage_report import stage_lines
-from trt_tui.core.exporters.junit import Case, cases_of, junit_xml
+from trt_tui.cli.stage_report import stage_table_lines
+from trt_tui.core.exporters.junit import JUnitCase, build_junit_cases, junit_xml_text
 from trt_tui.session.session import Session
 
 
-def junit_text(session: Session, record: Mapping[str, Any], judged: str) -> str:
+def junit_text(session: Session, record: Mapping[str, Any], run_name: str) -> str:
     """The comparison as JUnit's XML: where the target is missed for the exit code, a case fails.
 
     Args:
-        record: See `Session.record`.
-        judged: The run that must meet the target.
+        record: See `Session.comparison_record`.
+        run_name: The run that must meet the target.
     """
-    configs = session.run_configs()
-    missed = session.missed_by(configs[judged])
-    failures = {name: f"target not met: {missed[kind]}" for run, config in configs.items() if config == configs[judged]
-                for kind, name in session.record_names(run).items() if kind in missed}
-    cases = cases_of(record, failures)
-    misses = session.stage_misses()
-    cases += [Case(f"stage {stage.name}", f"target not met: {misses[stage.name]}" if stage.name in misses else "",
-                   stage.failed) for stage, _ in session.stage_rows()]
-    if session.production is not None:
-        is_tested, said = session.production
-        cases.append(Case("production", "" if is_tested else said, text=said))
-    alarms = [f"{alarm.what}: {alarm.why}" for alarm in session.alarms]
-    return junit_xml(session.opened.outline.name, cases, [*alarms, *session.warnings, *stage_lines(session)])
+    configs = session.list_run_configs()
+    target_misses = session.missed_target_reasons(configs[run_name])
+    failures = {
+        name: f"target not met: {target_misses[kind]}"
+        for run, config in configs.items() if config == configs[run_name]
+        for kind, name in session.result_record_keys(run).items() if kind in target_misses
+    }
+    cases = build_junit_cases(record, failures)
+    misses = session.stage_missed_target_reasons()
+    cases += [JUnitCase(f"stage {stage.name}", f"target not met: {misses[stage.name]}" if stage.name in misses else "",
+                        stage.failure_reason) for stage, _ in session.list_stage_accuracies()]
+    if session.production_agreement is not None:
+        is_tested, description = session.production_agreement
+        cases.append(JUnitCase("production", "" if is_tested else description, text=description))
+    alarms = [f"{alarm.summary}: {alarm.reason}" for alarm in session.guard_warnings]
+    return junit_xml_text(session.opened_network.outline.name, cases,
+                          [*alarms, *session.warnings, *stage_table_lines(session)])

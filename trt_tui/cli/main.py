@@ -18,35 +18,35 @@ from trt_tui.cli.compare import compare
 from trt_tui.cli.doctor import doctor
 from trt_tui.cli.export import export
 from trt_tui.cli.inspect import inspect
-from trt_tui.cli.options import CONTEXT
+from trt_tui.cli.options import CONTEXT_SETTINGS
 from trt_tui.cli.preflight import preflight
 from trt_tui.cli.search import search
-from trt_tui.cli.streams import guarded
-from trt_tui.errors import ExitCode, InputError, TrtTuiError, memory_error, system_error
-from trt_tui.files.reading import missing_file, near_files
-from trt_tui.words import VisibleStream, did_you_mean, near_names, visible
+from trt_tui.cli.streams import protect_standard_streams
+from trt_tui.errors import ExitCode, InputError, TrtTuiError, convert_memory_error, convert_os_error
+from trt_tui.files.reading import find_similar_files, missing_file_error
+from trt_tui.formatting import EscapingTextStream, escape_hidden_characters, find_similar_names, suggestion_question
 
 
-class _Commands(click.Group):
+class _CommandGroup(click.Group):
     """A first argument that is no command is a network to open."""
 
     def resolve_command(self, ctx: click.Context, args: list[str]
                         ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and self.get_command(ctx, args[0]) is None:
             if not ctx.resilient_parsing and not os.path.exists(args[0]):
-                raise self._unknown(args[0])
+                raise self._unknown_command_error(args[0])
             return "open", self.commands["open"], args
         return super().resolve_command(ctx, args)
 
-    def _unknown(self, word: str) -> InputError:
+    def _unknown_command_error(self, argument: str) -> InputError:
         """Returns the error of a first argument that is neither a command nor a file, with what is most likely meant.
 
         A word with a suffix or a folder is a file; any other is rather a command.
         """
-        if Path(word).suffix or os.path.basename(word) != word:
-            return missing_file(f"{word} does not exist", word)
-        near = [*near_names(word, self.commands, 1), *near_files(word)]
-        return InputError(f"{word} is neither a command nor a file", did_you_mean(near[:2]),
+        if Path(argument).suffix or os.path.basename(argument) != argument:
+            return missing_file_error(f"{argument} does not exist", argument)
+        similar_names = [*find_similar_names(argument, self.commands, 1), *find_similar_files(argument)]
+        return InputError(f"{argument} is neither a command nor a file", suggestion_question(similar_names[:2]),
                           "`trt-tui --help` lists the commands.")
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -54,10 +54,10 @@ class _Commands(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not args and os.isatty(0) and os.isatty(1):
-            from trt_tui.cli.recent import offer, recent
+            from trt_tui.cli.recent_sessions import load_recent_sessions, offer_recent_sessions
 
-            if sessions := recent():
-                offer(sessions)
+            if sessions := load_recent_sessions():
+                offer_recent_sessions(sessions)
                 ctx.exit()
         # Options before the network belong to `open`.
         if args and args[0].startswith("-") and args[0] not in ("--help", "--version", "-h"):
@@ -69,19 +69,20 @@ class _Commands(click.Group):
         return [CompletionItem(incomplete, type="file"), *super().shell_complete(ctx, incomplete)]
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs a command and exits with its code. Whatever it prints passes through a `VisibleStream`."""
+        """Runs a command and exits with its code. Whatever it prints passes through a `EscapingTextStream`."""
         kwargs["standalone_mode"] = False
-        with guarded(), redirect_stdout(VisibleStream(sys.stdout)), redirect_stderr(VisibleStream(sys.stderr)):
-            code = self._exit_code(*args, **kwargs)
-            interrupts.leave(code)
-            sys.exit(code)
+        with protect_standard_streams(), redirect_stdout(EscapingTextStream(sys.stdout)), redirect_stderr(
+                EscapingTextStream(sys.stderr)):
+            exit_code = self._run_command(*args, **kwargs)
+            interrupts.exit_now(exit_code)
+            sys.exit(exit_code)
 
-    def _exit_code(self, *args: Any, **kwargs: Any) -> int:
+    def _run_command(self, *args: Any, **kwargs: Any) -> int:
         """Runs a command; an error that ends it is printed on stderr."""
         try:
-            with interrupts.raising():
-                _check_here()
-                code = super().main(*args, **kwargs)
+            with interrupts.raise_signals_as_interrupts():
+                _check_current_folder()
+                exit_code = super().main(*args, **kwargs)
                 sys.stdout.flush()
         except TrtTuiError as error:
             _print_error(error)
@@ -97,19 +98,19 @@ class _Commands(click.Group):
             error.show()
             return int(ExitCode.BAD_INPUT)
         except MemoryError as error:
-            _print_error(memory_error(error))
+            _print_error(convert_memory_error(error))
             return int(ExitCode.BAD_INPUT)
         except OSError as error:
-            _print_error(system_error(error))
+            _print_error(convert_os_error(error))
             return int(ExitCode.BAD_INPUT)
         except Exception:
             traceback.print_exc()
             click.echo("Error: this is a defect of trt-tui, please report it with the lines above.", err=True)
             return int(ExitCode.BAD_INPUT)
-        return code if isinstance(code, int) else 0
+        return exit_code if isinstance(exit_code, int) else 0
 
 
-def _check_here() -> None:
+def _check_current_folder() -> None:
     """Refuses to start in a folder that no longer exists, where relative paths mean nothing."""
     try:
         os.getcwd()
@@ -119,15 +120,15 @@ def _check_here() -> None:
 
 
 def _print_error(error: TrtTuiError) -> None:
-    click.echo(f"Error: {visible(error.title)}", err=True)
+    click.echo(f"Error: {escape_hidden_characters(error.title)}", err=True)
     for label, text in (("Why", error.cause), ("Next", error.next_step)):
         if text:
             # No line of a library's message can be taken for one of ours.
-            said = visible(text, lines=True).replace("\n", "\n       ")
-            click.echo(f"  {label}: {said}", err=True)
+            indented_text = escape_hidden_characters(text, keep_line_breaks=True).replace("\n", "\n       ")
+            click.echo(f"  {label}: {indented_text}", err=True)
 
 
-@click.group(cls=_Commands, context_settings=CONTEXT, no_args_is_help=True)
+@click.group(cls=_CommandGroup, context_settings=CONTEXT_SETTINGS, no_args_is_help=True)
 @click.version_option(__version__, "--version")
 def main() -> None:
     """See which layers of a network lose accuracy in FP16 or INT8, raise them, and export the precision config.

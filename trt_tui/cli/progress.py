@@ -10,72 +10,73 @@ import sys
 import time
 from contextlib import suppress
 
+from trt_tui.formatting import duration_text, escape_hidden_characters, take_first_cells
 from trt_tui.jobs import events as ev
-from trt_tui.session.finding import Finding, found_so_far
-from trt_tui.words import duration, first_cells, visible
+from trt_tui.session.search_status import SearchStatus, best_evaluation_text
 
-_CELLS = 24
+_BAR_CELLS = 24
 """The width of the bar."""
 
-_PAUSE_S = 0.1
+_MIN_DRAW_INTERVAL_S = 0.1
 """The least time between two drawings."""
 
 
-class Bar:
+class ProgressLine:
     """One line of progress on stderr, if that is a terminal."""
 
     def __init__(self) -> None:
-        self._shown = 0.0
-        self._wrote = False
-        self._live = os.isatty(2) and os.environ.get("TERM") != "dumb"
-        self._best = ""
+        self._last_drawn_s = 0.0
+        self._is_drawn = False
+        self._is_terminal = os.isatty(2) and os.environ.get("TERM") != "dumb"
+        self._best_text = ""
 
-    def show(self, event: ev.Progress) -> None:
+    def show_job_progress(self, event: ev.JobProgress) -> None:
         """Shows how far a job is: its phase, a bar if its end is known, and the time left."""
-        if not self._due():
+        if not self._is_redraw_due():
             return
-        count = f" {event.done}/{event.total}" if event.total else ""
-        left = f", {duration(event.left_s)} left" if event.left_s is not None and event.left_s >= 1 else ""
-        self._write(f"{event.phase}{count}{left}", event.done, event.total)
+        count_text = f" {event.done}/{event.total}" if event.total else ""
+        time_left = f", {duration_text(event.left_s)} left" if event.left_s is not None and event.left_s >= 1 else ""
+        self._draw_progress(f"{event.phase}{count_text}{time_left}", event.done, event.total)
 
-    def searched(self, finding: Finding) -> None:
+    def show_search_progress(self, search_status: SearchStatus) -> None:
         """Shows how far a search is; if stderr is no terminal, prints a line for each better config."""
-        if finding.best is None or finding.progress is None:
+        if search_status.best_evaluation is None or search_status.progress is None:
             return
-        said = f"best so far: {found_so_far(finding)}"
-        if self._live:
-            if self._due():
-                self._write(f"{finding.progress.done} tried; {said}")
-        elif said != self._best:
-            self._best = said
-            print(f"{finding.progress.done} tried; {said}", file=sys.stderr)
+        best_text = f"best so far: {best_evaluation_text(search_status)}"
+        if self._is_terminal:
+            if self._is_redraw_due():
+                self._draw_progress(f"{search_status.progress.done} tried; {best_text}")
+        elif best_text != self._best_text:
+            self._best_text = best_text
+            print(f"{search_status.progress.done} tried; {best_text}", file=sys.stderr)
 
-    def clear(self) -> None:
+    def clear_line(self) -> None:
         """Removes the line."""
-        if self._wrote:
-            self._line("")
+        if self._is_drawn:
+            self._replace_terminal_line("")
 
-    def _due(self) -> bool:
-        return self._live and time.monotonic() - self._shown >= _PAUSE_S
+    def _is_redraw_due(self) -> bool:
+        return self._is_terminal and time.monotonic() - self._last_drawn_s >= _MIN_DRAW_INTERVAL_S
 
-    def _write(self, text: str, done: int = 0, total: int = 0) -> None:
-        self._shown, self._wrote = time.monotonic(), True
+    def _draw_progress(self, text: str, done: int = 0, total: int = 0) -> None:
+        self._last_drawn_s, self._is_drawn = time.monotonic(), True
         columns = shutil.get_terminal_size().columns - 1
-        bar = f"{_bar(done, total)} " if total and columns > 3 * _CELLS else ""
-        self._line(bar + first_cells(visible(text), columns - (_CELLS + 1 if bar else 0)))
+        bar = f"{_progress_bar_text(done, total)} " if total and columns > 3 * _BAR_CELLS else ""
+        self._replace_terminal_line(bar + take_first_cells(escape_hidden_characters(text), columns
+                                                           - (_BAR_CELLS + 1 if bar else 0)))
 
-    def _line(self, text: str) -> None:
+    def _replace_terminal_line(self, text: str) -> None:
         """Replaces the line by a text; `sys.stderr` itself lets no control sequence through."""
         with suppress(OSError):  # a terminal that has gone away
             os.write(2, f"\r\x1b[K{text}".encode())
 
 
-def _bar(done: int, total: int) -> str:
+def _progress_bar_text(done: int, total: int) -> str:
     """A bar, in colours unless NO_COLOR is set."""
     from rich.console import Console
     from rich.progress_bar import ProgressBar
 
-    console = Console(force_terminal=True, width=_CELLS, legacy_windows=False)
+    console = Console(force_terminal=True, width=_BAR_CELLS, legacy_windows=False)
     with console.capture() as drawn:
-        console.print(ProgressBar(total, done, _CELLS, complete_style="bar.finished"), end="")
+        console.print(ProgressBar(total, done, _BAR_CELLS, complete_style="bar.finished"), end="")
     return drawn.get()

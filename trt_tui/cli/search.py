@@ -9,112 +9,130 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from trt_tui.cli.options import (
-    CONTEXT,
-    EVERYTHING,
-    MOST_SAMPLES,
-    PREVIEW,
+    CONTEXT_SETTINGS,
+    MAX_SAMPLES,
+    PREVIEW_OPTIONS,
+    SESSION_OPTIONS,
     Command,
-    check_target,
-    checked,
-    file_option,
-    option,
-    options_of,
-    takes,
+    add_model_and_options,
+    collect_options,
+    file_path_option,
+    make_option_check_callback,
+    option_under_heading,
+    validate_target_text,
 )
-from trt_tui.cli.places import check_places, write_outputs
+from trt_tui.cli.output_files import check_output_paths, write_text_outputs
 from trt_tui.cli.streams import print_table
-from trt_tui.cli.usage import check_usage, one_on_stdout, stdout_for
+from trt_tui.cli.usage import refuse_ineffective_options, replace_stdout_alias, require_single_stdout_output
 from trt_tui.errors import ExitCode, InputError
 
 if TYPE_CHECKING:
     from trt_tui.core.precision import Precision
 
 
-def _methods(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+def _complete_search_methods(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
     from trt_tui.core.search import SEARCH_METHODS
 
     return [method for method in SEARCH_METHODS if method.startswith(incomplete)]
 
 
-def _rungs(text: str | None, config: bool) -> tuple[Precision | None, tuple[Precision, ...], Precision | None]:
+def _parse_search_precisions(text: str | None,
+                             has_config: bool) -> tuple[Precision | None, tuple[Precision, ...], Precision | None]:
     """The lowest of the rungs named (None with a config), those between, and the highest; nothing where none is named.
 
     Raises:
         InputError: they are no precisions, or not in order.
     """
-    from trt_tui.core.precision import FLOATS, OFFERED, Precision, rank
+    from trt_tui.core.precision import ASSIGNABLE, FLOAT_PRECISIONS, Precision, precision_rank
 
     if text is None:
         return None, (), None
-    known = {one.value: one for one in (*OFFERED, Precision.TF32)}
-    words = [word.strip().lower() for word in text.split(",")]
-    if unknown := [word for word in words if word not in known]:
-        raise InputError(f"--rungs: {unknown[0] or 'nothing'} is no precision", f"there are {', '.join(known)}",
+    precisions_by_name = {precision.value: precision for precision in (*ASSIGNABLE, Precision.TF32)}
+    names = [word.strip().lower() for word in text.split(",")]
+    if unknown := [word for word in names if word not in precisions_by_name]:
+        raise InputError(f"--rungs: {unknown[0] or 'nothing'} is no precision",
+                         f"there are {', '.join(precisions_by_name)}",
                          "Name them lowest first, like int8,fp8,fp16,fp32.")
-    rungs = [known[word] for word in words]
-    if len(rungs) < 2 or any(rank(one) >= rank(other) for one, other in zip(rungs, rungs[1:], strict=False)):
-        order = ", ".join(one.value for one in sorted(known.values(), key=rank))
+    precisions = [precisions_by_name[word] for word in names]
+    if len(precisions) < 2 or any(
+            precision_rank(precision) >= precision_rank(next_precision)
+            for precision, next_precision in zip(precisions, precisions[1:], strict=False)):
+        order = ", ".join(precision.value for precision in sorted(precisions_by_name.values(), key=precision_rank))
         raise InputError(f"--rungs {text} is no ladder", f"it takes two precisions or more, lowest first: {order}",
                          "Name them like int8,fp8,fp16,fp32.")
-    if Precision.TF32 in (rungs[0], rungs[-1]):
+    if Precision.TF32 in (precisions[0], precisions[-1]):
         raise InputError(f"--rungs {text}: no layer can be in TF32 alone", "it is a setting of all layers in FP32, in "
                          "every release", "Name it between others, like int8,fp16,tf32,fp32.")
-    if rungs[-1] not in FLOATS:
-        raise InputError(f"--rungs {text} ends in {rungs[-1].label}", "layers outside of Conv, Gemm and MatMul cannot "
+    if precisions[-1] not in FLOAT_PRECISIONS:
+        raise InputError(f"--rungs {text} ends in {precisions[-1].label}",
+                         "layers outside of Conv, Gemm and MatMul cannot "
                          "be raised to it", "End with fp16 or fp32.")
-    return (None, tuple(rungs[:-1]), rungs[-1]) if config else (rungs[0], tuple(rungs[1:-1]), rungs[-1])
+    return (None, tuple(precisions[:-1]), precisions[-1]) if has_config else (precisions[0], tuple(precisions[1:-1]),
+                                                                              precisions[-1])
 
 
-def _check_sample(text: str) -> None:
+def _validate_sample_text(text: str) -> None:
     """Raises an `InputError` if a text is neither the number of a sample nor ``worst``."""
     if text != "worst" and not text.isdecimal():
         raise InputError(f"--sample {text} is no sample", "it takes a number from 0, or worst", "Name one of them.")
 
 
-@click.command(cls=Command, context_settings=CONTEXT)
-@takes(*EVERYTHING, *PREVIEW)
-@option("Config", "--precision", type=click.Choice(["bf16", "fp16+", "fp16", "fp8", "int8", "int4", "file"]),
-        help="Start with everything in this precision, in place of a config. Without: int8; for a network that has "
-             "precisions of its own, what its file has.")
-@option("Judging", "--tolerance", "tolerances", multiple=True, metavar="TEXT", help="What the result must meet, like "
-        "sqnr>=20, scores:cosine>=0.999, max_abs<=1e-2 or metric>=base-0.01; may be repeated.",
-        callback=checked(check_target))
-@option("Judging", "--check", metavar="CMD", help="A command that passes a config by exit code 0; {model} in it is the "
-        "lowered ONNX, {outputs} an .npz of the simulated outputs.")
-@option("Search", "--method", default="auto", show_default=True, metavar="NAME", shell_complete=_methods,
-        help="auto, greedy, bisect, bisect-reverse, linear, linear-reverse, worst-first, scoped or lower.")
-@option("Search", "--lower", is_flag=True, help="The same as --method lower: begin with everything in FP32 (see "
-        "--from) and lower what may be lowered at all, what saves most time first. What a --config has lowered stays.")
-@option("Search", "--from", "higher_from", type=click.Choice(["fp32", "fp16", "bf16"]),
-        help="What --lower and --method scoped begin with: the same as --higher.")
-@option("Search", "--sample", metavar="N|worst", callback=checked(_check_sample),
-        help="Judge on the batch that holds this sample alone (with --batch 1 "
-        "that sample), then the result on all others.")
-@option("Search", "--higher", default="fp32", show_default=True, type=click.Choice(["fp32", "fp16", "bf16"]),
-        help="What layers are raised to.")
-@option("Search", "--rungs", metavar="A,B,...", callback=checked(lambda text: _rungs(text, True)),
-        help="Precisions that layers may end in, lowest first, like "
-        "int8,fp8,fp16,fp16+,bf16,tf32,fp32 (fp16+: FP16 with products summed in FP32): the search begins with the "
-        "first, in place of --precision, or with a --config, raises to the last, in place of --higher, and then gives "
-        "what it raised the lowest of those between that does; tf32 is given to all layers in FP32 or none.")
-@option("Search", "--preset", "presets", multiple=True, hidden=True)
-@option("Search", "--sticky", multiple=True, hidden=True)
-@option("Search", "--free/--no-free", default=None, help="Try operators for decomposed norms, SmoothQuant and bias "
-        "correction before layers are raised, or do not. Without: only scoped and lower do not.")
-@option("Search", "--ranges/--no-ranges", default=None, help="Try other ranges before layers are raised, or do not. "
-        "Without: only scoped and lower do not.")
-@option("Judging", "--no-hold-out", is_flag=True, help="Search on all samples. By default every third batch is held "
-        "out if there are enough, and the exit code depends on the result on these too.")
-@option("Search", "--max-fp32", "max_raised", type=click.IntRange(0, MOST_SAMPLES), metavar="N",
-        help="Raise at most so many layers (groups); writes the best config within this budget.")
-@option("Search", "--max-latency", type=click.FloatRange(min=0), metavar="MS",
-        help="Stay within this latency, as estimated from two engines.")
-@option("Search", "--max-builds", default=3, show_default=True, type=click.IntRange(0, 1000),
-        help="Build at most so many engines in all, if engines can run here: to confirm the result, and two for "
-        "--max-latency.")
-@file_option("Output", "--markdown", "markdown_path", metavar="OUT",
-             help="Write a report with the evidence; - for stdout.")
-@file_option("Output", "-o", "--output", required=True, metavar="OUT", help="precision.json; - for stdout.")
+@click.command(cls=Command, context_settings=CONTEXT_SETTINGS)
+@add_model_and_options(*SESSION_OPTIONS, *PREVIEW_OPTIONS)
+@option_under_heading(
+    "Config", "--precision", type=click.Choice(["bf16", "fp16+", "fp16", "fp8", "int8", "int4", "file"]),
+    help="Start with everything in this precision, in place of a config. Without: int8; for a network that has "
+    "precisions of its own, what its file has.")
+@option_under_heading(
+    "Judging", "--tolerance", "tolerances", multiple=True, metavar="TEXT", help="What the result must meet, like "
+    "sqnr>=20, scores:cosine>=0.999, max_abs<=1e-2 or metric>=base-0.01; may be repeated.",
+    callback=make_option_check_callback(validate_target_text))
+@option_under_heading(
+    "Judging", "--check", metavar="CMD", help="A command that passes a config by exit code 0; {model} in it is the "
+    "lowered ONNX, {outputs} an .npz of the simulated outputs.")
+@option_under_heading(
+    "Search", "--method", default="auto", show_default=True, metavar="NAME", shell_complete=_complete_search_methods,
+    help="auto, greedy, bisect, bisect-reverse, linear, linear-reverse, worst-first, scoped or lower.")
+@option_under_heading(
+    "Search", "--lower", is_flag=True, help="The same as --method lower: begin with everything in FP32 (see "
+    "--from) and lower what may be lowered at all, what saves most time first. What a --config has lowered stays.")
+@option_under_heading("Search", "--from", "higher_from", type=click.Choice(["fp32", "fp16", "bf16"]),
+                      help="What --lower and --method scoped begin with: the same as --higher.")
+@option_under_heading(
+    "Search", "--sample", metavar="N|worst", callback=make_option_check_callback(_validate_sample_text),
+    help="Judge on the batch that holds this sample alone (with --batch 1 "
+    "that sample), then the result on all others.")
+@option_under_heading("Search", "--higher", default="fp32", show_default=True,
+                      type=click.Choice(["fp32", "fp16", "bf16"]), help="What layers are raised to.")
+@option_under_heading(
+    "Search", "--rungs", metavar="A,B,...",
+    callback=make_option_check_callback(lambda text: _parse_search_precisions(text, True)),
+    help="Precisions that layers may end in, lowest first, like "
+    "int8,fp8,fp16,fp16+,bf16,tf32,fp32 (fp16+: FP16 with products summed in FP32): the search begins with the "
+    "first, in place of --precision, or with a --config, raises to the last, in place of --higher, and then gives "
+    "what it raised the lowest of those between that does; tf32 is given to all layers in FP32 or none.")
+@option_under_heading("Search", "--preset", "presets", multiple=True, hidden=True)
+@option_under_heading("Search", "--sticky", multiple=True, hidden=True)
+@option_under_heading(
+    "Search", "--free/--no-free", default=None, help="Try operators for decomposed norms, SmoothQuant and bias "
+    "correction before layers are raised, or do not. Without: only scoped and lower do not.")
+@option_under_heading("Search", "--ranges/--no-ranges", default=None,
+                      help="Try other ranges before layers are raised, or do not. "
+                      "Without: only scoped and lower do not.")
+@option_under_heading(
+    "Judging", "--no-hold-out", is_flag=True, help="Search on all samples. By default every third batch is held "
+    "out if there are enough, and the exit code depends on the result on these too.")
+@option_under_heading("Search", "--max-fp32", "max_raised", type=click.IntRange(0, MAX_SAMPLES), metavar="N",
+                      help="Raise at most so many layers (groups); writes the best config within this budget.")
+@option_under_heading("Search", "--max-latency", type=click.FloatRange(min=0), metavar="MS",
+                      help="Stay within this latency, as estimated from two engines.")
+@option_under_heading(
+    "Search", "--max-builds", default=3, show_default=True, type=click.IntRange(0, 1000),
+    help="Build at most so many engines in all, if engines can run here: to confirm the result, and two for "
+    "--max-latency.")
+@file_path_option("Output", "--markdown", "markdown_path", metavar="OUT",
+                  help="Write a report with the evidence; - for stdout.")
+@file_path_option("Output", "-o", "--output", required=True, metavar="OUT", help="precision.json; - for stdout.")
 def search(model: str, config_path: str | None, force: bool, target: str | None, tolerances: tuple[str, ...],
            method: str, precision: str | None, higher: str, rungs: str | None,
            presets: tuple[str, ...], sticky: tuple[str, ...], free: bool | None, ranges: bool | None, lower: bool,
@@ -125,11 +143,11 @@ def search(model: str, config_path: str | None, force: bool, target: str | None,
 
     Exit code 0: it is met. 1: it is not, and the best config that was found is written.
     """
-    from trt_tui.cli.headless import search_session
+    from trt_tui.cli.headless_session import open_search_session
     from trt_tui.cli.search_report import search_report, search_table
     from trt_tui.core.moves.config import PrecisionConfig
     from trt_tui.core.precision import Precision
-    from trt_tui.session.finding import found_so_far, held_out_words, search_request
+    from trt_tui.session.search_status import best_evaluation_text, held_out_result_text, make_search_request
     from trt_tui.session.session import Session
 
     tolerances = (*tolerances, *([target] if target is not None else []))
@@ -139,41 +157,45 @@ def search(model: str, config_path: str | None, force: bool, target: str | None,
     if precision is not None and config_path is not None:
         raise InputError("a search has one start", "both --config and --precision are given",
                          "Leave out one of them.")
-    check_usage()
+    refuse_ineffective_options()
     method, higher = ("lower" if lower else method), higher_from or higher
-    first, between, highest = _rungs(rungs, config_path is not None)
-    output, markdown_path = stdout_for(output) or output, stdout_for(markdown_path)
-    one_on_stdout({"-o": output, "--markdown": markdown_path})
-    places = check_places(model, arguments, config_path, output, markdown_path, config_to=output)
-    request = search_request(PrecisionConfig(), tolerances, method=method, higher=highest or Precision(higher),
-                             rungs=between, ranges=ranges, free=free, max_raised=max_raised, max_latency=max_latency,
-                             max_builds=max_builds, check=check, sample=sample or "", hold_out=not no_hold_out)
+    lowest, intermediate, highest = _parse_search_precisions(rungs, config_path is not None)
+    output, markdown_path = replace_stdout_alias(output) or output, replace_stdout_alias(markdown_path)
+    require_single_stdout_output({"-o": output, "--markdown": markdown_path})
+    written_paths = check_output_paths(model, arguments, config_path, output, markdown_path, config_output=output)
+    request = make_search_request(PrecisionConfig(), tolerances, method=method, higher_precision=highest
+                                  or Precision(higher), intermediate_precisions=intermediate, try_ranges=ranges,
+                                  try_zero_cost=free, max_raised=max_raised, max_latency=max_latency,
+                                  max_builds=max_builds, check_command=check, sample=sample or "",
+                                  hold_out=not no_hold_out)
     arguments["keep"] = (*arguments["keep"], *presets, *sticky)
-    options = replace(options_of(model, 0, arguments), hold_out=request.hold_out)
-    with search_session(options, config_path, force,
-                        Precision(precision) if precision else first, request, places) as session:
-        finding = session.finding
-        assert finding is not None and finding.config is not None, "else the session is not handed on"
-        reports = [(markdown_path, search_report)] if finding.ended is not None else []  # it says how the search ended
-        write_outputs([(output, Session.precision_json), *reports], session)
+    options = replace(collect_options(model, 0, arguments), hold_out=request.hold_out)
+    with open_search_session(options, config_path, force,
+                             Precision(precision) if precision else lowest, request, written_paths) as session:
+        search_status = session.search_status
+        assert search_status is not None and search_status.best_config is not None, "else the session is not handed on"
+        reports = [(markdown_path,
+                    search_report)] if search_status.end_event is not None else []  # it says how the search ended
+        write_text_outputs([(output, Session.precision_json_text), *reports], session)
         if session.error is not None:
-            click.echo(f"Ended early; {found_so_far(finding)}. The same command goes on from here.", err=True)
+            click.echo(f"Ended early; {best_evaluation_text(search_status)}. The same command goes on from here.",
+                       err=True)
             return
-        if finding.ended is None or not finding.finished:
-            click.echo(f"Stopped; {found_so_far(finding)}. The same command goes on from here.", err=True)
+        if search_status.end_event is None or not search_status.is_finished:
+            click.echo(f"Stopped; {best_evaluation_text(search_status)}. The same command goes on from here.", err=True)
             sys.exit(int(ExitCode.CANCELLED))
         if "-" not in (output, markdown_path):
             print_table(search_table(session))
-        if not finding.met:
-            held_out, said = finding.ended.held_out, finding.ended.result.said
-            what = "Tolerance not met"
-            exported = finding.ended.exported
-            if finding.ended.confirmed is False:
-                what += " by the engine"
-            elif exported is not None and exported.met is False:
-                what, said = "Tolerance", exported.text
-            elif finding.ended.result.met and held_out is not None:
-                what += " on samples held out"
-                said = held_out_words(held_out)
-            click.echo(f"{what}: {said}", err=True)
+        if not search_status.is_target_met:
+            held_out, description = search_status.end_event.held_out, search_status.end_event.result.summary
+            title = "Tolerance not met"
+            exported = search_status.end_event.exported
+            if search_status.end_event.confirmed is False:
+                title += " by the engine"
+            elif exported is not None and exported.is_met is False:
+                title, description = "Tolerance", exported.exported_result_text
+            elif search_status.end_event.result.is_met and held_out is not None:
+                title += " on samples held out"
+                description = held_out_result_text(held_out)
+            click.echo(f"{title}: {description}", err=True)
             sys.exit(int(ExitCode.TOLERANCE_NOT_MET))

@@ -5,210 +5,237 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from trt_tui import words
+from trt_tui import formatting
 from trt_tui.core.exporters.markdown import search_markdown
-from trt_tui.core.guards.guard import alarm_record
-from trt_tui.core.measure.metric_parts import part_rows
-from trt_tui.core.measure.target import UPPER
-from trt_tui.core.moves.config import tables
-from trt_tui.core.network.hierarchy import build_tree, titles
-from trt_tui.core.search import Evaluation, Outcome
-from trt_tui.core.search.front import front as search_front
+from trt_tui.core.guards.guard import warning_record
+from trt_tui.core.measure.metric_parts import metric_part_rows
+from trt_tui.core.measure.target import UPPER_BOUND_KINDS
+from trt_tui.core.moves.config import move_tables
+from trt_tui.core.network.hierarchy import build_scope_tree, group_titles
+from trt_tui.core.search import Evaluation, SearchOutcome
+from trt_tui.core.search.pareto import pareto_front as search_front
 from trt_tui.errors import InputError
+from trt_tui.formatting import NOT_MEASURED, SIMULATED_MARK, table_lines
 from trt_tui.jobs.events import SearchEnded
 from trt_tui.session.config_results import ENGINE_RUN
-from trt_tui.session.finding import Finding, held_out_words, iteration_table, lowered_table
+from trt_tui.session.search_status import SearchStatus, evaluation_table, held_out_result_text, reduction_table
 from trt_tui.session.session import Session
-from trt_tui.words import NOTHING, SIMULATED, table
 
-PLOT_WIDTH, PLOT_HEIGHT = 48, 8
+PLOT_WIDTH_CELLS, PLOT_HEIGHT_ROWS = 48, 8
 
 
 def search_table(session: Session) -> str:
     """What a search found: the layers with the reason, ranges, the metric's parts, and the engines that were built."""
-    ended, outline = _ended(session), session.opened.outline
+    ended, outline = _get_end_event(session), session.opened_network.outline
     result = ended.result
-    how = f"{ended.how}; " if ended.ranked else ""
-    lines = [search_headline(session), f"  {how}{words.plural(result.evaluations, 'evaluation')}"]
-    lines += [f"  {line}" for line in (*search_source(session), *ended.remarks)]
-    lowered = lowered_rows(session)
-    lines += ["", *table(lowered or iteration_rows(session), flush_left=3 if lowered else 4)]
-    places = titles(build_tree(outline.layers, outline.groups))
-    for header, rows in tables(result.config, outline):
-        lines += ["", *table([(*header, "why"), *((places.get(row[0], row[0]), *row[1:], result.why.get(row[0], ""))
-                                                 for row in rows)],
-                             flush_left=len(header) + 1)]
-    if len(parts := metric_parts(session)) > 1:
-        lines += ["", *table(parts)]
-    if points := front(session):
-        lines += ["", *table(front_rows(points)), *([""] + plot(points) if len(points) > 1 else [])]
-    return "\n".join(map(partial(words.visible, lines=True), lines))
+    strategy_text = f"{ended.description}; " if ended.used_method else ""
+    lines = [
+        search_headline(session),
+        f"  {strategy_text}{formatting.counted_noun_text(result.evaluation_count, 'evaluation')}"
+    ]
+    lines += [f"  {line}" for line in (*search_evidence_lines(session), *ended.remarks)]
+    reductions = precision_reduction_rows(session)
+    lines += ["", *table_lines(reductions or evaluation_rows(session), left_aligned_columns=3 if reductions else 4)]
+    titles_by_group = group_titles(build_scope_tree(outline.layers, outline.groups))
+    for header, rows in move_tables(result.config, outline):
+        lines += [
+            "", *table_lines([(*header, "why"), *(
+                (titles_by_group.get(row[0], row[0]), *row[1:], result.raise_reasons.get(row[0], ""))
+                for row in rows)], left_aligned_columns=len(header) + 1)
+        ]
+    if len(metric_rows := search_metric_rows(session)) > 1:
+        lines += ["", *table_lines(metric_rows)]
+    if points := list_pareto_points(session):
+        lines += ["", *table_lines(pareto_rows(points)), *([""] + pareto_plot_lines(points) if len(points) > 1 else [])]
+    return "\n".join(map(partial(formatting.escape_hidden_characters, keep_line_breaks=True), lines))
 
 
-def lowered_rows(session: Session) -> list[list[str]]:
+def precision_reduction_rows(session: Session) -> list[list[str]]:
     """What a strategy that goes downwards has tried, layer by layer, with a header; [] for any other."""
-    finding, outline = _finding(session), session.opened.outline
-    return lowered_table(_ended(session).result.rows, outline, finding.request)
+    search_status, outline = _get_search_status(session), session.opened_network.outline
+    return reduction_table(_get_end_event(session).result.reduction_steps, outline, search_status.request)
 
 
-def iteration_rows(session: Session) -> list[list[str]]:
-    """Every config that a search has tried; see `trt_tui.session.finding.iteration_table`."""
-    ended = _ended(session)
-    return iteration_table(ended.evaluations, ended.built, session.opened.outline, _finding(session).request,
-                           session.results.reference)
+def evaluation_rows(session: Session) -> list[list[str]]:
+    """Every config that a search has tried; see `trt_tui.session.search_status.evaluation_table`."""
+    ended = _get_end_event(session)
+    return evaluation_table(ended.evaluations, ended.engine_texts, session.opened_network.outline,
+                            _get_search_status(session).request, session.results.reference_metric)
 
 
-def _finding(session: Session) -> Finding:
-    if session.finding is None:
+def _get_search_status(session: Session) -> SearchStatus:
+    if session.search_status is None:
         raise InputError("nothing was searched", "", "")
-    return session.finding
+    return session.search_status
 
 
-def _ended(session: Session) -> SearchEnded:
-    if (ended := _finding(session).ended) is None:
+def _get_end_event(session: Session) -> SearchEnded:
+    if (ended := _get_search_status(session).end_event) is None:
         raise InputError("the search has not ended", "", "")
     return ended
 
 
-def _best(session: Session) -> Evaluation:
-    if (best := _ended(session).result.best) is None:
+def _get_best_evaluation(session: Session) -> Evaluation:
+    if (best := _get_end_event(session).result.best_evaluation) is None:
         raise InputError("the search has evaluated nothing", "", "")
     return best
 
 
 def search_headline(session: Session) -> str:
     """The outcome in one line."""
-    request, result = _finding(session).request, _ended(session).result
-    said = result.said
-    if result.outcome is Outcome.NOTHING_TO_DO:
+    request, result = _get_search_status(session).request, _get_end_event(session).result
+    description = result.summary
+    if result.outcome is SearchOutcome.NOTHING_TO_DO:
         start = result.config
-        name = "the file" if start.as_in_file else "the config" if start.moves else start.quantized.label
-        said = f"{name} meets it already: nothing to do ({words.simulated(_best(session).judgement.figure)})"
+        name = "the file" if start.uses_only_file_precisions else "the config" if start.moves else start.quantized.label
+        description = (
+            f"{name} meets it already: nothing to do "
+            f"({formatting.mark_figures_as_simulated(_get_best_evaluation(session).target_result.value_text)})"
+        )
     tolerances = " and ".join((*request.tolerances,
-                               *([f"check {request.check!r}"] if request.check is not None else [])))
-    return f"{tolerances}: {said}"
+                               *([f"check {request.check_command!r}"] if request.check_command is not None else [])))
+    return f"{tolerances}: {description}"
 
 
-def search_source(session: Session) -> list[str]:
+def search_evidence_lines(session: Session) -> list[str]:
     """Where the figures come from: the reference if one is named, the outcome as simulated and on held-out samples,
     confirmed by an engine or simulated only."""
-    held_out, result = _ended(session).held_out, _ended(session).target_result
-    told = [f"simulated: {result.text}"] if result is not None else []
-    against = [f"against {session.reference}"] if session.opened.reference is not None else []
-    exported = _ended(session).exported
-    executed = [exported.text] if exported is not None and (
-        result is None or exported.text not in result.reasons) else []
-    return [*against, *told, *executed, *([held_out_words(held_out)] if held_out is not None else []),
-            *_confirmation(session)]
+    held_out, result = _get_end_event(session).held_out, _get_end_event(session).target_outcome
+    simulated_lines = [f"simulated: {result.text}"] if result is not None else []
+    reference_lines = [f"against {session.reference_name}"] if session.opened_network.reference is not None else []
+    exported = _get_end_event(session).exported
+    exported_lines = [exported.exported_result_text] if exported is not None and (
+        result is None or exported.exported_result_text not in result.reasons) else []
+    return [
+        *reference_lines, *simulated_lines, *exported_lines,
+        *([held_out_result_text(held_out)] if held_out is not None else []), *_engine_confirmation_lines(session)
+    ]
 
 
-def _confirmation(session: Session) -> list[str]:
-    confirmed = _ended(session).confirmed
+def _engine_confirmation_lines(session: Session) -> list[str]:
+    confirmed = _get_end_event(session).confirmed
     if confirmed is not None:
-        checked = _finding(session).request.check is not None
-        met = "meets the tolerance too; --check has judged the simulation only" if checked else "meets it too"
-        if not _ended(session).result.met:
-            met = "meets it all the same"
-        result, builder = session.config_results(_ended(session).result.config).get(ENGINE_RUN), session.builder
-        title = words.builder_title(builder.name, builder.version) if builder is not None else ""
-        by = words.built_by(title, builder.device) if builder is not None else ""
-        return [f"its engine{f' ({by})' if by else ''} {met if confirmed else 'does NOT meet it'}"
-                + (f": {result.text}" if result is not None and result.reasons else "")]
-    if session.builder is None or not session.builder.runs:
+        has_check = _get_search_status(session).request.check_command is not None
+        outcome_text = ("meets the tolerance too; --check has judged the simulation only"
+                        if has_check else "meets it too")
+        if not _get_end_event(session).result.is_met:
+            outcome_text = "meets it all the same"
+        result, builder = session.config_target_outcomes(
+            _get_end_event(session).result.config).get(ENGINE_RUN), session.builder
+        title = formatting.builder_title(builder.name, builder.version) if builder is not None else ""
+        builder_text = formatting.builder_device_text(title, builder.device) if builder is not None else ""
+        return ([
+            f"its "
+            f"engine{f' ({builder_text})' if builder_text else ''} {outcome_text if confirmed else 'does NOT meet it'}"
+            + (f": {result.text}" if result is not None and result.reasons else "")
+        ])
+    if session.builder is None or not session.builder.can_run:
         return ["simulated only: no TensorRT runs here to confirm it"]
     return ["simulated only: no engine that was built as asked was judged"]
 
 
-def metric_parts(session: Session) -> list[list[str]]:
+def search_metric_rows(session: Session) -> list[list[str]]:
     """The metric's parts in FP32, at the start of the search and as found, that with the worst drop first."""
-    ended = _ended(session)
-    found, start = (verdict.metric if (verdict := one.judgement.verdict) is not None else {}
-                    for one in (_best(session), ended.evaluations[0]))
-    rows = part_rows(session.results.reference, [found])
-    return [["metric", "FP32", "start", "found"],
-            *([row.name, *(words.metric_figure(one) for one in (row.reference, start.get(row.name), *row.figures))]
-              for row in rows)]
+    ended = _get_end_event(session)
+    found_metric, start_metric = (accuracy.metric if (accuracy := item.target_result.accuracy) is not None else {}
+                                  for item in (_get_best_evaluation(session), ended.evaluations[0]))
+    rows = metric_part_rows(session.results.reference_metric, [found_metric])
+    return [["metric", "FP32", "start", "found"], *([
+        row.part_name, *(formatting.metric_text(item)
+                         for item in (row.reference_value, start_metric.get(row.part_name), *row.run_values))
+    ]
+                                                    for row in rows)]
 
 
 @dataclass(frozen=True)
-class Point:
+class BuiltConfigPoint:
     """A config that was built: its figure simulated and as built (in the target's unit), and its latency in ms.
 
     Attributes:
-        best: No other one is as fast and as accurate.
+        is_pareto: No other one is as fast and as accurate.
     """
 
     name: str
-    raised: int
-    simulated: str
-    built: str
-    figure: float
-    ms: float
+    raised_count: int
+    simulated_text: str
+    built_text: str
+    value: float
+    latency_ms: float
     bytes: int | None
-    best: bool = False
+    is_pareto: bool = False
 
 
-def front(session: Session) -> list[Point]:
+def list_pareto_points(session: Session) -> list[BuiltConfigPoint]:
     """The configs that were built and timed, the fastest first, those on the accuracy-against-latency front marked.
 
     The front is Pareto's: no other config is faster at the same figure or better at the same latency.
     """
     target, points = session.target, []
-    for config, known in session.results.items():
-        engine = known.engine
-        if engine is None or not engine.as_asked or engine.verdict is None or engine.latency_ms is None or not target:
+    for config, results in session.results.items():
+        engine = results.engine_result
+        if (engine is None or not engine.is_built_as_requested or engine.accuracy is None or engine.latency_ms is None
+                or not target):
             continue
-        figure = target.figure(engine.verdict)
-        if figure is None or engine.quick:
+        value = target.measured_value(engine.accuracy)
+        if value is None or engine.is_quick_build:
             continue
-        raised = len(config.raised(session.opened.outline))
-        name = session.names.get(config, "")
-        simulated = f"{SIMULATED}{target.measured(known.verdict)}" if known.verdict is not None else NOTHING
-        points.append(Point(name, raised, simulated,
-                            target.measured(engine.verdict), -figure if target.kind in UPPER else figure,
-                            engine.latency_ms[0], engine.bytes))
-    points.sort(key=lambda point: (point.ms, -point.figure))
-    best = search_front([(point.ms, point.figure) for point in points])
-    return [replace(point, best=place in best) for place, point in enumerate(points)]
+        raised = len(config.find_raised_groups(session.opened_network.outline))
+        name = session.config_names.get(config, "")
+        simulated = (f"{SIMULATED_MARK}{target.measured_value_text(results.accuracy)}"
+                     if results.accuracy is not None else NOT_MEASURED)
+        points.append(
+            BuiltConfigPoint(name, raised, simulated, target.measured_value_text(engine.accuracy),
+                             -value if target.kind in UPPER_BOUND_KINDS else value, engine.latency_ms[0],
+                             engine.engine_bytes))
+    points.sort(key=lambda point: (point.latency_ms, -point.value))
+    pareto_indices = search_front([(point.latency_ms, point.value) for point in points])
+    return [replace(point, is_pareto=index in pareto_indices) for index, point in enumerate(points)]
 
 
-def front_rows(points: Sequence[Point]) -> list[list[str]]:
+def pareto_rows(points: Sequence[BuiltConfigPoint]) -> list[list[str]]:
     """The points with a letter each, and a header."""
     rows = [["built", "raised", "simulated", "engine", "ms", "MB", ""]]
-    return rows + [[f"{letter} {point.name}", str(point.raised), point.simulated, point.built, words.number(point.ms),
-                    NOTHING if point.bytes is None else words.megabytes(point.bytes), "front" if point.best else ""]
-                   for letter, point in zip(_letters(points), points, strict=True)]
+    return rows + [[
+        f"{letter} {point.name}",
+        str(point.raised_count), point.simulated_text, point.built_text,
+        formatting.number_text(point.latency_ms), NOT_MEASURED
+        if point.bytes is None else formatting.megabytes_text(point.bytes), "front" if point.is_pareto else ""
+    ] for letter, point in zip(_point_letters(points), points, strict=True)]
 
 
-def plot(points: Sequence[Point]) -> list[str]:
+def pareto_plot_lines(points: Sequence[BuiltConfigPoint]) -> list[str]:
     """The points by their letters: latency to the right, accuracy upwards."""
-    finite = [point.figure for point in points if math.isfinite(point.figure)]
-    low, high = (min(finite), max(finite)) if finite else (0.0, 0.0)
-    left, right = min(point.ms for point in points), max(point.ms for point in points)
+    finite = [point.value for point in points if math.isfinite(point.value)]
+    min_result, max_result = (min(finite), max(finite)) if finite else (0.0, 0.0)
+    min_ms, max_ms = min(point.latency_ms for point in points), max(point.latency_ms for point in points)
 
-    def place(value: float, least: float, most: float, cells: int) -> int:
-        share = (min(max(value, least), most) - least) / (most - least) if most > least else 0.5
-        return round(share * (cells - 1))
+    def cell_index(value: float, min_value: float, max_value: float, cell_count: int) -> int:
+        share = (min(max(value, min_value), max_value) - min_value) / (max_value
+                                                                       - min_value) if max_value > min_value else 0.5
+        return round(share * (cell_count - 1))
 
-    grid = [[" "] * PLOT_WIDTH for _ in range(PLOT_HEIGHT)]
-    for letter, point in zip(_letters(points), points, strict=True):
-        row = PLOT_HEIGHT - 1 - place(point.figure, low, high, PLOT_HEIGHT)
-        grid[row][place(point.ms, left, right, PLOT_WIDTH)] = letter
+    grid = [[" "] * PLOT_WIDTH_CELLS for _ in range(PLOT_HEIGHT_ROWS)]
+    for letter, point in zip(_point_letters(points), points, strict=True):
+        row = PLOT_HEIGHT_ROWS - 1 - cell_index(point.value, min_result, max_result, PLOT_HEIGHT_ROWS)
+        grid[row][cell_index(point.latency_ms, min_ms, max_ms, PLOT_WIDTH_CELLS)] = letter
     lines = [f"  │{''.join(row).rstrip()}" for row in grid]
-    fastest, slowest = words.milliseconds(left), words.milliseconds(right)
-    return ["  better", *lines, f"  └{'─' * PLOT_WIDTH}", f"   {fastest}{slowest:>{PLOT_WIDTH - len(fastest)}}"]
+    fastest, slowest = formatting.milliseconds_text(min_ms), formatting.milliseconds_text(max_ms)
+    return [
+        "  better", *lines, f"  └{'─' * PLOT_WIDTH_CELLS}", f"   {fastest}{slowest:>{PLOT_WIDTH_CELLS - len(fastest)}}"
+    ]
 
 
-def _letters(points: Sequence[Point]) -> list[str]:
+def _point_letters(points: Sequence[BuiltConfigPoint]) -> list[str]:
     return [chr(ord("A") + index % 26) for index in range(len(points))]
 
 
 def search_report(session: Session) -> str:
     """What a search found, with the evidence, in Markdown."""
-    points = front(session)
-    ended = _ended(session)
-    lines = [*([ended.how] if ended.ranked else []), *search_source(session), *ended.remarks]
-    return search_markdown(session.opened.outline, ended.result, iteration_rows(session), lowered_rows(session),
-                           search_headline(session), lines,
-                           metric_parts(session), front_rows(points), plot(points) if len(points) > 1 else [],
-                           [alarm_record(alarm) for alarm in session.alarms])
+    points = list_pareto_points(session)
+    ended = _get_end_event(session)
+    lines = [*([ended.description] if ended.used_method else []), *search_evidence_lines(session), *ended.remarks]
+    return search_markdown(session.opened_network.outline, ended.result, evaluation_rows(session),
+                           precision_reduction_rows(session), search_headline(session), lines,
+                           search_metric_rows(session), pareto_rows(points),
+                           pareto_plot_lines(points) if len(points) > 1 else [],
+                           [warning_record(alarm) for alarm in session.guard_warnings])

@@ -1,85 +1,98 @@
 """The stages of a comparison as text: a row each, and where it first goes wrong."""
 
-from trt_tui import words
+from trt_tui import formatting
 from trt_tui.cli.made import engine_table
-from trt_tui.cli.report import session_metric
+from trt_tui.cli.report import metric_heading
 from trt_tui.core.measure import stages as kinds
-from trt_tui.core.measure.comparison import EngineResult, Verdict
-from trt_tui.core.measure.stages import Stage
+from trt_tui.core.measure.results import Accuracy, EngineResult
+from trt_tui.core.measure.stages import StageResult
+from trt_tui.formatting import NOT_MEASURED, table_lines
 from trt_tui.session.session import Session
-from trt_tui.words import NOTHING, table
 
 
-def stage_lines(session: Session) -> list[str]:
+def stage_table_lines(session: Session) -> list[str]:
     """What stands on the way to production; nothing where no stage was asked for."""
-    rows = session.stage_rows()
+    rows = session.list_stage_accuracies()
     if not rows:
         return []
-    production = next((stage for stage, _ in rows if stage.name == kinds.PRODUCTION), None)
+    production = next((stage for stage, _ in rows if stage.name == kinds.PRODUCTION_STAGE), None)
     lines = [""]
-    for one in production.inputs if production is not None else ():
-        lines.append(f"inputs of production: {one.said}")
-    metric = session_metric(session)
+    for comparison in production.input_differences if production is not None else ():
+        lines.append(f"inputs of production: {comparison.description}")
+    metric = metric_heading(session)
     errors = ["SQNR", "cosine", "MSE", "max abs"]
-    figures = [["stage", *errors, metric, "NaN/Inf", f"to the one before: {errors[0]}", *errors[1:], "ms", ""]]
-    for stage, verdict in rows:
-        figures.append(_row(session, stage, verdict))
-        for name, beside in stage.beside:
-            figures.append([f"  against {name}", *_errors(beside, ""), "", _bad(beside), *[""] * 6])
-    kept = [i for i in range(len(figures[0])) if any(row[i] for row in figures[1:])]
-    lines += table([[row[i] for i in kept] for row in figures])
-    lines += [f"{stage.name}: not built: {stage.failed}" for stage, _ in rows if stage.failed]
-    results = {stage.name: session.target_result(verdict) for stage, verdict in rows}
+    table_rows = [["stage", *errors, metric, "NaN/Inf", f"to the one before: {errors[0]}", *errors[1:], "ms", ""]]
+    for stage, accuracy in rows:
+        table_rows.append(_stage_row(session, stage, accuracy))
+        for name, other_accuracy in stage.other_accuracies:
+            table_rows.append([
+                f"  against {name}", *_error_cells(other_accuracy, ""), "",
+                _nonfinite_count_text(other_accuracy), *[""] * 6
+            ])
+    used_columns = [i for i in range(len(table_rows[0])) if any(row[i] for row in table_rows[1:])]
+    lines += table_lines([[row[i] for i in used_columns] for row in table_rows])
+    lines += [f"{stage.name}: not built: {stage.failure_reason}" for stage, _ in rows if stage.failure_reason]
+    results = {stage.name: session.target_outcome(accuracy) for stage, accuracy in rows}
     lines += [f"{name}: {result.text}" for name, result in results.items() if result is not None and result.reasons]
-    lines += ["", *session.stage_summary()]
+    lines += ["", *session.stage_summary_lines()]
     for stage, _ in rows:
-        if stage.engine is not None and stage.engine.report is not None:
+        if stage.engine_result is not None and stage.engine_result.engine_report is not None:
             lines += ["", f"what became of each layer in {stage.name}:",
-                      *engine_table(session.opened.outline, stage.engine.report).splitlines()]
-        if stage.engine is not None:
-            lines += [f"{stage.name}: {said}" for said in _speed(stage.engine)]
-        if stage.engine is not None and stage.engine.note:
-            lines.append(f"{stage.name}: {stage.engine.note}")
+                      *engine_table(session.opened_network.outline, stage.engine_result.engine_report).splitlines()]
+        if stage.engine_result is not None:
+            lines += [f"{stage.name}: {text}" for text in _engine_latency_lines(stage.engine_result)]
+        if stage.engine_result is not None and stage.engine_result.measurement_note:
+            lines.append(f"{stage.name}: {stage.engine_result.measurement_note}")
     return lines
 
 
-def _speed(engine: EngineResult) -> list[str]:
-    graph = f"{words.milliseconds(engine.graph_ms[0])} as one CUDA graph" if engine.graph_ms is not None else ""
-    return [*filter(None, [graph]), *engine.profiles_said]
+def _engine_latency_lines(engine: EngineResult) -> list[str]:
+    graph = (f"{formatting.milliseconds_text(engine.cuda_graph_ms[0])} as one CUDA graph"
+             if engine.cuda_graph_ms is not None else "")
+    return [*filter(None, [graph]), *engine.profile_latency_lines]
 
 
-def _row(session: Session, stage: Stage, verdict: Verdict | None) -> list[str]:
-    mark = words.SIMULATED if stage.kind == kinds.SIMULATED else ""
-    if verdict is None:
-        return [stage.name, *[NOTHING] * 4, *[""] * 8]
+def _stage_row(session: Session, stage: StageResult, accuracy: Accuracy | None) -> list[str]:
+    mark = formatting.SIMULATED_MARK if stage.kind == kinds.SIMULATED_STAGE else ""
+    if accuracy is None:
+        return [stage.name, *[NOT_MEASURED] * 4, *[""] * 8]
     target = session.target
     metric = ""
-    if verdict.headline is not None:
-        metric = words.metric_figure(verdict.headline, mark)
-    elif verdict.agreement is not None and target is not None and target.kind == "agreement":
-        metric = words.rate(verdict.agreement, mark)
-    engine = stage.engine
-    if engine is None and stage.kind == kinds.BUILT and stage.config is not None:
-        engine = session.results.of(stage.config).engine
-    ms = words.number(engine.latency_ms[0]) if engine is not None and engine.latency_ms is not None else ""
-    result = session.target_result(verdict)
-    said = [result.outcome.value if result is not None else ""]
-    if engine is not None and not engine.as_asked:
-        said.append("otherwise")
-    name = f"{stage.name} ({engine.builder})" if engine is not None else stage.name
-    return [name, *_errors(verdict, mark), metric, _bad(verdict),
-            *(_errors(stage.before, mark) if stage.before is not None else [""] * 4), ms, ", ".join(filter(None, said))]
+    if accuracy.headline_metric is not None:
+        metric = formatting.metric_text(accuracy.headline_metric, mark)
+    elif accuracy.agreement is not None and target is not None and target.kind == "agreement":
+        metric = formatting.agreement_text(accuracy.agreement, mark)
+    engine = stage.engine_result
+    if engine is None and stage.kind == kinds.BUILT_STAGE and stage.config is not None:
+        engine = session.results.get_results_or_empty(stage.config).engine_result
+    ms = formatting.number_text(engine.latency_ms[0]) if engine is not None and engine.latency_ms is not None else ""
+    result = session.target_outcome(accuracy)
+    texts = [result.outcome.value if result is not None else ""]
+    if engine is not None and not engine.is_built_as_requested:
+        texts.append("otherwise")
+    name = f"{stage.name} ({engine.builder_text})" if engine is not None else stage.name
+    return [
+        name, *_error_cells(accuracy, mark), metric,
+        _nonfinite_count_text(accuracy),
+        *(_error_cells(stage.accuracy_to_previous, mark) if stage.accuracy_to_previous is not None else [""] * 4), ms,
+        ", ".join(filter(None, texts))
+    ]
 
 
-def _errors(verdict: Verdict, mark: str) -> list[str]:
+def _error_cells(accuracy: Accuracy, simulated_mark: str) -> list[str]:
     """dB, cosine, MSE and the largest error of the worst output."""
-    if verdict.worst is None:
-        return [NOTHING] * 4
-    errors = verdict.worst[1].errors
+    if accuracy.worst_output is None:
+        return [NOT_MEASURED] * 4
+    errors = accuracy.worst_output[1].errors
     if errors.mismatch is not None:
-        return [f"{words.differing(errors.mismatch, mark)} differ", "", "", ""]
-    return [errors.figure(mark), words.cosine(errors.cosine), words.number(errors.mse), words.number(errors.max_abs)]
+        return [f"{formatting.mismatch_text(errors.mismatch, simulated_mark)} differ", "", "", ""]
+    return [
+        errors.sqnr_text(simulated_mark),
+        formatting.cosine_text(errors.cosine),
+        formatting.number_text(errors.mse),
+        formatting.number_text(errors.max_abs)
+    ]
 
 
-def _bad(verdict: Verdict) -> str:
-    return str(verdict.bad)
+def _nonfinite_count_text(accuracy: Accuracy) -> str:
+    return str(accuracy.nonfinite_count)

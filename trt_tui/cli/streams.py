@@ -17,81 +17,82 @@ from typing import TYPE_CHECKING
 import click
 
 from trt_tui.errors import InputError
-from trt_tui.words import VisibleStream
+from trt_tui.formatting import EscapingTextStream
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 
-class _Stream(io.FileIO):
+class _StandardStream(io.FileIO):
     """A standard stream; after its first fault it accepts everything and writes nothing."""
 
     def __init__(self, descriptor: int) -> None:
         super().__init__(descriptor, "w", closefd=False)
-        self.broken = False
+        self.is_broken = False
 
     def write(self, data: Buffer, /) -> int:
-        if self.broken:
+        if self.is_broken:
             return memoryview(data).nbytes
         try:
             return super().write(data)
         except OSError as error:
-            self.broken = True
-            self.fault(error)
+            self.is_broken = True
+            self.handle_write_error(error)
             return memoryview(data).nbytes
 
-    def fault(self, error: OSError) -> None:
+    def handle_write_error(self, error: OSError) -> None:
         """Called with the first fault."""
 
 
-class _Stdout(_Stream):
-    def fault(self, error: OSError) -> None:
+class _StandardOutput(_StandardStream):
+    def handle_write_error(self, error: OSError) -> None:
         if not isinstance(error, BrokenPipeError):
             raise InputError("stdout cannot be written", error.strerror or str(error),
                              "Free some space, or send it elsewhere; files that were named are written.")
 
 
-_VERDICT = re.compile(r"\b(PASS|FAIL)(\??)(?=(, nothing in INT8)?$)", re.M)
-_COLOURS = {"PASS": "green", "FAIL": "red"}
+_OUTCOME_PATTERN = re.compile(r"\b(PASS|FAIL)(\??)(?=(, nothing in INT8)?$)", re.M)
+_OUTCOME_COLOURS = {"PASS": "green", "FAIL": "red"}
 
 
 def print_table(text: str) -> None:
     """Prints a report on stdout; in a terminal the verdicts of its rows have colours, unless NO_COLOR is set."""
-    out = sys.stdout
-    if isinstance(out, VisibleStream) and os.isatty(1) and not os.environ.get("NO_COLOR") \
+    stream = sys.stdout
+    if isinstance(stream, EscapingTextStream) and os.isatty(1) and not os.environ.get("NO_COLOR") \
             and os.environ.get("TERM") != "dumb":
-        out.write_styled(f"{text}\n", _with_colours)
+        stream.write_styled(f"{text}\n", _colour_outcome_words)
     else:
         print(text)
 
 
-def _with_colours(text: str) -> str:
-    return _VERDICT.sub(lambda found: click.style(found[1] + found[2], fg=_COLOURS[found[1]], bold=True), text)
+def _colour_outcome_words(text: str) -> str:
+    return _OUTCOME_PATTERN.sub(
+        lambda match: click.style(match[1] + match[2], fg=_OUTCOME_COLOURS[match[1]], bold=True), text)
 
 
 @contextlib.contextmanager
-def guarded() -> Iterator[None]:
+def protect_standard_streams() -> Iterator[None]:
     """Puts streams of this module in the place of the interpreter's for a block, where nobody else has."""
-    _open_closed()
-    before = sys.stdout, sys.stderr
+    _reopen_closed_descriptors()
+    old_streams = sys.stdout, sys.stderr
     if sys.stdout in (None, sys.__stdout__):
-        sys.stdout = _text(_Stdout(1), sys.stdout)
+        sys.stdout = _open_text_stream(_StandardOutput(1), sys.stdout)
     if sys.stderr in (None, sys.__stderr__):
-        sys.stderr = _text(_Stream(2), sys.stderr)
+        sys.stderr = _open_text_stream(_StandardStream(2), sys.stderr)
     try:
         yield
     finally:
         with contextlib.suppress(OSError, InputError, ValueError):
             sys.stdout.flush()
-        sys.stdout, sys.stderr = before
+        sys.stdout, sys.stderr = old_streams
 
 
-def _text(raw: _Stream, model: io.TextIOWrapper | None) -> io.TextIOWrapper:
-    return io.TextIOWrapper(io.BufferedWriter(raw), getattr(model, "encoding", "utf-8"), "backslashreplace",
-                            line_buffering=True)
+def _open_text_stream(stream: _StandardStream, replaced_stream: io.TextIOWrapper | None) -> io.TextIOWrapper:
+    return io.TextIOWrapper(io.BufferedWriter(stream), getattr(replaced_stream, "encoding", "utf-8"),
+                            "backslashreplace", line_buffering=True)
 
 
-def _open_closed() -> None:
+def _reopen_closed_descriptors() -> None:
     """Opens descriptors 0 to 2 that are closed; what is written to a stdout that was closed fails."""
     for descriptor, mode in ((0, os.O_RDONLY), (1, os.O_RDONLY), (2, os.O_WRONLY)):
         try:

@@ -17,19 +17,19 @@ from typing import Any
 from distributed import Client, SpecCluster
 from distributed.client import FutureCancelledError
 
-from trt_tui.cluster import there
-from trt_tui.cluster.asking import Asking, CalledOffError, GoneError, Worker
-from trt_tui.cluster.hiring import Hiring, configure, own_cluster
-from trt_tui.cluster.parcel import Parcel
-from trt_tui.cluster.settling import Settling
-from trt_tui.cluster.work import Bundle, Traffic, Work
-from trt_tui.errors import TrtTuiError, text_of
-from trt_tui.words import plural
+from trt_tui.cluster import worker
+from trt_tui.cluster.launch import ClusterSpec, configure_dask, launch_local_cluster
+from trt_tui.cluster.manifest import WorkspaceManifest
+from trt_tui.cluster.provisioning import WorkerProvisioner
+from trt_tui.cluster.task_run import ItemBatch, TaskRun, TransferByteCounts
+from trt_tui.cluster.worker_calls import TaskCancelledError, WorkerCalls, WorkerHandle, WorkerLostError
+from trt_tui.errors import TrtTuiError, exception_text
+from trt_tui.formatting import counted_noun_text
 
-CONNECT_S = 5.0
+CONNECT_TIMEOUT_S = 5.0
 """How long a scheduler that was named has to answer."""
 
-LOOK_S = 0.3
+POLL_INTERVAL_S = 0.3
 """How often the connection to the scheduler is looked at."""
 
 
@@ -48,264 +48,283 @@ class Cluster:
         wake: Called by the loop's thread when there is news.
     """
 
-    def __init__(self, hiring: Hiring, folder: Path) -> None:
-        self.hiring = hiring
-        self.news: deque[tuple[str, str]] = deque()
-        self.traffic = Traffic()
-        self.lost = ""
-        self.own: SpecCluster | None = None
+    def __init__(self, spec: ClusterSpec, folder: Path) -> None:
+        self.spec = spec
+        self.messages: deque[tuple[str, str]] = deque()
+        self.transfer_counts = TransferByteCounts()
+        self.failure_reason = ""
+        self.local_cluster: SpecCluster | None = None
         self.wake: Callable[[], None] = lambda: None
         self._connected = threading.Event()
-        self._workers: dict[str, Worker] = {}
-        self._works: list[Work] = []
-        self._parcel: Parcel | None = None
-        self._here: there.Kind | None = None
-        self._exits: dict[str, int] = {}
-        self._ended = 0
+        self._workers: dict[str, WorkerHandle] = {}
+        self._task_runs: list[TaskRun] = []
+        self._manifest: WorkspaceManifest | None = None
+        self._environment: worker.WorkerEnvironment | None = None
+        self._exit_codes: dict[str, int] = {}
+        self._lost_worker_count = 0
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.new_event_loop()
         self._closing = asyncio.Event()
-        configure(folder)
+        configure_dask(folder)
         self._folder = folder
-        self._thread = threading.Thread(target=self._live, daemon=True, name="cluster")
+        self._thread = threading.Thread(target=self._run_event_loop, daemon=True, name="cluster")
         self._thread.start()
 
     # -- for jobs -----------------------------------------------------------------------------------------------------
 
-    def require_connected(self) -> None:
+    def require_connection(self) -> None:
         """Waits for a scheduler that was named.
 
         Raises:
             TrtTuiError: it does not answer.
         """
-        if self.hiring.scheduler:
-            if not self._connected.wait(2 * CONNECT_S) or self.lost:
-                raise TrtTuiError(f"no Dask scheduler answers at {self.hiring.scheduler}", self.lost,
+        if self.spec.scheduler:
+            if not self._connected.wait(2 * CONNECT_TIMEOUT_S) or self.failure_reason:
+                raise TrtTuiError(f"no Dask scheduler answers at {self.spec.scheduler}", self.failure_reason,
                                   "Check the address. With TLS it is tls://HOST:PORT, and Dask's configuration "
                                    "names the certificates (distributed.comm.tls: ca-file, client.cert, client.key).")
 
-    def open(self, parcel: Parcel, here: there.Kind) -> None:
+    def open_manifest_on_workers(self, manifest: WorkspaceManifest,
+                                 required_environment: worker.WorkerEnvironment) -> None:
         """Has workers open something, in place of what they have open.
 
         Args:
-            here: What workers have to be like.
+            required_environment: What workers have to be like.
         """
-        self._here, self._parcel = here, parcel
-        self._call(self._notify)
+        self._environment, self._manifest = required_environment, manifest
+        self._call_in_event_loop(self._announce_task_changes)
 
-    def begin(self, work: Work) -> None:
+    def submit(self, task_run: TaskRun) -> None:
         """Has workers do it, or what has been added to it."""
-        self._call(self._begin, work)
+        self._call_in_event_loop(self._add_task_run, task_run)
 
-    def end(self, work: Work) -> None:
+    def cancel(self, task_run: TaskRun) -> None:
         """Calls off what is not done of it."""
-        work.closed = True
-        self._call(self._notify)
+        task_run.is_closed = True
+        self._call_in_event_loop(self._announce_task_changes)
 
     @property
-    def starting(self) -> bool:
+    def can_get_more_workers(self) -> bool:
         """Whether workers may yet come to take part."""
-        if self.lost:
+        if self.failure_reason:
             return False
-        if len(self._workers) < self.hiring.workers:  # of our own: what ends is started anew
+        if len(self._workers) < self.spec.workers:  # of our own: what ends is started anew
             return True
-        return not self._connected.is_set() or any(one.place is None and not one.refused
-                                                   for one in list(self._workers.values()))
+        return not self._connected.is_set() or any(handle.workspace is None and not handle.refusal_reason
+                                                   for handle in list(self._workers.values()))
 
-    def able(self, engines: bool = False) -> int:
+    def count_workers(self, for_engines: bool = False) -> int:
         """How many workers take part in what depends on the GPU and the builder, or in the rest."""
-        return sum(one.place is not None and one.parcel is self._parcel and not (engines and one.engines)
-                   for one in list(self._workers.values()))
+        return sum(handle.workspace is not None and handle.parcel is self._manifest
+                   and not (for_engines and handle.engine_refusal_reason) for handle in list(self._workers.values()))
 
-    def name_unfit(self) -> None:
+    def report_workers_unfit_for_engines(self) -> None:
         """Says, once for each, which workers take no part in what depends on the GPU and the builder."""
-        for worker in [one for one in list(self._workers.values()) if one.engines and not one.told]:
-            worker.told = True
-            self._tell("warning", f"Worker {worker.name} builds no engines: it has {worker.engines}.")
+        for worker_handle in [
+                handle for handle in list(self._workers.values())
+                if handle.engine_refusal_reason and not handle.is_announced
+        ]:
+            worker_handle.is_announced = True
+            self._post_message(
+                "warning",
+                f"Worker {worker_handle.display_name} builds no engines: it has {worker_handle.engine_refusal_reason}.")
 
     @property
-    def words(self) -> str:
+    def worker_count_text(self) -> str:
         """How many take part, for a line about a job; "" while nobody does."""
-        if not (serving := self.able()):
+        if not (worker_count := self.count_workers()):
             return ""
-        return f", on {plural(serving, 'worker')}" + (f" ({self._ended} lost)" if self._ended else "")
+        return f", on {counted_noun_text(worker_count, 'worker')}" + (f" ({self._lost_worker_count} lost)"
+                                                                      if self._lost_worker_count else "")
 
     def close(self) -> None:
         """Ends the cluster, if it is our own, and waits for that."""
-        self._call(self._closing.set)
+        self._call_in_event_loop(self._closing.set)
         self._thread.join()
 
     # -- the loop -----------------------------------------------------------------------------------------------------
 
-    def _call(self, function: Callable[..., None], *arguments: Any) -> None:
+    def _call_in_event_loop(self, function: Callable[..., None], *arguments: Any) -> None:
         with suppress(RuntimeError):  # the loop has ended
             self._loop.call_soon_threadsafe(function, *arguments)
 
-    def _live(self) -> None:
+    def _run_event_loop(self) -> None:
         asyncio.set_event_loop(self._loop)
         try:
-            self._loop.run_until_complete(self._serve())
+            self._loop.run_until_complete(self._maintain_scheduler_connection())
         finally:
             self._connected.set()
             self._loop.close()
 
-    async def _serve(self) -> None:
+    async def _maintain_scheduler_connection(self) -> None:
         try:
             async with AsyncExitStack() as stack:
-                address = self.hiring.scheduler
+                address = self.spec.scheduler
                 if not address:
-                    own = await stack.enter_async_context(own_cluster(self.hiring, self._folder, self._exited))
-                    address, self.own = own.scheduler_address, own
+                    local_cluster = await stack.enter_async_context(
+                        launch_local_cluster(self.spec, self._folder, self._record_worker_exit))
+                    address, self.local_cluster = local_cluster.scheduler_address, local_cluster
                 client = await stack.enter_async_context(
-                    Client(address, asynchronous=True, timeout=CONNECT_S, name="trt-tui", set_as_default=False))
-                self._asking = Asking(client)
-                self._settling = Settling(self._asking, self.traffic)
-                client.subscribe_topic("all", self._heard)
-                for worker in (await client.scheduler.identity(n_workers=-1))["workers"]:
-                    self._hire(worker)
+                    Client(address, asynchronous=True, timeout=CONNECT_TIMEOUT_S, name="trt-tui", set_as_default=False))
+                self._worker_calls = WorkerCalls(client)
+                self._provisioner = WorkerProvisioner(self._worker_calls, self.transfer_counts)
+                client.subscribe_topic("all", self._handle_scheduler_event)
+                for handle in (await client.scheduler.identity(n_workers=-1))["workers"]:
+                    self._add_worker(handle)
                 self._connected.set()
                 while client.status == "running" and not self._closing.is_set():
                     with suppress(asyncio.TimeoutError):  # time to look again
-                        await asyncio.wait_for(self._closing.wait(), LOOK_S)
+                        await asyncio.wait_for(self._closing.wait(), POLL_INTERVAL_S)
                 if not self._closing.is_set():
-                    self._lose("the connection ended")
+                    self._abandon_cluster("the connection ended")
                     return
                 for task in tuple(self._tasks):
                     task.cancel()
                 client.unsubscribe_topic("all")
         except Exception as error:  # whatever Dask raises, the work goes on here
-            self._lose(text_of(error).partition("\n")[0] or type(error).__name__)
+            self._abandon_cluster(exception_text(error).partition("\n")[0] or type(error).__name__)
 
-    def _lose(self, why: str) -> None:
+    def _abandon_cluster(self, reason: str) -> None:
         """Leaves what is not done to the program itself."""
-        if self.lost:
+        if self.failure_reason:
             return
-        connected, self.lost = self._connected.is_set(), why
+        was_connected, self.failure_reason = self._connected.is_set(), reason
         for task in tuple(self._tasks):
             task.cancel()
         self._workers.clear()
-        if connected:
-            self._tell("warning", f"The Dask scheduler is lost ({why}): what workers were doing is done here.")
-        for work in self._works:
-            work.wake()
+        if was_connected:
+            self._post_message("warning",
+                               f"The Dask scheduler is lost ({reason}): what workers were doing is done here.")
+        for task_run in self._task_runs:
+            task_run.wake()
 
-    def _tell(self, level: str, text: str) -> None:
-        self.news.append((level, text))
+    def _post_message(self, level: str, text: str) -> None:
+        self.messages.append((level, text))
         self.wake()
 
-    def _exited(self, address: str, code: int) -> None:
-        self._exits[address] = code
+    def _record_worker_exit(self, address: str, exit_code: int) -> None:
+        self._exit_codes[address] = exit_code
 
-    def _heard(self, event: tuple[float, dict[str, Any]]) -> None:
+    def _handle_scheduler_event(self, event: tuple[float, dict[str, Any]]) -> None:
         """Takes what the scheduler says."""
-        _, said = event
-        if said.get("action") == "add-worker":
-            self._hire(said["worker"])
-        elif said.get("action") == "remove-worker" and (worker := self._workers.get(said["worker"])) is not None:
-            worker.gone.set()
+        _, fields = event
+        if fields.get("action") == "add-worker":
+            self._add_worker(fields["worker"])
+        elif fields.get("action") == "remove-worker" and (handle := self._workers.get(fields["worker"])) is not None:
+            handle.gone_event.set()
 
-    def _hire(self, address: str) -> None:
+    def _add_worker(self, address: str) -> None:
         if address not in self._workers:
-            worker = self._workers[address] = Worker(address)
-            task = self._loop.create_task(self._tend(worker))
+            handle = self._workers[address] = WorkerHandle(address)
+            task = self._loop.create_task(self._dispatch_batches_to_worker(handle))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    def _notify(self) -> None:
-        self._works = [work for work in self._works if not work.closed]
+    def _announce_task_changes(self) -> None:
+        self._task_runs = [task_run for task_run in self._task_runs if not task_run.is_closed]
         if self._connected.is_set():
-            self._asking.notify()
+            self._worker_calls.notify_task_changes()
 
-    def _begin(self, work: Work) -> None:
-        if work not in self._works:
-            self._works.append(work)
-        if self.lost:
-            work.wake()
-        self._notify()
+    def _add_task_run(self, task_run: TaskRun) -> None:
+        if task_run not in self._task_runs:
+            self._task_runs.append(task_run)
+        if self.failure_reason:
+            task_run.wake()
+        self._announce_task_changes()
 
     # -- a worker -----------------------------------------------------------------------------------------------------
 
-    async def _tend(self, worker: Worker) -> None:
+    async def _dispatch_batches_to_worker(self, worker_handle: WorkerHandle) -> None:
         """Gives a worker what to do until it is gone."""
         try:
             while True:
-                changed = self._asking.changed
-                if self._parcel is not None and worker.parcel is not self._parcel:
+                change_event = self._worker_calls.change_event
+                if self._manifest is not None and worker_handle.parcel is not self._manifest:
                     try:
-                        assert self._here is not None, "it came with the parcel"
-                        await self._settling.settle(worker, self._parcel, self._here)
-                        self._settled(worker, self._parcel)
-                    except GoneError:
+                        assert self._environment is not None, "it came with the parcel"
+                        await self._provisioner.provision_worker(worker_handle, self._manifest, self._environment)
+                        self._report_ready_workers(worker_handle, self._manifest)
+                    except WorkerLostError:
                         raise
                     except Exception as error:
-                        worker.refused = text_of(error).partition("\n")[0]
-                        self._tell("warning", f"Worker {worker.name} takes no part: {worker.refused}.")
-                elif (work := self._work_for(worker)) is not None:
-                    if (bundle := work.take(self.able(work.engines))) is not None:
-                        await self._give(worker, work, bundle)
+                        worker_handle.refusal_reason = exception_text(error).partition("\n")[0]
+                        self._post_message(
+                            "warning",
+                            f"Worker {worker_handle.display_name} takes no part: {worker_handle.refusal_reason}.")
+                elif (task_run := self._choose_task_run_for_worker(worker_handle)) is not None:
+                    if (batch := task_run.take_item_batch(self.count_workers(task_run.for_engines))) is not None:
+                        await self._run_batch_on_worker(worker_handle, task_run, batch)
                 else:
-                    await self._asking.first(worker, changed.wait())
-        except GoneError:
-            if worker.place is not None:
-                self._ended += 1
-                self._tell("warning", f"Worker {worker.name} is gone{await self._how(worker)}: "
-                                      "others do what it was doing.")
+                    await self._worker_calls.wait_for_result(worker_handle, change_event.wait())
+        except WorkerLostError:
+            if worker_handle.workspace is not None:
+                self._lost_worker_count += 1
+                self._post_message(
+                    "warning",
+                    f"Worker {worker_handle.display_name} is gone{await self._worker_exit_text(worker_handle)}: "
+                    "others do what it was doing.")
         finally:
-            self._workers.pop(worker.address, None)
-            for work in self._works:
-                work.unpacked.pop(worker.address, None)
-            self._wake_all()
+            self._workers.pop(worker_handle.address, None)
+            for task_run in self._task_runs:
+                task_run.task_futures.pop(worker_handle.address, None)
+            self._wake_all_jobs()
 
-    def _settled(self, worker: Worker, parcel: Parcel) -> None:
+    def _report_ready_workers(self, worker_handle: WorkerHandle, manifest: WorkspaceManifest) -> None:
         """Says that the workers are ready, once all of them are, and who cannot do what waits."""
-        if any(work.engines for work in self._works):
-            self.name_unfit()
-        if not any(one.parcel is parcel and one.place is None and not one.refused for one in self._workers.values()):
-            self._settling.forget()
-            assert worker.greeting is not None, "it was asked for it"
-            self._tell("info", f"{plural(self.able(), 'worker')} of "
-                               f"{self.hiring.scheduler or 'this host'} ready: {worker.greeting.kind.runtime}")
-        self._wake_all()
+        if any(task_run.for_engines for task_run in self._task_runs):
+            self.report_workers_unfit_for_engines()
+        if not any(handle.parcel is manifest and handle.workspace is None and not handle.refusal_reason
+                   for handle in self._workers.values()):
+            self._provisioner.drop_file_pieces()
+            assert worker_handle.info is not None, "it was asked for it"
+            self._post_message("info", f"{counted_noun_text(self.count_workers(), 'worker')} of "
+                               f"{self.spec.scheduler or 'this host'} ready: {worker_handle.info.environment.runtime}")
+        self._wake_all_jobs()
 
-    def _wake_all(self) -> None:
-        for work in self._works:
-            work.wake()
+    def _wake_all_jobs(self) -> None:
+        for task_run in self._task_runs:
+            task_run.wake()
         self.wake()
 
-    def _work_for(self, worker: Worker) -> Work | None:
+    def _choose_task_run_for_worker(self, worker_handle: WorkerHandle) -> TaskRun | None:
         """The work that was begun last goes first: somebody waits for it, while a sweep goes on for long."""
-        able = (work for work in reversed(self._works) if work.waits() and not (work.engines and worker.engines))
-        return next(able, None) if worker.place is not None else None
+        candidates = (
+            task_run for task_run in reversed(self._task_runs)
+            if task_run.has_waiting_items() and not (task_run.for_engines and worker_handle.engine_refusal_reason))
+        return next(candidates, None) if worker_handle.workspace is not None else None
 
-    async def _give(self, worker: Worker, work: Work, bundle: Bundle) -> None:
+    async def _run_batch_on_worker(self, worker_handle: WorkerHandle, task_run: TaskRun, batch: ItemBatch) -> None:
         """Has a worker do a bundle."""
-        errand = work.unpacked.get(worker.address)
-        if errand is None:
-            errand = work.unpacked[worker.address] = self._asking.submit(worker, there.unpacked, work.packed)
-        items = pickle.dumps(bundle.items)
-        self.traffic.items += len(items)
+        task = task_run.task_futures.get(worker_handle.address)
+        if task is None:
+            task = task_run.task_futures[worker_handle.address] = self._worker_calls.submit_to_worker(
+                worker_handle, worker.unpickle_task, task_run.pickled_task)
+        items = pickle.dumps(batch.items)
+        self.transfer_counts.items += len(items)
         try:
-            seconds, packed = await self._asking.ask(worker, there.run, worker.place, errand, items, work=work)
-        except GoneError:
-            work.lost(bundle, f"The last was {worker.name}{await self._how(worker)}.")
-            self._notify()
+            seconds, packed = await self._worker_calls.call_on_worker(
+                worker_handle, worker.run_task, worker_handle.workspace, task, items, task_run=task_run)
+        except WorkerLostError:
+            task_run.retry_or_fail_batch(
+                batch, f"The last was {worker_handle.display_name}{await self._worker_exit_text(worker_handle)}.")
+            self._announce_task_changes()
             raise
-        except CalledOffError:
-            work.unpacked.clear()
+        except TaskCancelledError:
+            task_run.task_futures.clear()
         except (asyncio.CancelledError, FutureCancelledError):  # the connection is lost
-            work.back(bundle)
+            task_run.requeue_batch(batch)
             raise
         except Exception as error:
-            work.failed(error)
+            task_run.end_with_error(error)
         else:
-            self.traffic.results += len(packed)
-            work.done(bundle, seconds, pickle.loads(packed))
+            self.transfer_counts.results += len(packed)
+            task_run.complete_batch(batch, seconds, pickle.loads(packed))
 
-    async def _how(self, worker: Worker) -> str:
+    async def _worker_exit_text(self, worker_handle: WorkerHandle) -> str:
         """How the process of a worker of our own ended, in words."""
-        if not self.hiring.scheduler and worker.address not in self._exits:
-            await asyncio.sleep(LOOK_S)
-        code = self._exits.get(worker.address)
-        if code is None:
+        if not self.spec.scheduler and worker_handle.address not in self._exit_codes:
+            await asyncio.sleep(POLL_INTERVAL_S)
+        exit_code = self._exit_codes.get(worker_handle.address)
+        if exit_code is None:
             return ""
-        return f", ended by signal {-code}" if code < 0 else f", which ended with exit code {code}"
+        return f", ended by signal {-exit_code}" if exit_code < 0 else f", which ended with exit code {exit_code}"

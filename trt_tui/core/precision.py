@@ -10,10 +10,10 @@ FP16_MAX = 65504.0
 FP16_OVERFLOW = 65520.0
 """The least magnitude that FP16 rounds to infinity: half a step above `FP16_MAX`."""
 
-FP16_LEAST = 2.0**-24
+FP16_MIN = 2.0**-24
 """The least FP16 magnitude above zero (subnormal)."""
 
-FP16_LEAST_NORMAL = 2.0**-14
+FP16_MIN_NORMAL = 2.0**-14
 """The least FP16 magnitude that has all bits of its mantissa."""
 
 class Precision(str, Enum):
@@ -27,7 +27,7 @@ class Precision(str, Enum):
     FP32 = "fp32"
     TF32 = "tf32"
     BF16 = "bf16"
-    FP16_SUMS_FP32 = "fp16+"
+    FP16_ACC_FP32 = "fp16+"
     FP16 = "fp16"
     FP8 = "fp8"
     INT8 = "int8"
@@ -40,48 +40,48 @@ class Precision(str, Enum):
         return self.value.upper()
 
     @property
-    def values(self) -> Precision:
+    def value_type(self) -> Precision:
         """The precision whose values tensors have in it: FP16 for ``fp16+``, FP32 for TF32."""
-        return _VALUES.get(self, self)
+        return _VALUE_TYPES.get(self, self)
 
     def __str__(self) -> str:
         return self.value
 
 
-_VALUES = {Precision.FP16_SUMS_FP32: Precision.FP16, Precision.TF32: Precision.FP32}
+_VALUE_TYPES = {Precision.FP16_ACC_FP32: Precision.FP16, Precision.TF32: Precision.FP32}
 
-OFFERED = (Precision.FP32, Precision.BF16, Precision.FP16_SUMS_FP32, Precision.FP16, Precision.FP8, Precision.INT8,
-           Precision.INT4)
+ASSIGNABLE = (Precision.FP32, Precision.BF16, Precision.FP16_ACC_FP32, Precision.FP16, Precision.FP8, Precision.INT8,
+              Precision.INT4)
 """The precisions any group can be given; TF32 is a property of the whole config, and what a file has of its own is
 offered where it has any."""
 
-FLOATS = (Precision.FP32, Precision.BF16, Precision.FP16)
+FLOAT_PRECISIONS = (Precision.FP32, Precision.BF16, Precision.FP16)
 """The precisions that a layer outside the quantizable ones can run in."""
 
-FIRST_OPSETS = {Precision.FP32: 17, Precision.FP16: 19, Precision.BF16: 22}
+MIN_OPSETS = {Precision.FP32: 17, Precision.FP16: 19, Precision.BF16: 22}
 """The lowest opset that networks with layers in a float precision are written in: FP16 Q and DQ came with 19, a BF16
-Conv with 22. None lies needlessly at `UNSAFE_OPSET` or above."""
+Conv with 22. None lies needlessly at `MIN_UNSAFE_OPSET` or above."""
 
-UNSAFE_OPSET = 21
+MIN_UNSAFE_OPSET = 21
 """From here on ONNX Runtime (seen: 1.31) can refuse networks with INT8 MatMuls under its default options: behind a
 Reshape that it makes of a MatMul and its bias it adds a Q with an ``output_dtype``, which its own type inference
 refuses beside an INT8 zero point."""
 
-_RANK = {Precision.INT4: 0, Precision.INT8: 1, Precision.FILE: 1, Precision.FP8: 2, Precision.FP16: 3,
-         Precision.FP16_SUMS_FP32: 4, Precision.BF16: 5, Precision.TF32: 6, Precision.FP32: 7}
+_RANK_BY_PRECISION = {Precision.INT4: 0, Precision.INT8: 1, Precision.FILE: 1, Precision.FP8: 2, Precision.FP16: 3,
+                      Precision.FP16_ACC_FP32: 4, Precision.BF16: 5, Precision.TF32: 6, Precision.FP32: 7}
 
 
-WIDTHS = {Precision.INT4: 0.5, Precision.INT8: 1.0, Precision.FP8: 1.0, Precision.FP16: 2.0,
-          Precision.FP16_SUMS_FP32: 2.0, Precision.BF16: 2.0, Precision.TF32: 4.0, Precision.FP32: 4.0}
+BYTES_PER_VALUE = {Precision.INT4: 0.5, Precision.INT8: 1.0, Precision.FP8: 1.0, Precision.FP16: 2.0,
+                   Precision.FP16_ACC_FP32: 2.0, Precision.BF16: 2.0, Precision.TF32: 4.0, Precision.FP32: 4.0}
 """Bytes of a value. Memory traffic grows with them, and the peak rates of tensor cores fall with them: INT8 and FP8
 have twice those of FP16, and that twice those of TF32 (NVIDIA H100 data sheet; INT4 holds weights alone)."""
 
 
-def rank(precision: Precision) -> int:
+def precision_rank(precision: Precision) -> int:
     """Order from coarse to fine: INT4 weights, INT8 and what a file has, FP8, FP16, the same with sums in FP32, BF16
     (coarser than FP16, but without its limits), TF32, FP32."""
-    return _RANK[precision]
+    return _RANK_BY_PRECISION[precision]
 
 
-LADDER = (Precision.INT8, Precision.FP16, Precision.FP32)
+DEFAULT_STEPS = (Precision.INT8, Precision.FP16, Precision.FP32)
 """The steps that one key press up or down takes."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from importlib.abc import Traversable
 
-_NO_VALUES = frozenset({"cli", "demo", "session", "tui"})
+_EXCLUDED_PACKAGES = frozenset({"cli", "demo", "session", "tui"})
 """Packages that show, store and ask, and compute no figure."""
 
 
@@ -32,20 +32,21 @@ def hash_source(package: Traversable) -> str:
         package: The folder of the package `trt_tui`.
     """
     digest = hashlib.sha256()
-    for path, module in sorted(_modules(package, "", _NO_VALUES), key=lambda found: found[0]):
+    for path, module in sorted(_iterate_modules(package, "", _EXCLUDED_PACKAGES),
+                               key=lambda path_and_module: path_and_module[0]):
         source = module.read_bytes()
         digest.update(f"{path}\0{len(source)}\0".encode() + source)
     return digest.hexdigest()
 
 
-def _modules(folder: Traversable, prefix: str, skipped: frozenset[str] = frozenset({"__pycache__"}),
-             ) -> Iterator[tuple[str, Traversable]]:
+def _iterate_modules(folder: Traversable, prefix: str, skipped_names: frozenset[str] = frozenset({"__pycache__"}),
+                     ) -> Iterator[tuple[str, Traversable]]:
     """Yields each module below a folder with its path; a package without sources has its compiled modules there."""
     for entry in folder.iterdir():
-        if entry.name in skipped or entry.name == "__pycache__":
+        if entry.name in skipped_names or entry.name == "__pycache__":
             continue
         path = f"{prefix}{entry.name}"
         if entry.is_dir():
-            yield from _modules(entry, f"{path}/")
+            yield from _iterate_modules(entry, f"{path}/")
         elif path.endswith((".py", ".pyc")):
             yield path, entry

@@ -9,24 +9,24 @@ seed.
 
 from pathlib import Path
 
-_FOLDER = Path(__file__).resolve().parent
+_DEMO_FOLDER = Path(__file__).resolve().parent
 
 
 def network_path() -> Path:
     """The ONNX file: input ``image``, float32 (batch, 1, 96, 96); output ``logits``, float32 (batch, 11, 96, 96)."""
-    return _FOLDER / "scenes.onnx"
+    return _DEMO_FOLDER / "scenes.onnx"
 
 
 def samples_path() -> Path:
     """Held-out scenes, npz: ``image`` and ``labels``, uint8 (N, 96, 96)."""
-    return _FOLDER / "samples.npz"
+    return _DEMO_FOLDER / "samples.npz"
 
 
 def calibration_path() -> Path:
     """Scenes to calibrate on, npz: ``image``. They share no digit with the samples or with training."""
-    return _FOLDER / "calibration.npz"
+    return _DEMO_FOLDER / "calibration.npz"
 
 
 def metric_spec() -> str:
     """The metric as ``--metric`` takes it: per-pixel F1, macro over classes, in percent."""
-    return f"{_FOLDER / 'metric.py'}:f1"
+    return f"{_DEMO_FOLDER / 'metric.py'}:f1"

@@ -19,14 +19,14 @@ def f1(outputs: Mapping[str, np.ndarray], labels: Mapping[str, np.ndarray]) -> d
         2 TP / (2 TP + FP + FN).
     """
     truth = np.asarray(labels["labels"]).astype(np.int64)
-    guess = np.asarray(outputs["logits"]).argmax(axis=1)
+    predicted = np.asarray(outputs["logits"]).argmax(axis=1)
     count = len(CLASS_NAMES)
-    confusion = np.bincount((truth * count + guess).ravel(), minlength=count * count).reshape(count, count)
+    confusion = np.bincount((truth * count + predicted).ravel(), minlength=count * count).reshape(count, count)
     hits = confusion.diagonal()
-    members = confusion.sum(axis=0) + confusion.sum(axis=1)
+    class_pixels = confusion.sum(axis=0) + confusion.sum(axis=1)
     scores = {
         f"f1/{name}": 200.0 * float(hit) / float(total)
-        for name, hit, total in zip(CLASS_NAMES, hits, members, strict=True)
+        for name, hit, total in zip(CLASS_NAMES, hits, class_pixels, strict=True)
         if total
     }
     return {"f1": sum(scores.values()) / len(scores), **scores}

@@ -14,41 +14,41 @@ import numpy as np
 from scipy.ndimage import affine_transform
 from sklearn.datasets import load_digits
 
-SIZE = 96
+SCENE_SIZE = 96
 """Height and width of a scene, in pixels."""
 
-CLASSES = 11
+CLASS_COUNT = 11
 """Classes of a pixel: 0 to 9 are the digits, 10 is the background."""
 
-BACKGROUND = 10
+BACKGROUND_CLASS = 10
 COUNTS_PER_UNIT = 128
 """Sensor counts per unit of brightness: paper white is 128 counts."""
 
-FULL_SCALE = 4095
+MAX_SENSOR_COUNT = 4095
 """The highest count that the sensor gives."""
 
-SPLIT = (1150, 1350)
+SPLIT_INDICES = (1150, 1350)
 """After shuffling, digits up to the first number train, those up to the second calibrate, the rest are held out."""
 
 
-class Digits(NamedTuple):
+class DigitImages(NamedTuple):
     """Handwritten digits: ``images`` float32 (N, 8, 8) in 0 to 1, ``classes`` uint8 (N,)."""
 
     images: np.ndarray
     classes: np.ndarray
 
 
-def split_digits(seed: int) -> tuple[Digits, Digits, Digits]:
+def split_digits(seed: int) -> tuple[DigitImages, DigitImages, DigitImages]:
     """Shuffle scikit-learn's digits and part them into those that train, that calibrate and that are held out."""
     bunch = load_digits()
     order = np.random.default_rng(seed).permutation(len(bunch.target))
     images = (bunch.images[order] / 16).astype(np.float32)
     classes = bunch.target[order].astype(np.uint8)
-    train, calibrate, held_out = map(Digits, np.split(images, SPLIT), np.split(classes, SPLIT))
+    train, calibrate, held_out = map(DigitImages, np.split(images, SPLIT_INDICES), np.split(classes, SPLIT_INDICES))
     return train, calibrate, held_out
 
 
-def _warped(image: np.ndarray, height: int, rng: np.random.Generator) -> np.ndarray:
+def _draw_distorted_digit(image: np.ndarray, height: int, rng: np.random.Generator) -> np.ndarray:
     """One digit, ``height`` pixels high, rotated and sheared a little: float32 (height, height) in 0 to 1."""
     angle, shear, stretch = rng.normal(0, 0.12), rng.normal(0, 0.1), rng.uniform(0.85, 1.15)
     turn = np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])
@@ -58,54 +58,54 @@ def _warped(image: np.ndarray, height: int, rng: np.random.Generator) -> np.ndar
     return warped
 
 
-def _free_corner(labels: np.ndarray, height: int, rng: np.random.Generator) -> tuple[int, int] | None:
+def _find_empty_square(labels: np.ndarray, height: int, rng: np.random.Generator) -> tuple[int, int] | None:
     """The upper left corner of an empty square of ``height`` pixels, or None where twelve throws found none."""
-    for top, left in rng.integers(0, SIZE - height + 1, (12, 2)):
-        if (labels[top : top + height, left : left + height] == BACKGROUND).all():
+    for top, left in rng.integers(0, SCENE_SIZE - height + 1, (12, 2)):
+        if (labels[top : top + height, left : left + height] == BACKGROUND_CLASS).all():
             return int(top), int(left)
     return None
 
 
-def compose(digits: Digits, rng: np.random.Generator, hot: bool) -> tuple[np.ndarray, np.ndarray]:
+def compose_scene(digits: DigitImages, rng: np.random.Generator, hot_pixels: bool) -> tuple[np.ndarray, np.ndarray]:
     """Compose one scene of up to eight digits.
 
     Args:
         digits: The digits to take from.
         rng: Every choice comes from it.
-        hot: Whether the sensor has hot pixels.
+        hot_pixels: Whether the sensor has hot pixels.
 
     Returns:
         The image, float32 (SIZE, SIZE), in units of paper white, a multiple of 1 / COUNTS_PER_UNIT; and the class
         of each pixel, uint8 (SIZE, SIZE).
     """
-    rows, columns = np.mgrid[0:SIZE, 0:SIZE].astype(np.float32) / SIZE - 0.5
+    rows, columns = np.mgrid[0:SCENE_SIZE, 0:SCENE_SIZE].astype(np.float32) / SCENE_SIZE - 0.5
     slope = rng.uniform(-0.12, 0.12, 2)
     image = rng.uniform(0.1, 0.25) + slope[0] * rows + slope[1] * columns
-    labels = np.full((SIZE, SIZE), BACKGROUND, np.uint8)
-    for which in rng.choice(len(digits.classes), 8, replace=False):
+    labels = np.full((SCENE_SIZE, SCENE_SIZE), BACKGROUND_CLASS, np.uint8)
+    for digit_index in rng.choice(len(digits.classes), 8, replace=False):
         height = int(rng.integers(18, 37))
-        corner = _free_corner(labels, height, rng)
+        corner = _find_empty_square(labels, height, rng)
         if corner is None:
             continue
         square = np.s_[corner[0] : corner[0] + height, corner[1] : corner[1] + height]
-        ink = _warped(digits.images[which], height, rng)
+        ink = _draw_distorted_digit(digits.images[digit_index], height, rng)
         image[square] += rng.uniform(0.25, 0.8) * ink
-        labels[square][ink > 0.4] = digits.classes[which]
+        labels[square][ink > 0.4] = digits.classes[digit_index]
     image += rng.normal(0, 0.03, image.shape)
-    counts = np.clip(np.rint(image * COUNTS_PER_UNIT), 0, FULL_SCALE)
-    if hot:
+    counts = np.clip(np.rint(image * COUNTS_PER_UNIT), 0, MAX_SENSOR_COUNT)
+    if hot_pixels:
         number = int(rng.integers(2, 9))
-        places = tuple(rng.integers(0, SIZE, (2, number)))
-        counts[places] = rng.integers(FULL_SCALE // 4, FULL_SCALE + 1, number)
+        pixel_indices = tuple(rng.integers(0, SCENE_SIZE, (2, number)))
+        counts[pixel_indices] = rng.integers(MAX_SENSOR_COUNT // 4, MAX_SENSOR_COUNT + 1, number)
     return (counts / COUNTS_PER_UNIT).astype(np.float32), labels
 
 
-def compose_many(digits: Digits, rng: np.random.Generator, number: int) -> tuple[np.ndarray, np.ndarray]:
-    """Compose ``number`` scenes, every second one with hot pixels.
+def compose_scenes(digits: DigitImages, rng: np.random.Generator, scene_count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Compose ``scene_count`` scenes, every second one with hot pixels.
 
     Returns:
         Images, float32 (number, 1, SIZE, SIZE), and classes, uint8 (number, SIZE, SIZE).
     """
-    scenes = [compose(digits, rng, hot=index % 2 == 1) for index in range(number)]
+    scenes = [compose_scene(digits, rng, hot_pixels=index % 2 == 1) for index in range(scene_count)]
     images, labels = zip(*scenes, strict=True)
     return np.stack(images)[:, None], np.stack(labels)

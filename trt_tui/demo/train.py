@@ -2,7 +2,7 @@
 
 Trains a small attention U-Net on the scenes of ``trt_tui.demo.scenes`` and writes ``scenes.onnx`` (opset 17),
 ``samples.npz`` (held-out scenes with labels) and ``calibration.npz`` (other scenes, no labels). No digit is in two
-of training, calibration and samples. Needs the ``train`` extra; takes about five minutes on two cores.
+of training, calibration and samples. Needs the ``train_network`` extra; takes about five minutes on two cores.
 
 The same seed, versions and machine give the same files, byte for byte. The bundled ones were made with torch
 2.13.0, scikit-learn 1.9.1, scipy 1.17.1 and numpy 2.4.6.
@@ -18,13 +18,13 @@ import onnx
 import torch
 from torch import Tensor, nn
 
-from trt_tui.demo.scenes import BACKGROUND, CLASSES, SIZE, Digits, compose_many, split_digits
+from trt_tui.demo.scenes import BACKGROUND_CLASS, CLASS_COUNT, SCENE_SIZE, DigitImages, compose_scenes, split_digits
 
-SAMPLES = 96
-CALIBRATION = 48
-STEPS = 1000
-BATCH = 16
-THREADS = 2
+SAMPLE_COUNT = 96
+CALIBRATION_COUNT = 48
+TRAINING_STEPS = 1000
+BATCH_SIZE = 16
+THREAD_COUNT = 2
 
 
 class ConvBlock(nn.Module):
@@ -41,7 +41,7 @@ class ConvBlock(nn.Module):
         return self.act(self.norm(self.conv(x)))
 
 
-class Residual(nn.Module):
+class ResidualBlock(nn.Module):
     """A depthwise and a pointwise convolution, added to their input."""
 
     def __init__(self, channels: int) -> None:
@@ -56,13 +56,13 @@ class Residual(nn.Module):
         return self.act(x + self.norm(self.pointwise(self.depthwise(x))))
 
 
-class Encoder(nn.Module):
+class EncoderBlock(nn.Module):
     """One level on the way down: a convolution and a residual block."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
         self.widen = ConvBlock(inputs, outputs)
-        self.residual = Residual(outputs)
+        self.residual = ResidualBlock(outputs)
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, inputs, H, W) to (N, outputs, H, W)."""
@@ -84,7 +84,7 @@ class AttentionGate(nn.Module):
         return skip * torch.sigmoid(self.score(self.act(self.query(below) + self.key(skip))))
 
 
-class Decoder(nn.Module):
+class DecoderBlock(nn.Module):
     """One level on the way up: upsampling, the gated skip connection, a convolution."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
@@ -104,15 +104,15 @@ class SceneUNet(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.enc1 = Encoder(1, 12)
-        self.enc2 = Encoder(12, 24)
-        self.enc3 = Encoder(24, 48)
+        self.enc1 = EncoderBlock(1, 12)
+        self.enc2 = EncoderBlock(12, 24)
+        self.enc3 = EncoderBlock(24, 48)
         self.pool1, self.pool2, self.pool3 = nn.MaxPool2d(2), nn.MaxPool2d(2), nn.MaxPool2d(2)
-        self.bottom = Encoder(48, 72)
-        self.dec3 = Decoder(72, 48)
-        self.dec2 = Decoder(48, 24)
-        self.dec1 = Decoder(24, 12)
-        self.head = nn.Conv2d(12, CLASSES, 1)
+        self.bottom = EncoderBlock(48, 72)
+        self.dec3 = DecoderBlock(72, 48)
+        self.dec2 = DecoderBlock(48, 24)
+        self.dec1 = DecoderBlock(24, 12)
+        self.head = nn.Conv2d(12, CLASS_COUNT, 1)
 
     def forward(self, image: Tensor) -> Tensor:
         """Images to the logits of each pixel's class."""
@@ -126,20 +126,20 @@ class SceneUNet(nn.Module):
         return self.head(x)
 
 
-def train(digits: Digits, seed: int, steps: int = STEPS) -> SceneUNet:
+def train_network(digits: DigitImages, seed: int, steps: int = TRAINING_STEPS) -> SceneUNet:
     """Train on scenes made on the fly, for ``steps`` batches; print the loss on the way."""
     torch.manual_seed(seed)
     rng = np.random.default_rng(seed)
     model = SceneUNet()
     optimizer = torch.optim.AdamW(model.parameters(), weight_decay=1e-3)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=8e-3, total_steps=steps, pct_start=0.2)
-    weights = torch.ones(CLASSES)
-    weights[BACKGROUND] = 0.4
+    weights = torch.ones(CLASS_COUNT)
+    weights[BACKGROUND_CLASS] = 0.4
     criterion = nn.CrossEntropyLoss(weights)
     losses: list[float] = []
     model.train()
     for step in range(steps):
-        images, labels = compose_many(digits, rng, BATCH)
+        images, labels = compose_scenes(digits, rng, BATCH_SIZE)
         loss = criterion(model(torch.from_numpy(images)), torch.from_numpy(labels).long())
         optimizer.zero_grad()
         loss.backward()
@@ -152,11 +152,11 @@ def train(digits: Digits, seed: int, steps: int = STEPS) -> SceneUNet:
     return model
 
 
-def export(model: SceneUNet, path: Path) -> None:
+def export_onnx(model: SceneUNet, path: Path) -> None:
     """Write the network with torch's scoped node names (``/enc1/widen/conv/Conv``) and a batch of any size."""
     torch.onnx.export(
         model,
-        (torch.zeros(1, 1, SIZE, SIZE),),
+        (torch.zeros(1, 1, SCENE_SIZE, SCENE_SIZE),),
         path,
         input_names=["image"],
         output_names=["logits"],
@@ -182,18 +182,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m trt_tui.demo.train", description=__doc__.split("\n")[0])
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to write the three files to")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--steps", type=int, default=TRAINING_STEPS)
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    torch.set_num_threads(THREADS)
+    torch.set_num_threads(THREAD_COUNT)
     torch.use_deterministic_algorithms(True)
 
     for_training, for_calibration, held_out = split_digits(options.seed)
-    images, labels = compose_many(held_out, np.random.default_rng(options.seed + 1), SAMPLES)
+    images, labels = compose_scenes(held_out, np.random.default_rng(options.seed + 1), SAMPLE_COUNT)
     save_arrays(options.out / "samples.npz", image=images, labels=labels)
-    images, _ = compose_many(for_calibration, np.random.default_rng(options.seed + 2), CALIBRATION)
+    images, _ = compose_scenes(for_calibration, np.random.default_rng(options.seed + 2), CALIBRATION_COUNT)
     save_arrays(options.out / "calibration.npz", image=images)
-    export(train(for_training, options.seed, options.steps), options.out / "scenes.onnx")
+    export_onnx(train_network(for_training, options.seed, options.steps), options.out / "scenes.onnx")
 
 
 if __name__ == "__main__":

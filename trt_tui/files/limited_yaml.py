@@ -28,8 +28,8 @@ class _LimitedLoader(yaml.SafeLoader):  # type: ignore[misc]
                                                     node.start_mark)
         if node is not None and not is_alias:
             parts = node.value if isinstance(node, yaml.CollectionNode) else ()
-            inner = [one for part in parts for one in (part if isinstance(part, tuple) else (part,))]
-            self._counts[node] = 1 + sum(self._counts[one] for one in inner)
+            children = [child for part in parts for child in (part if isinstance(part, tuple) else (part,))]
+            self._counts[node] = 1 + sum(self._counts[child] for child in children)
             if self._counts[node] > MAX_YAML_VALUES:
                 raise yaml.constructor.ConstructorError(
                     None, None, f"it stands for over {MAX_YAML_VALUES:,} values, with its aliases written out",
@@ -57,7 +57,7 @@ for _tag in ("int", "float"):
     _LimitedLoader.add_constructor(f"tag:yaml.org,2002:{_tag}", _LimitedLoader.construct_number)
 
 
-def read_yaml(text: str, name: str) -> Any:
+def read_yaml(text: str, file_name: str) -> Any:
     """Returns the value of a YAML document: None, texts, numbers, dates, lists and dictionaries.
 
     Raises:
@@ -71,6 +71,7 @@ def read_yaml(text: str, name: str) -> Any:
             loader.dispose()
     except (yaml.YAMLError, ValueError) as error:
         mark = getattr(error, "problem_mark", None)
-        where = f"line {mark.line + 1}: " if mark is not None else ""
-        raise InputError(f"{name} is no YAML that can be read", where + (getattr(error, "problem", "") or str(error)),
+        location = f"line {mark.line + 1}: " if mark is not None else ""
+        raise InputError(f"{file_name} is no YAML that can be read", location +
+                         (getattr(error, "problem", "") or str(error)),
                          "Correct the file; lists that are written out need no aliases.") from None

@@ -13,46 +13,46 @@ from pathlib import Path
 from typing import BinaryIO
 
 from trt_tui.errors import InputError
-from trt_tui.files.scratch import clear_beside, dropped_with_process, temporary_beside
+from trt_tui.files.scratch import register_temporary_file, remove_stale_files_beside, temporary_path
 
 
-def write_atomic(path: Path | str, data: bytes | str, *, private: bool = False) -> None:
-    """Writes a file as `atomic` does; text as UTF-8.
+def write_file_atomically(path: Path | str, data: bytes | str, *, is_private: bool = False) -> None:
+    """Writes a file as `open_atomic_writer` does; text as UTF-8.
 
     What UTF-8 cannot hold (a name of broken UTF-8) is written with a backslash, which JSON reads as what it was.
 
     Raises:
-        InputError: see `atomic`.
+        InputError: see `open_atomic_writer`.
     """
-    with atomic(path, private=private) as stream:
+    with open_atomic_writer(path, is_private=is_private) as stream:
         stream.write(data.encode("utf-8", "backslashreplace") if isinstance(data, str) else data)
 
 
 @dataclass(frozen=True)
-class _Pending:
+class _PendingFile:
     """A file that is written and takes its place when the transaction ends.
 
     Attributes:
         is_new: False if it replaces a file.
     """
 
-    temporary: Path
-    target: Path
+    temporary_file: Path
+    destination: Path
     path: Path
     is_new: bool
 
-    def commit(self) -> None:
+    def move_to_destination(self) -> None:
         """Puts the file at its place."""
-        with cannot_write(self.path):
-            os.replace(self.temporary, self.target)
+        with convert_write_errors(self.path):
+            os.replace(self.temporary_file, self.destination)
 
 
 @dataclass
 class _Transaction:
     """The files of a `file_transaction` in the order of writing, and what removes those that never take their place."""
 
-    files: list[_Pending] = field(default_factory=list)
-    temporaries: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+    pending_files: list[_PendingFile] = field(default_factory=list)
+    cleanup_stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
 
 
 _transaction: ContextVar[_Transaction | None] = ContextVar("file_transaction", default=None)
@@ -60,7 +60,8 @@ _transaction: ContextVar[_Transaction | None] = ContextVar("file_transaction", d
 
 @contextlib.contextmanager
 def file_transaction() -> Iterator[None]:
-    """In this block `atomic` writes files that take their places when it ends: all of them, or none if it raises.
+    """In this block `open_atomic_writer` writes files that take their places when it ends: all of them, or none if it
+    raises.
 
     A block within another one is part of it. Devices and pipes are written at once.
 
@@ -73,34 +74,36 @@ def file_transaction() -> Iterator[None]:
     transaction = _Transaction()
     token = _transaction.set(transaction)
     try:
-        with transaction.temporaries:
+        with transaction.cleanup_stack:
             yield
-            for number, file in enumerate(transaction.files):
+            for index, pending_file in enumerate(transaction.pending_files):
                 try:
-                    file.commit()
+                    pending_file.move_to_destination()
                 except BaseException:
-                    for done in transaction.files[:number]:
-                        if done.is_new:
-                            _remove(done.target)
+                    for committed_file in transaction.pending_files[:index]:
+                        if committed_file.is_new:
+                            _remove_file(committed_file.destination)
                     raise
     finally:
         _transaction.reset(token)
 
 
-def content_path(path: Path) -> Path:
+def find_content_path(path: Path) -> Path:
     """The path of a file's content: a temporary file if the transaction that is under way has written it."""
-    transaction, target = _transaction.get(), Path(os.path.realpath(path))
-    pending = transaction.files if transaction is not None else ()
-    return next((file.temporary for file in reversed(pending) if file.target == target), path)
+    transaction, destination = _transaction.get(), Path(os.path.realpath(path))
+    pending_files = transaction.pending_files if transaction is not None else ()
+    return next((pending_file.temporary_file
+                 for pending_file in reversed(pending_files)
+                 if pending_file.destination == destination), path)
 
 
-def _remove(path: Path) -> None:
+def _remove_file(path: Path) -> None:
     with contextlib.suppress(OSError):
         path.unlink()
 
 
 @contextlib.contextmanager
-def atomic(path: Path | str, *, private: bool = False) -> Iterator[BinaryIO]:
+def open_atomic_writer(path: Path | str, *, is_private: bool = False) -> Iterator[BinaryIO]:
     """A stream whose content takes the place of ``path`` when the block ends, and is dropped if it raises.
 
     In a `file_transaction` it takes the place when that ends.
@@ -109,62 +112,62 @@ def atomic(path: Path | str, *, private: bool = False) -> Iterator[BinaryIO]:
     then only its owner may read the new content. Only a regular file is replaced; a device or a pipe is written to.
 
     Args:
-        private: True for a file that only its owner may read and write, whatever permissions a replaced one has.
+        is_private: True for a file that only its owner may read and write, whatever permissions a replaced one has.
 
     Raises:
         InputError: the folder does not exist, the place is a folder or is read-only, nothing reads from the pipe, or
             the disk is full.
     """
     path = Path(path)
-    with cannot_write(path):
-        if is_special(path):  # as it is named: /dev/stdout leads to a pipe that has no name
-            with _whole(path) as stream:
+    with convert_write_errors(path):
+        if is_special_file(path):  # as it is named: /dev/stdout leads to a pipe that has no name
+            with _open_device_writer(path) as stream:
                 yield stream
             return
-        target = Path(os.path.realpath(path))
-        replaced = None
+        destination = Path(os.path.realpath(path))
+        replaced_status = None
         with contextlib.suppress(FileNotFoundError):
-            replaced = os.stat(target)
-        if replaced is not None and stat.S_ISDIR(replaced.st_mode):
+            replaced_status = os.stat(destination)
+        if replaced_status is not None and stat.S_ISDIR(replaced_status.st_mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        if replaced is not None and not (replaced.st_mode & 0o222 and os.access(target, os.W_OK)):
+        if replaced_status is not None and not (replaced_status.st_mode & 0o222 and os.access(destination, os.W_OK)):
             raise PermissionError(errno.EACCES, "the file is read-only")
-        clear_beside(target)
-        temporary = temporary_beside(target, secrets.token_hex(4))
+        remove_stale_files_beside(destination)
+        temporary = temporary_path(destination, secrets.token_hex(4))
         descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | getattr(os, "O_BINARY", 0),
-                             0o666 if replaced is None and not private else 0o600)
-        with contextlib.ExitStack() as dropped:
-            dropped.callback(_remove, temporary)  # without effect once it took its place
-            dropped.enter_context(dropped_with_process(temporary))
+                             0o666 if replaced_status is None and not is_private else 0o600)
+        with contextlib.ExitStack() as cleanup:
+            cleanup.callback(_remove_file, temporary)  # without effect once it took its place
+            cleanup.enter_context(register_temporary_file(temporary))
             with os.fdopen(descriptor, "wb") as stream:
                 yield stream
                 stream.flush()
                 os.fsync(stream.fileno())
-            if replaced is not None and not private:
-                _copy_permissions(replaced, temporary)
-            file = _Pending(temporary, target, path, replaced is None)
+            if replaced_status is not None and not is_private:
+                _copy_permissions(replaced_status, temporary)
+            pending_file = _PendingFile(temporary, destination, path, replaced_status is None)
             if (transaction := _transaction.get()) is None:
-                file.commit()
+                pending_file.move_to_destination()
             else:
-                transaction.files.append(file)
-                transaction.temporaries.push(dropped.pop_all())
+                transaction.pending_files.append(pending_file)
+                transaction.cleanup_stack.push(cleanup.pop_all())
 
 
-def _copy_permissions(replaced: os.stat_result, temporary: Path) -> None:
+def _copy_permissions(replaced_status: os.stat_result, temporary: Path) -> None:
     """Gives a temporary file the group and the permissions of the file that it replaces.
 
     If it cannot get the group, no group has any permission.
     """
-    mode = stat.S_IMODE(replaced.st_mode)
-    if os.stat(temporary).st_gid != replaced.st_gid:
+    mode = stat.S_IMODE(replaced_status.st_mode)
+    if os.stat(temporary).st_gid != replaced_status.st_gid:
         try:
-            os.chown(temporary, -1, replaced.st_gid)
+            os.chown(temporary, -1, replaced_status.st_gid)
         except OSError:
             mode &= ~stat.S_IRWXG
     os.chmod(temporary, mode)
 
 
-def is_special(path: Path | str) -> bool:
+def is_special_file(path: Path | str) -> bool:
     """Whether something stands there that is neither a regular file nor a folder: a device, a pipe or a socket."""
     try:
         mode = os.stat(path).st_mode
@@ -174,21 +177,21 @@ def is_special(path: Path | str) -> bool:
 
 
 @contextlib.contextmanager
-def _whole(target: Path) -> Iterator[BinaryIO]:
+def _open_device_writer(destination: Path) -> Iterator[BinaryIO]:
     """A stream whose content is written to a device or a pipe when the block ends."""
     # Without O_NONBLOCK a pipe that nothing reads from would be waited for for ever.
-    descriptor = os.open(target, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
+    descriptor = os.open(destination, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
     os.set_blocking(descriptor, True)
-    with os.fdopen(descriptor, "wb", buffering=0) as there, tempfile.TemporaryFile(prefix="trt-tui-") as stream:
+    with os.fdopen(descriptor, "wb", buffering=0) as device, tempfile.TemporaryFile(prefix="trt-tui-") as stream:
         yield stream
         stream.seek(0)
         while block := stream.read(1 << 20):
             while block:
-                block = block[there.write(block):]
+                block = block[device.write(block):]
 
 
 @contextlib.contextmanager
-def cannot_write(path: Path) -> Iterator[None]:
+def convert_write_errors(path: Path) -> Iterator[None]:
     """Turns an OSError of the block into an InputError that names ``path`` and what to do."""
     try:
         yield

@@ -8,92 +8,104 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from trt_tui.backends.registry import get_builder
-from trt_tui.core.engines.failures import BuildFailed
-from trt_tui.core.engines.remarks import remarks
-from trt_tui.core.engines.rungs import EASED
-from trt_tui.core.exporters.production import files_beside, trtexec_lines
-from trt_tui.core.lowering.lowered import lowers
-from trt_tui.core.measure.comparison import EngineResult, unbuilt
+from trt_tui.backends.registry import get_engine_builder
+from trt_tui.core.engines.builder_warnings import assign_warnings_to_groups
+from trt_tui.core.engines.failures import BuildError
+from trt_tui.core.engines.fallback_ladder import LOWEST_EFFORT
+from trt_tui.core.exporters.formats import command_file_names, trtexec_command_lines
+from trt_tui.core.lowering.lowered import reduces_precision
+from trt_tui.core.measure.results import EngineResult, failed_build_result
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import EngineBackend
 from trt_tui.errors import BackendUnavailableError, CancelledError, InputError, TrtTuiError
-from trt_tui.files.writing import write_atomic
+from trt_tui.files.writing import write_file_atomically
+from trt_tui.formatting import builder_title, duration_text
 from trt_tui.jobs import engine_errors
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.jobs.calibrating import ensure_ranges, ranges_to_write
-from trt_tui.jobs.engine_building import BuilderLine, BuildProgress, Engine, build_engine
-from trt_tui.jobs.exported_run import execute
-from trt_tui.jobs.rebuilding import Made, Several, build_one, build_several, failed_words
-from trt_tui.jobs.scheduler import Report
-from trt_tui.jobs.spreading import following, hands_of
+from trt_tui.jobs.calibration import collect_ranges_to_write, ensure_ranges
+from trt_tui.jobs.engine_build import BuilderMessage, BuildProgress, BuiltEngine, build_engine
+from trt_tui.jobs.executors import choose_next_job_step, get_executor
+from trt_tui.jobs.exported_run import execute_exported_file
+from trt_tui.jobs.repeated_builds import (
+    BuildOutput,
+    WorstBuildReducer,
+    build_and_judge_engine_once,
+    build_and_judge_repeatedly,
+    failed_build_text,
+)
+from trt_tui.jobs.scheduler import JobReporter
 from trt_tui.jobs.steps import Steps, Urgency, Wait
-from trt_tui.jobs.store import EngineCache, Store
-from trt_tui.words import builder_title, duration
-from trt_tui.workspace import Plan, Workspace, profile_of, runs_here
+from trt_tui.jobs.store import EngineCache, ResultStore
+from trt_tui.workspace import BuildPlan, Workspace, can_run_engines, find_shape_profile
 
-Making = Generator[BuildProgress | BuilderLine | Wait | EngineResult, None, None]
+BuildSteps = Generator[BuildProgress | BuilderMessage | Wait | EngineResult, None, None]
 """A build under way; its result comes last."""
 
 
-def run(workspace: Workspace, store: Store, report: Report, request: rq.Build) -> Steps[None]:
+def run_build_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
+                  request: rq.BuildEngine) -> Steps[None]:
     """Builds a config and judges what came out, after the FP32 engine; without a builder its export is executed."""
     config, builder = request.config, workspace.builder
-    ensure_ranges(workspace, store, report, [config])
+    ensure_ranges(workspace, store, reporter, [config])
     if builder is None:
-        executed = yield from execute(workspace, store, report, config, Urgency.BUILD)
-        report.send(ev.ExportedExecuted(report.job, config, executed))
+        executed = yield from execute_exported_file(workspace, store, reporter, config, Urgency.BUILD)
+        reporter.send(ev.ExportedFileExecuted(reporter.job, config, executed))
         return
-    if runs_here(builder, workspace.plan.settings):
-        fp32 = PrecisionConfig.uniform(Precision.FP32)
-        yield from ahead(workspace, store, report, (fp32, config, *request.ahead) if not request.quick else ())
-        checked = yield from _check(workspace, store, report, builder, fp32, tolerant=config != fp32)
+    if can_run_engines(builder, workspace.plan.settings):
+        fp32 = PrecisionConfig.from_precision(Precision.FP32)
+        yield from build_engines_in_parallel(workspace, store, reporter,
+                                             (fp32, config, *request.later_configs) if not request.quick else ())
+        fp32_result = yield from _build_and_send_fp32_engine(workspace, store, reporter, builder, fp32,
+                                                             is_optional=config != fp32)
         if config == fp32:
-            report.send(ev.Built(report.job, fp32, checked))
+            reporter.send(ev.EngineBuilt(reporter.job, fp32, fp32_result))
             return
-    known = store.engine(workspace, config) if request.marked else None
-    if known is None or known.failed:
-        yield from build(workspace, store, report, config, request.quick)
+    cached = store.load_engine_result(workspace, config) if request.with_marked_engine else None
+    if cached is None or cached.failure_reason:
+        yield from build_and_judge_config(workspace, store, reporter, config, request.quick)
     else:
-        report.send(ev.Built(report.job, config, known))
-    if request.marked or builder.capabilities.hands_out and not request.quick:
-        yield from engine_errors.measure(workspace, store, report, config, request.marked)
+        reporter.send(ev.EngineBuilt(reporter.job, config, cached))
+    if request.with_marked_engine or builder.capabilities.debug_tensors and not request.quick:
+        yield from engine_errors.send_engine_errors(workspace, store, reporter, config, request.with_marked_engine)
 
 
-def build(workspace: Workspace, store: Store, report: Report, config: PrecisionConfig, quick: bool = False
-          ) -> Steps[EngineResult]:
+def build_and_judge_config(workspace: Workspace, store: ResultStore, reporter: JobReporter, config: PrecisionConfig,
+                           quick: bool = False) -> Steps[EngineResult]:
     """Returns a config's engine, built and judged, and sends it. A quick one is not kept.
 
     Several builds of one config are made at once where other processes are.
     """
-    if not quick and _plan(workspace, config).builds > 1:
-        yield from ahead(workspace, store, report, (config,))
-        if (known := store.engine(workspace, config)) is not None:
-            report.send(ev.Built(report.job, config, known))
-            return known
-    return (yield from _made(workspace, store, report, config,
-                             making(workspace, workspace.ranges, config, quick, store.engines, report.wake), quick))
+    if not quick and _choose_build_plan(workspace, config).builds_per_config > 1:
+        yield from build_engines_in_parallel(workspace, store, reporter, (config,))
+        if (cached := store.load_engine_result(workspace, config)) is not None:
+            reporter.send(ev.EngineBuilt(reporter.job, config, cached))
+            return cached
+    return (yield from
+            _run_and_report_build(workspace, store, reporter, config,
+                                  start_build(workspace, workspace.ranges, config, quick, store.engines, reporter.wake),
+                                  quick))
 
 
-def making(workspace: Workspace, ranges: Mapping[str, float], config: PrecisionConfig, quick: bool, cache: EngineCache,
-           wake: Callable[[], None]) -> Making:
+def start_build(workspace: Workspace, ranges: Mapping[str, float], config: PrecisionConfig, quick: bool,
+                cache: EngineCache, wake: Callable[[], None]) -> BuildSteps:
     """The build of a config by the workspace's builder."""
-    return build_several(workspace.analysis, _builder(workspace), config, ranges, workspace.feeds,
-                         _plan(workspace, config), quick=quick, cache=cache, wake=wake)
+    return build_and_judge_repeatedly(workspace.analysis, _require_builder(workspace), config, ranges, workspace.feeds,
+                                      _choose_build_plan(workspace, config), quick=quick, cache=cache, wake=wake)
 
 
-def _plan(workspace: Workspace, config: PrecisionConfig) -> Plan:
+def _choose_build_plan(workspace: Workspace, config: PrecisionConfig) -> BuildPlan:
     """The workspace's, but for what others are held against."""
-    return workspace.plan if lowers(workspace.network, config) else replace(workspace.plan, weak=False, builds=1)
+    return workspace.plan if reduces_precision(workspace.network, config) else replace(
+        workspace.plan, weakly_typed=False, builds_per_config=1)
 
 
-Build = tuple[PrecisionConfig, int]
+ConfigBuild = tuple[PrecisionConfig, int]
 """One of the builds of a config, the first of them 0."""
 
 
-class Building:
+class BuildTask:
     """An errand: a build of a config, judged, or why there is none.
 
     Args:
@@ -102,36 +114,40 @@ class Building:
         wake: Called when there is something to go on with; in another process nobody waits for it.
     """
 
-    def __init__(self, ranges: Mapping[str, float], feeds: Sequence[int], cache: EngineCache | None = None,
+    def __init__(self, ranges: Mapping[str, float], feed_indices: Sequence[int], cache: EngineCache | None = None,
                  wake: Callable[[], None] | None = None) -> None:
-        self._ranges, self._feeds, self._cache, self._wake = ranges, tuple(feeds), cache, wake or _nobody
+        self._ranges, self._feed_indices, self._cache, self._wake = ranges, tuple(
+            feed_indices), cache, wake or _do_nothing_on_wake
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_cache": None, "_wake": _nobody}
+        return {**self.__dict__, "_cache": None, "_wake": _do_nothing_on_wake}
 
-    def words(self, item: Build) -> str:
-        """See `trt_tui.core.hands.Errand`."""
+    def describe_item(self, item: ConfigBuild) -> str:
+        """See `trt_tui.core.execution.Task`."""
         return f"build {item[1] + 1} of a config" if item[1] else "the build of a config"
 
-    def do(self, subject: Workspace, item: Build) -> Generator[Wait | None, None, Made | TrtTuiError]:
-        """See `trt_tui.core.hands.Errand`."""
-        config, number = item
-        options = subject.options
+    def run_item(self, context: Workspace,
+                 item: ConfigBuild) -> Generator[Wait | None, None, BuildOutput | TrtTuiError]:
+        """See `trt_tui.core.execution.Task`."""
+        config, index = item
+        options = context.options
         printed: list[tuple[str, str]] = []
-        if subject.builder is None:
-            subject.builder = get_builder(options.backend, plugins=options.production.plugins)
+        if context.builder is None:
+            context.builder = get_engine_builder(options.backend, plugins=options.production.plugins)
         try:
             cache = self._cache or EngineCache()
-            with contextlib.closing(build_one(subject.analysis, _builder(subject), config, self._ranges, self._feeds,
-                                              _plan(subject, config), number, quick=False, cache=cache,
-                                              wake=self._wake)) as steps:
-                for made in steps:
-                    if isinstance(made, Made):
-                        told = remarks(printed, subject.network)
-                        return replace(made, result=replace(made.result, remarks=told))
-                    if isinstance(made, BuilderLine):
-                        printed.append((made.level, made.text))
-                    yield made if isinstance(made, Wait) else None
+            with contextlib.closing(
+                    build_and_judge_engine_once(context.analysis,
+                                                _require_builder(context), config, self._ranges, self._feed_indices,
+                                                _choose_build_plan(context, config), index, quick=False, cache=cache,
+                                                wake=self._wake)) as steps:
+                for step in steps:
+                    if isinstance(step, BuildOutput):
+                        engine_remarks = assign_warnings_to_groups(printed, context.network)
+                        return replace(step, result=replace(step.result, builder_warnings=engine_remarks))
+                    if isinstance(step, BuilderMessage):
+                        printed.append((step.level, step.text))
+                    yield step if isinstance(step, Wait) else None
         except CancelledError:
             raise
         except TrtTuiError as error:
@@ -139,140 +155,149 @@ class Building:
         raise AssertionError("a build ends with a result")
 
 
-def _nobody() -> None:
+def _do_nothing_on_wake() -> None:
     """Wakes nobody."""
 
 
-def ahead(workspace: Workspace, store: Store, report: Report, configs: Sequence[PrecisionConfig]) -> Steps[int]:
+def build_engines_in_parallel(workspace: Workspace, store: ResultStore, reporter: JobReporter,
+                              configs: Sequence[PrecisionConfig]) -> Steps[int]:
     """Has other processes make several builds at once, where there are any; returns how many configs have an engine of
     that. One whose first build fails there is built again here.
     """
-    wanted = {config: _plan(workspace, config).builds for config in dict.fromkeys(configs)
-              if store.engine(workspace, config) is None}
-    items = [(config, number) for config, builds in wanted.items() for number in range(builds)]
-    if workspace.others is None or workspace.others.lost or len(items) < 2:
+    build_counts = {config: _choose_build_plan(workspace, config).builds_per_config for config in dict.fromkeys(configs)
+                    if store.load_engine_result(workspace, config) is None}
+    items = [(config, index) for config, builds in build_counts.items() for index in range(builds)]
+    if workspace.worker_pool is None or workspace.worker_pool.failure_reason or len(items) < 2:
         return 0
-    hands, since, kept = hands_of(workspace, report, engines=True), time.monotonic(), 0
-    found: dict[Build, Made | TrtTuiError] = {}
-    for made in hands.work(Building(workspace.ranges, workspace.feeds, store.engines, report.wake), items):
-        if made is not None:
-            (config, _), builds = made[0], wanted[made[0][0]]
-            found[made[0]] = made[1]
-            if all((config, number) in found for number in range(builds)):
-                result = _worst(store, report, [found.pop((config, number)) for number in range(builds)])
+    executor, start_time, kept_count = get_executor(workspace, reporter, for_engines=True), time.monotonic(), 0
+    results: dict[ConfigBuild, BuildOutput | TrtTuiError] = {}
+    for finished in executor.map(BuildTask(workspace.ranges, workspace.feeds, store.engines, reporter.wake), items):
+        if finished is not None:
+            (config, _), builds = finished[0], build_counts[finished[0][0]]
+            results[finished[0]] = finished[1]
+            if all((config, index) in results for index in range(builds)):
+                result = _find_worst_build(store, reporter, [results.pop((config, index)) for index in range(builds)])
                 if result is not None:
-                    store.keep_engine(workspace, config, result)
-                    kept += 1
-                wanted.pop(config)
-        done = len(items) - (sum(wanted.values()) - len(found))
-        report.progress(f"building {len(items)} engines{hands.words}", done, len(items), since)
-        yield following(hands, Urgency.BUILD)
-    return kept
+                    store.save_engine_result(workspace, config, result)
+                    kept_count += 1
+                build_counts.pop(config)
+        done = len(items) - (sum(build_counts.values()) - len(results))
+        reporter.send_progress(f"building {len(items)} engines{executor.location_text}", done, len(items), start_time)
+        yield choose_next_job_step(executor, Urgency.BUILD)
+    return kept_count
 
 
-def _worst(store: Store, report: Report, builds: Sequence[Made | TrtTuiError]) -> EngineResult | None:
+def _find_worst_build(store: ResultStore, reporter: JobReporter,
+                      builds: Sequence[BuildOutput | TrtTuiError]) -> EngineResult | None:
     """The worst of the builds of a config, which is kept; None if the first failed."""
     if isinstance(builds[0], TrtTuiError):
         return None
-    several = Several(store.engines)
-    for number, made in enumerate(builds):
-        if isinstance(made, TrtTuiError):
-            report.send(ev.Note(report.job, failed_words(number, len(builds), made), "warning"))
+    repeated_builds = WorstBuildReducer(store.engines)
+    for index, build in enumerate(builds):
+        if isinstance(build, TrtTuiError):
+            reporter.send(ev.LogMessage(reporter.job, failed_build_text(index, len(builds), build), "warning"))
         else:
-            several.add(made)
-    return several.result()
+            repeated_builds.add_build(build)
+    return repeated_builds.store_worst_result()
 
 
-def _check(workspace: Workspace, store: Store, report: Report, builder: EngineBackend, fp32: PrecisionConfig,
-           tolerant: bool) -> Steps[EngineResult]:
+def _build_and_send_fp32_engine(workspace: Workspace, store: ResultStore, reporter: JobReporter, builder: EngineBackend,
+                                fp32_config: PrecisionConfig, is_optional: bool) -> Steps[EngineResult]:
     """Returns the FP32 engine, and sends it.
 
     Args:
-        tolerant: Go on without it where it cannot be had; one that TensorRT refuses is not tried again for that.
+        is_optional: Go on without it where it cannot be had; one that TensorRT refuses is not tried again for that.
     """
-    known = store.engine(workspace, fp32) or (workspace.refused if tolerant else None)
-    if known is None:
+    result = store.load_engine_result(workspace,
+                                      fp32_config) or (workspace.refused_fp32_engine if is_optional else None)
+    if result is None:
         try:
-            build = making(workspace, workspace.ranges, fp32, False, store.engines, report.wake)
-            known = yield from _made(workspace, store, report, fp32, build, False, "FP32 engine: ")
+            build_steps = start_build(workspace, workspace.ranges, fp32_config, False, store.engines, reporter.wake)
+            result = yield from _run_and_report_build(workspace, store, reporter, fp32_config, build_steps, False,
+                                                      "FP32 engine: ")
         except (CancelledError, BackendUnavailableError):
             raise
         except TrtTuiError as error:
-            if not tolerant:
+            if not is_optional:
                 raise
-            known = unbuilt(builder_title(builder.name, builder.version), error)
-            workspace.refused = known if isinstance(error, BuildFailed) and error.refused else None
-    report.send(ev.Fp32EngineJudged(report.job, known))
-    return known
+            result = failed_build_result(builder_title(builder.name, builder.version), error)
+            workspace.refused_fp32_engine = result if isinstance(error, BuildError) and error.is_refused else None
+    reporter.send(ev.Fp32EngineMeasured(reporter.job, result))
+    return result
 
 
-def _made(workspace: Workspace, store: Store, report: Report, config: PrecisionConfig, making: Making, quick: bool,
-          prefix: str = "") -> Steps[EngineResult]:
+def _run_and_report_build(workspace: Workspace, store: ResultStore, reporter: JobReporter, config: PrecisionConfig,
+                          build_steps: BuildSteps, quick: bool, phase_prefix: str = "") -> Steps[EngineResult]:
     """Reports how a build goes on and what it made; returns that. A quick one is not kept."""
-    since, phase = time.monotonic(), ""
+    start_time, phase = time.monotonic(), ""
     printed: list[tuple[str, str]] = []
-    with contextlib.closing(making):
-        for made in making:
-            match made:
+    with contextlib.closing(build_steps):
+        for step in build_steps:
+            match step:
                 case EngineResult():
-                    made = replace(made, remarks=remarks(printed, workspace.network))
+                    step = replace(step, builder_warnings=assign_warnings_to_groups(printed, workspace.network))
                     if not quick:
-                        store.keep_engine(workspace, config, made)
-                    if not prefix:
-                        report.send(ev.Built(report.job, config, made))
-                    return made
-                case BuilderLine():
-                    printed.append((made.level, made.text))
-                    report.send(ev.Note(report.job, f"{made.level}: {made.text}"))
+                        store.save_engine_result(workspace, config, step)
+                    if not phase_prefix:
+                        reporter.send(ev.EngineBuilt(reporter.job, config, step))
+                    return step
+                case BuilderMessage():
+                    printed.append((step.level, step.text))
+                    reporter.send(ev.LogMessage(reporter.job, f"{step.level}: {step.text}"))
                 case BuildProgress():
-                    since = time.monotonic() if made.phase != phase else since
-                    phase = made.phase
-                    report.progress(prefix + phase, made.done, made.total, since)
+                    start_time = time.monotonic() if step.phase != phase else start_time
+                    phase = step.phase
+                    reporter.send_progress(phase_prefix + phase, step.done, step.total, start_time)
                     yield Urgency.BUILD
                 case Wait():
-                    yield made
+                    yield step
     raise AssertionError("a build ends with a result")
 
 
 # -- production -----------------------------------------------------------------------------------------------------
 
 
-def write(workspace: Workspace, store: Store, report: Report, request: rq.WriteEngine) -> Steps[None]:
+def run_write_engine_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
+                         request: rq.WriteEngine) -> Steps[None]:
     """Builds a config's engine and writes it, unjudged."""
-    builder, plan, network = _builder(workspace), workspace.plan, workspace.network
-    ranges, needless = ranges_to_write(workspace, store, report, request.config, request.given)
-    workspace.require_unchanged()
-    taken = {}
+    builder, plan, network = _require_builder(workspace), workspace.plan, workspace.network
+    ranges, no_data_reason = collect_ranges_to_write(workspace, store, reporter, request.config, request.config_ranges)
+    workspace.require_unchanged_files()
+    data_shapes = {}
     if workspace.options.data is not None:
-        found = profile_of(network, workspace.data.judged, workspace.feeds)
-        taken = {name: shapes for name, shapes in found.items() if name not in plan.settings.profile}
-    settings = replace(plan.settings, tf32=request.config.tf32, profile={**taken, **plan.settings.profile})
+        data_profile = find_shape_profile(network, workspace.data_sets.judged_samples, workspace.feeds)
+        data_shapes = {name: shapes for name, shapes in data_profile.items() if name not in plan.settings.profile}
+    settings = replace(plan.settings, tf32=request.config.tf32, profile={**data_shapes, **plan.settings.profile})
     if request.quick:
-        settings = settings.quick()
-    cache = None if settings.production.timing_cache else store.engines
-    since = time.monotonic()
-    with contextlib.closing(build_engine(builder, network, request.config, ranges, settings, cache=cache,
-                                         wake=report.wake, weak=plan.weak, strict=plan.strict)) as making:
-        for made in making:
-            match made:
-                case Engine():
-                    write_atomic(Path(request.path), made.data)
-                    about = (*_about(workspace, builder, made), *(
-                        f"{name}: {' to '.join('x'.join(map(str, one)) for one in (shapes[0], shapes[2]))}, as the "
-                        "data has it (--shapes sets another profile)" for name, shapes in taken.items()))
-                    otherwise = "" if made.rungs[-1].as_asked else made.rungs[-1].said
-                    about = (*about, *_quick(request.quick), *_with_trtexec(workspace, request, ranges))
-                    report.send(ev.EngineWritten(report.job, request.path, len(made.data), about, otherwise, needless))
-                case BuilderLine():
-                    report.send(ev.Note(report.job, f"{made.level}: {made.text}"))
+        settings = settings.with_low_build_effort()
+    cache = None if settings.builder_options.timing_cache else store.engines
+    start_time = time.monotonic()
+    with contextlib.closing(
+            build_engine(builder, network, request.config, ranges, settings, cache=cache, wake=reporter.wake,
+                         weakly_typed=plan.weakly_typed, strict=plan.strict)) as build_steps:
+        for step in build_steps:
+            match step:
+                case BuiltEngine():
+                    write_file_atomically(Path(request.path), step.data)
+                    info_lines = (*_engine_info_lines(workspace, builder, step), *(
+                        f"{name}: {' to '.join('x'.join(map(str, shape)) for shape in (shapes[0], shapes[2]))}, as the "
+                        "data has it (--shapes sets another profile)" for name, shapes in data_shapes.items()))
+                    deviation = "" if step.attempts[-1].has_requested_precisions else step.attempts[-1].description
+                    info_lines = (*info_lines, *_quick_build_warning_lines(request.quick),
+                                  *_trtexec_command_lines(workspace, request, ranges))
+                    reporter.send(
+                        ev.EngineWritten(reporter.job, request.path, len(step.data), info_lines, deviation,
+                                         no_data_reason))
+                case BuilderMessage():
+                    reporter.send(ev.LogMessage(reporter.job, f"{step.level}: {step.text}"))
                 case BuildProgress():
-                    report.progress(made.phase, made.done, made.total, since)
+                    reporter.send_progress(step.phase, step.done, step.total, start_time)
                     yield Urgency.BUILD
                 case Wait():
-                    yield made
+                    yield step
 
 
-def _builder(workspace: Workspace) -> EngineBackend:
+def _require_builder(workspace: Workspace) -> EngineBackend:
     if workspace.builder is None:
         raise BackendUnavailableError(
             "no TensorRT works here to build an engine", "trt-tui doctor says why",
@@ -280,38 +305,44 @@ def _builder(workspace: Workspace) -> EngineBackend:
     return workspace.builder
 
 
-def _quick(quick: bool) -> tuple[str, ...]:
+def _quick_build_warning_lines(quick: bool) -> tuple[str, ...]:
     return ("A quick build, with the lowest effort: not for production.",) if quick else ()
 
 
-def _with_trtexec(workspace: Workspace, request: rq.WriteEngine, ranges: Mapping[str, float]) -> list[str]:
+def _trtexec_command_lines(workspace: Workspace, request: rq.WriteEngine, ranges: Mapping[str, float]) -> list[str]:
     """The trtexec command lines that build the same."""
     path, production = Path(request.path), workspace.options.production
     script = path.with_name(f"{path.name}.sh")
     if request.quick:
-        production = workspace.plan.settings.quick().production
-    told = [f"The same config with trtexec (`trt-tui export --format trtexec -o {script.name}` writes the files it "
-            "names):"]
+        production = workspace.plan.settings.with_low_build_effort().builder_options
+    info_lines = [
+        f"The same config with trtexec (`trt-tui export --format trtexec -o {script.name}` writes the files it "
+        "names):"
+    ]
     try:
-        files = replace(files_beside("trtexec", script), engine=path.name)
-        lines = trtexec_lines(workspace.network, request.config, ranges, files, workspace.profile, production)
+        files = replace(command_file_names("trtexec", script), engine=path.name)
+        lines = trtexec_command_lines(workspace.network, request.config, ranges, files, workspace.shape_profile,
+                                      production)
     except InputError as error:
         return [f"trtexec cannot be told the same: {error.title}"]
     for line in lines:
-        told += [f"  # {line.release}", f"  {shlex.join(line.argv) if line.argv else '# ' + line.refused}"]
-    return told
+        info_lines += [f"  # {line.release}", f"  {shlex.join(line.argv) if line.argv else '# ' + line.refusal_reason}"]
+    return info_lines
 
 
-def _about(workspace: Workspace, builder: EngineBackend, engine: Engine) -> tuple[str, ...]:
+def _engine_info_lines(workspace: Workspace, builder: EngineBackend, engine: BuiltEngine) -> tuple[str, ...]:
     """What to know of an engine, in lines."""
     settings = workspace.plan.settings
-    target = settings.compute_capability
-    made = f"{builder.name} {builder.version}"
-    made += f" for compute capability {target[0]}.{target[1]}" if target is not None else f" on {builder.device}"
-    took = "taken from the engine cache" if engine.origin == "engine cache" else (
-        f"built in {duration(engine.seconds)}" + " with a timing cache" * (engine.origin == "timing cache"))
-    cannot = () if runs_here(builder, settings) else ("It cannot run on this machine.",)
-    asked = (f"asked for: {', '.join(said)}",) if (said := settings.production.said) else ()
-    tried = [f"failed {rung.said}: {rung.failed}" for rung in engine.rungs[:-1]]
-    tried += [f"built with {engine.rungs[-1].said}"] if engine.rungs[-1].name == EASED else []
-    return (f"{made}, {took}", *asked, *tried, *cannot, *engine.notes)
+    compute_capability = settings.compute_capability
+    builder_text = f"{builder.name} {builder.version}"
+    builder_text += (f" for compute capability {compute_capability[0]}.{compute_capability[1]}"
+                     if compute_capability is not None else f" on {builder.device}")
+    origin_text = "taken from the engine cache" if engine.origin == "engine cache" else (
+        f"built in {duration_text(engine.seconds)}" + " with a timing cache" * (engine.origin == "timing cache"))
+    limit_lines = () if can_run_engines(builder, settings) else ("It cannot run on this machine.",)
+    request_lines = (f"asked for: {', '.join(options_text)}", ) if (
+        options_text := settings.builder_options.requested_option_texts) else ()
+    attempt_lines = [f"failed {attempt.description}: {attempt.failure_reason}" for attempt in engine.attempts[:-1]]
+    attempt_lines += [f"built with {engine.attempts[-1].description}"
+                      ] if engine.attempts[-1].name == LOWEST_EFFORT else []
+    return (f"{builder_text}, {origin_text}", *request_lines, *attempt_lines, *limit_lines, *engine.notes)

@@ -6,51 +6,53 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from trt_tui.core.calibration.statistics import TensorStats, collect_stats
-from trt_tui.core.exporters.bundle import MOST_FEEDS, MOST_SAMPLE_BYTES, Bundle, Iteration, write_bundle
+from trt_tui.core.builder_options import BuilderOptions
+from trt_tui.core.calibration.statistics import TensorStats, collect_tensor_stats
+from trt_tui.core.exporters.bundle import MAX_FEEDS, MAX_SAMPLE_BYTES, BundleContents, SampleRun, write_bundle
 from trt_tui.core.measure.analysis import Analysis
-from trt_tui.core.measure.judge import tensor_outputs
+from trt_tui.core.measure.judged_outputs import list_tensor_outputs
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
-from trt_tui.core.production import Production
-from trt_tui.files.folders import new_folder, refuse_folder
+from trt_tui.files.folders import fill_folder_atomically, require_empty_folder
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.jobs.calibrating import ranges_to_write
-from trt_tui.jobs.engine_building import lower_for, timing_cache_of
-from trt_tui.jobs.exporting import method_of
-from trt_tui.jobs.judging import settings_of
-from trt_tui.jobs.scheduler import Report
+from trt_tui.jobs.calibration import collect_ranges_to_write
+from trt_tui.jobs.engine_accuracy import make_build_settings
+from trt_tui.jobs.engine_build import lower_for_builder, timing_cache_path
+from trt_tui.jobs.exporting import range_method_text
+from trt_tui.jobs.scheduler import JobReporter
 from trt_tui.jobs.steps import Steps, Urgency
-from trt_tui.jobs.store import Store
+from trt_tui.jobs.store import ResultStore
 from trt_tui.workspace import Workspace
 
-DRAWN = 3
+MAX_HISTOGRAMS = 3
 """How many layers that lose have their values drawn."""
 
 
-def run(workspace: Workspace, store: Store, report: Report, request: rq.WriteBundle) -> Steps[None]:
+def run_write_bundle_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
+                         request: rq.WriteBundle) -> Steps[None]:
     """Writes a bundle; the folder appears whole or not at all."""
-    place, network, config = Path(request.path), workspace.network, request.config
-    report.send(ev.Progress(report.job, f"writing {place.name}", 0, 0))
+    destination, network, config = Path(request.path), workspace.network, request.config
+    reporter.send(ev.JobProgress(reporter.job, f"writing {destination.name}", 0, 0))
     yield Urgency.BUILD
-    refuse_folder(place)
-    ranges, needless = ranges_to_write(workspace, store, report, config, request.given)
-    workspace.require_unchanged()
-    iterations = yield from _iterations(workspace, report, config, ranges)
-    histograms = _histograms(workspace, report, request, ranges)
-    bundle = Bundle(request.release, network, config, ranges, request.config_text,
-                    method_of(workspace, request.given, request.method, bool(needless)), workspace.profile,
-                    _production(workspace, store, request, ranges), workspace.samples.source, iterations,
-                    request.samples, request.comparison, histograms)
-    with new_folder(place) as folder:
-        written = write_bundle(folder, bundle)
-    paths = [place / path.relative_to(folder) for path in written]
-    report.send(ev.Exported(report.job, (str(place), *map(str, paths)), (), ""))
+    require_empty_folder(destination)
+    ranges, no_data_reason = collect_ranges_to_write(workspace, store, reporter, config, request.config_ranges)
+    workspace.require_unchanged_files()
+    iterations = yield from _collect_bundle_sample_runs(workspace, reporter, config, ranges)
+    histograms = _collect_input_histograms(workspace, reporter, request, ranges)
+    bundle = BundleContents(request.release, network, config, ranges, request.config_text,
+                            range_method_text(workspace, request.config_ranges, request.method,
+                                              bool(no_data_reason)), workspace.shape_profile,
+                            _choose_builder_options(workspace, store, request, ranges), workspace.samples.source,
+                            iterations, request.with_samples, request.comparison_record, histograms)
+    with fill_folder_atomically(destination) as folder:
+        written_paths = write_bundle(folder, bundle)
+    paths = [destination / path.relative_to(folder) for path in written_paths]
+    reporter.send(ev.ConfigExported(reporter.job, (str(destination), *map(str, paths)), (), ""))
 
 
-def _production(workspace: Workspace, store: Store, request: rq.WriteBundle, ranges: Mapping[str, float]
-                ) -> Production:
+def _choose_builder_options(workspace: Workspace, store: ResultStore, request: rq.WriteBundle,
+                            ranges: Mapping[str, float]) -> BuilderOptions:
     """How the builder is to work: with the tactics that were measured where this config was built here, if none are
     named and the bundle is for the release that is here."""
     production, builder = workspace.options.production, workspace.builder
@@ -58,51 +60,53 @@ def _production(workspace: Workspace, store: Store, request: rq.WriteBundle, ran
             f"{request.release}."):
         return production
     plan, network, config = workspace.plan, workspace.network, request.config
-    told = lower_for(network, config, ranges, builder.capabilities, builder.name).told
-    settings = settings_of(workspace.analysis, workspace.feeds, plan, config)
-    timings = timing_cache_of(settings, builder, network, told, store.engines)
-    return replace(production, timing_cache=str(timings)) if timings.is_file() else production
+    constraints = lower_for_builder(network, config, ranges, builder.capabilities, builder.name).constraints
+    settings = make_build_settings(workspace.analysis, workspace.feeds, plan, config)
+    timing_cache = timing_cache_path(settings, builder, network, constraints, store.engines)
+    return replace(production, timing_cache=str(timing_cache)) if timing_cache.is_file() else production
 
 
-def _iterations(workspace: Workspace, report: Report, config: PrecisionConfig, ranges: Mapping[str, float]
-                ) -> Steps[list[Iteration]]:
+def _collect_bundle_sample_runs(workspace: Workspace, reporter: JobReporter, config: PrecisionConfig,
+                                ranges: Mapping[str, float]) -> Steps[list[SampleRun]]:
     """Returns the first judged feeds with the network's own outputs, in FP32 and simulated."""
-    network, samples = workspace.network, workspace.data.judged
-    names = tensor_outputs(network)
-    analysis = Analysis(network, workspace.backend, samples, workspace.judged, other=workspace.options.other,
-                        yields=names)
-    found: list[Iteration] = []
-    since, feeds = time.monotonic(), list(range(min(MOST_FEEDS, len(samples))))
+    network, samples = workspace.network, workspace.data_sets.judged_samples
+    names = list_tensor_outputs(network)
+    analysis = Analysis(network, workspace.backend, samples, workspace.judged_outputs,
+                        boundary_type=workspace.options.other, extra_tensors=names)
+    iterations: list[SampleRun] = []
+    start_time, feed_indices = time.monotonic(), list(range(min(MAX_FEEDS, len(samples))))
     with contextlib.closing(analysis):
-        runs = zip(analysis.outputs(PrecisionConfig.uniform(Precision.FP32), {}, feeds),
-                   analysis.outputs(config, ranges, feeds), strict=True)
-        for index, (reference, simulated) in zip(feeds, runs, strict=True):
-            one = Iteration(samples.feed(index), {name: reference[name] for name in names},
-                            {name: simulated[name] for name in names})
-            if found and sum(each.size for each in (*found, one)) > MOST_SAMPLE_BYTES:
+        runs = zip(analysis.execute_config(PrecisionConfig.from_precision(Precision.FP32), {}, feed_indices),
+                   analysis.execute_config(config, ranges, feed_indices), strict=True)
+        for index, (reference, simulated) in zip(feed_indices, runs, strict=True):
+            iteration = SampleRun(samples.read_feed(index), {name: reference[name] for name in names},
+                                  {name: simulated[name] for name in names})
+            if iterations and sum(item.size_bytes for item in (*iterations, iteration)) > MAX_SAMPLE_BYTES:
                 break
-            found.append(one)
-            report.progress("samples for the bundle", index + 1, len(feeds), since)
+            iterations.append(iteration)
+            reporter.send_progress("samples for the bundle", index + 1, len(feed_indices), start_time)
             yield Urgency.BUILD
-    return found
+    return iterations
 
 
-def _histograms(workspace: Workspace, report: Report, request: rq.WriteBundle, ranges: Mapping[str, float]
-                ) -> list[tuple[str, TensorStats, float | None]]:
+def _collect_input_histograms(workspace: Workspace, reporter: JobReporter, request: rq.WriteBundle,
+                              ranges: Mapping[str, float]) -> list[tuple[str, TensorStats, float | None]]:
     """What the inputs of the layers hold that own most of the config's error; nothing where shares are not known."""
     network = workspace.network
-    groups = request.comparison.get("runs", {}).get("config", {}).get("groups", {})
-    owns = {name: one["owns"] for name, one in groups.items() if (one.get("owns") or 0) > 0}
+    groups = request.comparison_record.get("runs", {}).get("config", {}).get("groups", {})
+    shares = {name: entry["owns"] for name, entry in groups.items() if (entry.get("owns") or 0) > 0}
     tensors: dict[str, None] = {}
-    for name in sorted(owns, key=lambda name: -owns[name]):
-        group = network.group(name)
-        named = [site.tensor for site in group.activations()] or list(group.inputs)
-        tensor = next((one for one in named if network.is_float(one) and one not in network.behind), None)
-        if tensor is not None and len(tensors) < DRAWN:
+    for name in sorted(shares, key=lambda name: -shares[name]):
+        group = network.get_group(name)
+        tensor_names = [site.tensor for site in group.activation_qdq_sites()] or list(group.inputs)
+        tensor = next(
+            (entry for entry in tensor_names if network.is_float(entry) and entry not in network.blocking_plugins),
+            None)
+        if tensor is not None and len(tensors) < MAX_HISTOGRAMS:
             tensors[tensor] = None
     missing = [tensor for tensor in tensors if tensor not in workspace.statistics]
     if missing:
-        workspace.statistics.update(collect_stats(
-            network.model, missing, workspace.calibrating, workspace.backend,
-            progress=report.sweeping("activation statistics", gives_way=True)))
+        workspace.statistics.update(collect_tensor_stats(
+            network.model, missing, workspace.calibration_samples, workspace.backend,
+            progress=reporter.make_progress_callback("activation statistics", is_preemptible=True)))
     return [(tensor, workspace.statistics[tensor], ranges.get(tensor)) for tensor in tensors]

@@ -15,101 +15,101 @@ from typing import BinaryIO
 
 import platformdirs
 
-from trt_tui.files.folders import make_private
+from trt_tui.files.folders import make_private_folder
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.jobs.death import oom_kills, why_it_ended
-from trt_tui.jobs.lifeline import bury, kill_group
+from trt_tui.jobs.child_exit import count_oom_kills, diagnose_exit
+from trt_tui.jobs.lifeline import kill_process_group, wait_and_end_process_group
 from trt_tui.module_path import python_command
 
-GRACE_S = 1.0
+STOP_GRACE_S = 1.0
 """How long a job has to stop by itself before its process is killed and it is reported as stopped."""
 
-LEAVING_S = 0.5
+KILL_WAIT_S = 0.5
 """How long the program waits at its end for a killed process, which may have much memory to free."""
 
-KEPT_LOGS = 10
+MAX_KEPT_LOGS = 10
 
 _DAY_S = 86400.0
 
 _TAIL_BYTES = 1 << 16
 
-_ENVIRONMENT = {"MALLOC_ARENA_MAX": "1"}
+_CHILD_ENVIRONMENT = {"MALLOC_ARENA_MAX": "1"}
 """Keeps the peak memory of the child down: one malloc arena instead of one a thread."""
 
 
-def log_path() -> Path:
+def child_log_path() -> Path:
     """Where the child process of this program writes what libraries print."""
     return Path(platformdirs.user_state_dir("trt-tui")) / "logs" / f"worker-{os.getpid()}.log"
 
 
-class _Child:
+class _ChildProcess:
     """A process, the pipe to it, and the jobs that it was given and has not finished."""
 
     def __init__(self) -> None:
-        self.pipe, theirs = Pipe()
-        tied, held = os.pipe()
-        self.lifeline = open(held, "wb")  # the process ends when this is closed, see `trt_tui.jobs.lifeline`
-        self._oom_before = oom_kills()
-        with _log() as log, open(tied, "rb"):
-            self._log_before = log.tell()
-            descriptors = (theirs.fileno(), log.fileno(), tied)
+        self.pipe, child_pipe = Pipe()
+        read_end, write_end = os.pipe()
+        self.lifeline = open(write_end, "wb")  # the process ends when this is closed, see `trt_tui.jobs.lifeline`
+        self._oom_kills_before = count_oom_kills()
+        with _open_log() as log, open(read_end, "rb"):
+            self._log_size_before = log.tell()
+            descriptors = (child_pipe.fileno(), log.fileno(), read_end)
             self.process = subprocess.Popen(
-                python_command("trt_tui.jobs.worker", *descriptors),
+                python_command("trt_tui.jobs.server", *descriptors),
                 pass_fds=descriptors, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                env={**os.environ, **_ENVIRONMENT}, start_new_session=True)
-        theirs.close()
-        self._outgoing = queue.SimpleQueue[bytes]()
-        threading.Thread(target=bury, args=(self.process.pid,), daemon=True).start()
-        threading.Thread(target=self._write, daemon=True).start()
-        self.running: dict[int, rq.Request] = {}
-        self.preparing: set[int] = set()
-        self.last = 0
-        self.gone = False
-        self.killed = False
+                env={**os.environ, **_CHILD_ENVIRONMENT}, start_new_session=True)
+        child_pipe.close()
+        self._outgoing_messages = queue.SimpleQueue[bytes]()
+        threading.Thread(target=wait_and_end_process_group, args=(self.process.pid,), daemon=True).start()
+        threading.Thread(target=self._send_queued_messages, daemon=True).start()
+        self.running_jobs: dict[int, rq.Request] = {}
+        self.silent_jobs: set[int] = set()
+        self.last_job = 0
+        self.is_unreachable = False
+        self.was_killed = False
 
-    def died(self, code: int) -> ev.Died:
+    def make_exit_event(self, exit_code: int) -> ev.ChildProcessDied:
         """The event that reports its end."""
-        log = _tail(log_path(), self._log_before)
-        death = why_it_ended(code, log, self._oom_before, oom_kills())
-        return ev.Died(self.last, code, log, death.why, death.next_step)
+        log = _read_log_tail(child_log_path(), self._log_size_before)
+        death = diagnose_exit(exit_code, log, self._oom_kills_before, count_oom_kills())
+        return ev.ChildProcessDied(self.last_job, exit_code, log, death.reason, death.next_step)
 
     @property
-    def alive(self) -> bool:
-        return not self.gone and self.process.poll() is None
+    def is_alive(self) -> bool:
+        return not self.is_unreachable and self.process.poll() is None
 
-    def ask(self, job: int, request: rq.Request, silent: bool = False) -> bool:
+    def send_request(self, job_number: int, request: rq.Request, is_silent: bool = False) -> bool:
         """Passes a request on; False if it can no longer reach the process."""
-        self.last = max(self.last, job)
-        if silent:
-            self.preparing.add(job)
+        self.last_job = max(self.last_job, job_number)
+        if is_silent:
+            self.silent_jobs.add(job_number)
         else:
-            self.running[job] = request
-        self.tell((job, request))
-        return not self.gone
+            self.running_jobs[job_number] = request
+        self.enqueue_message((job_number, request))
+        return not self.is_unreachable
 
-    def tell(self, message: object) -> None:
+    def enqueue_message(self, message: object) -> None:
         """Has a message sent, by a thread: a process that is only starting does not read a long one yet."""
-        self._outgoing.put(pickle.dumps(message))
+        self._outgoing_messages.put(pickle.dumps(message))
 
-    def ended(self) -> None:
+    def stop_sender_thread(self) -> None:
         """Has the thread that sends messages end."""
-        self._outgoing.put(b"")
+        self._outgoing_messages.put(b"")
 
     def kill(self) -> None:
         """Ends the process, and what it has started, at once."""
-        self.gone = True
-        kill_group(self.process.pid)
+        self.is_unreachable = True
+        kill_process_group(self.process.pid)
 
-    def _write(self) -> None:
+    def _send_queued_messages(self) -> None:
         try:
-            while message := self._outgoing.get():
+            while message := self._outgoing_messages.get():
                 self.pipe.send_bytes(message)
         except OSError:
-            self.gone = True
+            self.is_unreachable = True
 
 
-class Client:
+class JobClient:
     """A child process that answers requests; started with the first one, and again after it died.
 
     Args:
@@ -117,115 +117,117 @@ class Client:
         reopen: Returns the requests that bring a new process to the state of the last one; their events are dropped.
     """
 
-    def __init__(self, deliver: Callable[[ev.Event], None], reopen: Callable[[], Iterable[rq.Request]] = tuple) -> None:
-        self._deliver = deliver
-        self._reopen = reopen
-        self._child: _Child | None = None
+    def __init__(self, on_event: Callable[[ev.Event], None],
+                 list_reopen_requests: Callable[[], Iterable[rq.Request]] = tuple) -> None:
+        self._on_event = on_event
+        self._list_reopen_requests = list_reopen_requests
+        self._child: _ChildProcess | None = None
         self._lock = threading.Lock()
-        self._last = 0
-        self._closing = False
+        self._last_job = 0
+        self._is_closing = False
 
-    def send(self, request: rq.Request) -> int:
+    def send_request(self, request: rq.Request) -> int:
         """Sends a request; returns the number of its job, which its events carry."""
         with self._lock:
-            child = self._living(opens=isinstance(request, rq.Open))
-            if not child.ask(self._number(), request):
-                child.running.pop(self._last)
-                self._living(opens=isinstance(request, rq.Open)).ask(self._number(), request)
-            return self._last
+            child = self._ensure_child_process(is_opening=isinstance(request, rq.OpenNetwork))
+            if not child.send_request(self._allocate_job_number(), request):
+                child.running_jobs.pop(self._last_job)
+                self._ensure_child_process(is_opening=isinstance(request, rq.OpenNetwork)).send_request(
+                    self._allocate_job_number(), request)
+            return self._last_job
 
-    def stop(self, jobs: Collection[int] | None = None) -> None:
-        """Stops jobs, by default all: asks first, and kills the process if one of them still runs after `GRACE_S`
+    def stop_jobs(self, jobs: Collection[int] | None = None) -> None:
+        """Stops jobs, by default all: asks first, and kills the process if one of them still runs after `STOP_GRACE_S`
         seconds; the other jobs then begin anew in another process."""
         with self._lock:
             child = self._child
-            stopped = frozenset(child.running if jobs is None else jobs) if child is not None else frozenset()
-            if child is None or stopped.isdisjoint(child.running):
+            stopped_jobs = frozenset(child.running_jobs if jobs is None else jobs) if child is not None else frozenset()
+            if child is None or stopped_jobs.isdisjoint(child.running_jobs):
                 return
-            child.tell(rq.Stop(stopped))
-        timer = threading.Timer(GRACE_S, self._kill_if_running, (child, stopped))
+            child.enqueue_message(rq.StopJobs(stopped_jobs))
+        timer = threading.Timer(STOP_GRACE_S, self._kill_child_running_jobs, (child, stopped_jobs))
         timer.daemon = True
         timer.start()
 
     def close(self) -> None:
         """Ends the process: at once if it is idle, by force if it does not stop."""
         with self._lock:
-            self._closing = True
+            self._is_closing = True
             child, self._child = self._child, None
             if child is None:
                 return
-            child.tell(None)
-        if not child.killed:
+            child.enqueue_message(None)
+        if not child.was_killed:
             try:
                 child.process.wait(0.3)
             except subprocess.TimeoutExpired:
                 child.kill()
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    child.process.wait(LEAVING_S)
-        log = log_path()
+                    child.process.wait(KILL_WAIT_S)
+        log = child_log_path()
         with contextlib.suppress(OSError):
             if log.stat().st_size == 0:
                 log.unlink()
 
     # -- inside -------------------------------------------------------------------------------------------------
 
-    def _number(self) -> int:
-        self._last += 1
-        return self._last
+    def _allocate_job_number(self) -> int:
+        self._last_job += 1
+        return self._last_job
 
-    def _living(self, opens: bool = False) -> _Child:
+    def _ensure_child_process(self, is_opening: bool = False) -> _ChildProcess:
         """The child, a new one if need be, which is brought to where the last one was unless the request opens."""
-        if self._child is None or not self._child.alive:
-            self._child = child = _Child()
-            if not opens:
-                for request in self._reopen():
-                    child.ask(self._number(), request, silent=True)
-            threading.Thread(target=self._read, args=(child,), daemon=True).start()
+        if self._child is None or not self._child.is_alive:
+            self._child = child = _ChildProcess()
+            if not is_opening:
+                for request in self._list_reopen_requests():
+                    child.send_request(self._allocate_job_number(), request, is_silent=True)
+            threading.Thread(target=self._read_events, args=(child,), daemon=True).start()
         return self._child
 
-    def _read(self, child: _Child) -> None:
+    def _read_events(self, child: _ChildProcess) -> None:
         while True:
             try:
                 event = child.pipe.recv()
             except (EOFError, OSError):  # the process has ended; why is said below
                 break
-            if event.job in child.preparing:
+            if event.job in child.silent_jobs:
                 continue
-            if isinstance(event, ev.Done | ev.Cancelled | ev.Failed):
+            if isinstance(event, ev.JobDone | ev.JobCancelled | ev.JobFailed):
                 with self._lock:
-                    child.running.pop(event.job, None)
-            if not self._closing and not child.killed:
-                self._deliver(event)
-        child.ended()
-        code = child.process.wait()
-        if not self._closing and not child.killed:
-            self._deliver(child.died(code))
+                    child.running_jobs.pop(event.job, None)
+            if not self._is_closing and not child.was_killed:
+                self._on_event(event)
+        child.stop_sender_thread()
+        exit_code = child.process.wait()
+        if not self._is_closing and not child.was_killed:
+            self._on_event(child.make_exit_event(exit_code))
 
-    def _kill_if_running(self, child: _Child, stopped: frozenset[int]) -> None:
+    def _kill_child_running_jobs(self, child: _ChildProcess, stopped_jobs: frozenset[int]) -> None:
         """Kills a child that works on a job that was stopped; what was not stopped goes to a new one.
 
         The job is reported as stopped at once, since a process may take long to free much memory.
         """
         with self._lock:
-            if not child.alive or stopped.isdisjoint(child.running):
+            if not child.is_alive or stopped_jobs.isdisjoint(child.running_jobs):
                 return
-            child.killed = True
+            child.was_killed = True
             child.kill()
-            ended = sorted(stopped.intersection(child.running))
-            waiting = {job: request for job, request in child.running.items() if job not in stopped}
-            for job, request in waiting.items():
-                self._living(opens=isinstance(request, rq.Open)).ask(job, request)
-        for job in ended:
-            self._deliver(ev.Cancelled(job))
+            ended_jobs = sorted(stopped_jobs.intersection(child.running_jobs))
+            waiting_requests = {job: request for job, request in child.running_jobs.items() if job not in stopped_jobs}
+            for job, request in waiting_requests.items():
+                self._ensure_child_process(is_opening=isinstance(request, rq.OpenNetwork)).send_request(job, request)
+        for job in ended_jobs:
+            self._on_event(ev.JobCancelled(job))
 
 
 @contextlib.contextmanager
-def _log() -> Iterator[BinaryIO]:
+def _open_log() -> Iterator[BinaryIO]:
     """The log file, or nowhere where none can be written; logs of earlier programs are cleared away."""
-    path = log_path()
+    path = child_log_path()
     try:
-        make_private(path.parent)
-        _clear_logs(path.parent)
+        make_private_folder(path.parent)
+        _remove_old_logs(path.parent)
         stream = open(path, "ab", opener=partial(os.open, mode=0o600))
     except OSError:
         stream = open(os.devnull, "ab")
@@ -233,23 +235,23 @@ def _log() -> Iterator[BinaryIO]:
         yield stream
 
 
-def _clear_logs(folder: Path) -> None:
+def _remove_old_logs(folder: Path) -> None:
     """Removes all logs but the latest, and those of a day: programs that are running write some of them."""
     logs = {}
     for path in folder.glob("worker-*.log"):
         with contextlib.suppress(OSError):  # another program clears too
             logs[path] = path.stat().st_mtime
-    for path in sorted(logs, key=logs.__getitem__)[:-KEPT_LOGS]:
+    for path in sorted(logs, key=logs.__getitem__)[:-MAX_KEPT_LOGS]:
         if logs[path] < time.time() - _DAY_S:
             with contextlib.suppress(OSError):
                 path.unlink()
 
 
-def _tail(path: Path, start: int, lines: int = 30) -> str:
-    """The last lines of a log, of what was written after its first ``start`` bytes."""
+def _read_log_tail(path: Path, start_byte: int, line_count: int = 30) -> str:
+    """The last lines of a log, of what was written after its first ``start_byte`` bytes."""
     try:
         with open(path, "rb") as stream:
-            stream.seek(max(start, stream.seek(0, os.SEEK_END) - _TAIL_BYTES))
-            return "\n".join(stream.read().decode(errors="replace").splitlines()[-lines:])
+            stream.seek(max(start_byte, stream.seek(0, os.SEEK_END) - _TAIL_BYTES))
+            return "\n".join(stream.read().decode(errors="replace").splitlines()[-line_count:])
     except OSError:  # no log could be written, so there are no last words
         return ""

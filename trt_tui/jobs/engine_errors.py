@@ -6,136 +6,163 @@ import time
 from collections.abc import Generator, Mapping
 from dataclasses import replace
 
-from trt_tui.core.engines.ends import kernel_ends
-from trt_tui.core.engines.inspector import read_inspector
-from trt_tui.core.measure.comparison import MARKED, UNFUSED, EngineErrors, Verdict
-from trt_tui.core.measure.engine_errors import Read, measure_inside, through_kernels, through_outputs
-from trt_tui.core.moves.barrier import Barrier
+from trt_tui.core.engines.inspector import read_engine_report
+from trt_tui.core.engines.kernel_results import find_kernel_results
+from trt_tui.core.measure.engine_errors import (
+    ReadGroupResults,
+    make_engine_output_reader,
+    make_kernel_output_reader,
+    measure_engine_errors,
+)
+from trt_tui.core.measure.results import MARKED, UNFUSED, Accuracy, EngineErrors
+from trt_tui.core.moves.barrier_move import BarrierMove
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network
 from trt_tui.core.runner import EngineRunner
 from trt_tui.errors import BackendUnavailableError, CancelledError, TrtTuiError
 from trt_tui.jobs import events as ev
-from trt_tui.jobs.engine_building import BuilderLine, BuildProgress, Engine, build_engine, lower_for
-from trt_tui.jobs.judging import judge_as_built, settings_of
-from trt_tui.jobs.scheduler import Report
+from trt_tui.jobs.engine_accuracy import make_build_settings, measure_engine_accuracy
+from trt_tui.jobs.engine_build import BuilderMessage, BuildProgress, BuiltEngine, build_engine, lower_for_builder
+from trt_tui.jobs.scheduler import JobReporter
 from trt_tui.jobs.steps import Steps, Urgency, Wait
-from trt_tui.jobs.store import Store
-from trt_tui.workspace import Workspace, runs_here
+from trt_tui.jobs.store import ResultStore
+from trt_tui.workspace import Workspace, can_run_engines
 
 
-def measure(workspace: Workspace, store: Store, report: Report, config: PrecisionConfig, marked: bool = False
-            ) -> Steps[EngineErrors | None]:
+def send_engine_errors(workspace: Workspace, store: ResultStore, reporter: JobReporter, config: PrecisionConfig,
+                       use_marked_engine: bool = False) -> Steps[EngineErrors | None]:
     """Measures the errors inside a config's engine, keeps and sends them; returns them, or None where there is no such
     engine, or none that is of the config as asked.
 
     Args:
-        marked: Of a second engine with the groups' results as outputs; else of the engine as built.
+        use_marked_engine: Of a second engine with the groups' results as outputs; else of the engine as built.
     """
-    builder, known = workspace.builder, store.engine(workspace, config)
-    if builder is None or known is None or known.verdict is None or not known.as_asked or not runs_here(
-            builder, workspace.plan.settings):
+    builder, result = workspace.builder, store.load_engine_result(workspace, config)
+    if (builder is None or result is None or result.accuracy is None or not result.is_built_as_requested
+            or not can_run_engines(builder, workspace.plan.settings)):
         return None
-    how = MARKED if marked else UNFUSED
-    if known.inside is not None and known.inside.how == how:
-        report.send(ev.EngineErrorsMeasured(report.job, config, known.inside))
-        return known.inside
+    source = MARKED if use_marked_engine else UNFUSED
+    if result.engine_errors is not None and result.engine_errors.source == source:
+        reporter.send(ev.EngineErrorsMeasured(reporter.job, config, result.engine_errors))
+        return result.engine_errors
     try:
-        found = yield from (_marked if marked else _unfused)(workspace, store, report, config)
+        errors = yield from (_measure_marked_engine_errors if use_marked_engine else _measure_debug_tensor_errors)(
+            workspace, store, reporter, config)
     except (CancelledError, BackendUnavailableError):
         raise
     except TrtTuiError as error:  # said once, in the place of the figures
-        found = EngineErrors(how, missing=": ".join(filter(None, (error.title, error.cause))))
+        errors = EngineErrors(source, missing_reason=": ".join(filter(None, (error.title, error.cause))))
     else:
-        store.keep_engine(workspace, config, replace(known, inside=found))
-    report.send(ev.EngineErrorsMeasured(report.job, config, found))
-    return found
+        store.save_engine_result(workspace, config, replace(result, engine_errors=errors))
+    reporter.send(ev.EngineErrorsMeasured(reporter.job, config, errors))
+    return errors
 
 
-def _unfused(workspace: Workspace, store: Store, report: Report, config: PrecisionConfig) -> Steps[EngineErrors]:
+def _measure_debug_tensor_errors(workspace: Workspace, store: ResultStore, reporter: JobReporter,
+                                 config: PrecisionConfig) -> Steps[EngineErrors]:
     """Returns the errors at the ends of the kernels of the engine as built."""
     network, builder = workspace.network, workspace.builder
-    assert builder is not None  # `measure` has asked for it
-    data = yield from _built(workspace, store, report, config)
-    lowered = lower_for(network, config, workspace.ranges, builder.capabilities, builder.name, workspace.plan.weak)
+    assert builder is not None  # `send_engine_errors` has asked for it
+    data = yield from _build_engine_bytes(workspace, store, reporter, config)
+    lowered = lower_for_builder(network, config, workspace.ranges, builder.capabilities, builder.name,
+                                workspace.plan.weakly_typed)
     with builder.load_engine(data) as runner:
         text = runner.inspect()
-        ends = kernel_ends(read_inspector(text, network), network, lowered.model, text)
-        ends = {group: end for group, end in ends.items() if end.tensor not in network.behind}
+        ends = find_kernel_results(read_engine_report(text, network), network, lowered.model, text)
+        ends = {group: end for group, end in ends.items() if end.tensor not in network.blocking_plugins}
         tensors = {group: end.tensor for group, end in ends.items()}
-        return (yield from _errors(workspace, report, UNFUSED, through_kernels(runner, ends), tensors))
+        return (yield from _measure_group_errors_in_engine(workspace, reporter, UNFUSED,
+                                                           make_kernel_output_reader(runner, ends), tensors))
 
 
-def _marked(workspace: Workspace, store: Store, report: Report, config: PrecisionConfig) -> Steps[EngineErrors]:
+def _measure_marked_engine_errors(workspace: Workspace, store: ResultStore, reporter: JobReporter,
+                                  config: PrecisionConfig) -> Steps[EngineErrors]:
     """Returns the errors of a second engine with every group's result as an output."""
     network, builder = workspace.network, workspace.builder
     assert builder is not None
-    tails = marked_tensors(network)
-    data = yield from _built(workspace, store, report, with_marks(network, config))
+    result_tensors = find_results_usable_as_outputs(network)
+    data = yield from _build_engine_bytes(workspace, store, reporter, add_group_results_as_outputs(network, config))
     with builder.load_engine(data) as runner:
-        found = yield from _errors(workspace, report, MARKED, through_outputs(runner, tails), tails)
-        verdict = yield from _judged(workspace, report, runner)
-    return replace(found, verdict=verdict)
+        errors = yield from _measure_group_errors_in_engine(workspace, reporter, MARKED,
+                                                            make_engine_output_reader(runner, result_tensors),
+                                                            result_tensors)
+        accuracy = yield from _measure_engine_accuracy(workspace, reporter, runner)
+    return replace(errors, accuracy=accuracy)
 
 
-def marked_tensors(network: Network) -> dict[str, str]:
+def find_results_usable_as_outputs(network: Network) -> dict[str, str]:
     """The result of each group that an engine can have as an output, by group name."""
-    own = {info.name for info in network.outputs}
-    return {group.name: group.tail for group in network.groups if group.tail not in network.behind
-            and (group.tail in own or not Barrier().refused(network, group.tail))}
+    output_names = {info.name for info in network.outputs}
+    return {
+        group.name: group.final_tensor
+        for group in network.groups
+        if group.final_tensor not in network.blocking_plugins and (
+            group.final_tensor in output_names or not BarrierMove().refusal_reason(network, group.final_tensor))
+    }
 
 
-def with_marks(network: Network, config: PrecisionConfig) -> PrecisionConfig:
+def add_group_results_as_outputs(network: Network, config: PrecisionConfig) -> PrecisionConfig:
     """A config with every group's result as an output."""
-    own = {info.name for info in network.outputs}
-    return config.with_moves({tail: Barrier() for tail in marked_tensors(network).values() if tail not in own})
+    output_names = {info.name for info in network.outputs}
+    return config.with_moves(
+        {tail: BarrierMove()
+         for tail in find_results_usable_as_outputs(network).values()
+         if tail not in output_names})
 
 
-def _errors(workspace: Workspace, report: Report, how: str, read: Read, tensors: Mapping[str, str]
-            ) -> Steps[EngineErrors]:
-    since, feeds, found = time.monotonic(), workspace.feeds, EngineErrors(how)
-    every = [group.name for group in workspace.network.groups]
-    for done, groups in enumerate(measure_inside(workspace.analysis, read, tensors, feeds), 1):
-        found = EngineErrors(how, dict(groups), tuple(name for name in every if name not in groups),
-                             sum(workspace.data.judged.rows(index) for index in feeds[:done]))
-        report.progress("errors inside the engine", done, len(feeds), since)
+def _measure_group_errors_in_engine(workspace: Workspace, reporter: JobReporter, error_source: str,
+                                    read_group_results: ReadGroupResults,
+                                    result_by_group: Mapping[str, str]) -> Steps[EngineErrors]:
+    start_time, feed_indices, errors = time.monotonic(), workspace.feeds, EngineErrors(error_source)
+    group_names = [group.name for group in workspace.network.groups]
+    for done, groups in enumerate(
+            measure_engine_errors(workspace.analysis, read_group_results, result_by_group, feed_indices), 1):
+        errors = EngineErrors(
+            error_source, dict(groups), tuple(name for name in group_names if name not in groups),
+            sum(workspace.data_sets.judged_samples.count_samples_of_feed(index) for index in feed_indices[:done]))
+        reporter.send_progress("errors inside the engine", done, len(feed_indices), start_time)
         yield Urgency.BUILD
-    return found if found.groups else replace(
-        found, missing="the engine hands on no result of a group that can be told", hidden=tuple(every))
+    return errors if errors.group_errors else replace(
+        errors, missing_reason="the engine hands on no result of a group that can be told",
+        hidden_groups=tuple(group_names))
 
 
-def _built(workspace: Workspace, store: Store, report: Report, config: PrecisionConfig) -> Steps[bytes]:
+def _build_engine_bytes(workspace: Workspace, store: ResultStore, reporter: JobReporter,
+                        config: PrecisionConfig) -> Steps[bytes]:
     """Returns the engine of a config, as asked, from the cache where it is known."""
     builder, plan, analysis = workspace.builder, workspace.plan, workspace.analysis
     assert builder is not None
-    settings = settings_of(analysis, workspace.feeds, plan, config, hands_out=builder.capabilities.hands_out)
+    settings = make_build_settings(analysis, workspace.feeds, plan, config,
+                                   debug_tensors=builder.capabilities.debug_tensors)
     steps = build_engine(builder, workspace.network, config, workspace.ranges, settings, cache=store.engines,
-                         wake=report.wake, weak=plan.weak, strict=True, kept=analysis.kept)
-    since = time.monotonic()
+                         wake=reporter.wake, weakly_typed=plan.weakly_typed, strict=True,
+                         kept_tensors=analysis.extra_outputs)
+    start_time = time.monotonic()
     with contextlib.closing(steps):
         for step in steps:
             match step:
-                case Engine():
+                case BuiltEngine():
                     return step.data
-                case BuilderLine():
-                    report.send(ev.Note(report.job, f"{step.level}: {step.text}"))
+                case BuilderMessage():
+                    reporter.send(ev.LogMessage(reporter.job, f"{step.level}: {step.text}"))
                 case BuildProgress():
-                    report.progress(f"engine to look into: {step.phase}", step.done, step.total, since)
+                    reporter.send_progress(f"engine to look into: {step.phase}", step.done, step.total, start_time)
                     yield Urgency.BUILD
                 case Wait():
                     yield step
     raise AssertionError("a build ends with an engine")
 
 
-def _judged(workspace: Workspace, report: Report, runner: EngineRunner) -> Steps[Verdict]:
+def _measure_engine_accuracy(workspace: Workspace, reporter: JobReporter, runner: EngineRunner) -> Steps[Accuracy]:
     """Returns what an engine yields at the judged outputs."""
-    since = time.monotonic()
-    steps: Generator[BuildProgress, None, Verdict] = judge_as_built(workspace.analysis, runner, workspace.feeds)
+    start_time = time.monotonic()
+    steps: Generator[BuildProgress, None, Accuracy] = measure_engine_accuracy(workspace.analysis, runner,
+                                                                              workspace.feeds)
     while True:
         try:
             step = next(steps)
-        except StopIteration as ended:
-            verdict: Verdict = ended.value
-            return verdict
-        report.progress(step.phase, step.done, step.total, since)
+        except StopIteration as stop:
+            accuracy: Accuracy = stop.value
+            return accuracy
+        reporter.send_progress(step.phase, step.done, step.total, start_time)
         yield Urgency.BUILD

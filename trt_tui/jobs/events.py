@@ -7,35 +7,35 @@ receives them.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from trt_tui.core.calibration.calibrate import Calibration
-from trt_tui.core.calibration.statistics import TensorStats, TopChannels
-from trt_tui.core.data.watched import Source
+from trt_tui.core.calibration.calibration import Calibration
+from trt_tui.core.calibration.statistics import DominantChannels, TensorStats
+from trt_tui.core.data.file_stamps import Fingerprint
+from trt_tui.core.engines.fallback_ladder import BuildAttempt
 from trt_tui.core.engines.inspector import EngineReport
 from trt_tui.core.engines.preview import Preview
-from trt_tui.core.engines.rungs import Rung
-from trt_tui.core.guards.facts import Facts
-from trt_tui.core.measure.comparison import (
+from trt_tui.core.guards.facts import GuardFacts
+from trt_tui.core.measure.dump_comparison import TensorDifference
+from trt_tui.core.measure.judged_outputs import JudgedOutput
+from trt_tui.core.measure.reference import ReferenceInfo
+from trt_tui.core.measure.results import (
+    Accuracy,
     EngineErrors,
     EngineResult,
-    ExportedFound,
+    ErrorShare,
+    ExportedResult,
     ExportedRun,
     GroupErrors,
-    Share,
-    Verdict,
 )
-from trt_tui.core.measure.dumped import TensorErrors
-from trt_tui.core.measure.judge import Judged
-from trt_tui.core.measure.judgement import HeldOut
-from trt_tui.core.measure.reference import Named
-from trt_tui.core.measure.single import OneSample, SampleErrors
-from trt_tui.core.measure.stages import Stage
-from trt_tui.core.measure.target_result import TargetResult
+from trt_tui.core.measure.single_sample import SampleErrors, SingleSampleResult
+from trt_tui.core.measure.stages import StageResult
+from trt_tui.core.measure.target_outcome import TargetOutcome
+from trt_tui.core.measure.target_result import HeldOutResult
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.file import LoadedConfig
-from trt_tui.core.moves.range_choice import RangeChoice
-from trt_tui.core.network.layers import Outline
-from trt_tui.core.runner import Level
-from trt_tui.core.search import Evaluation, Result
+from trt_tui.core.moves.config_file import LoadedConfig
+from trt_tui.core.moves.range_move import RangeMove
+from trt_tui.core.network.layers import NetworkOutline
+from trt_tui.core.runner import ExecutionMode
+from trt_tui.core.search import Evaluation, SearchResult
 from trt_tui.jobs.summaries import BackendSummary, BuilderSummary, DataSummary
 
 
@@ -47,35 +47,35 @@ class Event:
 
 
 @dataclass(frozen=True)
-class Previewed(Event):
-    """The layers of a big network by name; `Opened` follows with everything else, unless the opening is lean."""
+class LayersListed(Event):
+    """The layers of a big network by name; `NetworkOpened` follows with everything else, unless the opening is lean."""
 
-    outline: Outline
+    outline: NetworkOutline
 
 
 @dataclass(frozen=True)
-class Opened(Event):
+class NetworkOpened(Event):
     """The network, the data and the backend are open.
 
     Attributes:
-        judged: The outputs that verdicts are about.
+        judged_outputs: The outputs that verdicts are about.
         metric: Name of the user's metric, None without one.
         reference: What errors are taken against; None for FP32 of the network itself.
     """
 
-    outline: Outline
-    judged: tuple[Judged, ...]
+    outline: NetworkOutline
+    judged_outputs: tuple[JudgedOutput, ...]
     data: DataSummary
     backend: BackendSummary
     metric: str | None = None
-    reference: Named | None = None
+    reference: ReferenceInfo | None = None
 
 
 @dataclass(frozen=True)
-class Hashed(Event):
+class FilesHashed(Event):
     """What was opened, with the SHA-256 of the file and its external data (slow for big files, so it comes later)."""
 
-    source: Source
+    source: Fingerprint
 
 
 @dataclass(frozen=True)
@@ -93,21 +93,21 @@ class BuilderReady(Event):
 
 
 @dataclass(frozen=True)
-class Calibrated(Event):
+class CalibrationReady(Event):
     """Ranges are known: measured, or taken from a file or an earlier process."""
 
     calibration: Calibration
 
 
 @dataclass(frozen=True)
-class FactsMeasured(Event):
+class GuardFactsMeasured(Event):
     """What guards look at, as far as this job has measured it; see `trt_tui.core.guards`."""
 
-    facts: Facts
+    facts: GuardFacts
 
 
 @dataclass(frozen=True)
-class Progress(Event):
+class JobProgress(Event):
     """How far a job is. ``total`` 0 means that the end is unknown; ``left_s`` is the estimated time left in seconds."""
 
     phase: str
@@ -117,7 +117,7 @@ class Progress(Event):
 
 
 @dataclass(frozen=True)
-class ReferenceMeasured(Event):
+class ReferenceMetricMeasured(Event):
     """The reference's own metric on the judged samples."""
 
     metric: Mapping[str, float]
@@ -125,25 +125,25 @@ class ReferenceMeasured(Event):
 
 
 @dataclass(frozen=True)
-class VerdictMeasured(Event):
+class AccuracyMeasured(Event):
     """How a run does at the judged outputs; ``final`` once it is judged on all samples that it is to be judged on."""
 
     run: str
     config: PrecisionConfig
-    verdict: Verdict
+    accuracy: Accuracy
     final: bool
 
 
 @dataclass(frozen=True)
-class ExportedMeasured(Event):
+class ExportAccuracyMeasured(Event):
     """How a file's own network does as it is exported, without what TensorRT refuses of it; of all samples."""
 
     config: PrecisionConfig
-    verdict: Verdict
+    accuracy: Accuracy
 
 
 @dataclass(frozen=True)
-class LayersMeasured(Event):
+class GroupErrorsMeasured(Event):
     """Errors of a run at its groups, by name, on so many samples so far; ``final`` on the last of them."""
 
     run: str
@@ -154,27 +154,27 @@ class LayersMeasured(Event):
 
 
 @dataclass(frozen=True)
-class SharesMeasured(Event):
+class ErrorSharesMeasured(Event):
     """Shares of some groups of a config; ``done`` of ``total`` groups are measured. Shares add up over events."""
 
     run: str
     config: PrecisionConfig
-    shares: Mapping[str, Share]
+    shares: Mapping[str, ErrorShare]
     done: int
     total: int
 
 
 @dataclass(frozen=True)
-class RaisedMeasured(Event):
+class CumulativeRaiseMeasured(Event):
     """The verdicts when the first 1, 2, ... groups of ``order`` are raised to FP32."""
 
     config: PrecisionConfig
     order: tuple[str, ...]
-    verdicts: tuple[Verdict, ...]
+    accuracies: tuple[Accuracy, ...]
 
 
 @dataclass(frozen=True)
-class SamplesMeasured(Event):
+class SampleErrorsMeasured(Event):
     """The error of each sample in a config."""
 
     config: PrecisionConfig
@@ -182,38 +182,38 @@ class SamplesMeasured(Event):
 
 
 @dataclass(frozen=True)
-class SampleJudged(Event):
+class SingleSampleMeasured(Event):
     """One sample judged alone, in a config; it is sent again as more of its groups are measured."""
 
     config: PrecisionConfig
-    one: OneSample
+    sample: SingleSampleResult
 
 
-FREE_KEY = "9"
+ZERO_COST_KEY = "9"
 """The key of ways out that cost nothing at run time."""
 
 
 @dataclass(frozen=True)
-class WayOut:
+class Remedy:
     """One way out for a group: the key that takes it, what it is, the config it leads to, and how that does."""
 
     key: str
     label: str
     config: PrecisionConfig
-    verdict: Verdict
+    accuracy: Accuracy
 
 
 @dataclass(frozen=True)
-class WaysOutMeasured(Event):
+class RemediesMeasured(Event):
     """What each way out for a group would yield, in the config that they were tried in."""
 
     group: str
     config: PrecisionConfig
-    options: tuple[WayOut, ...]
+    options: tuple[Remedy, ...]
 
 
 @dataclass(frozen=True)
-class StatsMeasured(Event):
+class TensorStatsMeasured(Event):
     """Value statistics of a group's inputs and tail in FP32, by tensor.
 
     Attributes:
@@ -222,36 +222,36 @@ class StatsMeasured(Event):
 
     group: str
     tensors: Mapping[str, TensorStats]
-    weights: Mapping[str, TopChannels] = field(default_factory=dict)
+    weights: Mapping[str, DominantChannels] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class RangesSet(Event):
+class RequestedRangesReady(Event):
     """The ranges that were asked for, by tensor."""
 
-    ranges: Mapping[str, RangeChoice]
+    ranges: Mapping[str, RangeMove]
 
 
 @dataclass(frozen=True)
-class MethodRow:
+class RangeMethodResult:
     """A config with one calibration method's ranges; ``seconds`` is what calibrating took, on ``samples`` samples."""
 
     method: str
-    verdict: Verdict
+    accuracy: Accuracy
     seconds: float
     samples: int
 
 
 @dataclass(frozen=True)
-class MethodsCompared(Event):
+class RangeMethodsCompared(Event):
     """What a config yields with the ranges of each method that was compared so far."""
 
     config: PrecisionConfig
-    rows: tuple[MethodRow, ...]
+    rows: tuple[RangeMethodResult, ...]
 
 
 @dataclass(frozen=True)
-class Fp32EngineJudged(Event):
+class Fp32EngineMeasured(Event):
     """The FP32 engine against FP32 on the simulating backend; its error is not caused by low precision."""
 
     result: EngineResult
@@ -266,7 +266,7 @@ class EngineErrorsMeasured(Event):
 
 
 @dataclass(frozen=True)
-class Built(Event):
+class EngineBuilt(Event):
     """A config's engine, or why there is none."""
 
     config: PrecisionConfig
@@ -274,7 +274,7 @@ class Built(Event):
 
 
 @dataclass(frozen=True)
-class ExportedExecuted(Event):
+class ExportedFileExecuted(Event):
     """The execution of a config's exported file, or why there is none."""
 
     config: PrecisionConfig
@@ -282,13 +282,13 @@ class ExportedExecuted(Event):
 
 
 @dataclass(frozen=True)
-class Recalled(Event):
+class StoredResultsLoaded(Event):
     """Results of an earlier program for a config: simulated, of its engine, and of its exported file, if known."""
 
     config: PrecisionConfig
-    verdict: Verdict | None
+    accuracy: Accuracy | None
     engine: EngineResult | None
-    executed: ExportedRun | None = None
+    exported_run: ExportedRun | None = None
 
 
 @dataclass(frozen=True)
@@ -297,21 +297,21 @@ class SearchProgress(Event):
 
     Attributes:
         done: Evaluations so far.
-        trying: Groups that are raised in the config to be evaluated.
-        about: The one that it is about, "" where it is about several.
-        step: Who asks: the method, "revert", "ranges" ...
+        trial_groups: Groups that are raised in the config to be evaluated.
+        group: The one that it is about, "" where it is about several.
+        pass_name: Who asks: the method, "revert", "ranges" ...
         latest: The last evaluation.
-        best: The best so far, ``config`` its config, ``met`` whether it meets the tolerance within the budgets.
+        best: The best so far, ``config`` its config, ``is_met`` whether it meets the tolerance within the budgets.
     """
 
     done: int
-    trying: tuple[str, ...]
-    about: str
-    step: str
+    trial_groups: tuple[str, ...]
+    group: str
+    pass_name: str
     latest: Evaluation | None
     best: Evaluation | None
     config: PrecisionConfig
-    met: bool
+    is_met: bool
 
 
 @dataclass(frozen=True)
@@ -319,64 +319,64 @@ class SearchEnded(Event):
     """What a search found. It may have been stopped; the outcome of the result is then that it is still searching.
 
     Attributes:
-        how: What the method did and why, in words.
+        description: What the method did and why, in words.
         evaluations: All of them, in their order.
-        candidates: How many groups could be raised.
-        ranked: Whether it got as far as using the method.
+        candidate_count: How many groups could be raised.
+        used_method: Whether it got as far as using the method.
         confirmed: Whether the engine of the result meets the tolerance too; None if none was built and judged.
         remarks: What else to know, a sentence each.
-        stopped: It was stopped, so a smaller set may exist even if the result meets the tolerance.
+        was_stopped: It was stopped, so a smaller set may exist even if the result meets the tolerance.
         held_out: None if there are too few samples for it.
-        built: What the engines of evaluations yield, in words, by place.
-        front: The configs of the evaluations that no other beats in cost and score, by place, the cheapest first. The
-            cost is the latency where it is estimated, else what the raised groups cost; see
-            `trt_tui.jobs.searching.Bench.costs`.
-        target_result: Of the result, by all tolerances and the user's command, with the exported file taken into
+        engine_texts: What the engines of evaluations yield, in words, by place.
+        pareto_configs: The configs of the evaluations that no other beats in cost and score, by place, the cheapest
+            first. The cost is the latency where it is estimated, else what the raised groups cost; see
+            `trt_tui.jobs.search_job.SearchEvaluator.costs`.
+        target_outcome: Of the result, by all tolerances and the user's command, with the exported file taken into
             account; None without a result.
         exported: The exported file of the result; None if it meets no tolerance as simulated.
-        other_samples: Its values are on other samples than those of the session.
+        has_other_samples: Its values are on other samples than those of the session.
     """
 
-    result: Result
-    how: str
+    result: SearchResult
+    description: str
     evaluations: tuple[Evaluation, ...]
-    candidates: int
-    ranked: bool = True
+    candidate_count: int
+    used_method: bool = True
     confirmed: bool | None = None
     remarks: tuple[str, ...] = ()
-    stopped: bool = False
-    held_out: HeldOut | None = None
-    built: Mapping[int, str] = field(default_factory=dict)
-    front: Mapping[int, PrecisionConfig] = field(default_factory=dict)
-    target_result: TargetResult | None = None
-    exported: ExportedFound | None = None
-    other_samples: bool = False
+    was_stopped: bool = False
+    held_out: HeldOutResult | None = None
+    engine_texts: Mapping[int, str] = field(default_factory=dict)
+    pareto_configs: Mapping[int, PrecisionConfig] = field(default_factory=dict)
+    target_outcome: TargetOutcome | None = None
+    exported: ExportedResult | None = None
+    has_other_samples: bool = False
 
 
 @dataclass(frozen=True)
-class Begun(Event):
+class JobStarted(Event):
     """The first step of the job is about to be done."""
 
 
 @dataclass(frozen=True)
-class Done(Event):
+class JobDone(Event):
     """The job is done, or a newer request of its kind took its place."""
 
-    replaced: bool = False
+    was_replaced: bool = False
 
 
 @dataclass(frozen=True)
-class Cancelled(Event):
+class JobCancelled(Event):
     """The job ended because it was stopped."""
 
 
 @dataclass(frozen=True)
-class Failed(Event):
+class JobFailed(Event):
     """The job ended with an error the user can act on.
 
     Attributes:
         detail: A traceback for the log where it was a bug.
-        rungs: What was tried, if it was a build that the builder refused.
+        attempts: What was tried, if it was a build that the builder refused.
     """
 
     title: str
@@ -384,65 +384,66 @@ class Failed(Event):
     next_step: str = ""
     exit_code: int = 2
     detail: str = ""
-    rungs: tuple[Rung, ...] = ()
+    attempts: tuple[BuildAttempt, ...] = ()
 
 
 @dataclass(frozen=True)
-class Replaced(Failed):
+class FilesReplaced(JobFailed):
     """The job ended because files that were opened have been replaced since: ``files`` have to be opened again."""
 
     files: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
-class Died(Event):
+class ChildProcessDied(Event):
     """The child process ended by itself or was killed; a new one starts with the next request.
 
-    Every job up to number ``job`` that was still running ended with it. ``why`` and ``next_step`` are sentences.
+    Every job up to number ``job`` that was still running ended with it. ``reason`` and ``next_step_hint`` are
+    sentences.
     """
 
     exit_code: int | None
     log: str = ""
-    why: str = ""
+    reason: str = ""
     next_step: str = ""
 
 
 @dataclass(frozen=True)
-class Exported(Event):
+class ConfigExported(Event):
     """A config was written.
 
     Attributes:
         paths: All files of it, the one asked for first.
-        lines: What to know about it.
-        needless: Why no data was read for ranges, "" where it was.
+        info_lines: What to know about it.
+        no_data_reason: Why no data was read for ranges, "" where it was.
     """
 
     paths: tuple[str, ...]
-    lines: tuple[str, ...] = ()
-    needless: str = ""
+    info_lines: tuple[str, ...] = ()
+    no_data_reason: str = ""
 
 
 @dataclass(frozen=True)
 class EngineWritten(Event):
-    """An engine file was written, in so many bytes; ``lines`` say what to know about it.
+    """An engine file was written, in so many bytes; ``info_lines`` say what to know about it.
 
     Attributes:
-        otherwise: How it was built where it could not be as asked, "" where it was.
-        needless: Why no data was read for ranges, "" where it was.
+        deviation: How it was built where it could not be as asked, "" where it was.
+        no_data_reason: Why no data was read for ranges, "" where it was.
     """
 
     path: str
-    bytes: int
-    lines: tuple[str, ...] = ()
-    otherwise: str = ""
-    needless: str = ""
+    size_bytes: int
+    info_lines: tuple[str, ...] = ()
+    deviation: str = ""
+    no_data_reason: str = ""
 
 
 @dataclass(frozen=True)
 class StageMeasured(Event):
     """A stage on the way to production, or why it has no figures."""
 
-    stage: Stage
+    stage: StageResult
 
 
 @dataclass(frozen=True)
@@ -453,25 +454,25 @@ class DumpsCompared(Event):
         first, second: What they are called.
         tensors: Those of both, in network order where a network is open; behind them those that it does not have.
         only_first, only_second: Those of one alone.
-        advice: What that says and what to try, in sentences.
+        advice_lines: What that says and what to try, in sentences.
         sha256: Hash of the network that is open and its external data, "" if none is.
     """
 
     first: str
     second: str
     iterations: int
-    tensors: tuple[TensorErrors, ...]
+    tensors: tuple[TensorDifference, ...]
     only_first: tuple[str, ...]
     only_second: tuple[str, ...]
-    advice: tuple[str, ...]
+    advice_lines: tuple[str, ...]
     sha256: str = ""
 
 
 @dataclass(frozen=True)
-class EngineRead(Event):
+class EngineFileRead(Event):
     """The layers of an engine file that was opened."""
 
-    report: EngineReport
+    engine_report: EngineReport
 
 
 @dataclass(frozen=True)
@@ -483,7 +484,7 @@ class EnginePreviewed(Event):
 
 
 @dataclass(frozen=True)
-class Note(Event):
+class LogMessage(Event):
     """A line for the log pane. One of level "warning" stays on screen, one of level "note" is printed by commands."""
 
     text: str
@@ -491,7 +492,7 @@ class Note(Event):
 
 
 @dataclass(frozen=True)
-class RunsAt(Event):
+class ExecutionModeChanged(Event):
     """How the simulation runs on a device, told at first and when that changes."""
 
-    level: Level
+    mode: ExecutionMode

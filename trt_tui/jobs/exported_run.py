@@ -18,27 +18,27 @@ from pathlib import Path
 
 import numpy as np
 
-from trt_tui.core.exporters.production import write
-from trt_tui.core.measure.comparison import Caveat, ExportedRun, Verdict
-from trt_tui.core.measure.judge import tensor_outputs
+from trt_tui.core.exporters.formats import write_export
+from trt_tui.core.measure.judged_outputs import list_tensor_outputs
+from trt_tui.core.measure.results import Accuracy, Caveat, ExportedRun
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.network.chance import draws
+from trt_tui.core.network.randomness import is_random
 from trt_tui.errors import CancelledError, TrtTuiError
-from trt_tui.files.scratch import scratch_folder
-from trt_tui.jobs.death import why_it_ended
-from trt_tui.jobs.exported_process import Execution
-from trt_tui.jobs.judging import as_declared
-from trt_tui.jobs.scheduler import Report
+from trt_tui.files.scratch import create_scratch_folder
+from trt_tui.formatting import name_list_text
+from trt_tui.jobs.child_exit import diagnose_exit
+from trt_tui.jobs.engine_accuracy import cast_to_declared_types
+from trt_tui.jobs.exported_process import ExportedRunRequest
+from trt_tui.jobs.scheduler import JobReporter
 from trt_tui.jobs.steps import Steps, Urgency, Wait
-from trt_tui.jobs.store import Store
+from trt_tui.jobs.store import ResultStore
 from trt_tui.module_path import python_command
-from trt_tui.words import first_few
 from trt_tui.workspace import Workspace
 
 LOG_BYTES = 4096
 """The end of what the process has printed, for the reason of a crash."""
 
-_KIND = "exported network"
+_STORE_KIND = "exported network"
 """The name under which executions are stored."""
 
 
@@ -46,124 +46,129 @@ class _NotExecutedError(Exception):
     """The reason why a file was not executed."""
 
 
-def execute(workspace: Workspace, store: Store, report: Report, config: PrecisionConfig, urgency: Urgency,
-            feeds: Sequence[int] | None = None) -> Steps[ExportedRun]:
+def execute_exported_file(workspace: Workspace, store: ResultStore, reporter: JobReporter, config: PrecisionConfig,
+                          urgency: Urgency, feed_indices: Sequence[int] | None = None) -> Steps[ExportedRun]:
     """Returns the execution of a config's exported file on the judged samples; from the store if it is known.
 
     A file that cannot be written or executed is no error: the result has the reason.
 
     Args:
-        feeds: Execute it on these feeds alone, which is not stored; on all that values are taken on if None.
+        feed_indices: Execute it on these feeds alone, which is not stored; on all that values are taken on if None.
 
     Raises:
         CancelledError: The job was stopped.
     """
-    known = store.known(workspace, _KIND, config, ExportedRun) if feeds is None else None
-    if known is not None:
-        return known
+    cached = store.load_result(workspace, _STORE_KIND, config, ExportedRun) if feed_indices is None else None
+    if cached is not None:
+        return cached
     backend = workspace.backend
-    found = ExportedRun(f"ONNX Runtime {backend.version} {backend.provider.upper()}", backend.provider)
-    report.progress("exporting the network", 0, 0, time.monotonic())
+    exported_run = ExportedRun(f"ONNX Runtime {backend.version} {backend.provider.upper()}", backend.provider)
+    reporter.send_progress("exporting the network", 0, 0, time.monotonic())
     yield urgency
     try:
-        with scratch_folder() as folder:
+        with create_scratch_folder() as folder:
             path = folder / "exported.onnx"
-            _write(workspace, config, path)
+            _export_onnx(workspace, config, path)
             yield urgency
-            verdict = yield from _judged(workspace, report, config, path, urgency, feeds or workspace.feeds)
+            accuracy = yield from _measure_exported_file_accuracy(workspace, reporter, config, path, urgency,
+                                                                  feed_indices or workspace.feeds)
     except CancelledError:
         raise
     except _NotExecutedError as error:
-        return replace(found, missing=str(error))
+        return replace(exported_run, missing_reason=str(error))
     except TrtTuiError as error:
-        return replace(found, missing=": ".join(filter(None, (error.title, error.cause))))
-    caveat = Caveat("no engine", f"{found.executor} executed it, and production may run another engine")
-    found = replace(found, accuracy=replace(verdict, caveats=(*verdict.caveats, caveat)))
-    if feeds is None:
-        store.keep(workspace, _KIND, config, found)
-    return found
+        return replace(exported_run, missing_reason=": ".join(filter(None, (error.title, error.cause))))
+    caveat = Caveat("no engine", f"{exported_run.executor_name} executed it, and production may run another engine")
+    exported_run = replace(exported_run, accuracy=replace(accuracy, caveats=(*accuracy.caveats, caveat)))
+    if feed_indices is None:
+        store.save_result(workspace, _STORE_KIND, config, exported_run)
+    return exported_run
 
 
-def known_run(workspace: Workspace, store: Store, config: PrecisionConfig) -> ExportedRun | None:
+def find_stored_exported_run(workspace: Workspace, store: ResultStore, config: PrecisionConfig) -> ExportedRun | None:
     """Returns the stored execution of a config's exported file; None if there is none."""
-    return store.known(workspace, _KIND, config, ExportedRun)
+    return store.load_result(workspace, _STORE_KIND, config, ExportedRun)
 
 
-def _write(workspace: Workspace, config: PrecisionConfig, path: Path) -> None:
+def _export_onnx(workspace: Workspace, config: PrecisionConfig, path: Path) -> None:
     network = workspace.network
-    random = [node.name or node.op_type for node in network.model.graph.all_nodes() if draws(node)]
-    if random:
-        raise _NotExecutedError(f"it draws random numbers in {first_few(random, most=2)}, so two runs differ by chance")
-    if network.behind:
+    random_nodes = [node.name or node.op_type for node in network.model.graph.all_nodes() if is_random(node)]
+    if random_nodes:
+        raise _NotExecutedError(
+            f"it draws random numbers in {name_list_text(random_nodes, max_count=2)}, so two runs differ by chance")
+    if network.blocking_plugins:
         raise _NotExecutedError("it holds plugins, which ONNX Runtime does not have")
-    write("onnx", path, network, config, workspace.ranges)
+    write_export("onnx", path, network, config, workspace.ranges)
 
 
-def _judged(workspace: Workspace, report: Report, config: PrecisionConfig, path: Path, urgency: Urgency,
-            feeds: Sequence[int]) -> Steps[Verdict]:
+def _measure_exported_file_accuracy(workspace: Workspace, reporter: JobReporter, config: PrecisionConfig, path: Path,
+                                    urgency: Urgency, feed_indices: Sequence[int]) -> Steps[Accuracy]:
     """Executes a file in a process of its own; returns the accuracy at the network's outputs."""
     analysis, options = workspace.analysis, workspace.options
-    names = tuple(name for name in tensor_outputs(workspace.network) if name in
+    names = tuple(name for name in list_tensor_outputs(workspace.network) if name in
                   {info.name for info in workspace.network.outputs})
-    judged = [one for one in analysis.judged if one.tensor in names]
-    if not judged:
+    judged_outputs = [item for item in analysis.judged_outputs if item.tensor in names]
+    if not judged_outputs:
         raise _NotExecutedError("no judged tensor is an output of the exported network")
-    tally = analysis.tally(feeds, judged, scored=set(analysis.scored) <= set(names))
-    process = _Process(Execution(str(path), names, workspace.backend.provider, config.tf32, options.threads,
-                                 tuple(map(os.path.abspath, options.ort_ops))), report.wake)
-    since, waits = time.monotonic(), Wait(process.answered, frozenset(one for one in Urgency if one > urgency))
+    tally = analysis.make_accuracy_reducer(feed_indices, judged_outputs, has_metric_outputs=set(analysis.metric_tensors)
+                                           <= set(names))
+    process = _ExportedRunProcess(
+        ExportedRunRequest(str(path), names, workspace.backend.provider, config.tf32, options.threads,
+                           tuple(map(os.path.abspath, options.ort_ops))), reporter.wake)
+    start_time, answer_wait = time.monotonic(), Wait(process.has_answer,
+                                                     frozenset(item for item in Urgency if item > urgency))
     try:
-        yield waits
-        process.answer()
-        for done, index in enumerate(feeds, 1):
-            process.send(analysis.samples.feed(index))
-            yield waits
-            tally.add(index, as_declared(analysis, process.answer() or {}))
-            report.progress("executing the exported network", done, len(feeds), since)
+        yield answer_wait
+        process.take_answer()
+        for done, index in enumerate(feed_indices, 1):
+            process.send_feed(analysis.samples.read_feed(index))
+            yield answer_wait
+            tally.add_feed_outputs(index, cast_to_declared_types(analysis, process.take_answer() or {}))
+            reporter.send_progress("executing the exported network", done, len(feed_indices), start_time)
             yield urgency
     finally:
         process.close()
-    verdict = tally.verdict()
-    for settled in tally.settled(verdict):
-        verdict = settled
+    accuracy = tally.compute_accuracy()
+    for settled in tally.refine_metric_interval(accuracy):
+        accuracy = settled
         yield urgency
-    return verdict
+    return accuracy
 
 
-class _Process:
+class _ExportedRunProcess:
     """The process that executes a file, and what it has answered; see `trt_tui.jobs.exported_process`.
 
     Args:
         wake: Called from a thread when there is an answer, or the process has ended.
     """
 
-    def __init__(self, asked: Execution, wake: Callable[[], None]) -> None:
-        self._pipe, theirs = Pipe()
-        tied, held = os.pipe()
-        self._lifeline = open(held, "wb")
+    def __init__(self, request: ExportedRunRequest, wake: Callable[[], None]) -> None:
+        self._pipe, child_pipe = Pipe()
+        read_end, write_end = os.pipe()
+        self._lifeline = open(write_end, "wb")
         self._log = tempfile.TemporaryFile()
-        with theirs, open(tied, "rb"):
-            descriptors = (theirs.fileno(), tied)
+        with child_pipe, open(read_end, "rb"):
+            descriptors = (child_pipe.fileno(), read_end)
             self._process = subprocess.Popen(
                 python_command("trt_tui.jobs.exported_process", *descriptors),
                 pass_fds=descriptors, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log)
         self._wake = wake
-        self._ended = False
+        self._has_ended = False
         self._answers = queue.SimpleQueue[Mapping[str, np.ndarray] | str | None]()
         self._outgoing = queue.SimpleQueue[object]()
-        self._outgoing.put(asked)
-        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._outgoing.put(request)
+        self._thread = threading.Thread(target=self._exchange_messages, daemon=True)
         self._thread.start()
 
-    def send(self, feed: Mapping[str, np.ndarray]) -> None:
+    def send_feed(self, feed: Mapping[str, np.ndarray]) -> None:
         """Asks for the outputs of a feed."""
         self._outgoing.put(dict(feed))
 
-    def answered(self) -> bool:
+    def has_answer(self) -> bool:
         """Returns True if there is an answer, or will be none."""
-        return self._ended or not self._answers.empty()
+        return self._has_ended or not self._answers.empty()
 
-    def answer(self) -> Mapping[str, np.ndarray] | None:
+    def take_answer(self) -> Mapping[str, np.ndarray] | None:
         """Returns the next answer.
 
         Raises:
@@ -172,12 +177,12 @@ class _Process:
         if self._answers.empty():
             self._log.seek(max(0, self._log.seek(0, os.SEEK_END) - LOG_BYTES))
             text = self._log.read().decode(errors="replace")
-            death = why_it_ended(self._process.wait(), text, None, None)
-            raise _NotExecutedError(f"ONNX Runtime crashed on the exported file: {death.why.rstrip('.')}")
-        found = self._answers.get()
-        if isinstance(found, str):
-            raise _NotExecutedError(found)
-        return found
+            exit_diagnosis = diagnose_exit(self._process.wait(), text, None, None)
+            raise _NotExecutedError(f"ONNX Runtime crashed on the exported file: {exit_diagnosis.reason.rstrip('.')}")
+        outputs = self._answers.get()
+        if isinstance(outputs, str):
+            raise _NotExecutedError(outputs)
+        return outputs
 
     def close(self) -> None:
         """Ends the process."""
@@ -189,11 +194,11 @@ class _Process:
         self._lifeline.close()
         self._log.close()
 
-    def _serve(self) -> None:
+    def _exchange_messages(self) -> None:
         with suppress(EOFError, OSError):
             while (message := self._outgoing.get()) is not None:
                 self._pipe.send(message)
                 self._answers.put(self._pipe.recv())
                 self._wake()
-        self._ended = True
+        self._has_ended = True
         self._wake()

@@ -3,84 +3,86 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from trt_tui.core.calibration.cache import read_header
-from trt_tui.core.data.places import refuse_over
-from trt_tui.core.exporters import production
-from trt_tui.core.exporters.onnx import export_typed, loading_note, matching_note
-from trt_tui.core.lowering.applied import hidden_note
-from trt_tui.core.lowering.lowered import told_as
-from trt_tui.core.lowering.releases import refuse_cubic_grids
-from trt_tui.core.lowering.strong import lower_strong
-from trt_tui.core.moves.barrier import Barrier
+from trt_tui.core.calibration.cache import read_cache_header
+from trt_tui.core.data.input_files import refuse_overwriting_inputs
+from trt_tui.core.exporters import formats
+from trt_tui.core.exporters.onnx import export_typed_network, onnxruntime_loading_note, qdq_loss_debug_note
+from trt_tui.core.lowering.lowered import replace_file_precision
+from trt_tui.core.lowering.network_rewrite import fusion_barrier_output_notes
+from trt_tui.core.lowering.releases import refuse_cubic_grid_samples
+from trt_tui.core.lowering.source_typed_network import lower_from_source_model
+from trt_tui.core.moves.barrier_move import BarrierMove
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
-from trt_tui.files.writing import write_atomic
+from trt_tui.files.writing import write_file_atomically
+from trt_tui.formatting import counted_noun_text
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.jobs.calibrating import ranges_to_write
-from trt_tui.jobs.scheduler import Report
+from trt_tui.jobs.calibration import collect_ranges_to_write
+from trt_tui.jobs.scheduler import JobReporter
 from trt_tui.jobs.steps import Steps, Urgency
-from trt_tui.jobs.store import Store
-from trt_tui.words import plural
+from trt_tui.jobs.store import ResultStore
 from trt_tui.workspace import Workspace
 
-WITH_SHAPES = ("trtexec", "polygraphy")
+PROFILE_FORMATS = ("trtexec", "polygraphy")
 """The formats that hold an optimization profile."""
 
 
-def run(workspace: Workspace, store: Store, report: Report, request: rq.Export) -> Steps[None]:
+def run_export_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
+                   request: rq.ExportConfig) -> Steps[None]:
     """Writes a config in another tool's format."""
     path, network, config = Path(request.path), workspace.network, request.config
-    report.send(ev.Progress(report.job, f"writing {path.name}", 0, 0))
+    reporter.send(ev.JobProgress(reporter.job, f"writing {path.name}", 0, 0))
     yield Urgency.BUILD
-    shapes = workspace.profile if request.kind in WITH_SHAPES else workspace.shapes
-    told = config if request.kind == "onnx" else told_as(network, config)
-    ranges, needless = ranges_to_write(workspace, store, report, told, request.given,
-                                       every=request.kind == "calibration-cache")
-    workspace.require_unchanged()
-    refuse_cubic_grids(network, "TensorRT")
+    shapes = workspace.shape_profile if request.kind in PROFILE_FORMATS else workspace.requested_shape_ranges
+    written_config = config if request.kind == "onnx" else replace_file_precision(network, config)
+    ranges, no_data_reason = collect_ranges_to_write(workspace, store, reporter, written_config, request.config_ranges,
+                                                     all_tensors=request.kind == "calibration-cache")
+    workspace.require_unchanged_files()
+    refuse_cubic_grid_samples(network, "TensorRT")
     if request.kind == "onnx":
-        written, lines = write_typed(network, config, ranges, path)
+        written_paths, lines = write_typed_network(network, config, ranges, path)
     else:
-        method = method_of(workspace, request.given, request.method, bool(needless))
-        written, lines = production.write(request.kind, path, network, config, ranges, shapes=shapes,
-                                          production=workspace.options.production, method=method), \
-            _hidden(network, request)
-    report.send(ev.Exported(report.job, tuple(map(str, written)), tuple(lines), needless))
+        method = range_method_text(workspace, request.config_ranges, request.method, bool(no_data_reason))
+        written_paths, lines = (formats.write_export(request.kind, path, network, config, ranges, shapes=shapes,
+                                                     builder_options=workspace.options.production,
+                                                     range_method=method), _additional_output_lines(network, request))
+    reporter.send(ev.ConfigExported(reporter.job, tuple(map(str, written_paths)), tuple(lines), no_data_reason))
 
 
-def _hidden(network: Network, request: rq.Export) -> list[str]:
+def _additional_output_lines(network: Network, request: rq.ExportConfig) -> list[str]:
     """What to know of the outputs that are written beside the network's own."""
-    kept = request.config.of(Barrier) if request.kind != "calibration-cache" else {}
-    return list(hidden_note(Barrier.subject.ordered(network, kept)))
+    barriers = request.config.get_moves(BarrierMove) if request.kind != "calibration-cache" else {}
+    return list(fusion_barrier_output_notes(BarrierMove.subject_kind.sort_subjects(network, barriers)))
 
 
-def method_of(workspace: Workspace, given: Mapping[str, float] | None, method: str, known: bool) -> str:
+def range_method_text(workspace: Workspace, config_ranges: Mapping[str, float] | None, range_method: str,
+                      uses_known_ranges: bool) -> str:
     """How the ranges that are written were measured; "" where nobody knows.
 
     Args:
-        given, method: See `trt_tui.jobs.requests.Export`.
-        known: Whether none had to be measured for this.
+        config_ranges, range_method: See `trt_tui.jobs.requests.ExportConfig`.
+        uses_known_ranges: Whether none had to be measured for this.
     """
     if workspace.options.calib_cache is not None:
-        return read_header(workspace.options.calib_cache).method
-    if given is None:
+        return read_cache_header(workspace.options.calib_cache).range_method
+    if config_ranges is None:
         return workspace.calibration.method if workspace.calibration is not None else ""
-    return method if known else workspace.options.calib_method
+    return range_method if uses_known_ranges else workspace.options.calib_method
 
 
-def write_text(workspace: Workspace | None, report: Report, request: rq.WriteText) -> Steps[None]:
+def run_write_text_job(workspace: Workspace | None, reporter: JobReporter, request: rq.WriteTextFile) -> Steps[None]:
     """Writes a text, for which nothing has to be open; never overwrites a file that is open."""
     if workspace is not None:
-        refuse_over([request.path], [workspace.network.path, *workspace.network.external_files])
-    write_atomic(Path(request.path), request.text)
-    report.send(ev.Exported(report.job, (request.path,)))
+        refuse_overwriting_inputs([request.path], [workspace.network.path, *workspace.network.external_files])
+    write_file_atomically(Path(request.path), request.text)
+    reporter.send(ev.ConfigExported(reporter.job, (request.path,)))
     yield from ()
 
 
-def write_typed(network: Network, config: PrecisionConfig, ranges: Mapping[str, float],
-                path: Path) -> tuple[list[Path], list[str]]:
+def write_typed_network(network: Network, config: PrecisionConfig, ranges: Mapping[str, float],
+                        path: Path) -> tuple[list[Path], list[str]]:
     """Writes the typed network; returns its files and what to tell the user.
 
     Args:
@@ -89,15 +91,18 @@ def write_typed(network: Network, config: PrecisionConfig, ranges: Mapping[str, 
     Raises:
         InputError: a range is missing, or the file cannot be written.
     """
-    refuse_over([path], [network.path, *network.external_files])
-    typed = lower_strong(network, config, ranges)
-    written = export_typed(typed.model, network, path)
+    refuse_overwriting_inputs([path], [network.path, *network.external_files])
+    typed_model = lower_from_source_model(network, config, ranges)
+    written = export_typed_network(typed_model.model, network, path)
     counts: dict[str, int] = {}
     for group in network.groups:
         precision = config.precision_of(group)
-        label = f"{group.given.label} as in the file" if precision is Precision.FILE and group.given is not None \
-            else precision.label
+        label = (f"{group.file_precision.label} as in the file"
+                 if precision is Precision.FILE and group.file_precision is not None else precision.label)
         counts[label] = counts.get(label, 0) + 1
-    lines = [", ".join(f"{plural(count, 'group')} in {label}" for label, count in sorted(counts.items())), *typed.notes,
-             *filter(None, (loading_note(typed.model), matching_note(typed.model)))]
-    return [written.path, *written.data], lines
+    lines = [
+        ", ".join(f"{counted_noun_text(count, 'group')} in {label}" for label, count in sorted(counts.items())),
+        *typed_model.notes,
+        *filter(None, (onnxruntime_loading_note(typed_model.model), qdq_loss_debug_note(typed_model.model)))
+    ]
+    return [written.path, *written.data_files], lines

@@ -2,34 +2,36 @@
 
 import time
 
-from trt_tui.core.measure.comparison import Verdict
+from trt_tui.core.measure.results import Accuracy
 from trt_tui.errors import InputError
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.jobs.calibrating import measured
-from trt_tui.jobs.scheduler import Report
+from trt_tui.jobs.calibration import measure_ranges
+from trt_tui.jobs.scheduler import JobReporter
 from trt_tui.jobs.steps import Steps, Urgency
-from trt_tui.jobs.store import Store
+from trt_tui.jobs.store import ResultStore
 from trt_tui.workspace import Workspace
 
 
-def run(workspace: Workspace, store: Store, report: Report, request: rq.CompareMethods) -> Steps[None]:
+def run_method_comparison_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
+                              request: rq.CompareRangeMethods) -> Steps[None]:
     """Calibrates by each method and judges the config with its ranges; sends the table as it grows.
 
     Seconds are those of calibrating alone; 0 where the ranges were known from before.
     """
     if workspace.options.calib_cache is not None:
         raise InputError("methods cannot be compared", "ranges are taken from a cache", "Leave out --calib-cache.")
-    rows: list[ev.MethodRow] = []
+    rows: list[ev.RangeMethodResult] = []
     for method in request.methods:
-        before = time.perf_counter()
-        found = measured(workspace, store, report, method)
-        seconds = time.perf_counter() - before
-        yield Urgency.VERDICT
-        verdict, since = Verdict({}), time.monotonic()
-        for partial in workspace.analysis.verdict(request.config, found.by_codes, workspace.feeds, settle=True):
-            verdict = partial.value
-            report.progress(f"judging {method}", partial.done, partial.total, since)
-            yield Urgency.VERDICT
-        rows.append(ev.MethodRow(method, verdict, seconds, found.samples))
-        report.send(ev.MethodsCompared(report.job, request.config, tuple(rows)))
+        start = time.perf_counter()
+        calibration = measure_ranges(workspace, store, reporter, method)
+        seconds = time.perf_counter() - start
+        yield Urgency.ACCURACY
+        accuracy, start_time = Accuracy({}), time.monotonic()
+        for partial in workspace.analysis.measure_accuracy(request.config, calibration.range_table, workspace.feeds,
+                                                           with_metric_interval=True):
+            accuracy = partial.value
+            reporter.send_progress(f"judging {method}", partial.done_count, partial.total_count, start_time)
+            yield Urgency.ACCURACY
+        rows.append(ev.RangeMethodResult(method, accuracy, seconds, calibration.samples))
+        reporter.send(ev.RangeMethodsCompared(reporter.job, request.config, tuple(rows)))

@@ -4,41 +4,43 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from trt_tui.core.calibration.calibrate import Calibration
-from trt_tui.core.data.watched import Source
-from trt_tui.core.measure.stages import Asked
+from trt_tui.core.calibration.calibration import Calibration
+from trt_tui.core.data.file_stamps import Fingerprint
+from trt_tui.core.measure.stages import StageSpec
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.options import Options
 
 
 @dataclass(frozen=True)
-class Open:
+class OpenNetwork:
     """Open the network, the data and the backend; answered by `Opened`, and by `ConfigRead` where a config is named.
 
     Attributes:
-        known: What an earlier process had opened; further requests are answered only if it is still the same.
-        structure: Refuse a network of another structure; "" takes any.
+        expected_fingerprint: What an earlier process had opened; further requests are answered only if it is still the
+        same.
+        structure_hash: Refuse a network of another structure; "" takes any.
         config: A precision.json to read.
         force: Take a config that was made for another structure, as far as it fits.
-        writes: Files that will be written; refused if the network's weights lie there.
-        lean: Read the network only, which is answered by `Previewed`; data and backends when a job needs them.
-        builds: Refuse to go on, before anything is read, if no TensorRT works.
+        written_paths: Files that will be written; refused if the network's weights lie there.
+        network_only: Read the network only, which is answered by `LayersListed`; data and backends when a job needs
+        them.
+        needs_builder: Refuse to go on, before anything is read, if no TensorRT works.
     """
 
     options: Options
-    known: Source | None = None
-    structure: str = ""
+    expected_fingerprint: Fingerprint | None = None
+    structure_hash: str = ""
     config: str | None = None
     force: bool = False
-    writes: tuple[str, ...] = ()
-    lean: bool = False
-    builds: bool = False
+    written_paths: tuple[str, ...] = ()
+    network_only: bool = False
+    needs_builder: bool = False
 
 
 @dataclass(frozen=True)
-class Calibrate:
-    """The ranges of a calibration method for tensors of a config; answered by `RangesSet`.
+class CalibrateRanges:
+    """The ranges of a calibration method for tensors of a config; answered by `RequestedRangesReady`.
 
     Attributes:
         tensors: Those that get one.
@@ -52,21 +54,21 @@ class Calibrate:
 
 @dataclass(frozen=True)
 class UseRanges:
-    """Take ranges from a config file or an earlier process in place of calibrating; answered by `Calibrated`.
+    """Take ranges from a config file or an earlier process in place of calibrating; answered by `CalibrationReady`.
 
     Attributes:
-        fill: Use them only for tensors that the calibration cache lacks, if one was named.
-        name: Of the config file that they are from; "" where they are an earlier process's.
+        only_missing: Use them only for tensors that the calibration cache lacks, if one was named.
+        config_name: Of the config file that they are from; "" where they are an earlier process's.
     """
 
     calibration: Calibration
-    fill: bool = False
-    name: str = ""
+    only_missing: bool = False
+    config_name: str = ""
 
 
 @dataclass(frozen=True)
-class Preflight:
-    """Measure what the guards need that takes runs of its own; answered by `FactsMeasured`.
+class RunPreflight:
+    """Measure what the guards need that takes runs of its own; answered by `GuardFactsMeasured`.
 
     Attributes:
         config: Whose ranges are looked at.
@@ -76,92 +78,93 @@ class Preflight:
 
 
 @dataclass(frozen=True)
-class Compare:
+class CompareRuns:
     """Measure runs against the reference: verdicts on few samples first, then errors at the groups, then shares.
 
     Attributes:
         runs: Configs by run name, in the order to measure.
-        layers: Whether to measure errors at the groups.
-        shares_of: The run whose shares are measured first, the other runs' after it; None for no shares.
+        with_group_errors: Whether to measure errors at the groups.
+        shares_run: The run whose shares are measured first, the other runs' after it; None for no shares.
     """
 
     runs: Mapping[str, PrecisionConfig]
-    layers: bool = True
-    shares_of: str | None = None
+    with_group_errors: bool = True
+    shares_run: str | None = None
 
 
 @dataclass(frozen=True)
-class WhatIf:
-    """The output error of one config on the what-if samples; answered by `VerdictMeasured` of run "config".
+class MeasureWhatIf:
+    """The output error of one config on the what-if samples; answered by `AccuracyMeasured` of run "config".
 
     Attributes:
-        shares: Whether to measure the config's shares and its errors at the groups after that, in the background.
+        with_shares: Whether to measure the config's shares and its errors at the groups after that, in the background.
     """
 
     config: PrecisionConfig
-    shares: bool = False
+    with_shares: bool = False
 
 
 @dataclass(frozen=True)
-class MeasureSamples:
-    """The error of each judged sample in a config; answered by `SamplesMeasured`."""
+class MeasureSampleErrors:
+    """The error of each judged sample in a config; answered by `SampleErrorsMeasured`."""
 
     config: PrecisionConfig
 
 
 @dataclass(frozen=True)
-class JudgeSample:
-    """One sample alone; answered by `SampleJudged`, which grows.
+class MeasureSingleSample:
+    """One sample alone; answered by `SingleSampleMeasured`, which grows.
 
     Attributes:
         config: Of which the groups are measured that own the sample's error.
         runs: Configs of which the sample's error is measured, by run name.
-        sample: Its number among the judged ones.
+        sample_index: Its number among the judged ones.
     """
 
     config: PrecisionConfig
     runs: Mapping[str, PrecisionConfig]
-    sample: int
+    sample_index: int
 
 
 @dataclass(frozen=True)
-class Recall:
-    """What an earlier program measured of configs; answered by `Recalled` for each of which something is known."""
+class LoadStoredResults:
+    """What an earlier program measured of configs; answered by `StoredResultsLoaded` for each of which something is
+    known."""
 
     configs: tuple[PrecisionConfig, ...]
 
 
 @dataclass(frozen=True)
-class TryWaysOut:
-    """What-if results of the ways out for one group; answered by `WaysOutMeasured`."""
+class MeasureRemedies:
+    """What-if results of the ways out for one group; answered by `RemediesMeasured`."""
 
     group: str
     config: PrecisionConfig
 
 
 @dataclass(frozen=True)
-class TryFlips:
+class MeasureToggles:
     """The config with one row or scope flipped, for each that matters, in the background; each answered by
-    `VerdictMeasured` of run "flip".
+    `AccuracyMeasured` of run "flip".
 
     Attributes:
-        LARGEST_SCOPE: Groups of a scope that is flipped, at most.
+        MAX_SCOPE_GROUPS: Groups of a scope that is flipped, at most.
     """
 
-    LARGEST_SCOPE: ClassVar[int] = 256
+    MAX_SCOPE_GROUPS: ClassVar[int] = 256
     config: PrecisionConfig
 
 
 @dataclass(frozen=True)
-class Stats:
-    """Value statistics of a group's inputs and tail; answered by `StatsMeasured`."""
+class MeasureTensorStats:
+    """Value statistics of a group's inputs and tail; answered by `TensorStatsMeasured`."""
 
     group: str
 
 
 @dataclass(frozen=True)
 class SetRanges:
-    """Ranges for tensors, as `trt_tui.core.calibration.given` reads them; answered by `RangesSet`.
+    """Ranges for tensors, as `trt_tui.core.calibration.user_ranges` reads them; answered by `RequestedRangesReady`.
 
     Attributes:
         config: Which codes the ranges are for.
@@ -173,28 +176,29 @@ class SetRanges:
 
 
 @dataclass(frozen=True)
-class CompareMethods:
-    """A config with the ranges of several calibration methods; answered by `MethodsCompared` after each."""
+class CompareRangeMethods:
+    """A config with the ranges of several calibration methods; answered by `RangeMethodsCompared` after each."""
 
     config: PrecisionConfig
     methods: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Build:
-    """Build the config and judge what came out; answered by `Fp32EngineJudged` (the FP32 engine) and `Built`.
+class BuildEngine:
+    """Build the config and judge what came out; answered by `Fp32EngineMeasured` (the FP32 engine) and `EngineBuilt`.
 
     Attributes:
         quick: Build with the lowest effort.
-        marked: Also measure errors at the groups of a second engine that has their results as outputs; answered by
-            `EngineErrorsMeasured`, as an engine is whose release hands out what its kernels hand on.
-        ahead: Configs that will be built after it: where there are other processes, they build them all at once.
+        with_marked_engine: Also measure errors at the groups of a second engine that has their results as outputs;
+            answered by `EngineErrorsMeasured`, as an engine is whose release hands out what its kernels hand on.
+        later_configs: Configs that will be built after it: where there are other processes, they build them all at
+    once.
     """
 
     config: PrecisionConfig
     quick: bool = False
-    marked: bool = False
-    ahead: tuple[PrecisionConfig, ...] = ()
+    with_marked_engine: bool = False
+    later_configs: tuple[PrecisionConfig, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -203,78 +207,78 @@ class WriteEngine:
 
     Attributes:
         quick: Build with the lowest effort.
-        given: See `Export`.
+        config_ranges: See `ExportConfig`.
     """
 
     config: PrecisionConfig
     path: str
     quick: bool = False
-    given: Mapping[str, float] | None = None
+    config_ranges: Mapping[str, float] | None = None
 
 
 @dataclass(frozen=True)
-class Export:
-    """Write a config in another tool's format; answered by `Exported`.
+class ExportConfig:
+    """Write a config in another tool's format; answered by `ConfigExported`.
 
     Attributes:
-        kind: A name of `trt_tui.core.exporters.production.EXPORT_FORMATS`.
-        given: The amax by tensor name that came with the config. Only tensors without one are measured, and never on
-            random inputs. With None the ranges in use are taken.
+        kind: A name of `trt_tui.core.exporters.formats.EXPORT_FORMATS`.
+        config_ranges: The amax by tensor name that came with the config. Only tensors without one are measured, and
+            never on random inputs. With None the ranges in use are taken.
         method: How those were measured, "" where nobody says.
     """
 
     kind: str
     path: str
     config: PrecisionConfig
-    given: Mapping[str, float] | None = None
+    config_ranges: Mapping[str, float] | None = None
     method: str = ""
 
 
 @dataclass(frozen=True)
 class WriteBundle:
-    """Write a folder that carries a config into production; answered by `Exported`, the folder first.
+    """Write a folder that carries a config into production; answered by `ConfigExported`, the folder first.
 
     Attributes:
         path: The folder, which is new or empty.
-        release: A name of `trt_tui.core.exporters.bundle.RELEASES`.
+        release: A name of `trt_tui.core.exporters.bundle.RELEASE_TITLES`.
         config_text: The config as precision.json.
-        comparison: What was measured, as `compare --json` writes it.
-        samples: Whether samples and their outputs go in.
-        given, method: See `Export`.
+        comparison_record: What was measured, as `compare --json` writes it.
+        with_samples: Whether samples and their outputs go in.
+        config_ranges, method: See `ExportConfig`.
     """
 
     path: str
     release: str
     config: PrecisionConfig
     config_text: str
-    comparison: Mapping[str, Any]
-    samples: bool = True
-    given: Mapping[str, float] | None = None
+    comparison_record: Mapping[str, Any]
+    with_samples: bool = True
+    config_ranges: Mapping[str, float] | None = None
     method: str = ""
 
 
 @dataclass(frozen=True)
 class WriteSubgraph:
-    """Write the part of the network between some tensors as a folder; answered by `Exported`, the folder first.
+    """Write the part of the network between some tensors as a folder; answered by `ConfigExported`, the folder first.
 
     Attributes:
         path: The folder, which is new or empty.
-        start, stop: Tensors that the part reads, and those that it makes.
+        start_tensors, stop_tensors: Tensors that the part reads, and those that it makes.
         group: In place of them: the group that it is.
-        given: See `Export`.
+        config_ranges: See `ExportConfig`.
     """
 
     path: str
     config: PrecisionConfig
-    start: tuple[str, ...] = ()
-    stop: tuple[str, ...] = ()
+    start_tensors: tuple[str, ...] = ()
+    stop_tensors: tuple[str, ...] = ()
     group: str = ""
-    given: Mapping[str, float] | None = None
+    config_ranges: Mapping[str, float] | None = None
 
 
 @dataclass(frozen=True)
-class ReadEngine:
-    """Tell what became of each layer in an engine; answered by `EngineRead`.
+class ReadEngineFile:
+    """Tell what became of each layer in an engine; answered by `EngineFileRead`.
 
     Attributes:
         path: An engine, which `Options.backend` loads, or the JSON of trtexec --exportLayerInfo.
@@ -289,17 +293,17 @@ class MeasureStages:
 
     Attributes:
         configs: By the runs that stages name; "config" is what production is to run.
-        inputs: A dump of what production was given; None where it is to be looked for beside its outputs.
+        inputs_path: A dump of what production was given; None where it is to be looked for beside its outputs.
     """
 
-    stages: tuple[Asked, ...]
+    stages: tuple[StageSpec, ...]
     configs: Mapping[str, PrecisionConfig]
-    inputs: str | None = None
+    inputs_path: str | None = None
 
 
 @dataclass(frozen=True)
 class SaveOutputs:
-    """Write the outputs of runs on all samples as Polygraphy's RunResults; answered by `Exported`.
+    """Write the outputs of runs on all samples as Polygraphy's RunResults; answered by `ConfigExported`.
 
     Attributes:
         runs: Configs by runner name.
@@ -316,13 +320,13 @@ class CompareDumps:
     Attributes:
         first, second: ``FILE`` or ``FILE:RUNNER``.
         threshold: Of the relative error of a tensor.
-        scaled: Tensors of the network whose channels a config scales.
+        scaled_tensors: Tensors of the network whose channels a config scales.
     """
 
     first: str
     second: str
     threshold: float
-    scaled: tuple[str, ...] = ()
+    scaled_tensors: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -330,47 +334,48 @@ class PreviewEngine:
     """Tell what the builder makes of a config, without a GPU; answered by `EnginePreviewed`, once or twice.
 
     Attributes:
-        given: See `Export`.
-        effects: Ask what the config's choices do to the engine too.
-        background: Nothing that somebody waits for is to be slower for it.
-        opening: The network was opened just now: its first verdict, and first look at who owns what, go before.
+        config_ranges: See `ExportConfig`.
+        with_effects: Ask what the config's choices do to the engine too.
+        low_priority: Nothing that somebody waits for is to be slower for it.
+        after_opening: The network was opened just now: its first verdict, and first look at who owns what, go before.
     """
 
     config: PrecisionConfig
-    given: Mapping[str, float] | None = None
-    effects: bool = True
-    background: bool = False
-    opening: bool = False
+    config_ranges: Mapping[str, float] | None = None
+    with_effects: bool = True
+    low_priority: bool = False
+    after_opening: bool = False
 
 
 @dataclass(frozen=True)
-class WriteText:
-    """Write a text to a file; answered by `Exported`."""
+class WriteTextFile:
+    """Write a text to a file; answered by `ConfigExported`."""
 
     path: str
     text: str
 
 
 @dataclass(frozen=True)
-class FindConfig:
+class FindMixedPrecisionConfig:
     """Find a small set of groups to raise; answered by `SearchProgress` and `SearchEnded`.
 
-    The app and the commands make it with `trt_tui.session.finding.search_request`.
+    The app and the commands make it with `trt_tui.session.search_status.make_search_request`.
 
     Attributes:
         config: What it starts from; groups that are raised there stay raised.
         tolerances: Target texts that must all be met.
         method: A name of `trt_tui.core.search.SEARCH_METHODS`.
-        higher: What groups are raised to.
-        ranges: Try other ranges before groups are raised.
-        free: Try what costs nothing at run time before that.
+        higher_precision: What groups are raised to.
+        try_ranges: Try other ranges before groups are raised.
+        try_zero_cost: Try what costs nothing at run time before that.
         max_raised: At most so many groups above their defaults.
         max_latency: At most so many milliseconds, as estimated from engines.
         max_builds: At most so many engines are built in all, if engines can run; a latency budget takes two of them.
-        check: A command whose exit code 0 passes a config; see `trt_tui.jobs.checking.run_check`.
-        rungs: Precisions below ``higher`` that raised groups may have where that does, lowest first.
-        fixed: Groups that stay as they are in ``config``.
-        preview: Ask what the builder would make of what is found, and take raises back that change nothing in it.
+        check_command: A command whose exit code 0 passes a config; see `trt_tui.jobs.check_command.run_check_command`.
+        intermediate_precisions: Precisions below ``higher_precision`` that raised groups may have where that does,
+        lowest first.
+        fixed_groups: Groups that stay as they are in ``config``.
+        use_preview: Ask what the builder would make of what is found, and take raises back that change nothing in it.
         sample: Judge on the batch of one sample alone: its number, "worst" for the worst one of ``config``, "" for all.
         hold_out: Judge the result on every third batch, and choose on the others, if there are enough samples.
     """
@@ -378,27 +383,32 @@ class FindConfig:
     config: PrecisionConfig
     tolerances: tuple[str, ...] = ()
     method: str = "auto"
-    higher: Precision = Precision.FP32
-    ranges: bool = True
+    higher_precision: Precision = Precision.FP32
+    try_ranges: bool = True
     max_raised: int | None = None
     max_latency: float | None = None
     max_builds: int = 3
-    check: str | None = None
-    rungs: tuple[Precision, ...] = ()
-    free: bool = True
-    fixed: tuple[str, ...] = ()
+    check_command: str | None = None
+    intermediate_precisions: tuple[Precision, ...] = ()
+    try_zero_cost: bool = True
+    fixed_groups: tuple[str, ...] = ()
     sample: str = ""
-    preview: bool = False
+    use_preview: bool = False
     hold_out: bool = True
 
 
-Request = (Open | Calibrate | UseRanges | Preflight | Compare | WhatIf | MeasureSamples | JudgeSample | TryWaysOut
-           | TryFlips | Stats | SetRanges | CompareMethods | Build | WriteEngine | Export | WriteBundle | WriteSubgraph
-           | Recall | ReadEngine | PreviewEngine | MeasureStages | SaveOutputs | CompareDumps | WriteText | FindConfig)
+Request = (OpenNetwork | CalibrateRanges | UseRanges | RunPreflight | CompareRuns | MeasureWhatIf | MeasureSampleErrors
+           | MeasureSingleSample | MeasureRemedies
+           | MeasureToggles | MeasureTensorStats | SetRanges | CompareRangeMethods | BuildEngine | WriteEngine
+           | ExportConfig
+           | WriteBundle | WriteSubgraph
+           | LoadStoredResults | ReadEngineFile | PreviewEngine | MeasureStages | SaveOutputs | CompareDumps
+           | WriteTextFile
+           | FindMixedPrecisionConfig)
 
 
 @dataclass(frozen=True)
-class Stop:
-    """End the jobs of these numbers; each is answered by `Cancelled`."""
+class StopJobs:
+    """End the jobs of these numbers; each is answered by `JobCancelled`."""
 
     jobs: frozenset[int]

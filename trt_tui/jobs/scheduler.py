@@ -14,36 +14,36 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trt_tui.core.engines.failures import NoEngine
-from trt_tui.core.hands import Hands
-from trt_tui.errors import CancelledError, TrtTuiError, memory_error, system_error, text_of
+from trt_tui.core.engines.failures import NoEngineError
+from trt_tui.core.execution import Executor
+from trt_tui.errors import CancelledError, TrtTuiError, convert_memory_error, convert_os_error, exception_text
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.jobs.steps import GiveWay, Steps, Urgency, Wait
-from trt_tui.workspace import ReplacedError
+from trt_tui.jobs.steps import PreemptionError, Steps, Urgency, Wait
+from trt_tui.workspace import FileReplacedError
 
-WAITED_FOR = Urgency.FIRST_VERDICT
+INTERACTIVE_URGENCY = Urgency.FIRST_ACCURACY
 """What is as urgent as this, or more, is what a person waits for."""
 
-REPORT_S = 0.1
+MIN_REPORT_INTERVAL_S = 0.1
 """Least time between two reports of one kind."""
 
 
 @dataclass
-class Task:
+class ScheduledJob:
     """A request, and how far its job is."""
 
     job: int
     request: rq.Request
     urgency: Urgency
     steps: Steps[None] | None = None
-    waits: Wait | None = None
-    begun: bool = False
+    wait: Wait | None = None
+    has_started: bool = False
 
     @property
-    def rank(self) -> tuple[int, int]:
+    def priority_key(self) -> tuple[int, int]:
         """Tasks of one urgency run in the order of their numbers, in the background and of shares newest first."""
-        return (self.urgency, -self.job if self.urgency in (Urgency.MAP, Urgency.BACKGROUND) else self.job)
+        return (self.urgency, -self.job if self.urgency in (Urgency.FIRST_SHARES, Urgency.BACKGROUND) else self.job)
 
 
 class Scheduler:
@@ -60,196 +60,219 @@ class Scheduler:
     Attributes:
         inbox: Requests that have come in, with the numbers of their jobs; filled by another thread.
         arrived: Set when there is something to do.
-        to_stop: Numbers of jobs that are to end; see `stop`.
+        to_stop: Numbers of jobs that are to end; see `stop_jobs`.
     """
 
-    def __init__(self, start: Callable[[rq.Request, Report], Steps[None]],
-                 urgencies: Mapping[type[rq.Request], Urgency], send: Callable[[ev.Event], None], *,
-                 lasting: Collection[type[rq.Request]] = (), hold: Callable[[bool], None] = lambda held: None) -> None:
+    def __init__(self, start_job: Callable[[rq.Request, JobReporter], Steps[None]], urgencies: Mapping[type[rq.Request],
+                                                                                                       Urgency],
+                 send: Callable[[ev.Event], None], *, unreplaced_types: Collection[type[rq.Request]] = (),
+                 pause_others: Callable[[bool], None] = lambda held: None) -> None:
         self.inbox: deque[tuple[int, rq.Request]] = deque()
-        self.arrived = threading.Event()
-        self.to_stop: set[int] = set()
-        self.tasks: list[Task] = []
+        self.arrival_event = threading.Event()
+        self.jobs_to_stop: set[int] = set()
+        self.scheduled_jobs: list[ScheduledJob] = []
         self.send = send
         self._lock = threading.Lock()
-        self._current: Task | None = None
-        self._answered: set[int] = set()
-        self._start = start
+        self._current_job: ScheduledJob | None = None
+        self._reported_stopped: set[int] = set()
+        self._start_job = start_job
         self._urgencies = urgencies
-        self._lasting = lasting
-        self._hold, self._held = hold, False
-        self._reported: dict[str, float] = {}
+        self._unreplaced_types = unreplaced_types
+        self._pause_others, self._others_paused = pause_others, False
+        self._last_report_times: dict[str, float] = {}
 
-    def serve(self) -> None:
+    def serve_requests(self) -> None:
         """Runs steps, and waits for requests, without end."""
         while True:
-            self.arrived.clear()
-            if not self.step():
-                self.arrived.wait()
+            self.arrival_event.clear()
+            if not self.run_next_step():
+                self.arrival_event.wait()
 
-    def stop(self, jobs: Collection[int]) -> None:
+    def stop_jobs(self, jobs: Collection[int]) -> None:
         """Has jobs end; called by another thread.
 
         A job that waits for the step of another one is reported as stopped at once, and ended after that step. A search
         is not: its end tells what it found.
         """
         with self._lock:
-            self.to_stop.update(jobs)
-            if self._current is None or self._current.job in self.to_stop:
+            self.jobs_to_stop.update(jobs)
+            if self._current_job is None or self._current_job.job in self.jobs_to_stop:
                 return
-            waiting = [*((task.job, task.request) for task in self.tasks), *self.inbox]
-            early = {job for job, request in waiting if job in jobs and not isinstance(request, rq.FindConfig)}
-            for job in sorted(early - self._answered):
-                self._answered.add(job)
-                self.send(ev.Cancelled(job))
+            waiting = [
+                *((scheduled_job.job, scheduled_job.request) for scheduled_job in self.scheduled_jobs), *self.inbox
+            ]
+            stopped_early = {
+                job
+                for job, request in waiting
+                if job in jobs and not isinstance(request, rq.FindMixedPrecisionConfig)
+            }
+            for job in sorted(stopped_early - self._reported_stopped):
+                self._reported_stopped.add(job)
+                self.send(ev.JobCancelled(job))
 
-    def step(self) -> bool:
+    def run_next_step(self) -> bool:
         """Does one step of the most urgent task; False where there is none to do."""
-        self._take_in()
-        waiting = [task for task in self.tasks if task.waits is not None and not _is_ready(task.waits)]
-        behind = {one for task in waiting if task.waits is not None for one in task.waits.ahead_of}
-        ready = [task for task in self.tasks if task not in waiting and task.urgency not in behind]
-        following = min(ready, key=lambda task: task.rank, default=None)
-        held = following is not None and following.urgency <= WAITED_FOR
-        if held != self._held:
-            self._held = held
-            self._hold(held)
-        if following is not None:
-            self._advance(following)
-        return following is not None
+        self._accept_requests()
+        waiting_jobs = [
+            scheduled_job for scheduled_job in self.scheduled_jobs
+            if scheduled_job.wait is not None and not _is_wait_over(scheduled_job.wait)
+        ]
+        blocked = {
+            urgency
+            for scheduled_job in waiting_jobs if scheduled_job.wait is not None
+            for urgency in scheduled_job.wait.blocked_urgencies
+        }
+        ready_jobs = [
+            scheduled_job for scheduled_job in self.scheduled_jobs
+            if scheduled_job not in waiting_jobs and scheduled_job.urgency not in blocked
+        ]
+        next_job = min(ready_jobs, key=lambda task: task.priority_key, default=None)
+        is_interactive = next_job is not None and next_job.urgency <= INTERACTIVE_URGENCY
+        if is_interactive != self._others_paused:
+            self._others_paused = is_interactive
+            self._pause_others(is_interactive)
+        if next_job is not None:
+            self._advance_job(next_job)
+        return next_job is not None
 
-    def urgency(self, request: rq.Request) -> Urgency:
+    def get_urgency(self, request: rq.Request) -> Urgency:
         """How urgent the first step of a request is."""
         return self._urgencies.get(type(request), Urgency.OPENING)
 
-    def due(self, kind: str) -> bool:
+    def is_report_due(self, report_kind: str) -> bool:
         """Whether enough time has passed since the last report of a kind."""
         now = time.monotonic()
-        if now - self._reported.get(kind, 0.0) < REPORT_S:
+        if now - self._last_report_times.get(report_kind, 0.0) < MIN_REPORT_INTERVAL_S:
             return False
-        self._reported[kind] = now
+        self._last_report_times[report_kind] = now
         return True
 
-    def _take_in(self) -> None:
+    def _accept_requests(self) -> None:
         """Turns the requests that have come in into tasks, and ends those that were replaced or stopped."""
         while self.inbox:
-            self._end_stopped()
+            self._end_stopped_jobs()
             with self._lock:
                 job, request = self.inbox.popleft()
-                replaced = [task for task in self.tasks
-                            if type(task.request) is type(request) and type(request) not in self._lasting]
-                self.tasks.append(Task(job, request, self.urgency(request)))
+                replaced = [
+                    scheduled_job for scheduled_job in self.scheduled_jobs
+                    if type(scheduled_job.request) is type(request) and type(request) not in self._unreplaced_types
+                ]
+                self.scheduled_jobs.append(ScheduledJob(job, request, self.get_urgency(request)))
             for older in replaced:
-                self._end(older, ev.Done(older.job, replaced=True))
-        self._end_stopped()
+                self._end_job(older, ev.JobDone(older.job, was_replaced=True))
+        self._end_stopped_jobs()
 
-    def _end_stopped(self) -> None:
-        for task in [task for task in self.tasks if task.job in self.to_stop]:
-            self._end(task, ev.Cancelled(task.job))
+    def _end_stopped_jobs(self) -> None:
+        for scheduled_job in [
+                scheduled_job for scheduled_job in self.scheduled_jobs if scheduled_job.job in self.jobs_to_stop
+        ]:
+            self._end_job(scheduled_job, ev.JobCancelled(scheduled_job.job))
 
-    def _advance(self, task: Task) -> None:
+    def _advance_job(self, scheduled_job: ScheduledJob) -> None:
         """Does one step of a task."""
         with self._lock:
-            self._current = task
+            self._current_job = scheduled_job
         try:
-            if not task.begun:
-                task.begun = True
-                self.send(ev.Begun(task.job))
-            if task.steps is None:
-                task.steps = self._start(task.request, Report(self, task))
-            following = next(task.steps)
-            task.waits = following if isinstance(following, Wait) else None
-            if not isinstance(following, Wait):
-                task.urgency = following
+            if not scheduled_job.has_started:
+                scheduled_job.has_started = True
+                self.send(ev.JobStarted(scheduled_job.job))
+            if scheduled_job.steps is None:
+                scheduled_job.steps = self._start_job(scheduled_job.request, JobReporter(self, scheduled_job))
+            step = next(scheduled_job.steps)
+            scheduled_job.wait = step if isinstance(step, Wait) else None
+            if not isinstance(step, Wait):
+                scheduled_job.urgency = step
             return
         except StopIteration:
-            ending: ev.Event = ev.Done(task.job)
-        except GiveWay:
-            task.steps = None
+            ending: ev.Event = ev.JobDone(scheduled_job.job)
+        except PreemptionError:
+            scheduled_job.steps = None
             return
         except CancelledError:
-            ending = ev.Cancelled(task.job)
+            ending = ev.JobCancelled(scheduled_job.job)
         except BaseException as error:  # a user's script may raise whatever it likes
-            ending = _failed(task.job, error)
+            ending = _make_failed_event(scheduled_job.job, error)
         finally:
             with self._lock:
-                self._current = None
-        self._end(task, ending)
+                self._current_job = None
+        self._end_job(scheduled_job, ending)
 
-    def _end(self, task: Task, ending: ev.Event) -> None:
+    def _end_job(self, scheduled_job: ScheduledJob, end_event: ev.Event) -> None:
         """Ends a task. What fails while its steps are closed is printed to the log, and changes no other task."""
         with self._lock:
-            self.tasks.remove(task)
-            answered = task.job in self._answered
-            self._answered.discard(task.job)
+            self.scheduled_jobs.remove(scheduled_job)
+            was_reported = scheduled_job.job in self._reported_stopped
+            self._reported_stopped.discard(scheduled_job.job)
         try:
-            if task.steps is not None:
-                task.steps.close()
+            if scheduled_job.steps is not None:
+                scheduled_job.steps.close()
         except BaseException:
             traceback.print_exc()
-        if not answered:
-            self.send(ending)
+        if not was_reported:
+            self.send(end_event)
 
 
-def _is_ready(waits: Wait) -> bool:
+def _is_wait_over(wait: Wait) -> bool:
     """Returns True if a task can go on, also where that cannot be told: its next step says why."""
     try:
-        return waits.ready()
+        return wait.ready()
     except Exception:
         traceback.print_exc()
         return True
 
 
-def _failed(job: int, error: BaseException) -> ev.Failed:
+def _make_failed_event(job: int, error: BaseException) -> ev.JobFailed:
     """The event that reports an error; the traceback of an unexpected one is printed to the log."""
-    if isinstance(error, ReplacedError):
-        return ev.Replaced(job, error.title, error.cause, error.next_step, int(error.exit_code), files=error.files)
+    if isinstance(error, FileReplacedError):
+        return ev.FilesReplaced(job, error.title, error.cause, error.next_step, int(error.exit_code), files=error.files)
     if not isinstance(error, TrtTuiError):
         traceback.print_exc()
     if isinstance(error, MemoryError):
-        error = memory_error(error)
+        error = convert_memory_error(error)
     elif isinstance(error, OSError):
-        error = system_error(error)
+        error = convert_os_error(error)
     if isinstance(error, TrtTuiError):
-        rungs = error.rungs if isinstance(error, NoEngine) else ()
-        return ev.Failed(job, error.title, error.cause, error.next_step, int(error.exit_code), rungs=rungs)
-    return ev.Failed(job, f"unexpected {type(error).__name__}", text_of(error),
-                     "This is a defect of trt-tui; the log has the traceback.", detail=traceback.format_exc())
+        attempts = error.attempts if isinstance(error, NoEngineError) else ()
+        return ev.JobFailed(job, error.title, error.cause, error.next_step, int(error.exit_code), attempts=attempts)
+    return ev.JobFailed(job, f"unexpected {type(error).__name__}", exception_text(error),
+                        "This is a defect of trt-tui; the log has the traceback.", detail=traceback.format_exc())
 
 
-class Report:
+class JobReporter:
     """Sends what a job reports, and tells it whether it may go on."""
 
-    def __init__(self, scheduler: Scheduler, task: Task) -> None:
-        self._scheduler, self._task = scheduler, task
-        self.job = task.job
+    def __init__(self, scheduler: Scheduler, scheduled_job: ScheduledJob) -> None:
+        self._scheduler, self._scheduled_job = scheduler, scheduled_job
+        self.job = scheduled_job.job
         self.send = scheduler.send
-        self.due = scheduler.due
-        self.wake = scheduler.arrived.set
+        self.is_report_due = scheduler.is_report_due
+        self.wake = scheduler.arrival_event.set
 
-    def progress(self, phase: str, done: int, total: int, since: float) -> None:
-        """Reports how far the job is, at most every `REPORT_S` seconds; ``since`` is when the phase began."""
-        if done == total or self.due("progress"):
-            left = (time.monotonic() - since) / done * (total - done) if done and total > done else None
-            self.send(ev.Progress(self.job, phase, done, total, left))
+    def send_progress(self, phase: str, done: int, total: int, start_time: float) -> None:
+        """Reports how far the job is, at most every `MIN_REPORT_INTERVAL_S` seconds; ``start_time`` is when the phase
+        began."""
+        if done == total or self.is_report_due("progress"):
+            seconds_left = (time.monotonic() - start_time) / done * (total - done) if done and total > done else None
+            self.send(ev.JobProgress(self.job, phase, done, total, seconds_left))
 
-    def sweeping(self, phase: str, gives_way: bool = False, hands: Hands[Any] | None = None
-                 ) -> Callable[[int, int], None]:
+    def make_progress_callback(self, phase: str, is_preemptible: bool = False, executor: Executor[Any] | None = None
+                               ) -> Callable[[int, int], None]:
         """A progress callback that ends a sweep over the samples when its job is stopped.
 
         Args:
-            gives_way: The sweep also ends when something more urgent or a newer request of this kind has come in.
-            hands: Who does it, which is said.
+            is_preemptible: The sweep also ends when something more urgent or a newer request of this kind has come in.
+            executor: Who does it, which is said.
         """
-        since, scheduler, request = time.monotonic(), self._scheduler, self._task.request
+        start_time, scheduler, request = time.monotonic(), self._scheduler, self._scheduled_job.request
 
-        def progress(done: int, total: int) -> None:
-            self.progress(phase + (hands.words if hands is not None else ""), done, total, since)
-            if self.job in scheduler.to_stop:
+        def on_progress(done: int, total: int) -> None:
+            self.send_progress(phase + (executor.location_text if executor is not None else ""), done, total,
+                               start_time)
+            if self.job in scheduler.jobs_to_stop:
                 raise CancelledError("stopped")
-            if gives_way and any(
-                    type(later) is type(request) or scheduler.urgency(later) < scheduler.urgency(request)
+            if is_preemptible and any(
+                    type(later) is type(request) or scheduler.get_urgency(later) < scheduler.get_urgency(request)
                     for _, later in tuple(scheduler.inbox)):
-                raise GiveWay
+                raise PreemptionError
 
-        return progress
+        return on_progress

@@ -4,116 +4,125 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from trt_tui.core.measure.comparison import GroupErrors, Share, Verdict
-from trt_tui.core.measure.group_sweep import GroupSweep, Swept
-from trt_tui.core.measure.shares import measure_cumulative, share_of
+from trt_tui.core.measure.group_sweep import GroupSweep, GroupSweepState
+from trt_tui.core.measure.results import Accuracy, ErrorShare, GroupErrors
+from trt_tui.core.measure.shares import error_share_from_sweep, measure_accuracy_per_raised_group
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.jobs import events as ev
-from trt_tui.jobs.scheduler import Report
-from trt_tui.jobs.spreading import following, hands_of
+from trt_tui.jobs.executors import choose_next_job_step, get_executor
+from trt_tui.jobs.scheduler import JobReporter
 from trt_tui.jobs.steps import Steps, Urgency
-from trt_tui.jobs.store import Store
+from trt_tui.jobs.store import ResultStore
 from trt_tui.workspace import Workspace
 
-RAISED_ROWS = 12
+MAX_RAISED_GROUPS = 12
 """The error is measured with the worst 1, 2, ... up to this many groups raised."""
 
-LEAST_OWNED = 0.002
+MIN_RAISED_SHARE = 0.002
 """Groups that own less are not raised together with the worst ones."""
 
 
-def suspects(workspace: Workspace, store: Store, config: PrecisionConfig) -> list[str]:
+def order_groups_by_isolated_error(workspace: Workspace, store: ResultStore, config: PrecisionConfig) -> list[str]:
     """All groups; those with a large error of their own come first, as far as that is known."""
     base = replace(config, moves={})
-    known = (store.known(workspace, "layers", config, dict[str, GroupErrors])
-             or store.known(workspace, "layers", base, dict[str, GroupErrors]) or {})
+    group_errors = (store.load_result(workspace, "layers", config, dict[str, GroupErrors])
+                    or store.load_result(workspace, "layers", base, dict[str, GroupErrors]) or {})
 
-    def badness(name: str) -> float:
-        errors = known[name].isolated if name in known else None
+    def isolated_sqnr(group_name: str) -> float:
+        errors = group_errors[group_name].isolated if group_name in group_errors else None
         if errors is None:
             return 0.0
         if errors.sqnr_db is None:
             return 1e9 if errors.exact else -1e9
         return errors.sqnr_db
 
-    return sorted((group.name for group in workspace.network.groups), key=badness)
+    return sorted((group.name for group in workspace.network.groups), key=isolated_sqnr)
 
 
-def send_shares(workspace: Workspace, store: Store, report: Report, run: str, config: PrecisionConfig
-                ) -> Steps[dict[str, Share]]:
+def send_error_shares(workspace: Workspace, store: ResultStore, reporter: JobReporter, run: str, config: PrecisionConfig
+                      ) -> Steps[dict[str, ErrorShare]]:
     """Sends what each group owns, and returns it; what was measured before an interruption is not measured again. Then
     sends the error with the worst groups raised together.
 
     Every group is measured on a few samples first, and until then the steps are urgent.
     """
-    names = suspects(workspace, store, config)
-    shares = known_shares(workspace, store, config)
+    names = order_groups_by_isolated_error(workspace, store, config)
+    shares = load_stored_shares(workspace, store, config)
     if shares.keys() >= set(names):
         shares = {name: shares[name] for name in names}
-        report.send(ev.SharesMeasured(report.job, run, config, shares, len(names), len(names)))
+        reporter.send(ev.ErrorSharesMeasured(reporter.job, run, config, shares, len(names), len(names)))
     else:
-        shares = yield from _measured(workspace, store, report, run, config, names)
-    yield from _raised(workspace, store, report, config, shares)
+        shares = yield from _measure_shares(workspace, store, reporter, run, config, names)
+    yield from _send_cumulative_raise_accuracies(workspace, store, reporter, config, shares)
     return shares
 
 
-def known_shares(workspace: Workspace, store: Store, config: PrecisionConfig) -> dict[str, Share]:
+def load_stored_shares(workspace: Workspace, store: ResultStore, config: PrecisionConfig) -> dict[str, ErrorShare]:
     """What is known for good of each group: on all samples, or on as many as it takes unless all are asked for."""
-    exact = store.known(workspace, "shares, exact", config, dict[str, Share])
+    exact = store.load_result(workspace, "shares, exact", config, dict[str, ErrorShare])
     if exact is not None or workspace.options.exact:
         return exact or {}
-    return store.known(workspace, "shares", config, dict[str, Share]) or {}
+    return store.load_result(workspace, "shares", config, dict[str, ErrorShare]) or {}
 
 
-def _measured(workspace: Workspace, store: Store, report: Report, run: str, config: PrecisionConfig,
-              names: Sequence[str]) -> Steps[dict[str, Share]]:
+def _measure_shares(workspace: Workspace, store: ResultStore, reporter: JobReporter, run: str, config: PrecisionConfig,
+                    group_names: Sequence[str]) -> Steps[dict[str, ErrorShare]]:
     exact = workspace.options.exact
-    kind = "swept, exact" if exact else "swept"
-    hands = hands_of(workspace, report)
-    sweep = GroupSweep(workspace.analysis, config, workspace.ranges, order=names, feeds=workspace.feeds, exact=exact,
-                       known=store.known(workspace, kind, config, Swept), hands=hands)
-    since, mapped = time.monotonic(), False
+    store_kind = "swept, exact" if exact else "swept"
+    executor = get_executor(workspace, reporter)
+    sweep = GroupSweep(workspace.analysis, config, workspace.ranges, group_order=group_names,
+                       feed_indices=workspace.feeds, measures_all_samples=exact,
+                       earlier_state=store.load_result(workspace, store_kind, config,
+                                                       GroupSweepState), executor=executor)
+    start_time, was_mapped = time.monotonic(), False
 
-    def send() -> None:
-        unsent = {name: share_of(sweep, name) for name in sweep.fresh}
-        sweep.fresh.clear()
-        report.send(ev.SharesMeasured(report.job, run, config, unsent, len(sweep.settled), len(names)))
+    def send_updated_shares() -> None:
+        unsent = {name: error_share_from_sweep(sweep, name) for name in sweep.updated_groups}
+        sweep.updated_groups.clear()
+        reporter.send(
+            ev.ErrorSharesMeasured(reporter.job, run, config, unsent, len(sweep.fully_measured_groups),
+                                   len(group_names)))
 
     try:
-        for done, total in sweep.steps():
-            complete = sweep.mapped and not mapped
-            mapped = sweep.mapped
-            if sweep.fresh and done and (complete or report.due("shares")):  # what was known is told in the end
-                send()
-            report.progress(("shares" if run == "config" else f"shares ({run})") + hands.words, round(done),
-                            max(round(total), round(done) + 1), since)
-            if report.due("shares kept"):
-                store.keep(workspace, kind, config, sweep.swept)
+        for done, total in sweep.measure_groups():
+            complete = sweep.has_estimate_of_every_group and not was_mapped
+            was_mapped = sweep.has_estimate_of_every_group
+            if sweep.updated_groups and done and (
+                    complete or reporter.is_report_due("shares")):  # what was known is told in the end
+                send_updated_shares()
+            reporter.send_progress(("shares" if run == "config" else f"shares ({run})") + executor.location_text,
+                                   round(done), max(round(total),
+                                                    round(done) + 1), start_time)
+            if reporter.is_report_due("shares kept"):
+                store.save_result(workspace, store_kind, config, sweep.state)
             paused = time.monotonic()
-            yield following(hands, Urgency.BACKGROUND if sweep.mapped else Urgency.MAP)
+            yield choose_next_job_step(
+                executor, Urgency.BACKGROUND if sweep.has_estimate_of_every_group else Urgency.FIRST_SHARES)
             if complete:  # all that is more urgent than the rest of the shares has come in between
-                since += time.monotonic() - paused
+                start_time += time.monotonic() - paused
     finally:
-        store.keep(workspace, kind, config, sweep.swept)
-    send()
-    shares = {name: share_of(sweep, name) for name in names}
-    store.keep(workspace, "shares, exact" if exact else "shares", config, shares)
+        store.save_result(workspace, store_kind, config, sweep.state)
+    send_updated_shares()
+    shares = {name: error_share_from_sweep(sweep, name) for name in group_names}
+    store.save_result(workspace, "shares, exact" if exact else "shares", config, shares)
     return shares
 
 
-def _raised(workspace: Workspace, store: Store, report: Report, config: PrecisionConfig, shares: Mapping[str, Share]
-            ) -> Steps[None]:
+def _send_cumulative_raise_accuracies(workspace: Workspace, store: ResultStore, reporter: JobReporter,
+                                      config: PrecisionConfig, shares: Mapping[str, ErrorShare]) -> Steps[None]:
     """Sends the error with the worst groups raised together."""
-    worst = sorted((name for name in shares if not shares[name].unknown), key=lambda name: -shares[name].owns)
-    order = tuple(name for name in worst if shares[name].owns >= LEAST_OWNED)[:RAISED_ROWS]
+    worst = sorted((name for name in shares if not shares[name].unknown_reason),
+                   key=lambda name: -shares[name].fraction)
+    order = tuple(name for name in worst if shares[name].fraction >= MIN_RAISED_SHARE)[:MAX_RAISED_GROUPS]
     if not order:
         return
-    verdicts = store.known(workspace, "raised", config, tuple[Verdict, ...])
-    if verdicts is None:
-        since = time.monotonic()
-        for partial in measure_cumulative(workspace.analysis, config, workspace.ranges, order, workspace.feeds):
-            verdicts = partial.value
-            report.progress("cumulative FP32 sweep", partial.done, partial.total, since)
+    accuracies = store.load_result(workspace, "raised", config, tuple[Accuracy, ...])
+    if accuracies is None:
+        start_time = time.monotonic()
+        for partial in measure_accuracy_per_raised_group(workspace.analysis, config, workspace.ranges, order,
+                                                         workspace.feeds):
+            accuracies = partial.value
+            reporter.send_progress("cumulative FP32 sweep", partial.done_count, partial.total_count, start_time)
             yield Urgency.BACKGROUND
-        store.keep(workspace, "raised", config, verdicts)
-    report.send(ev.RaisedMeasured(report.job, config, order, verdicts or ()))
+        store.save_result(workspace, "raised", config, accuracies)
+    reporter.send(ev.CumulativeRaiseMeasured(reporter.job, config, order, accuracies or ()))

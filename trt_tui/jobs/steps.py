@@ -13,16 +13,16 @@ class Urgency(IntEnum):
 
     OPENING = 0
     WHAT_IF = 1
-    FIRST_VERDICT = 2
+    FIRST_ACCURACY = 2
     BUILD = 3
-    VERDICT = 4
-    MAP = 5
-    STATS = 6
-    WAYS_OUT = 7
+    ACCURACY = 4
+    FIRST_SHARES = 5
+    TENSOR_STATS = 6
+    REMEDIES = 7
     SEARCH = 8
-    LAYERS = 9
+    GROUP_ERRORS = 9
     BACKGROUND = 10
-    FLIPS = 11
+    TOGGLES = 11
 
 
 @dataclass(frozen=True)
@@ -30,29 +30,29 @@ class Wait:
     """There is nothing to do until ``ready`` returns True: a thread or another process is at work.
 
     Attributes:
-        ahead_of: Steps of these urgencies wait too, so that what is waited for has the processor.
+        blocked_urgencies: Steps of these urgencies wait too, so that what is waited for has the processor.
     """
 
     ready: Callable[[], bool]
-    ahead_of: frozenset[Urgency] = frozenset()
+    blocked_urgencies: frozenset[Urgency] = frozenset()
 
 
 Steps = Generator[Urgency | Wait, None, T]
 """Does one step at a time, mostly one run of one batch, and yields how urgent the next one is or what it waits for."""
 
 
-def at(urgency: Urgency, steps: Steps[T]) -> Steps[T]:
+def override_urgency(urgency: Urgency, steps: Steps[T]) -> Steps[T]:
     """The same steps at another urgency."""
     try:
         while True:
             step = next(steps)
             yield step if isinstance(step, Wait) else urgency
     except StopIteration as stop:
-        found: T = stop.value
-        return found
+        result: T = stop.value
+        return result
     finally:
         steps.close()
 
 
-class GiveWay(Exception):
+class PreemptionError(Exception):
     """Something more urgent waits; the job starts anew after that."""

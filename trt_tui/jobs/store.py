@@ -12,29 +12,29 @@ import platformdirs
 from filelock import Timeout
 
 import trt_tui
-from trt_tui.core.calibration.ranges import stamp as ranges_stamp
-from trt_tui.core.data.watched import HASHED_BYTES, is_settled, known_digest, stamp
-from trt_tui.core.lowering.lowered import quantizes
-from trt_tui.core.lowering.rules import ARITHMETIC
-from trt_tui.core.measure.comparison import EngineResult
+from trt_tui.core.calibration.range_table import ranges_comparison_key as ranges_stamp
+from trt_tui.core.data.file_stamps import MAX_HASHED_BYTES, cached_file_sha256, is_stamp_trustworthy, read_file_stamp
+from trt_tui.core.lowering.lowered import quantizes_activations
+from trt_tui.core.lowering.rulebook import ARITHMETIC_VERSION
+from trt_tui.core.measure.results import EngineResult
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network
 from trt_tui.core.source_hash import source_sha256
 from trt_tui.errors import InputError
-from trt_tui.files.locking import locked
-from trt_tui.files.reading import BINARY_BYTES, open_regular, sample_digest
-from trt_tui.files.scratch import remove_stale
-from trt_tui.files.sealing import is_broken, seal
-from trt_tui.files.writing import atomic, write_atomic
+from trt_tui.files.checksums import has_wrong_checksum, write_checksum_file
+from trt_tui.files.locks import file_lock
+from trt_tui.files.reading import MAX_BINARY_BYTES, open_regular_file, sampled_file_sha256
+from trt_tui.files.scratch import remove_stale_path
+from trt_tui.files.writing import open_atomic_writer, write_file_atomically
 from trt_tui.workspace import Workspace
 
 T = TypeVar("T")
 
-RESULTS_BYTES = 128 << 20
-ENGINES_BYTES = 4 << 30
+MAX_RESULTS_BYTES = 128 << 20
+MAX_ENGINES_BYTES = 4 << 30
 
 _CHECKSUM_BYTES = hashlib.sha256().digest_size
-_PATIENCE_S = 5.0
+_LOCK_TIMEOUT_S = 5.0
 """How long to wait for the lock of a timing cache."""
 
 
@@ -46,7 +46,7 @@ class FileCache:
 
     Args:
         folder: Where.
-        limit_bytes: The total size that `trim` leaves.
+        limit_bytes: The total size that `trim_to_size_limit` leaves.
     """
 
     def __init__(self, folder: Path, limit_bytes: int) -> None:
@@ -54,19 +54,19 @@ class FileCache:
         self.limit_bytes = limit_bytes
 
     @staticmethod
-    def key(*parts: object) -> str:
+    def make_key(*parts: object) -> str:
         """A key that differs if the ``repr`` of any part differs, or what this program computes."""
-        return _hashed(trt_tui.__version__, ARITHMETIC, source_sha256(), parts)
+        return _hash_key_parts(trt_tui.__version__, ARITHMETIC_VERSION, source_sha256(), parts)
 
     def read(self, key: str) -> bytes | None:
         """What is stored under a key, or None."""
-        path = self._path(key)
+        path = self._record_path(key)
         try:
-            with open_regular(path, most=BINARY_BYTES) as stream:
+            with open_regular_file(path, max_bytes=MAX_BINARY_BYTES) as stream:
                 checksum, data = stream.read(_CHECKSUM_BYTES), stream.read()
         except (OSError, InputError, MemoryError):  # it is measured again
             return None
-        if checksum != _checksum(key, data):
+        if checksum != _record_checksum(key, data):
             print(f"The stored record {path} is damaged: its checksum does not match. It is measured again.",
                   file=sys.stderr, flush=True)
             return None
@@ -76,28 +76,28 @@ class FileCache:
 
     def write(self, key: str, data: bytes) -> None:
         """Stores bytes under a key."""
-        path = self._path(key)
+        path = self._record_path(key)
         with contextlib.suppress(OSError, InputError):
             path.parent.mkdir(parents=True, exist_ok=True)
-            with atomic(path) as stream:
-                stream.write(_checksum(key, data))
+            with open_atomic_writer(path) as stream:
+                stream.write(_record_checksum(key, data))
                 stream.write(data)
 
-    def records(self) -> dict[str, bytes]:
+    def read_all_records(self) -> dict[str, bytes]:
         """All that is stored, by key."""
         keys = [path.name for path in self.folder.glob("*/*")]
         return {key: data for key in keys if (data := self.read(key)) is not None}
 
-    def trim(self) -> None:
+    def trim_to_size_limit(self) -> None:
         """Drops the least recently used files above the size limit, and what killed writers have left."""
         files, paths = [], []
         with contextlib.suppress(OSError):
             paths = list(self.folder.glob("*/*"))
         for path in paths:
             with contextlib.suppress(OSError):  # another program may drop it at the same time
-                if not remove_stale(path):
-                    found = path.stat()
-                    files.append((found.st_atime_ns, found.st_size, path))
+                if not remove_stale_path(path):
+                    file_stat = path.stat()
+                    files.append((file_stat.st_atime_ns, file_stat.st_size, path))
         total = sum(size for _, size, _ in files)
         for _, size, path in sorted(files):
             if total <= self.limit_bytes:
@@ -106,21 +106,21 @@ class FileCache:
                 path.unlink()
             total -= size
 
-    def _path(self, key: str) -> Path:
+    def _record_path(self, key: str) -> Path:
         return self.folder / key[:2] / key
 
 
 class ResultCache(FileCache):
     """Small results as msgpack, in the user's cache folder by default."""
 
-    def __init__(self, folder: Path | None = None, limit_bytes: int = RESULTS_BYTES) -> None:
-        super().__init__(folder or cache_folder() / "results", limit_bytes)
+    def __init__(self, folder: Path | None = None, limit_bytes: int = MAX_RESULTS_BYTES) -> None:
+        super().__init__(folder or user_cache_folder() / "results", limit_bytes)
 
-    def get(self, key: str, kind: type[T]) -> T | None:
+    def get(self, key: str, result_type: type[T]) -> T | None:
         """The result stored under a key, or None."""
         data = self.read(key)
         try:
-            return msgspec.msgpack.decode(data, type=kind) if data is not None else None
+            return msgspec.msgpack.decode(data, type=result_type) if data is not None else None
         except (ValueError, RecursionError):  # msgspec's errors are ValueErrors
             return None
 
@@ -132,65 +132,65 @@ class ResultCache(FileCache):
 class EngineCache(FileCache):
     """Engines, and beside them the timing caches: files of measured tactics that a builder reads and extends."""
 
-    def __init__(self, folder: Path | None = None, limit_bytes: int = ENGINES_BYTES) -> None:
-        super().__init__(folder or cache_folder() / "engines", limit_bytes)
+    def __init__(self, folder: Path | None = None, limit_bytes: int = MAX_ENGINES_BYTES) -> None:
+        super().__init__(folder or user_cache_folder() / "engines", limit_bytes)
 
-    def timing_cache(self, *bound_to: object) -> Path:
+    def timing_cache_path(self, *key_parts: object) -> Path:
         """The file for tactics of some GPU, release, flags and so on; its folder exists if it can be made.
 
         What was measured does not depend on this program, so its version is no part of the name. A file that is not as
         it was sealed is removed: its times would choose other kernels.
         """
-        path = self._timing_folder / f"{_hashed(bound_to)[:16]}.cache"
+        path = self._timing_cache_folder / f"{_hash_key_parts(key_parts)[:16]}.cache"
         with contextlib.suppress(OSError, Timeout):
             path.parent.mkdir(parents=True, exist_ok=True)
-            with locked(path, _PATIENCE_S):
-                if is_broken(path):
+            with file_lock(path, _LOCK_TIMEOUT_S):
+                if has_wrong_checksum(path):
                     path.unlink()
                     print(f"The timing cache {path} is damaged: its checksum does not match. Tactics are measured "
                           f"again.", file=sys.stderr, flush=True)
         return path
 
-    def timings(self) -> dict[str, bytes]:
+    def read_timing_caches(self) -> dict[str, bytes]:
         """All timing caches, by name."""
-        return {path.name: path.read_bytes() for path in self._timing_folder.glob("*.cache")}
+        return {path.name: path.read_bytes() for path in self._timing_cache_folder.glob("*.cache")}
 
-    def put_timings(self, name: str, data: bytes) -> None:
+    def write_timing_cache(self, name: str, data: bytes) -> None:
         """Stores a timing cache in place of the one of that name."""
-        path = self._timing_folder / name
+        path = self._timing_cache_folder / name
         with contextlib.suppress(OSError, InputError):
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomic(path, data)
-            self.seal_timings(path)
+            write_file_atomically(path, data)
+            self.add_timing_cache_checksum(path)
 
     @property
-    def _timing_folder(self) -> Path:
+    def _timing_cache_folder(self) -> Path:
         return self.folder.parent / "timing"
 
     @staticmethod
-    def seal_timings(path: Path) -> None:
+    def add_timing_cache_checksum(path: Path) -> None:
         """Stores the checksum of a timing cache that a build has made; the backend renews it with the file."""
-        with contextlib.suppress(OSError, Timeout), locked(path, _PATIENCE_S):
-            seal(path)
+        with contextlib.suppress(OSError, Timeout), file_lock(path, _LOCK_TIMEOUT_S):
+            write_checksum_file(path)
 
 
-def _hashed(*parts: object) -> str:
+def _hash_key_parts(*parts: object) -> str:
     return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
-def _checksum(key: str, data: bytes) -> bytes:
+def _record_checksum(key: str, data: bytes) -> bytes:
     """The checksum of a record: with the key, so that a file under another record's name fails it."""
     total = hashlib.sha256(key.encode())
     total.update(data)
     return total.digest()
 
 
-def cache_folder() -> Path:
+def user_cache_folder() -> Path:
     """This program's part of the user's cache folder."""
     return Path(platformdirs.user_cache_dir("trt-tui"))
 
 
-class Store:
+class ResultStore:
     """What was measured of a workspace, by all that it depends on, and engines.
 
     Args:
@@ -202,64 +202,69 @@ class Store:
         self.results = results or ResultCache()
         self.engines = engines or EngineCache()
 
-    def trim(self) -> None:
+    def trim_to_size_limit(self) -> None:
         """Drops the least recently used files above the size limits."""
-        self.results.trim()
-        self.engines.trim()
+        self.results.trim_to_size_limit()
+        self.engines.trim_to_size_limit()
 
-    def known(self, workspace: Workspace, kind: str, config: PrecisionConfig, type_: type[T]) -> T | None:
+    def load_result(self, workspace: Workspace, result_kind: str, config: PrecisionConfig,
+                    result_type: type[T]) -> T | None:
         """A result of a config, or None."""
-        return self.results.get(self.key(workspace, kind, config), type_)
+        return self.results.get(self.make_result_key(workspace, result_kind, config), result_type)
 
-    def keep(self, workspace: Workspace, kind: str, config: PrecisionConfig, value: Any) -> None:
+    def save_result(self, workspace: Workspace, result_kind: str, config: PrecisionConfig, result: Any) -> None:
         """Stores a result of a config.
 
         Raises:
             ReplacedError: a file was replaced since it was read, so that it is not known what was measured.
         """
-        workspace.require_unchanged()
-        self.results.put(self.key(workspace, kind, config), value)
+        workspace.require_unchanged_files()
+        self.results.put(self.make_result_key(workspace, result_kind, config), result)
 
-    def engine(self, workspace: Workspace, config: PrecisionConfig) -> EngineResult | None:
+    def load_engine_result(self, workspace: Workspace, config: PrecisionConfig) -> EngineResult | None:
         """What is known of a config's engine."""
-        return self.results.get(self._engine_key(workspace, config), EngineResult)
+        return self.results.get(self._engine_result_key(workspace, config), EngineResult)
 
-    def keep_engine(self, workspace: Workspace, config: PrecisionConfig, result: EngineResult) -> None:
-        """Stores what was judged of a config's engine. Raises as `keep`."""
-        workspace.require_unchanged()
-        self.results.put(self._engine_key(workspace, config), result)
+    def save_engine_result(self, workspace: Workspace, config: PrecisionConfig, result: EngineResult) -> None:
+        """Stores what was judged of a config's engine. Raises as `save_result`."""
+        workspace.require_unchanged_files()
+        self.results.put(self._engine_result_key(workspace, config), result)
 
     def network_sha256(self, network: Network) -> str:
         """The SHA-256 of a network with its external data.
 
-        Files of more than `HASHED_BYTES` together are not read again if their stamps and samples of their content are
-        those that a hash was stored for.
+        Files of more than `MAX_HASHED_BYTES` together are not read again if their stamps and samples of their content
+        are those that a hash was stored for.
         """
         files = (network.path, *network.external_files)
-        stamps = [stamp(file) for file in files]
-        if sum(found[1] for found in stamps if found is not None) <= HASHED_BYTES:
-            return (known_digest(network.path) if len(files) == 1 else "") or network.sha256()
-        key = FileCache.key("sha256", [(str(file.resolve()), found, sample_digest(file))
-                                       for file, found in zip(files, stamps, strict=True)])
-        known = self.results.get(key, str)
-        if known is None:
-            known = network.sha256()
-            if all(map(is_settled, stamps)):
-                self.results.put(key, known)
-        return known
+        stamps = [read_file_stamp(file) for file in files]
+        if sum(current_stamp[1] for current_stamp in stamps if current_stamp is not None) <= MAX_HASHED_BYTES:
+            return (cached_file_sha256(network.path) if len(files) == 1 else "") or network.sha256()
+        key = FileCache.make_key("sha256", [(str(file.resolve()), current_stamp, sampled_file_sha256(file))
+                                            for file, current_stamp in zip(files, stamps, strict=True)])
+        stored_hash = self.results.get(key, str)
+        if stored_hash is None:
+            stored_hash = network.sha256()
+            if all(map(is_stamp_trustworthy, stamps)):
+                self.results.put(key, stored_hash)
+        return stored_hash
 
-    def key(self, workspace: Workspace, kind: str, config: PrecisionConfig, *more: object) -> str:
+    def make_result_key(self, workspace: Workspace, result_kind: str, config: PrecisionConfig, *more: object) -> str:
         """The name under which a result is kept: all that it depends on."""
-        backend, source = workspace.backend, workspace.source
-        ranges = ranges_stamp(workspace.ranges) if quantizes(workspace.network, config) else ()
+        backend, source = workspace.backend, workspace.fingerprint
+        ranges = ranges_stamp(workspace.ranges) if quantizes_activations(workspace.network, config) else ()
         sha256, data_sha256 = (source.sha256, source.data_sha256) if source is not None else ("", "")
-        return FileCache.key(kind, sha256, data_sha256, [one.name for one in workspace.judged],
-                             workspace.metric_stamp(), backend.name, backend.version, backend.provider, ranges,
-                             config.key(), more, *workspace.operators, *workspace.against_sha256)
+        return FileCache.make_key(result_kind, sha256,
+                                  data_sha256, [output.name for output in workspace.judged_outputs],
+                                  workspace.metric_cache_key(), backend.name, backend.version, backend.provider, ranges,
+                                  config.comparison_key(), more, *workspace.operator_library_hashes,
+                                  *workspace.reference_hashes)
 
-    def _engine_key(self, workspace: Workspace, config: PrecisionConfig) -> str:
-        plan, stamp_of = workspace.plan, workspace.builder.stamp if workspace.builder is not None else ()
+    def _engine_result_key(self, workspace: Workspace, config: PrecisionConfig) -> str:
+        plan, builder_identity = (workspace.plan, workspace.builder.cache_identity if workspace.builder is not None else
+                                  ())
         settings = plan.settings
-        return self.key(workspace, "engine", config, stamp_of, sorted(settings.profile.items()),
-                        settings.production.judged.key, settings.compute_capability, plan.weak, plan.strict,
-                        sorted(plan.others), *[plan.builds] * (plan.builds > 1))
+        return self.make_result_key(workspace, "engine", config, builder_identity, sorted(settings.profile.items()),
+                                    settings.builder_options.judged_engine_options.comparison_key,
+                                    settings.compute_capability, plan.weakly_typed, plan.strict,
+                                    sorted(plan.other_shapes), *[plan.builds_per_config] * (plan.builds_per_config > 1))

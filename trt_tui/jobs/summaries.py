@@ -11,11 +11,11 @@ class DataSummary:
     """The samples in use, counted in samples, not in batches; ``shapes`` is the profile of the dynamic inputs."""
 
     source: str
-    judged: int
-    calibrating: int
-    whatif: int
-    random: bool
-    labels: tuple[str, ...] = ()
+    judged_count: int
+    calibration_count: int
+    what_if_count: int
+    is_random: bool
+    label_names: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     shapes: Mapping[str, ShapeRange] = field(default_factory=dict)
 
@@ -36,10 +36,10 @@ class BuilderSummary:
 
     Attributes:
         device: The GPU, "" where there is none.
-        runs: Whether engines can run here.
+        can_run: Whether engines can run here.
     """
 
     name: str
     version: str
     device: str
-    runs: bool
+    can_run: bool

@@ -9,48 +9,48 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from trt_tui.core.measure.agreement import SUMS_DB, gap_db, parting
-from trt_tui.core.measure.comparison import MARKED, EngineErrors, EngineResult, GroupErrors, Verdict
-from trt_tui.core.moves.barrier import Barrier
+from trt_tui.core.measure.engine_agreement import ACCUMULATION_GAP_DB, find_engine_divergence, sqnr_gap_of_engine_db
+from trt_tui.core.measure.results import MARKED, Accuracy, EngineErrors, EngineResult, GroupErrors
+from trt_tui.core.moves.barrier_move import BarrierMove
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.network.layers import Group
+from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.network.network import Network
 from trt_tui.errors import CancelledError, TrtTuiError
+from trt_tui.formatting import add_decibel_unit, counted_noun_text, decibels_text, name_list_text
 from trt_tui.jobs.steps import Steps
-from trt_tui.words import decibels, first_few, plural, with_unit
 
-REASON = "search:triage"
+TRIAGE_REASON = "search:triage"
 """Who makes a fusion barrier that a search has found."""
 
 
-class Looks(Protocol):
+class EngineErrorProvider(Protocol):
     """What looks into a config's engine and its simulation."""
 
-    def inside(self, config: PrecisionConfig) -> Steps[EngineErrors | None]:
+    def measure_engine_errors(self, config: PrecisionConfig) -> Steps[EngineErrors | None]:
         """Returns errors inside the config's engine, of a marked one where the release tells nothing of one as built;
         None where there is no engine to look into."""
 
-    def layers(self, config: PrecisionConfig) -> Steps[Mapping[str, GroupErrors]]:
+    def measure_group_errors(self, config: PrecisionConfig) -> Steps[Mapping[str, GroupErrors]]:
         """Returns the simulated errors at the groups of a config, by name."""
 
 
 @dataclass(frozen=True)
-class Triaged:
+class TriageResult:
     """What came of it: fusion barriers with which the engine does what was simulated, by tensor; what to tell."""
 
-    said: tuple[str, ...]
-    barriers: Mapping[str, Barrier] = field(default_factory=dict)
+    remarks: tuple[str, ...]
+    barriers: Mapping[str, BarrierMove] = field(default_factory=dict)
 
 
-def unexplained(simulated: Verdict | None, engine: Verdict | None) -> bool:
+def is_unexplained_gap(simulated_accuracy: Accuracy | None, engine_accuracy: Accuracy | None) -> bool:
     """Whether rounding and sums in FP16 do not explain how much an engine is worse than its simulation."""
-    if simulated is None or engine is None or simulated.bad:
+    if simulated_accuracy is None or engine_accuracy is None or simulated_accuracy.nonfinite_count:
         return False
-    gap = gap_db(simulated, engine)
-    return bool(engine.bad) or gap is not None and gap > SUMS_DB
+    gap = sqnr_gap_of_engine_db(simulated_accuracy, engine_accuracy)
+    return bool(engine_accuracy.nonfinite_count) or gap is not None and gap > ACCUMULATION_GAP_DB
 
 
-class Triage:
+class EngineTriage:
     """One triage.
 
     Args:
@@ -60,78 +60,93 @@ class Triage:
         left: How many more may be built.
     """
 
-    def __init__(self, network: Network, config: PrecisionConfig, simulated: Verdict, looks: Looks,
-                 build: Callable[[PrecisionConfig], Steps[EngineResult]], left: Callable[[], int]) -> None:
-        self._network, self._config, self._simulated = network, config, simulated
-        self._looks, self._build, self._may = looks, build, left
-        self._spent, self._short = 0, False
+    def __init__(self, network: Network, config: PrecisionConfig, simulated_accuracy: Accuracy,
+                 probe: EngineErrorProvider, build_engine: Callable[[PrecisionConfig], Steps[EngineResult]],
+                 count_left: Callable[[], int]) -> None:
+        self._network, self._config, self._simulated_accuracy = network, config, simulated_accuracy
+        self._probe, self._build, self._count_left = probe, build_engine, count_left
+        self._spent_builds, self._ran_out = 0, False
 
-    def _left(self) -> int:
+    def _count_remaining_builds(self) -> int:
         """How many more may be built, the marked engine counted."""
-        return self._may() - self._spent
+        return self._count_left() - self._spent_builds
 
-    def run(self) -> Steps[Triaged]:
+    def run_triage(self) -> Steps[TriageResult]:
         """Returns what came of it."""
-        if self._left() <= 0:
-            return Triaged(("--max-builds leaves none to find where",))
-        inside = yield from self._looks.inside(self._config)
-        if inside is None or inside.missing:
-            return Triaged((f"where is not known: {inside.missing}" if inside is not None else "where is not known",))
-        simulated = yield from self._looks.layers(self._config)
-        parts = parting(self._network, simulated, inside)
-        said = [f"it begins at {parts.group}: {parts.said}"] if parts is not None else []
-        if inside.how == MARKED:
-            if unexplained(self._simulated, inside.verdict):
-                return Triaged((*said, "with every group's result as an output too: no fusion is to blame, and no "
-                                "barrier helps; another tactic source or optimization level may"))
-            said = ["with every group's result as an output it does what was simulated: a fusion computes something "
-                    "else"]
-            self._spent = 1
-            tensors = self._marks(self._network.groups)
-            found = yield from self._narrowed(tensors)
+        if self._count_remaining_builds() <= 0:
+            return TriageResult(("--max-builds leaves none to find where",))
+        engine_errors = yield from self._probe.measure_engine_errors(self._config)
+        if engine_errors is None or engine_errors.missing_reason:
+            return TriageResult((f"where is not known: {engine_errors.missing_reason}"
+                                 if engine_errors is not None else "where is not known", ))
+        simulated = yield from self._probe.measure_group_errors(self._config)
+        parting_point = find_engine_divergence(self._network, simulated, engine_errors)
+        remarks = [f"it begins at {parting_point.group_name}: {parting_point.divergence_description}"
+                   ] if parting_point is not None else []
+        if engine_errors.source == MARKED:
+            if is_unexplained_gap(self._simulated_accuracy, engine_errors.accuracy):
+                return TriageResult(
+                    (*remarks, "with every group's result as an output too: no fusion is to blame, and no "
+                     "barrier helps; another tactic source or optimization level may"))
+            remarks = ["with every group's result as an output it does what was simulated: a fusion computes something "
+                       "else"]
+            self._spent_builds = 1
+            tensors = self._list_results_usable_as_outputs(self._network.groups)
+            barrier_tensors = yield from self._find_smaller_barrier_set(tensors)
         else:
-            tensors = self._around(parts.group) if parts is not None else []
-            found = tensors if tensors and (yield from self._sound(tensors)) else []
-        if self._short:
-            return Triaged((*said, "--max-builds leaves too few to find which fusion"))
-        if not found:
-            what = "no fusion barrier was found that mends it" if tensors else "no group at which it begins can be told"
-            return Triaged((*said, what))
-        return Triaged((*said, f"{plural(len(found), 'fusion barrier')} at {first_few(found)}: the engine does what "
-                        "was simulated"), {tensor: Barrier(REASON) for tensor in found})
+            tensors = self._list_results_around_group(parting_point.group_name) if parting_point is not None else []
+            barrier_tensors = tensors if tensors and (yield from self._is_fixed_by_barriers(tensors)) else []
+        if self._ran_out:
+            return TriageResult((*remarks, "--max-builds leaves too few to find which fusion"))
+        if not barrier_tensors:
+            reason = ("no fusion barrier was found that mends it"
+                      if tensors else "no group at which it begins can be told")
+            return TriageResult((*remarks, reason))
+        return (TriageResult((
+            *remarks,
+            f"{counted_noun_text(len(barrier_tensors), 'fusion barrier')} at "
+            f"{name_list_text(barrier_tensors)}: the engine does what "
+            "was simulated"), {tensor: BarrierMove(TRIAGE_REASON)
+                               for tensor in barrier_tensors}))
 
-    def _marks(self, groups: Sequence[Group]) -> list[str]:
+    def _list_results_usable_as_outputs(self, groups: Sequence[FusionGroup]) -> list[str]:
         """The results of groups that can be outputs, in network order."""
-        gone = {*self._config.of(Barrier), *self._network.behind}
-        return [tail for tail in dict.fromkeys(group.tail for group in groups)
-                if tail not in gone and not Barrier().refused(self._network, tail)]
+        excluded = {*self._config.get_moves(BarrierMove), *self._network.blocking_plugins}
+        return [tail for tail in dict.fromkeys(group.final_tensor for group in groups)
+                if tail not in excluded and not BarrierMove().refusal_reason(self._network, tail)]
 
-    def _around(self, name: str) -> list[str]:
+    def _list_results_around_group(self, group_name: str) -> list[str]:
         """The results that a group reads, and its own."""
-        group = self._network.group(name)
-        before = [found for tensor in group.inputs if (maker := self._network.producer.get(tensor)) is not None
-                  and (found := self._network.group_of(maker)) is not None]
-        return self._marks([*before, group])
+        group = self._network.get_group(group_name)
+        before = [
+            producer_group for tensor in group.inputs
+            if (producer := self._network.producer.get(tensor)) is not None and (
+                producer_group := self._network.find_group(producer)) is not None
+        ]
+        return self._list_results_usable_as_outputs([*before, group])
 
-    def _sound(self, tensors: Sequence[str]) -> Steps[bool]:
+    def _is_fixed_by_barriers(self, tensors: Sequence[str]) -> Steps[bool]:
         """Returns whether the engine does what was simulated with some results as outputs."""
-        if self._left() <= 0:
-            self._short = True
+        if self._count_remaining_builds() <= 0:
+            self._ran_out = True
             return False
         try:
-            result = yield from self._build(self._config.with_moves({one: Barrier(REASON) for one in tensors}))
+            result = yield from self._build(
+                self._config.with_moves({tensor: BarrierMove(TRIAGE_REASON)
+                                         for tensor in tensors}))
         except CancelledError:
             raise
         except TrtTuiError:  # an engine that does not build is none that does as simulated
             return False
-        return result.as_asked and result.verdict is not None and not unexplained(self._simulated, result.verdict)
+        return result.is_built_as_requested and result.accuracy is not None and not is_unexplained_gap(
+            self._simulated_accuracy, result.accuracy)
 
-    def _narrowed(self, tensors: list[str]) -> Steps[list[str]]:
+    def _find_smaller_barrier_set(self, tensors: list[str]) -> Steps[list[str]]:
         """Returns fewer of some results that suffice, as far as builds are left; all of them suffice."""
         while len(tensors) > 1:
             half = len(tensors) // 2
             for part in (tensors[:half], tensors[half:]):
-                if (yield from self._sound(part)):
+                if (yield from self._is_fixed_by_barriers(part)):
                     tensors = part
                     break
             else:
@@ -139,9 +154,9 @@ class Triage:
         return tensors
 
 
-def gap_said(simulated: Verdict, engine: Verdict) -> str:
+def engine_gap_text(simulated_accuracy: Accuracy, engine_accuracy: Accuracy) -> str:
     """How far an engine is from its simulation, in words."""
-    if engine.bad:
-        return f"{engine.bad} NaN or Inf, which the simulation does not have"
-    gap = gap_db(simulated, engine)
-    return f"{with_unit(decibels(gap, mark=''))} worse than simulated, which rounding does not explain"
+    if engine_accuracy.nonfinite_count:
+        return f"{engine_accuracy.nonfinite_count} NaN or Inf, which the simulation does not have"
+    gap = sqnr_gap_of_engine_db(simulated_accuracy, engine_accuracy)
+    return f"{add_decibel_unit(decibels_text(gap, mark=''))} worse than simulated, which rounding does not explain"

@@ -5,16 +5,16 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.session.job import BY_ITSELF, Job
+from trt_tui.session.job import AUTOMATIC_REQUESTS, Job
 
-ENDINGS = (ev.SearchEnded, ev.Done, ev.Cancelled, ev.Failed, ev.Died)
+END_EVENTS = (ev.SearchEnded, ev.JobDone, ev.JobCancelled, ev.JobFailed, ev.ChildProcessDied)
 """Events that are taken in even of a stopped job."""
 
-MOST_JOBS = 300
+MAX_JOBS = 300
 """Jobs that are remembered."""
 
 
-class Asked(Mapping[int, rq.Request]):
+class PendingRequests(Mapping[int, rq.Request]):
     """The requests under way, by the number of their job.
 
     Attributes:
@@ -22,82 +22,85 @@ class Asked(Mapping[int, rq.Request]):
     """
 
     def __init__(self) -> None:
-        self.jobs: deque[Job] = deque(maxlen=MOST_JOBS)
-        self._under_way: dict[int, Job] = {}
-        self._stopped: set[int] = set()
+        self.jobs: deque[Job] = deque(maxlen=MAX_JOBS)
+        self._pending_jobs: dict[int, Job] = {}
+        self._stopped_numbers: set[int] = set()
 
     def __getitem__(self, job: int) -> rq.Request:
-        return self._under_way[job].request
+        return self._pending_jobs[job].request
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self._under_way)
+        return iter(self._pending_jobs)
 
     def __len__(self) -> int:
-        return len(self._under_way)
+        return len(self._pending_jobs)
 
-    def add(self, job: int, request: rq.Request, words: str) -> None:
-        """Counts a request as under way; ``words`` are what its job is called."""
-        self._under_way[job] = Job(job, request, words)
-        self.jobs.append(self._under_way[job])
+    def add_request(self, job_number: int, request: rq.Request, title: str) -> None:
+        """Counts a request as under way; ``title`` are what its job is called."""
+        self._pending_jobs[job_number] = Job(job_number, request, title)
+        self.jobs.append(self._pending_jobs[job_number])
 
-    def job(self, number: int) -> Job | None:
+    def find_job(self, job_number: int) -> Job | None:
         """A job that is under way."""
-        return self._under_way.get(number)
+        return self._pending_jobs.get(job_number)
 
-    def take(self, progress: ev.Progress) -> None:
+    def update_progress(self, progress: ev.JobProgress) -> None:
         """Takes in how far a job is."""
-        if (job := self._under_way.get(progress.job)) is not None:
-            job.take(progress)
+        if (job := self._pending_jobs.get(progress.job)) is not None:
+            job.update_progress(progress)
 
-    def end(self, number: int, how: str) -> Job | None:
+    def end_request(self, job_number: int, outcome: str) -> Job | None:
         """Counts a request as answered; returns its job, or None if it was not under way."""
-        job = self._under_way.pop(number, None)
-        self._stopped.discard(number)
+        job = self._pending_jobs.pop(job_number, None)
+        self._stopped_numbers.discard(job_number)
         if job is not None:
-            job.end(how)
+            job.end(outcome)
         return job
 
-    def stop(self, numbers: Iterable[int]) -> None:
+    def mark_jobs_stopped(self, job_numbers: Iterable[int]) -> None:
         """Counts requests as stopped: of their events only those that end them are taken in."""
-        for number in self._under_way.keys() & set(numbers):
-            self._stopped.add(number)
-            self._under_way[number].stopping = True
+        for number in self._pending_jobs.keys() & set(job_numbers):
+            self._stopped_numbers.add(number)
+            self._pending_jobs[number].is_stopping = True
 
-    def stopped(self, job: int) -> bool:
+    def is_job_stopped(self, job_number: int) -> bool:
         """Whether a job was stopped and has not ended yet."""
-        return job in self._stopped
+        return job_number in self._stopped_numbers
 
-    def heeds(self, event: ev.Event) -> bool:
+    def accepts_event(self, event: ev.Event) -> bool:
         """Whether an event is to be taken in: all of jobs that were not stopped, the end of those that were."""
-        return event.job not in self._stopped or isinstance(event, ENDINGS)
+        return event.job not in self._stopped_numbers or isinstance(event, END_EVENTS)
 
     @property
-    def running(self) -> list[Job]:
+    def running_jobs(self) -> list[Job]:
         """The jobs that the child process has begun with, first what somebody waits for, what told last first."""
-        begun = [job for job in self._under_way.values() if job.begun is not None]
-        return sorted(begun, key=lambda job: (isinstance(job.request, BY_ITSELF), -job.since))
+        begun_jobs = [job for job in self._pending_jobs.values() if job.begin_time is not None]
+        return sorted(begun_jobs, key=lambda job: (isinstance(job.request, AUTOMATIC_REQUESTS), -job.phase_start_time))
 
     @property
-    def waiting(self) -> list[Job]:
+    def waiting_jobs(self) -> list[Job]:
         """The jobs that the child process has not begun with."""
-        return [job for job in self._under_way.values() if job.begun is None]
+        return [job for job in self._pending_jobs.values() if job.begin_time is None]
 
     @property
-    def last(self) -> Job | None:
+    def last_ended_job(self) -> Job | None:
         """The job that ended last, of those that somebody asked for and that were begun."""
-        ended = [job for job in reversed(self.jobs)
-                 if job.ended is not None and job.begun is not None and not isinstance(job.request, BY_ITSELF)]
-        return max(ended, key=lambda job: job.ended or 0.0, default=None)
+        ended_jobs = [
+            job for job in reversed(self.jobs) if job.end_time is not None and job.begin_time is not None
+            and not isinstance(job.request, AUTOMATIC_REQUESTS)
+        ]
+        return max(ended_jobs, key=lambda job: job.end_time or 0.0, default=None)
 
     @property
-    def keep_busy(self) -> bool:
+    def has_foreground_request(self) -> bool:
         """Whether any are under way that somebody waits for: previews and flips are not."""
-        return not all(isinstance(job.request, (rq.PreviewEngine, rq.TryFlips)) for job in self._under_way.values())
+        return not all(
+            isinstance(job.request, (rq.PreviewEngine, rq.MeasureToggles)) for job in self._pending_jobs.values())
 
-    def numbers(self, kind: type[rq.Request]) -> list[int]:
+    def list_job_numbers(self, request_type: type[rq.Request]) -> list[int]:
         """The numbers of the requests of a kind that are under way."""
-        return [number for number, job in self._under_way.items() if isinstance(job.request, kind)]
+        return [number for number, job in self._pending_jobs.items() if isinstance(job.request, request_type)]
 
-    def any(self, *kinds: type[rq.Request]) -> bool:
+    def has_request(self, *kinds: type[rq.Request]) -> bool:
         """Whether a request of some kinds is under way."""
-        return any(isinstance(job.request, kinds) for job in self._under_way.values())
+        return any(isinstance(job.request, kinds) for job in self._pending_jobs.values())

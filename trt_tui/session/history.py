@@ -9,15 +9,15 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.errors import InputError
 
 
-class History:
+class ConfigHistory:
     """Configs with undo and redo. ``current`` is never lost by an undo, only by a new change after one."""
 
-    def __init__(self, first: PrecisionConfig) -> None:
+    def __init__(self, initial_config: PrecisionConfig) -> None:
         self._past: list[PrecisionConfig] = []
         self._future: list[PrecisionConfig] = []
-        self.current = first
+        self.current = initial_config
 
-    def apply(self, config: PrecisionConfig) -> bool:
+    def push_config(self, config: PrecisionConfig) -> bool:
         """Makes a config current; returns whether it decides anything differently from the last one.
 
         If it does not, there is no step to undo: only the reasons are replaced.
@@ -46,17 +46,19 @@ class History:
         self.current = self._future.pop()
         return True
 
-    def map(self, change: Callable[[PrecisionConfig], PrecisionConfig]) -> None:
+    def map_configs(self, change_config: Callable[[PrecisionConfig], PrecisionConfig]) -> None:
         """Changes every config in place, without a step that could be undone."""
-        self._past, self._future = [change(one) for one in self._past], [change(one) for one in self._future]
-        self.current = change(self.current)
+        self._past, self._future = [change_config(config)
+                                    for config in self._past], [change_config(config) for config in self._future]
+        self.current = change_config(self.current)
 
     def snapshot(self) -> tuple[list[PrecisionConfig], PrecisionConfig, list[PrecisionConfig]]:
         """Past (oldest first), current, and future (the next redo last)."""
         return list(self._past), self.current, list(self._future)
 
     @classmethod
-    def restored(cls, past: list[PrecisionConfig], current: PrecisionConfig, future: list[PrecisionConfig]) -> History:
+    def from_snapshot(cls, past: list[PrecisionConfig], current: PrecisionConfig,
+                      future: list[PrecisionConfig]) -> ConfigHistory:
         """A history from what `snapshot` returned."""
         history = cls(current)
         history._past, history._future = list(past), list(future)
@@ -74,14 +76,14 @@ class History:
 
 
 @dataclass(frozen=True)
-class Note:
+class ConfigNote:
     """What a user has said of a config: a comment, and whether it is pinned to the top of the list and kept."""
 
     comment: str = ""
     pinned: bool = False
 
 
-LONGEST_NAME = 24
+MAX_NAME_LENGTH = 24
 """Characters of a config's name at most."""
 
 
@@ -92,48 +94,48 @@ class ConfigNames(dict[PrecisionConfig, str]):
         notes: What the user has said of some of them.
     """
 
-    def __init__(self, named: Iterable[tuple[PrecisionConfig, str]] = (),
-                 notes: Mapping[PrecisionConfig, Note] | None = None) -> None:
-        super().__init__(named)
+    def __init__(self, names: Iterable[tuple[PrecisionConfig, str]] = (),
+                 notes: Mapping[PrecisionConfig, ConfigNote] | None = None) -> None:
+        super().__init__(names)
         self.notes = dict(notes or {})
 
-    def rename(self, config: PrecisionConfig, name: str) -> None:
+    def rename_config(self, config: PrecisionConfig, name: str) -> None:
         """Gives a config a name of its own.
 
         Raises:
             InputError: it is empty, too long, or another one's.
         """
-        if not name or len(name) > LONGEST_NAME or "\n" in name:
-            raise InputError(f"{name!r} is no name of a config", f"it takes 1 to {LONGEST_NAME} characters of one line",
-                             "Give a shorter one.")
-        if any(other == name and one != config for one, other in self.items()):
+        if not name or len(name) > MAX_NAME_LENGTH or "\n" in name:
+            raise InputError(f"{name!r} is no name of a config",
+                             f"it takes 1 to {MAX_NAME_LENGTH} characters of one line", "Give a shorter one.")
+        if any(other_name == name and other_config != config for other_config, other_name in self.items()):
             raise InputError(f"another config is called {name}", "names are unique", "Give another one.")
         self[config] = name
 
-    def say(self, config: PrecisionConfig, comment: str) -> None:
+    def set_config_comment(self, config: PrecisionConfig, comment: str) -> None:
         """Comments on a config; "" takes the comment back."""
-        self.notes[config] = replace(self.notes.get(config, Note()), comment=comment)
+        self.notes[config] = replace(self.notes.get(config, ConfigNote()), comment=comment)
 
-    def pin(self, config: PrecisionConfig) -> bool:
+    def toggle_config_pin(self, config: PrecisionConfig) -> bool:
         """Pins a config, or no longer; returns whether it is pinned now."""
-        note = self.notes.get(config, Note())
+        note = self.notes.get(config, ConfigNote())
         self.notes[config] = replace(note, pinned=not note.pinned)
         return not note.pinned
 
-    def newest_first(self) -> list[tuple[PrecisionConfig, str]]:
+    def list_configs_newest_first(self) -> list[tuple[PrecisionConfig, str]]:
         """The pinned ones, then the others, each with its name."""
         newest = list(reversed(self.items()))
-        return sorted(newest, key=lambda one: not self.notes.get(one[0], Note()).pinned)
+        return sorted(newest, key=lambda named_config: not self.notes.get(named_config[0], ConfigNote()).pinned)
 
     def copy(self) -> ConfigNames:
         """A copy that goes its own way."""
         return ConfigNames(self.items(), self.notes)
 
-    def give(self, config: PrecisionConfig) -> str:
+    def get_config_name(self, config: PrecisionConfig) -> str:
         """The name of a config; one that has none gets the next that is free."""
         if config not in self:
-            number, taken = len(self), set(self.values())
-            while f"c{number}" in taken:
+            number, used_names = len(self), set(self.values())
+            while f"c{number}" in used_names:
                 number += 1
             self[config] = f"c{number}"
         return self[config]

@@ -4,15 +4,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import singledispatchmethod
 
-from trt_tui.core.calibration.statistics import TensorStats, TopChannels
-from trt_tui.core.measure.comparison import EngineResult, Measured, Verdict
-from trt_tui.core.measure.single import OneSample, SampleErrors
-from trt_tui.core.measure.stages import SIMULATED, Stage
+from trt_tui.core.calibration.statistics import DominantChannels, TensorStats
+from trt_tui.core.measure.results import Accuracy, ConfigResults, EngineResult
+from trt_tui.core.measure.single_sample import SampleErrors, SingleSampleResult
+from trt_tui.core.measure.stages import SIMULATED_STAGE, StageResult
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.jobs import events as ev
 
 
-class Results(Mapping[PrecisionConfig, Measured]):
+class SessionResults(Mapping[PrecisionConfig, ConfigResults]):
     """What was measured of each config; configs that only differ in their reasons are the same.
 
     Attributes:
@@ -21,24 +21,25 @@ class Results(Mapping[PrecisionConfig, Measured]):
         stages: What stands on the way to production, by name in its order; one of a config points to its figures here.
         fp32_engine: The FP32 engine, judged against FP32 on the simulating backend.
         statistics: Of the inputs and the tail of a group in FP32, by the group's name and the tensor's.
-        samples: Errors sample by sample, by config; ``alone`` samples that were judged alone, by config and number.
+        samples: Errors sample by sample, by config; ``single_samples`` samples that were judged alone, by config and
+        number.
         weights: The ranges of the channels of a group's weights, by the group's name and the tensor's.
         ways_out: The ways out for a group, by its name and the config that they were tried in.
     """
 
     def __init__(self) -> None:
-        self.reference: Mapping[str, float] = {}
-        self.whole = False
+        self.reference_metric: Mapping[str, float] = {}
+        self.has_full_reference = False
         self.fp32_engine: EngineResult | None = None
-        self.stages: dict[str, Stage] = {}
+        self.stages: dict[str, StageResult] = {}
         self.statistics: dict[str, Mapping[str, TensorStats]] = {}
-        self.samples: dict[PrecisionConfig, SampleErrors] = {}
-        self.alone: dict[tuple[PrecisionConfig, int], OneSample] = {}
-        self.weights: dict[str, Mapping[str, TopChannels]] = {}
-        self.ways_out: dict[tuple[str, PrecisionConfig], tuple[ev.WayOut, ...]] = {}
-        self._configs: dict[PrecisionConfig, Measured] = {}
+        self.sample_errors: dict[PrecisionConfig, SampleErrors] = {}
+        self.single_samples: dict[tuple[PrecisionConfig, int], SingleSampleResult] = {}
+        self.weight_ranges: dict[str, Mapping[str, DominantChannels]] = {}
+        self.remedies: dict[tuple[str, PrecisionConfig], tuple[ev.Remedy, ...]] = {}
+        self._configs: dict[PrecisionConfig, ConfigResults] = {}
 
-    def __getitem__(self, config: PrecisionConfig) -> Measured:
+    def __getitem__(self, config: PrecisionConfig) -> ConfigResults:
         return self._configs[config]
 
     def __iter__(self) -> Iterator[PrecisionConfig]:
@@ -47,16 +48,16 @@ class Results(Mapping[PrecisionConfig, Measured]):
     def __len__(self) -> int:
         return len(self._configs)
 
-    def of(self, config: PrecisionConfig) -> Measured:
+    def get_results_or_empty(self, config: PrecisionConfig) -> ConfigResults:
         """What is known of a config: nothing where nothing was measured."""
-        return self._configs.get(config) or Measured()
+        return self._configs.get(config) or ConfigResults()
 
-    def at(self, config: PrecisionConfig) -> Measured:
+    def get_or_create_results(self, config: PrecisionConfig) -> ConfigResults:
         """The place of a config in the store, to be filled."""
-        return self._configs.setdefault(config, Measured())
+        return self._configs.setdefault(config, ConfigResults())
 
     @singledispatchmethod
-    def take(self, event: ev.Event) -> None:
+    def apply(self, event: ev.Event) -> None:
         """Keeps what an event says was measured.
 
         Raises:
@@ -64,105 +65,105 @@ class Results(Mapping[PrecisionConfig, Measured]):
         """
         raise TypeError(f"{type(event).__name__} measures nothing")
 
-    @take.register
-    def _reference(self, event: ev.ReferenceMeasured) -> None:
-        self.reference = dict(event.metric)
+    @apply.register
+    def _apply_reference_metric(self, event: ev.ReferenceMetricMeasured) -> None:
+        self.reference_metric = dict(event.metric)
 
-    @take.register
-    def _verdict(self, event: ev.VerdictMeasured) -> None:
+    @apply.register
+    def _apply_accuracy(self, event: ev.AccuracyMeasured) -> None:
         """Of two verdicts that are not final the one on more samples stands."""
-        known = self.at(event.config)
-        if known.verdict is None or event.final or event.verdict.samples >= known.verdict.samples:
-            known.verdict = event.verdict
+        measured = self.get_or_create_results(event.config)
+        if measured.accuracy is None or event.final or event.accuracy.samples >= measured.accuracy.samples:
+            measured.accuracy = event.accuracy
 
-    @take.register
-    def _exported(self, event: ev.ExportedMeasured) -> None:
-        self.at(event.config).exported = event.verdict
+    @apply.register
+    def _apply_export_accuracy(self, event: ev.ExportAccuracyMeasured) -> None:
+        self.get_or_create_results(event.config).exported_accuracy = event.accuracy
 
-    @take.register
-    def _layers(self, event: ev.LayersMeasured) -> None:
-        known = self.at(event.config)
-        known.groups, known.complete = dict(event.groups), event.final
+    @apply.register
+    def _apply_group_errors(self, event: ev.GroupErrorsMeasured) -> None:
+        measured = self.get_or_create_results(event.config)
+        measured.group_errors, measured.has_all_group_errors = dict(event.groups), event.final
 
-    @take.register
-    def _shares(self, event: ev.SharesMeasured) -> None:
-        self.at(event.config).shares.update(event.shares)
+    @apply.register
+    def _apply_shares(self, event: ev.ErrorSharesMeasured) -> None:
+        self.get_or_create_results(event.config).shares.update(event.shares)
 
-    @take.register
-    def _raised(self, event: ev.RaisedMeasured) -> None:
-        known = self.at(event.config)
-        known.raised_order, known.raised = event.order, event.verdicts
+    @apply.register
+    def _apply_cumulative_raise(self, event: ev.CumulativeRaiseMeasured) -> None:
+        measured = self.get_or_create_results(event.config)
+        measured.raised_order, measured.cumulative = event.order, event.accuracies
 
-    @take.register
-    def _ways_out(self, event: ev.WaysOutMeasured) -> None:
-        self.ways_out[event.group, event.config] = event.options
+    @apply.register
+    def _apply_remedies(self, event: ev.RemediesMeasured) -> None:
+        self.remedies[event.group, event.config] = event.options
         for option in event.options:
-            self.tried(option.config, option.verdict)
+            self.store_missing_accuracy(option.config, option.accuracy)
 
-    def tried(self, config: PrecisionConfig, verdict: Verdict) -> None:
+    def store_missing_accuracy(self, config: PrecisionConfig, accuracy: Accuracy) -> None:
         """Keeps a verdict of a config unless a better one is known."""
-        known = self.at(config)
-        if known.verdict is None:
-            known.verdict = verdict
+        measured = self.get_or_create_results(config)
+        if measured.accuracy is None:
+            measured.accuracy = accuracy
 
-    @take.register
-    def _recalled(self, event: ev.Recalled) -> None:
+    @apply.register
+    def _apply_stored_results(self, event: ev.StoredResultsLoaded) -> None:
         """What was measured since stands."""
-        if event.verdict is not None:
-            self.tried(event.config, event.verdict)
-        if event.engine is not None and self.of(event.config).engine is None:
-            self.built(event.config, event.engine)
-        if event.executed is not None and self.of(event.config).executed is None:
-            self.at(event.config).executed = event.executed
+        if event.accuracy is not None:
+            self.store_missing_accuracy(event.config, event.accuracy)
+        if event.engine is not None and self.get_results_or_empty(event.config).engine_result is None:
+            self.store_engine_result(event.config, event.engine)
+        if event.exported_run is not None and self.get_results_or_empty(event.config).exported_run is None:
+            self.get_or_create_results(event.config).exported_run = event.exported_run
 
-    @take.register
-    def _executed(self, event: ev.ExportedExecuted) -> None:
-        self.at(event.config).executed = event.result
+    @apply.register
+    def _apply_exported_run(self, event: ev.ExportedFileExecuted) -> None:
+        self.get_or_create_results(event.config).exported_run = event.result
 
-    @take.register
-    def _stage(self, event: ev.StageMeasured) -> None:
+    @apply.register
+    def _apply_stage(self, event: ev.StageMeasured) -> None:
         self.stages[event.stage.name] = event.stage
 
-    def stage_verdict(self, stage: Stage) -> Verdict | None:
+    def stage_accuracy(self, stage: StageResult) -> Accuracy | None:
         """A stage against what errors are taken against: of one of a config what stands here under it."""
-        if stage.config is None or stage.failed:
-            return stage.verdict
-        known = self.of(stage.config)
-        if stage.kind == SIMULATED:
-            return known.verdict
-        return known.engine.verdict if known.engine is not None else None
+        if stage.config is None or stage.failure_reason:
+            return stage.accuracy
+        measured = self.get_results_or_empty(stage.config)
+        if stage.kind == SIMULATED_STAGE:
+            return measured.accuracy
+        return measured.engine_result.accuracy if measured.engine_result is not None else None
 
-    @take.register
-    def _statistics(self, event: ev.StatsMeasured) -> None:
+    @apply.register
+    def _apply_tensor_stats(self, event: ev.TensorStatsMeasured) -> None:
         self.statistics[event.group] = dict(event.tensors)
-        self.weights[event.group] = dict(event.weights)
+        self.weight_ranges[event.group] = dict(event.weights)
 
-    @take.register
-    def _samples(self, event: ev.SamplesMeasured) -> None:
-        self.samples[event.config] = event.errors
+    @apply.register
+    def _apply_sample_errors(self, event: ev.SampleErrorsMeasured) -> None:
+        self.sample_errors[event.config] = event.errors
 
-    @take.register
-    def _sample(self, event: ev.SampleJudged) -> None:
-        self.alone[event.config, event.one.sample] = event.one
+    @apply.register
+    def _apply_single_sample(self, event: ev.SingleSampleMeasured) -> None:
+        self.single_samples[event.config, event.sample.sample_index] = event.sample
 
-    @take.register
-    def _fp32_engine(self, event: ev.Fp32EngineJudged) -> None:
+    @apply.register
+    def _apply_fp32_engine(self, event: ev.Fp32EngineMeasured) -> None:
         self.fp32_engine = event.result
 
-    @take.register
-    def _engine_errors(self, event: ev.EngineErrorsMeasured) -> None:
-        known = self.at(event.config)
-        if known.engine is not None:
-            known.engine = replace(known.engine, inside=event.errors)
+    @apply.register
+    def _apply_engine_errors(self, event: ev.EngineErrorsMeasured) -> None:
+        measured = self.get_or_create_results(event.config)
+        if measured.engine_result is not None:
+            measured.engine_result = replace(measured.engine_result, engine_errors=event.errors)
 
-    @take.register
-    def _previewed(self, event: ev.EnginePreviewed) -> None:
-        self.at(event.config).preview = event.preview
+    @apply.register
+    def _apply_preview(self, event: ev.EnginePreviewed) -> None:
+        self.get_or_create_results(event.config).preview = event.preview
 
-    def built(self, config: PrecisionConfig, result: EngineResult) -> bool:
+    def store_engine_result(self, config: PrecisionConfig, result: EngineResult) -> bool:
         """Keeps the engine of a config; False where it is a quick build of one that was built in full before."""
-        known = self.at(config)
-        if result.quick and known.engine is not None and not known.engine.quick:
+        measured = self.get_or_create_results(config)
+        if result.is_quick_build and measured.engine_result is not None and not measured.engine_result.is_quick_build:
             return False
-        known.engine = result
+        measured.engine_result = result
         return True

@@ -16,24 +16,24 @@ import msgspec
 import platformdirs
 from filelock import FileLock, Timeout
 
-from trt_tui.core.moves.choice import Choice
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.entries import UnknownKindError, decoded, encoded
-from trt_tui.core.moves.range_choice import RangeChoice
-from trt_tui.core.network.layers import Outline
-from trt_tui.core.precision import FLOATS, OFFERED, Precision
+from trt_tui.core.moves.move_entries import UnknownMoveKindError, decode_move, encode_move
+from trt_tui.core.moves.precision_move import PrecisionMove
+from trt_tui.core.moves.range_move import RangeMove
+from trt_tui.core.network.layers import NetworkOutline
+from trt_tui.core.precision import ASSIGNABLE, FLOAT_PRECISIONS, Precision
 from trt_tui.errors import InputError
-from trt_tui.files.damaged import set_aside
-from trt_tui.files.folders import make_private
-from trt_tui.files.reading import TEXT_BYTES, read_bytes
-from trt_tui.files.writing import write_atomic
-from trt_tui.session.history import ConfigNames, History, Note
+from trt_tui.files.damaged_files import rename_damaged_file
+from trt_tui.files.folders import make_private_folder
+from trt_tui.files.reading import MAX_TEXT_BYTES, read_bytes
+from trt_tui.files.writing import write_file_atomically
+from trt_tui.session.history import ConfigHistory, ConfigNames, ConfigNote
 
 FORMAT = "trt-tui/session"
 VERSION = 2
-MOST_SESSIONS = 100
+MAX_SESSIONS = 100
 """Sessions of one structure that are saved apart."""
-HISTORY_LIMIT = 100
+MAX_STORED_CONFIGS = 100
 """Undo steps, redo steps and named configs that are kept, each."""
 
 
@@ -56,35 +56,38 @@ class StoredConfig(msgspec.Struct, omit_defaults=True):
     ranges: dict[str, dict[str, Any]] = {}
 
     @classmethod
-    def of(cls, config: PrecisionConfig, name: str = "", note: Note | None = None) -> StoredConfig:
+    def from_precision_config(cls, config: PrecisionConfig, name: str = "",
+                              note: ConfigNote | None = None) -> StoredConfig:
         """A config to be stored; only configs that are listed have names and notes."""
-        moves = [{"target": target, **encoded(move)} for (_, target), move in config.moves.items()]
-        note = note or Note()
+        moves = [{"target": subject, **encode_move(move)} for (_, subject), move in config.moves.items()]
+        note = note or ConfigNote()
         return cls(config.quantized, config.other, config.tf32, moves, name, note.comment, note.pinned)
 
-    def config(self) -> PrecisionConfig:
+    def to_precision_config(self) -> PrecisionConfig:
         """The config.
 
         Raises:
             UnknownKindError: it has a move of a kind that is not known.
             ValueError: a move is damaged.
         """
-        entries = [*({"target": target, **entry, "kind": Choice.kind} for target, entry in self.groups.items()),
-                   *({"target": target, **entry, "kind": RangeChoice.kind} for target, entry in self.ranges.items()),
-                   *self.moves]
-        moves = [(msgspec.convert(entry.get("target"), str), decoded(entry)) for entry in entries]
+        entries = [
+            *({"target": subject, **entry, "kind": PrecisionMove.kind} for subject, entry in self.groups.items()),
+            *({"target": subject, **entry, "kind": RangeMove.kind} for subject, entry in self.ranges.items()),
+            *self.moves
+        ]
+        moves = [(msgspec.convert(entry.get("target"), str), decode_move(entry)) for entry in entries]
         return PrecisionConfig(self.quantized, self.other, self.tf32,
-                               {(move.kind, target): move for target, move in moves})
+                               {(move.kind, subject): move for subject, move in moves})
 
 
-class _Head(msgspec.Struct):
+class _SessionFileHeader(msgspec.Struct):
     """What tells a session file from others."""
 
     format: str
     version: int
 
 
-class Saved(msgspec.Struct):
+class SavedSession(msgspec.Struct):
     """A saved session; ``sha256`` is of the weights that its ranges were measured on, "" where that is not known."""
 
     format: str
@@ -99,52 +102,64 @@ class Saved(msgspec.Struct):
     sha256: str = ""
 
     @classmethod
-    def of(cls, outline: Outline, history: History, names: ConfigNames, target: str,
-           sha256: str = "") -> Saved:
-        """A session to be saved, no more of it than `HISTORY_LIMIT` allows."""
+    def from_state(cls, outline: NetworkOutline, history: ConfigHistory, config_names: ConfigNames, target: str,
+                   sha256: str = "") -> SavedSession:
+        """A session to be saved, no more of it than `MAX_STORED_CONFIGS` allows."""
         past, current, future = history.snapshot()
-        return cls(FORMAT, VERSION, os.path.realpath(outline.path), [StoredConfig.of(c) for c in past[-HISTORY_LIMIT:]],
-                   StoredConfig.of(current), [StoredConfig.of(c) for c in future[-HISTORY_LIMIT:]],
-                   [StoredConfig.of(c, name, names.notes.get(c)) for place, (c, name) in enumerate(names.items())
-                    if place >= len(names) - HISTORY_LIMIT or names.notes.get(c, Note()).pinned], target,
-                   sha256=sha256)
+        return cls(FORMAT, VERSION, os.path.realpath(outline.path),
+                   [StoredConfig.from_precision_config(config) for config in past[-MAX_STORED_CONFIGS:]],
+                   StoredConfig.from_precision_config(current),
+                   [StoredConfig.from_precision_config(config) for config in future[-MAX_STORED_CONFIGS:]], [
+                       StoredConfig.from_precision_config(config, name, config_names.notes.get(config))
+                       for index, (config, name) in enumerate(config_names.items())
+                       if index >= len(config_names)
+                       - MAX_STORED_CONFIGS or config_names.notes.get(config, ConfigNote()).pinned
+                   ], target, sha256=sha256)
 
-    def history(self) -> History:
+    def to_config_history(self) -> ConfigHistory:
         """The configs with undo and redo."""
-        return History.restored([c.config() for c in self.past], self.current.config(),
-                                [c.config() for c in self.future])
+        return ConfigHistory.from_snapshot([stored_config.to_precision_config() for stored_config in self.past],
+                                           self.current.to_precision_config(),
+                                           [stored_config.to_precision_config() for stored_config in self.future])
 
-    def names(self) -> ConfigNames:
+    def to_config_names(self) -> ConfigNames:
         """The configs that have names, with their notes."""
-        stored = [(one.config(), one) for one in self.named_configs]
-        return ConfigNames(((config, one.name) for config, one in stored),
-                           {config: Note(one.comment, one.pinned) for config, one in stored
-                            if one.comment or one.pinned})
+        stored = [(stored_config.to_precision_config(), stored_config) for stored_config in self.named_configs]
+        return ConfigNames(
+            ((config, stored_config.name) for config, stored_config in stored), {
+                config: ConfigNote(stored_config.comment, stored_config.pinned)
+                for config, stored_config in stored
+                if stored_config.comment or stored_config.pinned
+            })
 
-    def configs(self) -> list[PrecisionConfig]:
+    def list_configs(self) -> list[PrecisionConfig]:
         """All of its configs.
 
         Raises:
             UnknownKindError: one has a move of a kind that is not known.
             ValueError: a move is damaged.
         """
-        return [one.config() for one in (*self.past, self.current, *self.future, *self.named_configs)]
+        return [
+            stored_config.to_precision_config()
+            for stored_config in (*self.past, self.current, *self.future, *self.named_configs)
+        ]
 
-    def misfit(self, network: Outline) -> str:
+    def network_mismatch_reason(self, network: NetworkOutline) -> str:
         """Why its configs cannot be ones of a network, "" if they can."""
-        for config in self.configs():
-            file = (Precision.FILE,) if network.has_own_precisions else ()
-            if config.quantized not in (*OFFERED, *file) or config.other not in (*FLOATS, *file):
+        for config in self.list_configs():
+            file = (Precision.FILE,) if network.has_file_precision else ()
+            if config.quantized not in (*ASSIGNABLE, *file) or config.other not in (*FLOAT_PRECISIONS, *file):
                 return f"a config's default is {config.quantized.label} and {config.other.label}"
-            for (_, target), move in config.moves.items():
-                if not move.subject.has(network, target) or move.subject.target(network, target) != target:
-                    return f"the network has no {move.subject.whole} {target}"
-                if refused := move.refused(network, target):
-                    return f"{target} cannot {move.infinitive}: {refused}"
+            for (_, subject), move in config.moves.items():
+                if not move.subject_kind.has_subject_name(network, subject) or move.subject_kind.find_move_subject(
+                        network, subject) != subject:
+                    return f"the network has no {move.subject_kind.subject_noun} {subject}"
+                if refusal := move.refusal_reason(network, subject):
+                    return f"{subject} cannot {move.action_text}: {refusal}"
         return ""
 
 
-class SavedSessions:
+class SessionFolder:
     """The folder of saved sessions.
 
     Args:
@@ -156,110 +171,118 @@ class SavedSessions:
         lost: What could not be restored when a session was loaded, a sentence each.
     """
 
-    def __init__(self, folder: Path | None = None, wanted: str = "") -> None:
-        self.wanted, self.name = wanted, ""
+    def __init__(self, folder: Path | None = None, requested_name: str = "") -> None:
+        self.requested_name, self.name = requested_name, ""
         self.folder = folder or Path(platformdirs.user_state_dir("trt-tui")) / "sessions"
-        self.lost: list[str] = []
+        self.load_failures: list[str] = []
         self._path: Path | None = None
-        self._others: list[tuple[int, Path, Saved]] = []
+        self._other_sessions: list[tuple[int, Path, SavedSession]] = []
         self._lock: FileLock | None = None
 
-    def load(self, structure: str, network: str, outline: Outline | None = None) -> Saved | None:
+    def load_session(self, structure_hash: str, network_path: str,
+                     outline: NetworkOutline | None = None) -> SavedSession | None:
         """The newest saved session of a structure, of the network file itself where there is one, whatever path leads
         to it.
 
         Its file is then this program's to write, unless another program or another network file has it. A file of
         another version, or one that does not fit ``outline``, stays as it is; a damaged one is kept under another
-        name. `lost` says so.
+        name. `load_failures` says so.
         """
-        self.lost = []
-        found: list[tuple[bool, int, Path, Saved]] = []
-        for path in self.folder.glob(f"{_base(structure)}*.json"):
+        self.load_failures = []
+        candidates: list[tuple[bool, int, Path, SavedSession]] = []
+        for path in self.folder.glob(f"{_session_file_stem(structure_hash)}*.json"):
             try:
-                changed = path.stat().st_mtime_ns
-                saved = _read(path)
+                modified_ns = path.stat().st_mtime_ns
+                saved = _read_session_file(path)
             except (OSError, InputError) as error:
-                self._lose(path, getattr(error, "cause", "") or str(error))
+                self._record_load_failure(path, getattr(error, "cause", "") or str(error))
                 continue
             except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
-                self.lost.append(_set_aside(path, error))
+                self.load_failures.append(_set_aside_damaged_session(path, error))
                 continue
             if isinstance(saved, str):
-                self._lose(path, saved)
-            elif outline is not None and (misfit := saved.misfit(outline)):
-                self._lose(path, misfit)
+                self._record_load_failure(path, saved)
+            elif outline is not None and (misfit := saved.network_mismatch_reason(outline)):
+                self._record_load_failure(path, misfit)
             else:
-                found.append((_one_file(saved.network, network), changed, path, saved))
-        if not found:
+                candidates.append((_is_same_file(saved.network, network_path), modified_ns, path, saved))
+        if not candidates:
             return None
-        same, _, path, saved = max(found, key=lambda one: (one[2].stem == self.wanted, *one[:2]))
+        is_same_network, _, path, saved = max(candidates, key=lambda one:
+                                              (one[2].stem == self.requested_name, *one[:2]))
         saved.note = ""
-        if not same:
+        if not is_same_network:
             saved.note = f"The session resumed is the one of {saved.network}, which has the same structure."
-            self._others = [one[1:] for one in found]
-        elif not self._take(path):
+            self._other_sessions = [candidate[1:] for candidate in candidates]
+        elif not self._lock_session_file(path):
             saved.note = "This network is open in another terminal too; the two sessions are saved apart."
         return saved
 
-    def adopt(self, sha256: str) -> Saved | None:
-        """Goes on in the newest session of a network of another path that has the same content, where `load` found no
-        session of this path.
+    def load_session_by_content(self, network_sha256: str) -> SavedSession | None:
+        """Goes on in the newest session of a network of another path that has the same content, where `load_session`
+        found no session of this path.
 
         Args:
-            sha256: Of the network with its weights.
+            network_sha256: Of the network with its weights.
 
         Returns:
             That session; None where there is none, another program has it, or this one has begun one of its own.
         """
-        fitting = sorted((one for one in self._others if one[2].sha256 == sha256), key=lambda one: -one[0])
+        matching = sorted(
+            (session_entry for session_entry in self._other_sessions if session_entry[2].sha256 == network_sha256),
+            key=lambda one: -one[0])
         if self._path is not None:
             return None
-        return next((saved for _, path, saved in fitting if self._take(path)), None)
+        return next((saved for _, path, saved in matching if self._lock_session_file(path)), None)
 
-    def save(self, structure: str, saved: Saved) -> None:
+    def save_session(self, structure_hash: str, saved_session: SavedSession) -> None:
         """Writes the session; the work goes on even if the disk is full or read-only."""
         if self._path is None:
-            any(self._take(path) for path in self._places(structure) if not path.exists())
+            any(self._lock_session_file(path) for path in self._list_session_paths(structure_hash) if not path.exists())
         if self._path is not None:
             with contextlib.suppress(InputError):
-                write_atomic(self._path, _encoded(saved), private=True)
+                write_file_atomically(self._path, _encode_session(saved_session), is_private=True)
 
-    def _lose(self, path: Path, cause: str) -> None:
-        self.lost.append(f"The session saved in {path} cannot be taken up and is left as it is: {cause}.")
+    def _record_load_failure(self, path: Path, cause: str) -> None:
+        self.load_failures.append(f"The session saved in {path} cannot be taken up and is left as it is: {cause}.")
 
-    def release(self) -> None:
+    def release_session_lock(self) -> None:
         """Lets other programs write the session."""
         if self._lock is not None:
             self._lock.release()
             self._lock = None
         self._path = None
 
-    def _places(self, structure: str) -> list[Path]:
-        names = [_base(structure), *(f"{_base(structure)}-{number}" for number in range(2, MOST_SESSIONS))]
+    def _list_session_paths(self, structure_hash: str) -> list[Path]:
+        names = [
+            _session_file_stem(structure_hash),
+            *(f"{_session_file_stem(structure_hash)}-{number}" for number in range(2, MAX_SESSIONS))
+        ]
         return [self.folder / f"{name}.json" for name in names]
 
-    def _take(self, path: Path) -> bool:
+    def _lock_session_file(self, path: Path) -> bool:
         """Locks a session file for this program; False if another one has it, or none can be written here."""
         # The lock is taken in one thread and let go in another.
         lock = FileLock(path.with_suffix(".lock"), mode=0o600, thread_local=False)
         try:
-            make_private(self.folder)
+            make_private_folder(self.folder)
             lock.acquire(blocking=False)
         except (OSError, Timeout):
             return False
-        self.release()
+        self.release_session_lock()
         self._lock, self._path, self.name = lock, path, path.stem
         return True
 
 
-def _one_file(one: str, other: str) -> bool:
+def _is_same_file(first_path: str, second_path: str) -> bool:
     """Whether two paths lead to one file."""
     with contextlib.suppress(OSError, ValueError):  # a path with half a character is a ValueError
-        return one == other or os.path.realpath(one) == os.path.realpath(other) or os.path.samefile(one, other)
+        return first_path == second_path or os.path.realpath(first_path) == os.path.realpath(
+            second_path) or os.path.samefile(first_path, second_path)
     return False
 
 
-def _read(path: Path) -> Saved | str:
+def _read_session_file(path: Path) -> SavedSession | str:
     """The session in a file, or in words which other version it is of, or what it has that is not known.
 
     Raises:
@@ -267,35 +290,35 @@ def _read(path: Path) -> Saved | str:
         ValueError: it is damaged.
         RecursionError: it is, with very deep nesting.
     """
-    data = read_bytes(path, TEXT_BYTES)
+    data = read_bytes(path, MAX_TEXT_BYTES)
     try:
         record = msgspec.json.decode(data)
     except msgspec.DecodeError:
         record = json.loads(data)  # takes lone surrogates, which names of broken UTF-8 hold, and msgspec does not
-    head = msgspec.convert(record, _Head)
+    head = msgspec.convert(record, _SessionFileHeader)
     if head.format != FORMAT or head.version not in (1, VERSION):
         return f"it is version {head.version} of {head.format}"
-    saved = msgspec.convert(record, Saved)
+    saved = msgspec.convert(record, SavedSession)
     try:
-        saved.configs()
-    except UnknownKindError as error:
+        saved.list_configs()
+    except UnknownMoveKindError as error:
         return str(error)
     return saved
 
 
-def _encoded(saved: Saved) -> bytes:
+def _encode_session(saved_session: SavedSession) -> bytes:
     try:
-        return msgspec.json.encode(saved)
+        return msgspec.json.encode(saved_session)
     except UnicodeEncodeError:
-        return json.dumps(msgspec.to_builtins(saved)).encode("ascii")
+        return json.dumps(msgspec.to_builtins(saved_session)).encode("ascii")
 
 
-def _set_aside(path: Path, error: Exception) -> str:
+def _set_aside_damaged_session(path: Path, error: Exception) -> str:
     """Renames a damaged session, so that it is neither read nor written again; says so."""
-    said = f"The session saved in {path} is damaged and cannot be taken up"
-    kept = set_aside(path)
-    return f"{said}; it is kept as {kept.name}: {error}." if kept is not None else f"{said}: {error}."
+    message = f"The session saved in {path} is damaged and cannot be taken up"
+    kept_path = rename_damaged_file(path)
+    return f"{message}; it is kept as {kept_path.name}: {error}." if kept_path is not None else f"{message}: {error}."
 
 
-def _base(structure: str) -> str:
-    return structure[:20]
+def _session_file_stem(structure_hash: str) -> str:
+    return structure_hash[:20]

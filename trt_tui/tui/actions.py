@@ -24,14 +24,14 @@ class Action:
     footer: int | None = None
 
     @property
-    def keys(self) -> tuple[str, ...]:
+    def key_names(self) -> tuple[str, ...]:
         """Its keys in use, as Textual names them; the first is the one shown."""
-        return keys.keys(self.id)
+        return keys.get_action_keys(self.id)
 
     @property
-    def key(self) -> str:
+    def shown_key(self) -> str:
         """The key that is shown."""
-        return keys.key(self.id)
+        return keys.shown_key(self.id)
 
 
 @dataclass(frozen=True)
@@ -39,28 +39,31 @@ class BoundAction:
     """An action with what does it, and what gives the reason why it cannot be done now, "" where it can."""
 
     action: Action
-    do: Callable[[], None]
-    reason: Callable[[], str]
+    perform: Callable[[], None]
+    disabled_reason: Callable[[], str]
 
 
-def footer_line(width: int, offers: Iterable[BoundAction]) -> spans.Line:
+def footer_action_line(width: int, bound_actions: Iterable[BoundAction]) -> spans.Line:
     """The keys that fit, those that can be pressed now brighter than the others; the first stands at the right edge.
 
     A click on one does it.
     """
-    placed = [(offer.action.footer, offer) for offer in offers if offer.action.footer is not None]
-    last, *shown = (offer for _, offer in sorted(placed, key=lambda one: one[0]))
-    do = f"@do('{last.action.id}')"
-    right = [(last.action.key, f"key{do}"), (f" {last.action.label} ", do)]
-    room = width - spans.width_of(right) - 1
+    footer_actions = [(bound_action.action.footer, bound_action)
+                      for bound_action in bound_actions
+                      if bound_action.action.footer is not None]
+    rightmost, *left_actions = (bound_action for _, bound_action in sorted(footer_actions, key=lambda entry: entry[0]))
+    click_markup = f"@do('{rightmost.action.id}')"
+    right = [(rightmost.action.shown_key, f"key{click_markup}"), (f" {rightmost.action.label} ", click_markup)]
+    room = width - spans.line_width(right) - 1
     line: spans.Line = [(" ", "")]
     used = 1
-    for offer in shown:
-        key, label = offer.action.key, offer.action.label
+    for bound_action in left_actions:
+        key, label = bound_action.action.shown_key, bound_action.action.label
         size = len(key) + 1 + len(label) + 2
         if used + size > room:
             continue
-        off, do = bool(offer.reason()), f"@do('{offer.action.id}')"
-        line += [(key, f"{'dim' if off else 'key'}{do}"), (f" {label}  ", f"{'dim' if off else ''}{do}")]
+        is_disabled, click_markup = bool(bound_action.disabled_reason()), f"@do('{bound_action.action.id}')"
+        line += [(key, f"{'dim' if is_disabled else 'key'}{click_markup}"),
+                 (f" {label}  ", f"{'dim' if is_disabled else ''}{click_markup}")]
         used += size
-    return spans.padded(line, width, right)
+    return spans.justify_line(line, width, right)

@@ -1,6 +1,6 @@
 """The one table of keys: what each action is bound to, with what the user's own file changes.
 
-Words that name a key ask `key` for it, so that they hold whatever the file says.
+Words that name a key ask `shown_key` for it, so that they hold whatever the file says.
 """
 
 import difflib
@@ -13,13 +13,13 @@ import platformdirs
 import yaml
 
 from trt_tui.errors import TrtTuiError
-from trt_tui.files.budget import file_budget
+from trt_tui.files.read_budget import limit_file_reading
 from trt_tui.files.reading import read_bytes
 
-Table = Mapping[str, tuple[str, ...]]
+KeyTable = Mapping[str, tuple[str, ...]]
 """Keys by action, as Textual names them; the first is the one shown."""
 
-KEYS: Table = {
+KEYS: KeyTable = {
     "up": ("up", "k"), "down": ("down", "j"), "left": ("left", "h"), "right": ("right", "l"), "open": ("enter",),
     "page_up": ("pageup",), "page_down": ("pagedown",), "first": ("home",), "last": ("end",),
     "next_bad": ("n",), "previous_bad": ("comma",), "first_nan": ("w",), "filter": ("slash",), "all_found": ("0",),
@@ -33,80 +33,83 @@ KEYS: Table = {
     "theme": ("f8",), "close": ("escape",), "quit": ("q",)}
 """The keys as they are without a file. The first of each takes neither ctrl nor shift."""
 
-DIALOG_KEYS: Table = {"yes": ("y",), "no": ("n",), "name": ("n",), "pin": ("p",), "axis": ("a",),
-                      "next_picture": ("tab", "n"), "stop_all": ("a",)}
+DIALOG_KEYS: KeyTable = {"yes": ("y",), "no": ("n",), "name": ("n",), "pin": ("p",), "axis": ("a",),
+                         "next_picture": ("tab", "n"), "stop_all": ("a",)}
 """The keys of what can be done in dialogs alone; what is also done on the main screen has the same key there."""
 
-DEFAULTS: Table = {**KEYS, **DIALOG_KEYS}
+DEFAULT_KEYS: KeyTable = {**KEYS, **DIALOG_KEYS}
 """All of them."""
 
-_MOVING = ("up", "down", "page_up", "page_down", "first", "last", "open", "close", "quit")
-PLACES: Mapping[str, tuple[str, ...]] = {
-    "": tuple(KEYS), "a question": ("yes", "no", "open", "close", "quit"), "an error": (*_MOVING, "copy", "log"),
-    "lists": (*_MOVING, "toggle"), "settings": ("up", "down", "left", "right", "toggle", "open", "close"),
-    "the configs": (*_MOVING, "toggle", "configs", "mark", "diff", "name", "pin"),
-    "the jobs": (*_MOVING, "toggle", "jobs", "stop", "stop_all"),
-    "the pictures": (*_MOVING, "left", "right", "axis", "next_picture")}
+_MOVE_ACTIONS = ("up", "down", "page_up", "page_down", "first", "last", "open", "close", "quit")
+ACTIONS_BY_SCREEN: Mapping[str, tuple[str, ...]] = {
+    "": tuple(KEYS), "a question": ("yes", "no", "open", "close", "quit"), "an error": (*_MOVE_ACTIONS, "copy", "log"),
+    "lists": (*_MOVE_ACTIONS, "toggle"), "settings": ("up", "down", "left", "right", "toggle", "open", "close"),
+    "the configs": (*_MOVE_ACTIONS, "toggle", "configs", "mark", "diff", "name", "pin"),
+    "the jobs": (*_MOVE_ACTIONS, "toggle", "jobs", "stop", "stop_all"),
+    "the pictures": (*_MOVE_ACTIONS, "left", "right", "axis", "next_picture")}
 """Which actions have keys at once: on the main screen, of the name "", and in each kind of dialog."""
 
-_SHOWN = {"full_stop": ".", "comma": ",", "slash": "/", "question_mark": "?", "minus": "-", "equals_sign": "=",
-          "semicolon": ";", "apostrophe": "'", "grave_accent": "`", "backslash": "\\", "right_square_bracket": "]",
-          "escape": "esc", "pageup": "pgup", "pagedown": "pgdn", "up": "↑", "down": "↓", "left": "←", "right": "→"}
-_NAMED = {shown: name for name, shown in _SHOWN.items()}
-_OTHERS = {"tab", "backspace", "insert", "delete", "home", "end", "enter", "space",
-           *(f"f{number}" for number in range(1, 25))}
-_UNLIKE = {"commercial_at": "at", "plus_sign": "plus", "low_line": "underscore"}
-"""Characters that Textual names otherwise than Unicode, beside those of `_SHOWN`."""
-MAX_KEYS_BYTES = 1 << 20
+_SHOWN_KEY_NAMES = {
+    "full_stop": ".", "comma": ",", "slash": "/", "question_mark": "?", "minus": "-", "equals_sign": "=",
+    "semicolon": ";", "apostrophe": "'", "grave_accent": "`", "backslash": "\\", "right_square_bracket": "]",
+    "escape": "esc", "pageup": "pgup", "pagedown": "pgdn", "up": "↑", "down": "↓", "left": "←", "right": "→"
+}
+_KEY_NAMES_BY_TEXT = {shown: name for name, shown in _SHOWN_KEY_NAMES.items()}
+_OTHER_KEY_NAMES = {"tab", "backspace", "insert", "delete", "home", "end", "enter", "space",
+                    *(f"f{number}" for number in range(1, 25))}
+_TEXTUAL_CHARACTER_NAMES = {"commercial_at": "at", "plus_sign": "plus", "low_line": "underscore"}
+"""Characters that Textual names otherwise than Unicode, beside those of `_SHOWN_KEY_NAMES`."""
+MAX_KEY_FILE_BYTES = 1 << 20
 """Size of a file of keys."""
-_SPLIT = "[OABCD"
+_SPLIT_ARROW_CHARACTERS = "[OABCD"
 """Characters that a slow line leaves of an arrow key whose bytes it splits."""
 
-_in_use: dict[str, tuple[str, ...]] = dict(DEFAULTS)
+_current_keys: dict[str, tuple[str, ...]] = dict(DEFAULT_KEYS)
 
 
-def use(table: Table) -> None:
+def use_key_table(key_table: KeyTable) -> None:
     """Makes a table the one in use, in this process."""
-    _in_use.update(table)
+    _current_keys.update(key_table)
 
 
-def keys(action: str) -> tuple[str, ...]:
+def get_action_keys(action_id: str) -> tuple[str, ...]:
     """The keys of an action, as Textual names them."""
-    return _in_use[action]
+    return _current_keys[action_id]
 
 
-def key(action: str) -> str:
+def shown_key(action_id: str) -> str:
     """The key of an action as it is shown."""
-    return key_text(_in_use[action][0])
+    return key_text(_current_keys[action_id][0])
 
 
-def worded(text: str) -> str:
+def fill_in_keys(template: str) -> str:
     """A text with the keys in use in place of the names of actions in braces: ``{close} closes``."""
-    return text.format_map({action: key(action) for action in _in_use})
+    return template.format_map({action: shown_key(action) for action in _current_keys})
 
 
-def changed() -> dict[str, str]:
+def find_changed_keys() -> dict[str, str]:
     """The keys that are others than without a file, as Textual takes them in place of those of bindings."""
-    return {action: ",".join(names) for action, names in _in_use.items() if names != DEFAULTS[action]}
+    return {action: ",".join(names) for action, names in _current_keys.items() if names != DEFAULT_KEYS[action]}
 
 
-def now(shown: str) -> str:
+def find_current_key(default_key_text: str) -> str:
     """The key in use for the action that has a key, as it is shown, without a file."""
-    return next((key(action) for action, names in KEYS.items() if key_text(names[0]) == shown), shown)
+    return next((shown_key(action) for action, names in KEYS.items() if key_text(names[0]) == default_key_text),
+                default_key_text)
 
 
-def key_text(name: str) -> str:
+def key_text(key_name: str) -> str:
     """A key as it is shown."""
-    return _SHOWN.get(name, name)
+    return _SHOWN_KEY_NAMES.get(key_name, key_name)
 
 
-def user_file() -> Path:
+def user_keys_path() -> Path:
     """Where users keep keys of their own."""
     return Path(platformdirs.user_config_dir("trt-tui")) / "keys.json"
 
 
 @dataclass(frozen=True)
-class _Entry:
+class _KeyEntry:
     """What a file says of an action, and in which line."""
 
     action: str
@@ -114,7 +117,7 @@ class _Entry:
     line: int
 
 
-def read(path: Path) -> tuple[Table, list[str]]:
+def read_key_file(path: Path) -> tuple[KeyTable, list[str]]:
     """The table with what a file changes, and what of the file is not taken, with its line and why.
 
     The file is JSON (YAML's comments may stand in it): ``{"build": "f4", "help": ["h", "?"]}``, the keys of an action
@@ -122,97 +125,106 @@ def read(path: Path) -> tuple[Table, list[str]]:
     Movement, closing and the like have the same keys in dialogs.
     """
     try:
-        with file_budget(path):
-            text = read_bytes(path, MAX_KEYS_BYTES).decode(errors="replace")
+        with limit_file_reading(path):
+            text = read_bytes(path, MAX_KEY_FILE_BYTES).decode(errors="replace")
             root = yaml.compose(text.replace("\t", " "), Loader=yaml.SafeLoader)
     except FileNotFoundError:
-        return DEFAULTS, []
+        return DEFAULT_KEYS, []
     except yaml.YAMLError as error:
         mark = error.problem_mark if isinstance(error, yaml.MarkedYAMLError) else None
-        line = mark.line + 1 if mark is not None else 1
-        return DEFAULTS, [f"{_line(path, line)}: it is no JSON; no key is taken from it"]
+        line_number = mark.line + 1 if mark is not None else 1
+        return DEFAULT_KEYS, [f"{_file_location_text(path, line_number)}: it is no JSON; no key is taken from it"]
     except (OSError, TrtTuiError, RecursionError) as error:
-        return DEFAULTS, [] if not path.exists() else [f"{path} cannot be read: {getattr(error, 'cause', '') or error}"]
+        return DEFAULT_KEYS, [] if not path.exists() else [
+            f"{path} cannot be read: {getattr(error, 'cause', '') or error}"
+        ]
     if root is None:
-        return DEFAULTS, []
+        return DEFAULT_KEYS, []
     if not isinstance(root, yaml.MappingNode):
-        return DEFAULTS, [f"{_line(path, root.start_mark.line + 1)}: it is to be an object: {{\"build\": \"f4\"}}"]
-    entries: dict[str, _Entry] = {}
-    wrong: list[tuple[int, str]] = []
+        return DEFAULT_KEYS, [
+            f"{_file_location_text(path, root.start_mark.line + 1)}: it is to be an object: {{\"build\": \"f4\"}}"
+        ]
+    entries: dict[str, _KeyEntry] = {}
+    errors: list[tuple[int, str]] = []
     for name, value in root.value:
-        line = name.start_mark.line + 1
-        entry = _entry(name.value, value, line, entries)
+        line_number = name.start_mark.line + 1
+        entry = _parse_key_entry(name.value, value, line_number, entries)
         if isinstance(entry, str):
-            wrong.append((line, entry))
+            errors.append((line_number, entry))
         else:
             entries[entry.action] = entry
-    wrong += _without_clashes(entries)
-    table = {**DEFAULTS, **{entry.action: entry.keys for entry in entries.values()}}
-    return table, [f"{_line(path, line)}: {why}" for line, why in sorted(wrong)]
+    errors += _remove_clashing_entries(entries)
+    key_table = {**DEFAULT_KEYS, **{entry.action: entry.keys for entry in entries.values()}}
+    return key_table, [f"{_file_location_text(path, line_number)}: {reason}" for line_number, reason in sorted(errors)]
 
 
-def _line(path: Path, line: int) -> str:
-    return f"{path.name}, line {line}"
+def _file_location_text(path: Path, line_number: int) -> str:
+    return f"{path.name}, line {line_number}"
 
 
-def _entry(action: object, value: yaml.Node, line: int, before: Mapping[str, _Entry]) -> _Entry | str:
+def _parse_key_entry(action_id: object, keys_node: yaml.Node, line_number: int,
+                     entries: Mapping[str, _KeyEntry]) -> _KeyEntry | str:
     """An entry of the file, or why it cannot be taken."""
-    if not isinstance(action, str) or action not in DEFAULTS:
-        near = difflib.get_close_matches(str(action), DEFAULTS, 1)
-        return f"there is no action {action}" + (f"; is it {near[0]}?" if near else "")
-    if action in before:
-        return f"{action} stands in line {before[action].line} already"
-    nodes = value.value if isinstance(value, yaml.SequenceNode) else [value]
+    if not isinstance(action_id, str) or action_id not in DEFAULT_KEYS:
+        similar_actions = difflib.get_close_matches(str(action_id), DEFAULT_KEYS, 1)
+        return f"there is no action {action_id}" + (f"; is it {similar_actions[0]}?" if similar_actions else "")
+    if action_id in entries:
+        return f"{action_id} stands in line {entries[action_id].line} already"
+    nodes = keys_node.value if isinstance(keys_node, yaml.SequenceNode) else [keys_node]
     names: list[str] = []
     for node in nodes:
-        name = _key_named(node.value) if isinstance(node, yaml.ScalarNode) else None
+        name = _parse_key(node.value) if isinstance(node, yaml.ScalarNode) else None
         if name is None:
-            shown = node.value or '""' if isinstance(node, yaml.ScalarNode) else "that"
-            return f"{shown} is no key; {action} keeps {_told(action)}"
-        if node.value in _SPLIT:
-            return f"{node.value} is a part of an arrow key on a slow line; {action} keeps {_told(action)}"
+            node_text = node.value or '""' if isinstance(node, yaml.ScalarNode) else "that"
+            return f"{node_text} is no key; {action_id} keeps {_default_keys_text(action_id)}"
+        if node.value in _SPLIT_ARROW_CHARACTERS:
+            return (
+                f"{node.value} is a part of an arrow key on a slow line; "
+                f"{action_id} keeps {_default_keys_text(action_id)}"
+            )
         names.append(name)
     if not names:
-        return f"{action} needs a key; it keeps {_told(action)}"
-    return _Entry(action, tuple(dict.fromkeys(names)), line)
+        return f"{action_id} needs a key; it keeps {_default_keys_text(action_id)}"
+    return _KeyEntry(action_id, tuple(dict.fromkeys(names)), line_number)
 
 
-def _told(action: str) -> str:
-    return " ".join(map(key_text, DEFAULTS[action]))
+def _default_keys_text(action_id: str) -> str:
+    return " ".join(map(key_text, DEFAULT_KEYS[action_id]))
 
 
-def _key_named(text: str) -> str | None:
+def _parse_key(text: str) -> str | None:
     """A key by its name or its character, as Textual names it; None where there is no such key."""
     *modifiers, base = text.split("+") if len(text) > 1 else [text]
-    base = _NAMED.get(base.lower(), base)
+    base = _KEY_NAMES_BY_TEXT.get(base.lower(), base)
     if modifiers and not {*modifiers} <= {"ctrl", "shift", "alt"}:
         return None
     if len(base) > 1:
         base = base.lower()
-        if base not in _SHOWN and base not in _OTHERS:
+        if base not in _SHOWN_KEY_NAMES and base not in _OTHER_KEY_NAMES:
             return None
     elif base and not base.isalnum():
         name = unicodedata.name(base, "").lower().replace("-", "_").replace(" ", "_")
-        base = _UNLIKE.get(name, name)
+        base = _TEXTUAL_CHARACTER_NAMES.get(name, name)
     return "+".join((*modifiers, base)) if base else None
 
 
-def _without_clashes(entries: dict[str, _Entry]) -> list[tuple[int, str]]:
+def _remove_clashing_entries(entries: dict[str, _KeyEntry]) -> list[tuple[int, str]]:
     """Drops the entries that give an action a key of another one, the later of two; tells their lines and why."""
-    wrong: list[tuple[int, str]] = []
+    errors: list[tuple[int, str]] = []
     while True:
-        table = {**DEFAULTS, **{entry.action: entry.keys for entry in entries.values()}}
+        key_table = {**DEFAULT_KEYS, **{entry.action: entry.keys for entry in entries.values()}}
         owners: dict[tuple[str, str], list[str]] = {}
-        for place, actions in PLACES.items():
+        for screen, actions in ACTIONS_BY_SCREEN.items():
             for action in actions:
-                for name in table[action]:
-                    owners.setdefault((place, name), []).append(action)
-        clash = next(((place, name, those) for (place, name), those in owners.items() if len(those) > 1), None)
+                for name in key_table[action]:
+                    owners.setdefault((screen, name), []).append(action)
+        clash = next(((screen, name, clashing) for (screen, name), clashing in owners.items() if len(clashing) > 1),
+                     None)
         if clash is None:
-            return wrong
-        place, name, those = clash
-        last = max((entries[action] for action in those if action in entries), key=lambda entry: entry.line)
-        other = next(action for action in those if action != last.action)
+            return errors
+        screen, name, clashing = clash
+        last = max((entries[action] for action in clashing if action in entries), key=lambda entry: entry.line)
+        owner = next(action for action in clashing if action != last.action)
         del entries[last.action]
-        wrong.append((last.line, f"{key_text(name)} is the key of {other}{f' in {place}' if place else ''}; "
-                                 f"{last.action} keeps {_told(last.action)}"))
+        errors.append((last.line, f"{key_text(name)} is the key of {owner}{f' in {screen}' if screen else ''}; "
+                                 f"{last.action} keeps {_default_keys_text(last.action)}"))

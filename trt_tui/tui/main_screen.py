@@ -17,38 +17,38 @@ from textual.widgets import Input
 from trt_tui.jobs import events as ev
 from trt_tui.session.session import Session
 from trt_tui.tui.controllers import ACTIONS, CONTROLLERS
-from trt_tui.tui.controllers.configs import Configs
+from trt_tui.tui.controllers.configs import ConfigController
 from trt_tui.tui.controllers.controller import Controller
-from trt_tui.tui.controllers.desk import Desk
-from trt_tui.tui.controllers.filtering import Filtering
-from trt_tui.tui.controllers.view import Looks
-from trt_tui.tui.keys import worded
-from trt_tui.tui.punctual import Punctual
-from trt_tui.tui.screens.dialogs import Following
+from trt_tui.tui.controllers.presenter import Presenter
+from trt_tui.tui.controllers.row_filter import FilterController
+from trt_tui.tui.controllers.view import ViewController
+from trt_tui.tui.keys import fill_in_keys
+from trt_tui.tui.screens.charts import ChartsPage
+from trt_tui.tui.screens.dialogs import LivePage
 from trt_tui.tui.screens.jobs import JobsPage
-from trt_tui.tui.screens.pictures import PicturesPage
-from trt_tui.tui.state.order import Column
+from trt_tui.tui.state.sort_order import SortColumn
 from trt_tui.tui.state.tree import View
-from trt_tui.tui.walk import Walk
-from trt_tui.tui.widgets.blocks import BlockMap
-from trt_tui.tui.widgets.choices import ConfigList
-from trt_tui.tui.widgets.field import Field
+from trt_tui.tui.timers import ReliableTimers
+from trt_tui.tui.tutorial import Tutorial
+from trt_tui.tui.widgets.block_map import BlockMap
 from trt_tui.tui.widgets.layer_tree import LayerTree
-from trt_tui.tui.widgets.lines import WHEEL, Lines, Rule
+from trt_tui.tui.widgets.lines import WHEEL_LINES, Lines, TitleRule
+from trt_tui.tui.widgets.lists import ConfigList
+from trt_tui.tui.widgets.text_field import TextField
 
-C = TypeVar("C", bound=Controller)
+ControllerT = TypeVar("ControllerT", bound=Controller)
 
-UPDATE_S = 0.1
+MIN_DRAW_INTERVAL_S = 0.1
 """Events of a job are drawn at most this often."""
 
-NOTICE_S = 8.0
+NOTICE_DURATION_S = 8.0
 """What is said without a key having been pressed gives way to the hint after so long."""
 
-TICK_S = 1.0
+TICK_INTERVAL_S = 1.0
 """The seconds of what runs are counted this often."""
 
 
-class MainScreen(Punctual, Screen[None]):
+class MainScreen(ReliableTimers, Screen[None]):
     """See the module's docstring.
 
     Args:
@@ -62,26 +62,36 @@ class MainScreen(Punctual, Screen[None]):
     VERTICAL_BREAKPOINTS = [(0, "-low"), (15, "-short"), (34, "-tall")]
 
     @classmethod
-    def with_keys_in_use(cls) -> type[MainScreen]:
+    def make_class_with_current_keys(cls) -> type[MainScreen]:
         """Returns the class with the keys as its bindings: those of the user's file, which are known by now."""
-        return type(cls.__name__, (cls,), {"BINDINGS": [
-            Binding(key, f"do('{action.id}')", action.label, show=False) for action in ACTIONS for key in action.keys]})
+        return type(
+            cls.__name__, (cls, ), {
+                "BINDINGS": [
+                    Binding(key, f"do('{action.id}')", action.label, show=False)
+                    for action in ACTIONS
+                    for key in action.key_names
+                ]
+            })
 
-    def __init__(self, session: Session, leave: Callable[[], None], walk: Walk | None = None) -> None:
+    def __init__(self, session: Session, quit_app: Callable[[], None], tutorial: Tutorial | None = None) -> None:
         super().__init__()
         self.session = session
-        self.desk = Desk(session, self, leave, walk)
-        self.controllers = [kind(self.desk) for kind in CONTROLLERS]
-        self.desk.offers = {offer.action.id: offer for one in self.controllers for offer in one.offers()}
-        self._heeding: defaultdict[type[ev.Event], list[Callable[[Any], None]]] = defaultdict(list)
+        self.presenter = Presenter(session, self, quit_app, tutorial)
+        self.controllers = [kind(self.presenter) for kind in CONTROLLERS]
+        self.presenter.actions = {
+            bound_action.action.id: bound_action
+            for owner in self.controllers
+            for bound_action in owner.list_bound_actions()
+        }
+        self._event_handlers: defaultdict[type[ev.Event], list[Callable[[Any], None]]] = defaultdict(list)
         for controller in self.controllers:
-            for kind, heed in controller.heeds().items():
-                self._heeding[kind].append(heed)
-        self._noticed = ""
-        self._update: Timer | None = None
+            for kind, handle_event in controller.event_handlers().items():
+                self._event_handlers[kind].append(handle_event)
+        self._shown_notice = ""
+        self._draw_timer: Timer | None = None
 
-    def _the(self, kind: type[C]) -> C:
-        return next(one for one in self.controllers if isinstance(one, kind))
+    def _get_controller(self, controller_type: type[ControllerT]) -> ControllerT:
+        return next(controller for controller in self.controllers if isinstance(controller, controller_type))
 
     def compose(self) -> ComposeResult:
         """The panes."""
@@ -90,109 +100,111 @@ class MainScreen(Punctual, Screen[None]):
         yield Lines(id="verdict")
         with Container(id="body"):
             with Vertical(id="left"):
-                yield Rule(id="tree-rule")
-                yield Field(placeholder="text  !text  /regex/  share>1%  prec:int8  op:conv", id="filter", compact=True)
+                yield TitleRule(id="tree-rule")
+                yield TextField(placeholder="text  !text  /regex/  share>1%  prec:int8  op:conv", id="filter",
+                                compact=True)
                 yield Lines(id="tree-header")
                 yield LayerTree(id="tree")
                 yield BlockMap(id="blocks")
             with Vertical(id="right"):
-                yield Rule(id="detail-rule")
+                yield TitleRule(id="detail-rule")
                 yield Lines(id="detail")
-                yield Rule(worded("{pane_configs} Configs"), worded("{mark} marks A/B, {diff} diff"), id="configs-rule")
+                yield TitleRule(fill_in_keys("{pane_configs} Configs"), fill_in_keys("{mark} marks A/B, {diff} diff"),
+                                id="configs-rule")
                 yield Lines(id="configs-header")
                 yield ConfigList(id="configs")
-        yield Rule(id="job-rule")
+        yield TitleRule(id="job-rule")
         yield Lines(id="status")
         yield Lines(id="footer")
 
     def on_mount(self) -> None:
         """Draws for the first time, and begins to count seconds."""
-        self.desk.tree.focus()
-        self.desk.draw()
-        self.watch(self, "focused", self.desk.draw_status, init=False)  # the hint follows what has the keys
-        self.set_interval(TICK_S, self._tick)
+        self.presenter.layer_tree.focus()
+        self.presenter.draw_all()
+        self.watch(self, "focused", self.presenter.draw_status_lines, init=False)  # the hint follows what has the keys
+        self.set_interval(TICK_INTERVAL_S, self._update_elapsed_times)
 
     # -- events of the session ----------------------------------------------------------------------------------
 
-    def take(self, event: ev.Event) -> None:
+    def handle_session_event(self, event: ev.Event) -> None:
         """Passes an event on to who asked for it, and draws soon. The session has taken it in already."""
-        for heed in self._heeding[type(event)]:
-            heed(event)
-        if self.session.notice != self._noticed:
-            self._noticed = self.session.notice
-            if self.desk.status.message is None:
-                said = self.desk.say(self.session.notice, "")
-                self.set_timer(NOTICE_S, lambda: self.desk.unsay(said))
-        if self._update is None:
-            self._update = self.set_timer(UPDATE_S, self._updated)
+        for handle_event in self._event_handlers[type(event)]:
+            handle_event(event)
+        if self.session.notice != self._shown_notice:
+            self._shown_notice = self.session.notice
+            if self.presenter.status.message is None:
+                message = self.presenter.show_message(self.session.notice, "")
+                self.set_timer(NOTICE_DURATION_S, lambda: self.presenter.clear_message(message))
+        if self._draw_timer is None:
+            self._draw_timer = self.set_timer(MIN_DRAW_INTERVAL_S, self._draw_pending_changes)
 
-    def _updated(self) -> None:
-        self._update = None
-        self.desk.draw(figures=self.desk.stale_figures)
-        self._follow()
+    def _draw_pending_changes(self) -> None:
+        self._draw_timer = None
+        self.presenter.draw_all(with_row_values=self.presenter.has_stale_values)
+        self._update_open_page()
 
-    def _follow(self) -> None:
+    def _update_open_page(self) -> None:
         """The page that is open shows what has come since."""
-        if isinstance(self.app.screen, (Following, JobsPage, PicturesPage)) and self.app.screen.is_mounted:
-            self.app.screen.follow()
+        if isinstance(self.app.screen, (LivePage, JobsPage, ChartsPage)) and self.app.screen.is_mounted:
+            self.app.screen.update_lines()
 
-    def _tick(self) -> None:
-        if self.session.asked:
-            self.desk.draw_status()
-            self._follow()
+    def _update_elapsed_times(self) -> None:
+        if self.session.pending_requests:
+            self.presenter.draw_status_lines()
+            self._update_open_page()
 
     def on_screen_resume(self) -> None:
         """Nothing lies over it any more."""
-        self.desk.uncovered()
+        self.presenter.draw_after_page_closed()
 
     # -- events of the panes ------------------------------------------------------------------------------------
 
     def action_do(self, action_id: str) -> None:
         """A key was pressed."""
-        self.desk.perform(action_id)
+        self.presenter.perform_action(action_id)
 
     def action_see(self, view: str) -> None:
         """The name of a view was clicked."""
-        self._the(Looks).see(View(view))
+        self._get_controller(ViewController).show_view(View(view))
 
     def action_sort(self, column: str) -> None:
         """The title of a column was clicked."""
-        self._the(Looks).sort_by(Column[column])
+        self._get_controller(ViewController).sort_rows_by(SortColumn[column])
 
     def on_mouse_scroll_down(self) -> None:
         """The wheel, over what does not scroll itself."""
-        self.desk.rows.scroll_relative(y=WHEEL, animate=False)
+        self.presenter.shown_row_pane.scroll_relative(y=WHEEL_LINES, animate=False)
 
     def on_mouse_scroll_up(self) -> None:
         """The wheel."""
-        self.desk.rows.scroll_relative(y=-WHEEL, animate=False)
+        self.presenter.shown_row_pane.scroll_relative(y=-WHEEL_LINES, animate=False)
 
     @on(LayerTree.Resized)
-    def _tree_resized(self) -> None:
-        self.desk.draw_tree_header()
-        self.desk.draw_detail()  # under a dialog it was drawn for the room of before
+    def _handle_tree_resize(self) -> None:
+        self.presenter.draw_layer_tree_header()
+        self.presenter.draw_detail_pane()  # under a dialog it was drawn for the room of before
 
     @on(LayerTree.Moved)
     @on(BlockMap.Moved)
-    def _moved(self) -> None:
-        self.desk.moved()
+    def _handle_cursor_move(self) -> None:
+        self.presenter.handle_cursor_move()
 
     @on(LayerTree.Opened)
-    def _double_clicked(self) -> None:
-        self.desk.perform("open")
+    def _open_clicked_row(self) -> None:
+        self.presenter.perform_action("open")
 
     @on(Input.Changed, "#filter")
-    def _filter_changed(self, event: Input.Changed) -> None:
-        self._the(Filtering).changed(event.value)
+    def _apply_typed_filter(self, event: Input.Changed) -> None:
+        self._get_controller(FilterController).apply_typed_filter(event.value)
 
     @on(Input.Submitted, "#filter")
-    def _filter_done(self) -> None:
-        self._the(Filtering).submitted()
+    def _close_filter_field(self) -> None:
+        self._get_controller(FilterController).close_filter_field()
 
     @on(ConfigList.Taken)
-    def _config_taken(self, event: ConfigList.Taken) -> None:
-        self._the(Configs).take(event.config)
+    def _select_config(self, event: ConfigList.Taken) -> None:
+        self._get_controller(ConfigController).select_config(event.config)
 
     def on_resize(self, event: events.Resize) -> None:
         """There is more or less room."""
-        self.desk.draw_soon()
+        self.presenter.draw_after_layout()

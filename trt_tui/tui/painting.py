@@ -13,7 +13,7 @@ from rich.console import COLOR_SYSTEMS, Console
 from rich.style import Style
 from textual.strip import Strip
 
-from trt_tui.tui.textual_parts import CompositorUpdate, find_pieces, find_region
+from trt_tui.tui.textual_internals import CompositorUpdate, find_drawn_region, iterate_update_strips
 
 Pen: TypeAlias = tuple[str, str, str]
 """SGR codes of a cell: of its attributes, its colour (``39``: the terminal's own) and the colour behind it (``49``)."""
@@ -21,163 +21,182 @@ Pen: TypeAlias = tuple[str, str, str]
 Cell: TypeAlias = tuple[str, Pen]
 """A character and how it is drawn; the right half of a wide character is an empty text."""
 
-_GAP = 4
+_MAX_REWRITTEN_GAP = 4
 """Equal cells between two that differ are written too, up to as many: to move the cursor takes as many bytes."""
 
-_ERASED = 8
+_MAX_WRITTEN_BLANKS = 8
 """Blank cells in a row that are written as such; to erase more, and to go on behind them, takes fewer bytes."""
 
-_SEEN = frozenset(("4", "7", "9"))
+_SPACE_VISIBLE_ATTRIBUTES = frozenset(("4", "7", "9"))
 """Attributes that show on a space: underlined, reversed, struck."""
 
-_OFF = {"1": "22", "2": "22", "3": "23", "4": "24", "5": "25", "7": "27", "9": "29"}
+_RESET_CODES = {"1": "22", "2": "22", "3": "23", "4": "24", "5": "25", "7": "27", "9": "29"}
 """What takes an attribute back, without a reset, after which colours would have to be told again."""
 
 
 @lru_cache(maxsize=4096)
-def _pen(style: Style | None, system: ColorSystem) -> Pen:
+def _build_pen(style: Style | None, color_system: ColorSystem) -> Pen:
     if style is None:
         return "", "39", "49"
     attributes = (style.bold, style.dim, style.italic, style.underline, style.blink, style.reverse, style.strike)
-    codes = ";".join(code for code, on in zip(("1", "2", "3", "4", "5", "7", "9"), attributes, strict=True) if on)
-    front, behind = (color.downgrade(system).get_ansi_codes(foreground) if color else (default,)
-                     for color, foreground, default in ((style.color, True, "39"), (style.bgcolor, False, "49")))
-    return codes, ";".join(front), ";".join(behind)
+    attribute_codes = ";".join(
+        attribute_code for attribute_code, is_set in zip(("1", "2", "3", "4", "5", "7", "9"), attributes, strict=True)
+        if is_set)
+    front_codes, back_codes = (color.downgrade(color_system).get_ansi_codes(foreground) if color else (default, )
+                               for color, foreground, default in ((style.color, True, "39"), (style.bgcolor, False,
+                                                                                              "49")))
+    return attribute_codes, ";".join(front_codes), ";".join(back_codes)
 
 
 @lru_cache(maxsize=4096)
-def _blank(pen: Pen) -> Pen:
+def _simplify_pen_for_blank(pen: Pen) -> Pen:
     """How a space is drawn: its own colour shows only where it is underlined, struck or reversed."""
-    attributes, _, behind = pen
-    return pen if _SEEN.intersection(attributes.split(";")) else ("", "39", behind)
+    attributes, _, back_codes = pen
+    return pen if _SPACE_VISIBLE_ATTRIBUTES.intersection(attributes.split(";")) else ("", "39", back_codes)
 
 
-def _cells(strip: Strip, system: ColorSystem) -> tuple[list[Cell], bool]:
+def _split_strip_into_cells(strip: Strip, color_system: ColorSystem) -> tuple[list[Cell], bool]:
     """The cells of a strip, and whether each of its characters takes one of them."""
     cells: list[Cell] = []
-    single = True
+    are_single = True
     for text, style, control in strip:
         if control:
             continue
-        pen = _pen(style, system)
-        blank = _blank(pen)
+        pen = _build_pen(style, color_system)
+        blank = _simplify_pen_for_blank(pen)
         for character in text:
             width = 1 if character.isascii() else get_character_cell_size(character)
             if width == 1:
                 cells.append((character, blank if character == " " else pen))
                 continue
-            single = False
+            are_single = False
             if width == 2:
                 cells += [(character, pen), ("", pen)]
             elif cells:
                 cells[-1] = (cells[-1][0] + character, cells[-1][1])
-    return cells, single
+    return cells, are_single
 
 
-class Painted:
+class TerminalCells:
     """The cells that stand on the terminal, as far as they are known, and the pen that it has.
 
     Args:
         erases: Whether the terminal erases cells in the colour of the pen (``bce`` of terminfo).
     """
 
-    def __init__(self, erases: bool = False) -> None:
-        self._erases = erases
+    def __init__(self, can_erase: bool = False) -> None:
+        self._can_erase = can_erase
         self._rows: dict[int, list[Cell | None]] = {}
-        self._size: object = None
+        self._region: object = None
         self._pen: Pen | None = None
 
-    def forget(self) -> None:
+    def forget_cells(self) -> None:
         """Nothing is known of what stands there: all that is drawn next is written."""
         self._rows = {}
         self._pen = None
 
-    def render(self, update: Any, system: ColorSystem) -> str:
+    def render_changed_cells(self, update: Any, color_system: ColorSystem) -> str:
         """What to write for the cells of an update that differ, which then stand there."""
-        if (region := find_region(update)) is not None and region != self._size:
-            self.forget()
-            self._size = region
-        out: list[str] = []
-        for y, x, strip in find_pieces(update):
-            new, single = _cells(strip, system)
-            end = x + len(new)
+        if (region := find_drawn_region(update)) is not None and region != self._region:
+            self.forget_cells()
+            self._region = region
+        output: list[str] = []
+        for y, x, strip in iterate_update_strips(update):
+            new_cells, are_single = _split_strip_into_cells(strip, color_system)
+            end = x + len(new_cells)
             row = self._rows.setdefault(y, [])
             row.extend([None] * (end - len(row)))
-            old = row[x:end]
-            if old == new:
+            old_cells = row[x:end]
+            if old_cells == new_cells:
                 continue
-            if not single or any(cell is not None and len(cell[0]) != 1 for cell in row[x:end + 1]):
-                old = [None] * len(new)  # a terminal may take other widths for such characters, so all of it is written
-                for half, beside in ((x, x - 1), (end, end)):  # and the half that is left of one is blank
-                    if 0 <= beside and half < len(row) and (right := row[half]) is not None and right[0] == "":
-                        row[beside] = None
-            row[x:end] = new
-            self._write(out, y, x, old, new)
-        return "".join(out)
+            if not are_single or any(cell is not None and len(cell[0]) != 1 for cell in row[x:end + 1]):
+                old_cells = [None] * len(
+                    new_cells)  # a terminal may take other widths for such characters, so all of it is written
+                for half_column, neighbour_column in ((x, x - 1), (end,
+                                                                   end)):  # and the half that is left of one is blank
+                    if 0 <= neighbour_column and half_column < len(row) and (
+                            right := row[half_column]) is not None and right[0] == "":
+                        row[neighbour_column] = None
+            row[x:end] = new_cells
+            self._write_changed_cells(output, y, x, old_cells, new_cells)
+        return "".join(output)
 
-    def _write(self, out: list[str], y: int, x: int, old: list[Cell | None], new: list[Cell]) -> None:
+    def _write_changed_cells(self, output: list[str], y: int, x: int, old_cells: list[Cell | None],
+                             new_cells: list[Cell]) -> None:
         """Writes the cells that differ of a piece of a line."""
-        cursor, at, pen = -1, 0, self._pen
-        while at < len(new):
-            cell = new[at]
-            if cell == old[at]:
-                at += 1
+        cursor, index, pen = -1, 0, self._pen
+        while index < len(new_cells):
+            cell = new_cells[index]
+            if cell == old_cells[index]:
+                index += 1
                 continue
-            between = new[cursor:at]
+            skipped_cells = new_cells[cursor:index]
             if cursor < 0:
-                out.append(f"\x1b[{y + 1};{x + at + 1}H")
-            elif len(between) <= _GAP and all(pen is not None and _draws(pen, one) for one in between):
-                out.extend(text for text, _ in between)
+                output.append(f"\x1b[{y + 1};{x + index + 1}H")
+            elif len(skipped_cells) <= _MAX_REWRITTEN_GAP and all(pen is not None and _can_pen_draw_cell(pen, skipped)
+                                                                  for skipped in skipped_cells):
+                output.extend(text for text, _ in skipped_cells)
             else:
-                out.append(f"\x1b[{len(between)}C")
-            if pen is None or not _draws(pen, cell):
-                out.append(_change(pen, cell[1]))
+                output.append(f"\x1b[{len(skipped_cells)}C")
+            if pen is None or not _can_pen_draw_cell(pen, cell):
+                output.append(_pen_change_sequence(pen, cell[1]))
                 pen = cell[1]
-            cursor, end = at, at
-            if self._erases and cell[0] == " " and not cell[1][0]:
-                end = next((stop for stop in range(at, len(new)) if new[stop] != cell), len(new))
-                end = next(stop for stop in range(end, at, -1) if new[stop - 1] != old[stop - 1])
-            if end - at > _ERASED:
-                out.append(f"\x1b[{end - at}X")
-                at = end
+            cursor, end = index, index
+            if self._can_erase and cell[0] == " " and not cell[1][0]:
+                end = next((stop for stop in range(index, len(new_cells)) if new_cells[stop] != cell), len(new_cells))
+                end = next(stop for stop in range(end, index, -1) if new_cells[stop - 1] != old_cells[stop - 1])
+            if end - index > _MAX_WRITTEN_BLANKS:
+                output.append(f"\x1b[{end - index}X")
+                index = end
             else:
-                out.append(cell[0])
-                cursor = at = at + 1
+                output.append(cell[0])
+                cursor = index = index + 1
         self._pen = pen
 
 
-def _draws(pen: Pen, cell: Cell) -> bool:
+def _can_pen_draw_cell(pen: Pen, cell: Cell) -> bool:
     """Whether a pen draws a cell as it is to look: a blank one by every pen that has what is behind it and is not seen
     on a space."""
-    text, own = cell
-    return own == pen or text == " " and own[0] == "" and own[2] == pen[2] and not _SEEN.intersection(pen[0].split(";"))
+    text, cell_pen = cell
+    return cell_pen == pen or text == " " and cell_pen[0] == "" and cell_pen[2] == pen[
+        2] and not _SPACE_VISIBLE_ATTRIBUTES.intersection(pen[0].split(";"))
 
 
 @lru_cache(maxsize=4096)
-def _change(before: Pen | None, now: Pen) -> str:
+def _pen_change_sequence(old_pen: Pen | None, new_pen: Pen) -> str:
     """The sequence that changes one pen into another; ``None`` is the terminal's own, unknown."""
-    attributes = [code for code in now[0].split(";") if code]
-    anew = ["0", *attributes, *(color for color in now[1:] if color not in ("39", "49"))]
-    if before is None:
-        return f"\x1b[{';'.join(anew)}m"
-    had = [code for code in before[0].split(";") if code]
-    off = list(dict.fromkeys(_OFF[code] for code in had if code not in attributes))
-    on = [code for code in attributes if code not in had or _OFF[code] in off]
-    step = [*off, *on, *(own for own, other in zip(now[1:], before[1:], strict=True) if own != other)]
-    return f"\x1b[{min((';'.join(step), ';'.join(anew)), key=len)}m"
+    attributes = [attribute_code for attribute_code in new_pen[0].split(";") if attribute_code]
+    full_reset = ["0", *attributes, *(color for color in new_pen[1:] if color not in ("39", "49"))]
+    if old_pen is None:
+        return f"\x1b[{';'.join(full_reset)}m"
+    old_attributes = [attribute_code for attribute_code in old_pen[0].split(";") if attribute_code]
+    reset_codes = list(
+        dict.fromkeys(_RESET_CODES[attribute_code]
+                      for attribute_code in old_attributes
+                      if attribute_code not in attributes))
+    set_codes = [
+        attribute_code for attribute_code in attributes
+        if attribute_code not in old_attributes or _RESET_CODES[attribute_code] in reset_codes
+    ]
+    changes = [
+        *reset_codes, *set_codes,
+        *(new_color for new_color, old_color in zip(new_pen[1:], old_pen[1:], strict=True) if new_color != old_color)
+    ]
+    return f"\x1b[{min((';'.join(changes), ';'.join(full_reset)), key=len)}m"
 
 
-class Changes(CompositorUpdate):
+class TerminalUpdate(CompositorUpdate):
     """An update of which only what differs from the terminal is written, once it is written at all.
 
     Args:
-        update: One that `trt_tui.tui.textual_parts.is_update` knows.
+        update: One that `trt_tui.tui.textual_internals.is_screen_update` knows.
     """
 
-    def __init__(self, update: Any, painted: Painted) -> None:
+    def __init__(self, update: Any, terminal_cells: TerminalCells) -> None:
         self._update = update
-        self._painted = painted
+        self._terminal_cells = terminal_cells
 
     def render_segments(self, console: Console) -> str:
         """The raw data to write."""
-        return self._painted.render(self._update, COLOR_SYSTEMS[console.color_system or "truecolor"])
+        return self._terminal_cells.render_changed_cells(self._update, COLOR_SYSTEMS[console.color_system
+                                                                                     or "truecolor"])

@@ -14,15 +14,15 @@ from typing import Any, Protocol, cast
 
 from textual.app import App
 
-from trt_tui.tui.painting import Painted
-from trt_tui.tui.textual_parts import DrawingDriver
+from trt_tui.tui.painting import TerminalCells
+from trt_tui.tui.textual_internals import DrawingDriver
 
-_ENDING = (signal.SIGTERM, signal.SIGHUP)
-_LONGEST_END_S = 3.0
+_END_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+_MAX_END_S = 3.0
 """A terminal that is gone, or stalled, takes no more writing: then the process ends without having restored it."""
 
 
-def _erases_in_colour() -> bool:
+def _can_erase_in_colour() -> bool:
     """Whether the terminal's erased cells have the colour behind its text, by what is known of its TERM."""
     try:
         import curses
@@ -32,10 +32,10 @@ def _erases_in_colour() -> bool:
     return curses.tigetflag("bce") > 0 and curses.tigetstr("ech") is not None
 
 
-class Draws(Protocol):
+class AppWithTerminalCells(Protocol):
     """The app that is drawn."""
 
-    painted: Painted | None
+    terminal_cells: TerminalCells | None
 
 
 class TerminalDriver(DrawingDriver):
@@ -50,16 +50,16 @@ class TerminalDriver(DrawingDriver):
         file = sys.__stderr__ if os.isatty(2) else sys.__stdout__
         assert file is not None, "the command refuses to open the app where it could not be drawn"
         file.reconfigure(errors="replace")  # a locale that has no "│" gets a "?"
-        self.draw_on(file)
-        self.painted = Painted(_erases_in_colour())
-        cast(Draws, app).painted = self.painted
+        self.set_output_stream(file)
+        self.terminal_cells = TerminalCells(_can_erase_in_colour())
+        cast(AppWithTerminalCells, app).terminal_cells = self.terminal_cells
         self._is_drawn = False
-        for number, call in ((signal.SIGTSTP, self._stop_process), (signal.SIGCONT, self._go_on)):
-            signal.signal(number, functools.partial(self._in_loop, call))
+        for signal_number, callback in ((signal.SIGTSTP, self._suspend_process), (signal.SIGCONT, self._resume_app)):
+            signal.signal(signal_number, functools.partial(self._call_in_loop, callback))
 
     def start_application_mode(self) -> None:
         """Takes the terminal, on which nothing of the app stands yet."""
-        self.painted.forget()
+        self.terminal_cells.forget_cells()
         self._is_drawn = True
         super().start_application_mode()  # type: ignore[no-untyped-call]
 
@@ -77,21 +77,21 @@ class TerminalDriver(DrawingDriver):
             except UnicodeDecodeError:  # bytes that are no keys
                 continue
 
-    def _in_loop(self, call: Callable[[], None], *_: object) -> None:
+    def _call_in_loop(self, callback: Callable[[], None], *_: object) -> None:
         """Calls what writes to the terminal from the app's loop.
 
         A signal's handler may not: it runs amid anything, also a writing to the same queue, whose lock it would wait
         for without end.
         """
-        asyncio.get_running_loop().call_soon_threadsafe(call)
+        asyncio.get_running_loop().call_soon_threadsafe(callback)
 
-    def _stop_process(self) -> None:
+    def _suspend_process(self) -> None:
         """Gives the terminal back and stops the process, until SIGCONT."""
         if self._is_drawn:
             self.suspend_application_mode()
         os.kill(os.getpid(), signal.SIGSTOP)
 
-    def _go_on(self) -> None:
+    def _resume_app(self) -> None:
         """Takes the terminal again; one that was stopped unseen has it still, as it was."""
         if self._is_drawn:
             self.suspend_application_mode()
@@ -99,31 +99,31 @@ class TerminalDriver(DrawingDriver):
         self.drawn_app.call_later(self.drawn_app.refresh, layout=True)
 
 
-def on_ending(end: Callable[[signal.Signals], None]) -> None:
+def call_on_termination_signal(on_signal: Callable[[signal.Signals], None]) -> None:
     """Calls a function from the running loop at SIGTERM and SIGHUP, and ends the process if that takes too long.
 
     The second part asks nothing of the loop, which stands still while a terminal takes no writing.
     """
     loop = asyncio.get_running_loop()
 
-    def ending(number: int, _: object) -> None:
+    def handle_signal(number: int, _: object) -> None:
         signal.signal(signal.SIGALRM, lambda *_: os._exit(128 + number))
-        signal.setitimer(signal.ITIMER_REAL, _LONGEST_END_S)
-        loop.call_soon_threadsafe(end, signal.Signals(number))
+        signal.setitimer(signal.ITIMER_REAL, _MAX_END_S)
+        loop.call_soon_threadsafe(on_signal, signal.Signals(number))
 
-    for number in _ENDING:
-        if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
-            signal.signal(number, ending)
+    for signal_number in _END_SIGNALS:
+        if signal.getsignal(signal_number) is not signal.SIG_IGN:  # as under nohup
+            signal.signal(signal_number, handle_signal)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        threading.Thread(target=_await_loss, args=(loop, end), name="terminal", daemon=True).start()
+        threading.Thread(target=_wait_for_terminal_loss, args=(loop, on_signal), name="terminal", daemon=True).start()
 
 
-def _await_loss(loop: asyncio.AbstractEventLoop, end: Callable[[signal.Signals], None]) -> None:
+def _wait_for_terminal_loss(loop: asyncio.AbstractEventLoop, on_signal: Callable[[signal.Signals], None]) -> None:
     """Ends the process once its terminal is gone, whether or not the signal of that wakes the main thread."""
-    line = select.poll()
-    line.register(0, 0)  # a hang-up is told unasked
-    line.poll()
+    poller = select.poll()
+    poller.register(0, 0)  # a hang-up is told unasked
+    poller.poll()
     with contextlib.suppress(RuntimeError):  # the loop is closed: it is ending
-        loop.call_soon_threadsafe(end, signal.SIGHUP)
-    time.sleep(_LONGEST_END_S)
+        loop.call_soon_threadsafe(on_signal, signal.SIGHUP)
+    time.sleep(_MAX_END_S)
     os._exit(128 + signal.SIGHUP)

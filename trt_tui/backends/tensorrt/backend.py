@@ -3,28 +3,34 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from trt_tui.backends.cuda import Device, first_device
-from trt_tui.backends.tensorrt.build import build
-from trt_tui.backends.tensorrt.failures import COMPARE, FREE, MEMORY, load_error, start_error
-from trt_tui.backends.tensorrt.log import Message
+from trt_tui.backends.cuda import CudaDevice, find_first_device
+from trt_tui.backends.tensorrt.build import build_engine
+from trt_tui.backends.tensorrt.engine_runner import TensorRTRunner
+from trt_tui.backends.tensorrt.failures import (
+    CHECK_DRIVER_STEP,
+    FREE_GPU_STEP,
+    OUT_OF_MEMORY_PATTERN,
+    translate_engine_load_error,
+    translate_startup_error,
+)
+from trt_tui.backends.tensorrt.log import MessageCallback
 from trt_tui.backends.tensorrt.package import (
-    CUBIC_GRIDS,
-    Package,
-    buildable,
-    dotted,
-    dotted_all,
+    CUBIC_GRID_RELEASE,
+    TensorRTPackage,
+    capabilities_text,
+    capability_text,
+    import_tensorrt,
+    list_compute_capabilities,
     load_polygraphy,
-    module_for,
-    not_starting,
-    release_of,
+    parse_release_numbers,
+    startup_failure_reason,
 )
 from trt_tui.backends.tensorrt.plugins import load_plugins
-from trt_tui.backends.tensorrt.run import TensorRTRunner
-from trt_tui.core.codes import CODES
-from trt_tui.core.lowering.releases import WEAK
-from trt_tui.core.runner import BuildSettings, BuildStep, Capabilities, Told
+from trt_tui.core.lowering.releases import WEAK_PRECISIONS
+from trt_tui.core.quantized_types import QUANTIZED_TYPES
+from trt_tui.core.runner import BackendCapabilities, BuildSettings, BuildStep, LayerConstraints
 from trt_tui.errors import BackendUnavailableError
-from trt_tui.files.reading import digest
+from trt_tui.files.reading import file_sha256
 
 
 class TensorRTBackend:
@@ -41,69 +47,76 @@ class TensorRTBackend:
     """
 
     def __init__(self, name: str = "tensorrt", plugins: Sequence[str] = ()) -> None:
-        trt = module_for(name)
+        trt = import_tensorrt(name)
         version = str(trt.__version__)
         loaders, log = load_polygraphy(name, trt)
-        for_others = hasattr(trt, "ComputeCapability")
-        self._device: Device | None = None
+        builds_for_other_gpus = hasattr(trt, "ComputeCapability")
+        self._device: CudaDevice | None = None
         try:
-            self._device = first_device()
+            self._device = find_first_device()
         except BackendUnavailableError:
-            if not for_others:
+            if not builds_for_other_gpus:
                 raise
-        if why := not_starting(trt):
-            raise BackendUnavailableError(f"{name} {version} does not start", why,
-                                          FREE if MEMORY.search(why) else COMPARE)
+        if reason := startup_failure_reason(trt):
+            raise BackendUnavailableError(f"{name} {version} does not start", reason,
+                                          FREE_GPU_STEP if OUT_OF_MEMORY_PATTERN.search(reason) else CHECK_DRIVER_STEP)
         load_plugins(trt, f"{name} {version}", plugins)
-        self._plugins = tuple(map(digest, plugins))
-        targets = buildable(trt)
-        runs = self._device is not None and (not targets or self._device.compute_capability in targets)
-        strong = hasattr(trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED")
-        codes = {one for one in CODES if strong and hasattr(trt.DataType, one.name)}  # 8.6 names FP8 and lacks it
-        self.capabilities = Capabilities(
-            runs=runs, builds=True, real_fp16=True, bf16=hasattr(trt.DataType, "BF16"),
-            codes=WEAK | codes, gpu=self._device.compute_capability if self._device is not None else None,
-            strong=strong, weak=hasattr(trt.BuilderFlag, "INT8"),
-            cubic_grids=name == "tensorrt-rtx" and release_of(version) >= CUBIC_GRIDS,
-            reports_progress=hasattr(trt, "IProgressMonitor"),
-            hands_out=hasattr(trt.INetworkDefinition, "mark_unfused_tensors_as_debug_tensors"),
-            compute_capabilities=targets)
-        self._package = Package(name, trt, loaders, log, self.capabilities)
+        self._plugins = tuple(map(file_sha256, plugins))
+        compute_capabilities = list_compute_capabilities(trt)
+        runs = self._device is not None and (not compute_capabilities
+                                             or self._device.compute_capability in compute_capabilities)
+        strongly_typed = hasattr(trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED")
+        quantized_types = {
+            quantized_type
+            for quantized_type in QUANTIZED_TYPES
+            if strongly_typed and hasattr(trt.DataType, quantized_type.name)
+        }  # 8.6 names FP8 and lacks it
+        self.capabilities = BackendCapabilities(
+            can_execute=runs, can_build=True, computes_in_fp16=True, supports_bf16=hasattr(trt.DataType, "BF16"),
+            quantized_types=WEAK_PRECISIONS | quantized_types,
+            gpu_compute_capability=self._device.compute_capability if self._device is not None else None,
+            strongly_typed=strongly_typed, weakly_typed=hasattr(trt.BuilderFlag,
+                                                                "INT8"), supports_cubic_grids=name == "tensorrt-rtx"
+            and parse_release_numbers(version) >= CUBIC_GRID_RELEASE, reports_progress=hasattr(trt, "IProgressMonitor"),
+            debug_tensors=hasattr(trt.INetworkDefinition, "mark_unfused_tensors_as_debug_tensors"),
+            target_compute_capabilities=compute_capabilities)
+        self._package = TensorRTPackage(name, trt, loaders, log, self.capabilities)
         self.name, self.version = name, version
         self.device = self._device.name if self._device is not None else ""
 
     @property
-    def stamp(self) -> tuple[object, ...]:
+    def cache_identity(self) -> tuple[object, ...]:
         """What an engine is bound to: package, version, plugins, GPU and driver."""
         device = self._device
         return (self.name, self.version, *self._plugins,
                 *((device.name, device.compute_capability, device.driver) if device else ()))
 
-    def build(self, model: Path, settings: BuildSettings, told: Told | None = None, *, step: BuildStep | None = None,
-              message: Message | None = None) -> bytes:
+    def build(self, model_path: Path, settings: BuildSettings, constraints: LayerConstraints | None = None, *,
+              on_step: BuildStep | None = None, on_message: MessageCallback | None = None) -> bytes:
         """See `trt_tui.core.runner.EngineBackend.build`."""
-        return build(self._package, model, settings, told, step, message)
+        return build_engine(self._package, model_path, settings, constraints, on_step, on_message)
 
     def load_engine(self, data: bytes) -> TensorRTRunner:
         """See `trt_tui.core.runner.EngineBackend.load_engine`."""
-        if not self.capabilities.runs:
-            why = "no GPU is visible" if self._device is None else (
-                f"{self.device} has compute capability {dotted(self._device.compute_capability)}, and it runs on "
-                f"{dotted_all(self.capabilities.compute_capabilities)}")
-            raise BackendUnavailableError(f"{self.name} engines cannot run on this machine", why,
+        if not self.capabilities.can_execute:
+            reason = ("no GPU is visible" if self._device is None else (
+                f"{self.device} has compute capability "
+                f"{capability_text(self._device.compute_capability)}, and it runs on "
+                f"{capabilities_text(self.capabilities.target_compute_capabilities)}"))
+            raise BackendUnavailableError(f"{self.name} engines cannot run on this machine", reason,
                                           "Run it on a GPU that it was built for; trt-tui inspect also takes the JSON "
                                           "of trtexec --exportLayerInfo.")
         package = self._package
-        with package.log.collecting(None) as said:
+        with package.log.collect_messages(None) as messages:
             try:
-                runtime = package.trt.Runtime(package.log.for_tensorrt(package.trt))
+                runtime = package.trt.Runtime(package.log.get_tensorrt_logger(package.trt))
             except Exception as error:
-                raise start_error(self.name, self.version, said, error) from None
+                raise translate_startup_error(self.name, self.version, messages, error) from None
             engine = None
             try:
                 engine = package.loaders.engine_from_bytes(data, runtime=runtime)
             except Exception as error:
-                raise load_error(f"{self.name} {self.version}", self.device, said, error) from None
+                raise translate_engine_load_error(f"{self.name} {self.version}", self.device, messages, error) from None
             if engine is None:
-                raise load_error(f"{self.name} {self.version}", self.device, said, None)
+                raise translate_engine_load_error(f"{self.name} {self.version}", self.device, messages, None)
             return TensorRTRunner(package.trt, engine, package.log)

@@ -3,7 +3,7 @@
 import ctypes
 from collections.abc import Callable
 
-_RELAXED = 2  # cudaStreamCaptureModeRelaxed: what other threads do meanwhile is no part of it
+_RELAXED_CAPTURE_MODE = 2  # cudaStreamCaptureModeRelaxed: what other threads do meanwhile is no part of it
 
 
 class CudaGraph:
@@ -21,32 +21,34 @@ class CudaGraph:
         from polygraphy import cuda
 
         self._runtime, self._stream = cuda.wrapper().handle, ctypes.c_void_p(stream)
-        self._launched = ctypes.c_void_p()
+        self._executable_graph = ctypes.c_void_p()
         graph = ctypes.c_void_p()
-        self._call("cudaStreamBeginCapture", self._stream, _RELAXED)
+        self._call_cuda_runtime("cudaStreamBeginCapture", self._stream, _RELAXED_CAPTURE_MODE)
         try:
             enqueued = enqueue()
         finally:
-            ended = self._runtime.cudaStreamEndCapture(self._stream, ctypes.byref(graph))
-        if not enqueued or ended:
-            raise RuntimeError("the engine's run cannot be captured" + (f" (CUDA error {ended})" if ended else ""))
+            end_status = self._runtime.cudaStreamEndCapture(self._stream, ctypes.byref(graph))
+        if not enqueued or end_status:
+            raise RuntimeError("the engine's run cannot be captured"
+                               + (f" (CUDA error {end_status})" if end_status else ""))
         try:
-            self._call("cudaGraphInstantiateWithFlags", ctypes.byref(self._launched), graph, ctypes.c_ulonglong(0))
+            self._call_cuda_runtime("cudaGraphInstantiateWithFlags", ctypes.byref(self._executable_graph), graph,
+                                    ctypes.c_ulonglong(0))
         finally:
             self._runtime.cudaGraphDestroy(graph)
 
-    def launch(self) -> None:
+    def launch_graph(self) -> None:
         """Enqueues it.
 
         Raises:
             RuntimeError: the CUDA runtime refuses it.
         """
-        self._call("cudaGraphLaunch", self._launched, self._stream)
+        self._call_cuda_runtime("cudaGraphLaunch", self._executable_graph, self._stream)
 
     def close(self) -> None:
         """Frees it."""
-        self._runtime.cudaGraphExecDestroy(self._launched)
+        self._runtime.cudaGraphExecDestroy(self._executable_graph)
 
-    def _call(self, name: str, *arguments: object) -> None:
-        if code := self._runtime[name](*arguments):
-            raise RuntimeError(f"{name}: CUDA error {code}")
+    def _call_cuda_runtime(self, function_name: str, *arguments: object) -> None:
+        if status := self._runtime[function_name](*arguments):
+            raise RuntimeError(f"{function_name}: CUDA error {status}")

@@ -7,112 +7,122 @@ from typing import Any
 
 import onnx
 
-from trt_tui.backends.tensorrt.log import Printed, printed_errors
-from trt_tui.core.engines.failures import BuildFailed, ParseFailed
+from trt_tui.backends.tensorrt.log import PrintedMessages, printed_error_text
+from trt_tui.core.engines.failures import BuildError, NetworkParseError
 from trt_tui.errors import BackendUnavailableError, InputError, TrtTuiError
 
-MEMORY = re.compile(r"out ?of ?memory|insufficient memory|Cuda (?:error|initialization failure with error:) 2\b|"
-                     r"\bOOM\b", re.I)
-_DRIVER = re.compile(r"CUDA initialization failure|CUDA driver version is insufficient|no CUDA-capable device", re.I)
-_VERSION = re.compile(r"version tag|serialization|different TensorRT version|incompatible|compute capability|"
-                      r"built on|platform|magic", re.I)
-_LAUNCHES = re.compile(r"graph_jit\.cpp.*CUDA_SUCCESS", re.S)
+OUT_OF_MEMORY_PATTERN = re.compile(
+    r"out ?of ?memory|insufficient memory|Cuda (?:error|initialization failure with error:) 2\b|"
+    r"\bOOM\b", re.I)
+_DRIVER_PATTERN = re.compile(r"CUDA initialization failure|CUDA driver version is insufficient|no CUDA-capable device",
+                             re.I)
+_VERSION_PATTERN = re.compile(r"version tag|serialization|different TensorRT version|incompatible|compute capability|"
+                              r"built on|platform|magic", re.I)
+_LAUNCH_PATTERN = re.compile(r"graph_jit\.cpp.*CUDA_SUCCESS", re.S)
 
-_PLUGIN = re.compile(r"plugin|no importer registered|creator", re.I)
+_PLUGIN_PATTERN = re.compile(r"plugin|no importer registered|creator", re.I)
 
-FREE = "Free the GPU, or use another one."
-COMPARE = "Its CUDA release may need a newer driver: nvidia-smi shows which release the driver supports."
+FREE_GPU_STEP = "Free the GPU, or use another one."
+CHECK_DRIVER_STEP = "Its CUDA release may need a newer driver: nvidia-smi shows which release the driver supports."
 
 
-def start_error(name: str, version: str, log: Printed, error: Exception) -> TrtTuiError:
+def translate_startup_error(backend_name: str, version: str, messages: PrintedMessages,
+                            error: Exception) -> TrtTuiError:
     """Why a builder or runtime does not start."""
-    cause = printed_errors(log) or str(error)
-    if MEMORY.search(cause):
-        return TrtTuiError(f"there is not enough device memory for {name} to start", cause, FREE)
-    return BackendUnavailableError(f"{name} {version} does not start", cause, COMPARE)
+    cause = printed_error_text(messages) or str(error)
+    if OUT_OF_MEMORY_PATTERN.search(cause):
+        return TrtTuiError(f"there is not enough device memory for {backend_name} to start", cause, FREE_GPU_STEP)
+    return BackendUnavailableError(f"{backend_name} {version} does not start", cause, CHECK_DRIVER_STEP)
 
 
-def build_error(log: Printed, details: Sequence[str], error: Exception, runs: bool = True) -> TrtTuiError:
+def translate_build_error(messages: PrintedMessages, details: Sequence[str], error: Exception,
+                          has_gpu: bool = True) -> TrtTuiError:
     """Why a build failed.
 
     Args:
         details: The last of the builder's most detailed messages.
-        runs: There is a GPU here.
+        has_gpu: There is a GPU here.
     """
     if isinstance(error, TrtTuiError):
         return error
-    cause = printed_errors(log, aside=_DRIVER) or str(error)  # builds without a GPU all say that
-    if MEMORY.search(cause):
-        return BuildFailed("the build ran out of device memory", cause,
-                           "Free the GPU, use a smaller batch (--shapes), or build with a lower optimization level.",
-                           tuple(details), refused=False)
-    if not runs and _LAUNCHES.search(cause):
-        return BuildFailed("this engine is built with a GPU only", cause,
-                           "Build it where there is one, or leave out --refit and --strip-plan: TensorRT-RTX 1.7 "
-                           "builds without a GPU, but no engines whose weights can be replaced.", refused=False)
-    return BuildFailed("TensorRT could not build the engine", cause,
-                       "Give the layer another precision; the log holds all messages.", tuple(details))
+    cause = printed_error_text(messages, fallback_pattern=_DRIVER_PATTERN) or str(
+        error)  # builds without a GPU all say that
+    if OUT_OF_MEMORY_PATTERN.search(cause):
+        return BuildError("the build ran out of device memory", cause,
+                          "Free the GPU, use a smaller batch (--shapes), or build with a lower optimization level.",
+                          tuple(details), is_refused=False)
+    if not has_gpu and _LAUNCH_PATTERN.search(cause):
+        return BuildError("this engine is built with a GPU only", cause,
+                          "Build it where there is one, or leave out --refit and --strip-plan: TensorRT-RTX 1.7 "
+                          "builds without a GPU, but no engines whose weights can be replaced.", is_refused=False)
+    return BuildError("TensorRT could not build the engine", cause,
+                      "Give the layer another precision; the log holds all messages.", tuple(details))
 
 
-def parse_error(name: str, version: str, found: Sequence[Any], model: Path | None = None) -> ParseFailed:
-    """The parser's first error: what it says, and the node; ``model`` is the file that it read, if it was one."""
-    if not found:
-        read = model.name if model is not None else "this network"
-        return ParseFailed(f"{name} {version} cannot read {read}", "its parser gives no reason",
-                           "Check the file with onnx.checker.")
-    error = found[0]
-    node_name, operator = _called(error, "node_name"), _called(error, "node_operator")
+def translate_parser_errors(backend_name: str, version: str, errors: Sequence[Any],
+                            model_path: Path | None = None) -> NetworkParseError:
+    """The parser's first error: what it says, and the node; ``model_path`` is the file that it read, if it was one."""
+    if not errors:
+        source = model_path.name if model_path is not None else "this network"
+        return NetworkParseError(f"{backend_name} {version} cannot read {source}", "its parser gives no reason",
+                                 "Check the file with onnx.checker.")
+    error = errors[0]
+    node_name, operator = _call_parser_error_getter(error,
+                                                    "node_name"), _call_parser_error_getter(error, "node_operator")
     if not node_name:
-        node_name, operator = model is not None and _node_at(model, error.node()) or ("", "")
-    description = " ".join((_called(error, "desc") or str(error)).split())
+        node_name, operator = model_path is not None and _find_node_by_index(model_path, error.node()) or ("", "")
+    description = " ".join((_call_parser_error_getter(error, "desc") or str(error)).split())
     if not node_name:
-        return ParseFailed(f"{name} {version} does not take this network", description,
-                           "Check the file with onnx.checker, or export it with another opset.")
-    where = f" at node {node_name}" + (f" ({operator})" if operator else "")
+        return NetworkParseError(f"{backend_name} {version} does not take this network", description,
+                                 "Check the file with onnx.checker, or export it with another opset.")
+    location = f" at node {node_name}" + (f" ({operator})" if operator else "")
     next_step = ("Replace the node, export the network with another opset, or give its layer FP32 if it has "
                  "another precision; an operator that TensorRT does not know needs a plugin (--plugins LIB.so).")
     unread = operator and description.removeprefix("Assertion failed: ") == "false"  # all that RTX says then
     if unread:
         description = f"its parser does not read {operator}"
-    if unread or _PLUGIN.search(description):
+    if unread or _PLUGIN_PATTERN.search(description):
         next_step = "Load its plugin with --plugins LIB.so."
         if operator and onnx.defs.has(operator):
-            next_step = (f"{name} {version} has no {operator} of ONNX: export the network without it, use another "
-                         "release, or load a plugin for it with --plugins LIB.so.")
-    return ParseFailed(f"{name} {version} does not take this network{where}", description, next_step, node_name)
+            next_step = (
+                f"{backend_name} {version} has no {operator} of ONNX: export the network without it, use another "
+                "release, or load a plugin for it with --plugins LIB.so.")
+    return NetworkParseError(f"{backend_name} {version} does not take this network{location}", description, next_step,
+                             node_name)
 
 
-def _node_at(model: Path, index: int) -> tuple[str, str] | None:
+def _find_node_by_index(model_path: Path, node_index: int) -> tuple[str, str] | None:
     """Name and operator of a node of the file; releases before 10 give its number only."""
     try:
-        nodes = onnx.load(model, load_external_data=False).graph.node
+        nodes = onnx.load(model_path, load_external_data=False).graph.node
     except Exception:  # the parser could not read it either
         return None
-    return (nodes[index].name, nodes[index].op_type) if 0 <= index < len(nodes) else None
+    return (nodes[node_index].name, nodes[node_index].op_type) if 0 <= node_index < len(nodes) else None
 
 
-def _called(error: Any, member: str) -> str:
-    method = getattr(error, member, None)
+def _call_parser_error_getter(parser_error: Any, getter_name: str) -> str:
+    method = getattr(parser_error, getter_name, None)
     return str(method()) if method is not None else ""
 
 
-def load_error(backend: str, device: str, log: Printed, error: Exception | None) -> TrtTuiError:
-    """Why an engine does not load; ``backend`` with its version."""
-    cause = printed_errors(log) or str(error or "")
-    if MEMORY.search(cause):
-        return TrtTuiError("the engine does not fit into device memory", cause, FREE)
-    if _DRIVER.search(cause):
-        return BackendUnavailableError(f"{backend} does not start", cause, COMPARE)
-    next_step = "Build it again here." if _VERSION.search(cause) else "Check the file, or build it again here."
-    return InputError(f"{backend} on {device} cannot load this engine", cause, next_step)
+def translate_engine_load_error(backend_title: str, device: str, messages: PrintedMessages,
+                                error: Exception | None) -> TrtTuiError:
+    """Why an engine does not load; ``backend_title`` with its version."""
+    cause = printed_error_text(messages) or str(error or "")
+    if OUT_OF_MEMORY_PATTERN.search(cause):
+        return TrtTuiError("the engine does not fit into device memory", cause, FREE_GPU_STEP)
+    if _DRIVER_PATTERN.search(cause):
+        return BackendUnavailableError(f"{backend_title} does not start", cause, CHECK_DRIVER_STEP)
+    next_step = "Build it again here." if _VERSION_PATTERN.search(cause) else "Check the file, or build it again here."
+    return InputError(f"{backend_title} on {device} cannot load this engine", cause, next_step)
 
 
-def run_error(log: Printed, error: Exception) -> TrtTuiError:
+def translate_execution_error(messages: PrintedMessages, error: Exception) -> TrtTuiError:
     """Why an engine did not run."""
     if isinstance(error, TrtTuiError):
         return error
-    cause = printed_errors(log) or str(error)
-    if MEMORY.search(cause):
+    cause = printed_error_text(messages) or str(error)
+    if OUT_OF_MEMORY_PATTERN.search(cause):
         return TrtTuiError("the engine ran out of device memory", cause, "Free the GPU, or use a smaller batch.")
     return TrtTuiError("the engine could not run", cause,
                        "Check the data's shapes against the profile (--shapes NAME:MIN:OPT:MAX).")

@@ -9,50 +9,50 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from trt_tui.core.engines.remarks import LAYERNORMS
+from trt_tui.core.engines.builder_warnings import LAYERNORM_WARNING_PREFIX
 
-Message = Callable[[str, str], None]
+MessageCallback = Callable[[str, str], None]
 """Called with the level ("error", "warning", "info") and the text of what is printed."""
 
-Printed = Sequence[tuple[str, str]]
+PrintedMessages = Sequence[tuple[str, str]]
 """Levels and texts of what was printed, in order."""
 
-_DETAILS = 400
+_MAX_DETAIL_MESSAGES = 400
 """How many of the verbose messages are kept."""
 
 _LEVELS = {"INTERNAL_ERROR": "error", "ERROR": "error", "WARNING": "warning", "INFO": "info"}
-_CONCLUSIONS = ("Invalid Engine", "Invalid Context", "Invalid network", "Could not deserialize engine")
+_SUMMARY_PREFIXES = ("Invalid Engine", "Invalid Context", "Invalid network", "Could not deserialize engine")
 """How Polygraphy's own summaries begin, after TensorRT has said what is wrong."""
 
 
-class Log(logging.Handler):
+class TensorRTLog(logging.Handler):
     """Takes what TensorRT and Polygraphy print, and passes it to those who collect it at the moment.
 
     Of TensorRT's many verbose messages the last ones are kept: if a build fails without naming a layer, they tell which
     layer was worked on.
     """
 
-    _one: Log | None = None
+    _instance: TensorRTLog | None = None
 
     @classmethod
-    def installed(cls) -> Log:
+    def get_process_log(cls) -> TensorRTLog:
         """The log of this process; it replaces Polygraphy's printing."""
-        if cls._one is None:
+        if cls._instance is None:
             from polygraphy.logger import G_LOGGER
 
-            cls._one = cls()
+            cls._instance = cls()
             G_LOGGER.use_python_logging_system = True
             G_LOGGER.colors = False
             G_LOGGER.module_severity = G_LOGGER.VERBOSE
             logger = logging.getLogger("Polygraphy")
             logger.propagate = False
             logger.setLevel(1)
-            logger.addHandler(cls._one)
-        return cls._one
+            logger.addHandler(cls._instance)
+        return cls._instance
 
-    def for_tensorrt(self, trt: Any) -> Any:
+    def get_tensorrt_logger(self, trt: Any) -> Any:
         """The logger that a TensorRT package is given; always the same one, since the library may hold on to it."""
-        if trt.__name__ not in self._native:
+        if trt.__name__ not in self._tensorrt_loggers:
             log = self
 
             class Logger(trt.ILogger):  # type: ignore[misc]
@@ -63,55 +63,55 @@ class Log(logging.Handler):
                 def log(self, severity: Any, message: str) -> None:
                     if severity == trt.Logger.VERBOSE:
                         log.details.append(message)
-                        if self.last.rstrip(".") == LAYERNORMS:
-                            log.take("warning", f"{LAYERNORMS}: {message}")
+                        if self.last.rstrip(".") == LAYERNORM_WARNING_PREFIX:
+                            log.dispatch_message("warning", f"{LAYERNORM_WARNING_PREFIX}: {message}")
                             self.last = ""
                     else:
                         self.last = message
-                        log.take(_LEVELS.get(severity.name, "info"), message)
+                        log.dispatch_message(_LEVELS.get(severity.name, "info"), message)
 
-            self._native[trt.__name__] = Logger()
-        return self._native[trt.__name__]
+            self._tensorrt_loggers[trt.__name__] = Logger()
+        return self._tensorrt_loggers[trt.__name__]
 
     def __init__(self) -> None:
         super().__init__(1)
-        self.details: deque[str] = deque(maxlen=_DETAILS)
-        self._native: dict[str, Any] = {}
-        self._collectors: list[tuple[list[tuple[str, str]], Message | None]] = []
+        self.details: deque[str] = deque(maxlen=_MAX_DETAIL_MESSAGES)
+        self._tensorrt_loggers: dict[str, Any] = {}
+        self._collectors: list[tuple[list[tuple[str, str]], MessageCallback | None]] = []
 
     @contextlib.contextmanager
-    def collecting(self, message: Message | None) -> Iterator[list[tuple[str, str]]]:
+    def collect_messages(self, on_message: MessageCallback | None) -> Iterator[list[tuple[str, str]]]:
         """Collects (level, text) while the block runs, and passes each on."""
-        said: list[tuple[str, str]] = []
-        entry = (said, message)
+        messages: list[tuple[str, str]] = []
+        entry = (messages, on_message)
         self._collectors = [*self._collectors, entry]
         try:
-            yield said
+            yield messages
         finally:
-            self._collectors = [one for one in self._collectors if one is not entry]
+            self._collectors = [collector for collector in self._collectors if collector is not entry]
 
-    def take(self, level: str, text: str) -> None:
+    def dispatch_message(self, level: str, text: str) -> None:
         """Hands a message to all who collect."""
-        for said, message in self._collectors:
-            said.append((level, text))
-            if message is not None:
-                message(level, text)
+        for messages, on_message in self._collectors:
+            messages.append((level, text))
+            if on_message is not None:
+                on_message(level, text)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Takes a message of Polygraphy, without its colours and marks."""
         text = re.sub(r"\x1b\[[0-9;]*m", "", record.getMessage()).strip()
         level = "error" if record.levelno >= logging.ERROR else (
             "warning" if record.levelno >= logging.WARNING else "info")
-        self.take(level, re.sub(r"^\[\S\]\s*", "", text))
+        self.dispatch_message(level, re.sub(r"^\[\S\]\s*", "", text))
 
 
-def printed_errors(log: Printed, aside: re.Pattern[str] | None = None) -> str:
+def printed_error_text(messages: PrintedMessages, fallback_pattern: re.Pattern[str] | None = None) -> str:
     """The errors that were printed, each once, without Polygraphy's own summary if TensorRT gave a reason.
 
     Args:
-        aside: What counts only where nothing else was printed.
+        fallback_pattern: What counts only where nothing else was printed.
     """
-    lines = list(dict.fromkeys(text for level, text in log if level == "error"))
-    told = [line for line in lines if not line.startswith(_CONCLUSIONS)]
-    first = [line for line in told if aside is None or not aside.search(line)]
-    return "\n".join(first or told or lines)
+    lines = list(dict.fromkeys(text for level, text in messages if level == "error"))
+    reasons = [line for line in lines if not line.startswith(_SUMMARY_PREFIXES)]
+    primary_reasons = [line for line in reasons if fallback_pattern is None or not fallback_pattern.search(line)]
+    return "\n".join(primary_reasons or reasons or lines)

@@ -6,40 +6,40 @@ from collections.abc import Sequence
 from typing import Any
 
 from trt_tui.errors import InputError
-from trt_tui.files.reading import regular
+from trt_tui.files.reading import check_regular_file
 
-_CREATORS = ("getPluginCreators", "getCreators")
+_CREATOR_SYMBOLS = ("getPluginCreators", "getCreators")
 """What a library exports that lets TensorRT register its creators; older ones register them when they are loaded."""
 
 
-def load_plugins(trt: Any, name: str, paths: Sequence[str]) -> None:
+def load_plugins(trt: Any, backend_title: str, paths: Sequence[str]) -> None:
     """Loads libraries, and has TensorRT register what they export (`IPluginRegistry.load_library`, from 8.6 on).
 
     Code of theirs runs here: the child process alone calls this, and only with what the user has named.
 
     Args:
-        name: The backend's name and version.
+        backend_title: The backend's name and version.
 
     Raises:
         InputError: one cannot be loaded or registered; names it.
     """
     for path in paths:
-        regular(path)
-        whole = os.path.abspath(path)
+        check_regular_file(path)
+        absolute_path = os.path.abspath(path)
         try:
-            library = ctypes.CDLL(whole, mode=ctypes.RTLD_GLOBAL)
+            library = ctypes.CDLL(absolute_path, mode=ctypes.RTLD_GLOBAL)
         except OSError as error:
             raise InputError(f"--plugins {path} does not load", str(error),
-                             f"Build it for {name}; ldd {path} tells which libraries it misses.") from None
-        if not any(hasattr(library, symbol) for symbol in _CREATORS):
+                             f"Build it for {backend_title}; ldd {path} tells which libraries it misses.") from None
+        if not any(hasattr(library, symbol) for symbol in _CREATOR_SYMBOLS):
             continue
         try:
-            handle = trt.get_plugin_registry().load_library(whole)
+            handle = trt.get_plugin_registry().load_library(absolute_path)
         except Exception as error:
-            raise _refused(name, path, str(error)) from None
+            raise _plugin_error(backend_title, path, str(error)) from None
         if handle is None:
-            raise _refused(name, path, "its registry takes nothing of it")
+            raise _plugin_error(backend_title, path, "its registry takes nothing of it")
 
 
-def _refused(name: str, path: str, cause: str) -> InputError:
-    return InputError(f"{name} does not take the plugins of {path}", cause, f"Build it for {name}.")
+def _plugin_error(backend_title: str, path: str, cause: str) -> InputError:
+    return InputError(f"{backend_title} does not take the plugins of {path}", cause, f"Build it for {backend_title}.")

@@ -7,19 +7,21 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from trt_tui.core.codes import INT8, MAX_AMAX
+from trt_tui.core.quantized_types import INT8, MAX_AMAX
 from trt_tui.errors import InputError
-from trt_tui.files.budget import file_budget
+from trt_tui.files.read_budget import limit_file_reading
 from trt_tui.files.reading import read_text
-from trt_tui.files.writing import write_atomic
-from trt_tui.words import first_few
+from trt_tui.files.writing import write_file_atomically
+from trt_tui.formatting import name_list_text
 
 CACHE_ALGORITHMS = ("EntropyCalibration2", "MinMaxCalibration", "EntropyCalibration", "LegacyCalibration")
 _CACHE_HEADER = re.compile(r"TRT-(\d+)-(\w+)")
 _CACHE_LINE = re.compile(r"(?P<tensor>.+): *(?P<scale>[0-9a-fA-F]{1,8})")
 
 
-_ALGORITHMS = {"minmax": "MinMaxCalibration", "entropy": "EntropyCalibration2", "percentile": "LegacyCalibration"}
+_CALIBRATOR_BY_METHOD = {
+    "minmax": "MinMaxCalibration", "entropy": "EntropyCalibration2", "percentile": "LegacyCalibration"
+}
 """TensorRT's calibrators, by the method that each implements."""
 
 
@@ -36,37 +38,38 @@ class CacheHeader:
     algorithm: str
 
     @property
-    def method(self) -> str:
+    def range_method(self) -> str:
         """The method by which it was made, where that is one of ours; "" where not."""
         name = "EntropyCalibration2" if self.algorithm == "EntropyCalibration" else self.algorithm
-        return next((method for method, algorithm in _ALGORITHMS.items() if algorithm == name), "")
+        return next((method for method, algorithm in _CALIBRATOR_BY_METHOD.items() if algorithm == name), "")
 
 
-def algorithm_of(method: str) -> str:
+def calibration_algorithm(range_method: str) -> str:
     """The calibrator that a cache made by a method names; for a method that none implements, TensorRT's default."""
-    return _ALGORITHMS.get(method, "EntropyCalibration2")
+    return _CALIBRATOR_BY_METHOD.get(range_method, "EntropyCalibration2")
 
 
-def read_header(path: str | Path) -> CacheHeader:
-    """Reads the first line of a calibration cache. Raises as `read_cache`."""
-    with file_budget(path):
+def read_cache_header(path: str | Path) -> CacheHeader:
+    """Reads the first line of a calibration cache. Raises as `read_calibration_cache`."""
+    with limit_file_reading(path):
         line = next(iter(read_text(Path(path)).splitlines()), "").strip()
     match = _CACHE_HEADER.fullmatch(line)
     if match is None:
-        raise _no_cache(Path(path))
-    number = int(match[1])  # 8601 is 8.6.1, 101601 is 10.16.1
-    parts = (number // 10000, number // 100 % 100, number % 100) if number >= 10000 else (
-        number // 1000, number // 100 % 10, number % 100)
+        raise _invalid_cache_error(Path(path))
+    release_number = int(match[1])  # 8601 is 8.6.1, 101601 is 10.16.1
+    parts = (release_number // 10000, release_number // 100 % 100,
+             release_number % 100) if release_number >= 10000 else (release_number // 1000, release_number // 100 % 10,
+                                                                    release_number % 100)
     return CacheHeader(".".join(map(str, parts)), match[2])
 
 
-def _no_cache(path: Path) -> InputError:
+def _invalid_cache_error(path: Path) -> InputError:
     return InputError(f"{path}, line 1: not a TensorRT calibration cache",
                       "The first line must look like TRT-8601-EntropyCalibration2.",
                       "Give a cache that TensorRT wrote.")
 
 
-def read_cache(path: str | Path) -> dict[str, float]:
+def read_calibration_cache(path: str | Path) -> dict[str, float]:
     """Reads a TensorRT calibration cache.
 
     Its first line is ``TRT-<version>-<algorithm>``; each other line is ``<tensor>: <scale>``, the scale (amax / 127) as
@@ -78,32 +81,33 @@ def read_cache(path: str | Path) -> dict[str, float]:
     Raises:
         InputError: the file cannot be read or has another form; names the line.
     """
-    with file_budget(path):
-        return _read_cache(Path(path))
+    with limit_file_reading(path):
+        return _parse_cache_file(Path(path))
 
 
-def _read_cache(path: Path) -> dict[str, float]:
+def _parse_cache_file(path: Path) -> dict[str, float]:
     lines = read_text(path).splitlines()
     if not lines or not _CACHE_HEADER.fullmatch(lines[0].strip()):
-        raise _no_cache(path)
+        raise _invalid_cache_error(path)
     ranges: dict[str, float] = {}
     for number, line in enumerate(lines[1:], start=2):
         if not line.strip():
             continue
         match = _CACHE_LINE.fullmatch(line.strip())
         scale = struct.unpack(">f", bytes.fromhex(match["scale"].zfill(8)))[0] if match else math.nan
-        if match is None or not 0 <= scale * INT8.greatest <= MAX_AMAX:
+        if match is None or not 0 <= scale * INT8.max_value <= MAX_AMAX:
             raise InputError(
                 f"{path}, line {number}: not the scale of a tensor",
                 f"The line is {line.strip()[:80]!r}; expected: tensor name, colon, 8 hexadecimal digits.",
                 "Give a cache that TensorRT wrote.",
             )
-        ranges[match["tensor"]] = scale * INT8.greatest
+        ranges[match["tensor"]] = scale * INT8.max_value
     return ranges
 
 
-def write_cache(path: str | Path, ranges: Mapping[str, float], algorithm: str = "EntropyCalibration2") -> None:
-    """Writes a TensorRT calibration cache, see `read_cache`; the file appears whole or not at all.
+def write_calibration_cache(path: str | Path, ranges: Mapping[str, float],
+                            algorithm: str = "EntropyCalibration2") -> None:
+    """Writes a TensorRT calibration cache, see `read_calibration_cache`; the file appears whole or not at all.
 
     An amax of 0 is written as scale 1.
 
@@ -123,33 +127,34 @@ def write_cache(path: str | Path, ranges: Mapping[str, float], algorithm: str = 
             raise InputError(f"tensor name {tensor!r} cannot stand in a calibration cache",
                              "a line of the cache ends at a line break" if tensor else "it is empty",
                              "Rename the tensor in the network, or export --format onnx, which needs no cache.")
-        scale = amax / INT8.greatest if amax else 1.0
+        scale = amax / INT8.max_value if amax else 1.0
         if not (math.isfinite(scale) and 0 < scale < 2.0**127):
             raise InputError(f"{amax} is no range for '{tensor}'", "A range is a finite number from 0 up.")
         lines.append(f"{tensor}: {struct.pack('>f', scale).hex()}")
-    write_atomic(path, "\n".join(lines) + "\n")
+    write_file_atomically(path, "\n".join(lines) + "\n")
 
 
-def match_cache(
-    ranges: Mapping[str, float], known_tensors: Iterable[str]
+def select_network_ranges(
+    cached_ranges: Mapping[str, float], network_tensors: Iterable[str]
 ) -> tuple[dict[str, float], tuple[str, ...]]:
     """The ranges of a cache that fit a network.
 
     Args:
-        ranges: The amax by tensor name, from `read_cache`.
-        known_tensors: The tensors of the network that need a range.
+        cached_ranges: The amax by tensor name, from `read_calibration_cache`.
+        network_tensors: The tensors of the network that need a range.
 
     Returns:
         The ranges of known tensors, and warnings: which ranges name no such tensor, which tensors have none.
     """
-    known = dict.fromkeys(known_tensors)
-    fitting = {tensor: amax for tensor, amax in ranges.items() if tensor in known}
-    unknown = [tensor for tensor in ranges if tensor not in known]
-    missing = [tensor for tensor in known if tensor not in ranges]
+    names = dict.fromkeys(network_tensors)
+    fitting = {tensor: amax for tensor, amax in cached_ranges.items() if tensor in names}
+    unknown = [tensor for tensor in cached_ranges if tensor not in names]
+    missing = [tensor for tensor in names if tensor not in cached_ranges]
     warnings = []
     if unknown:
-        warnings.append(f"{len(unknown)} of {len(ranges)} ranges in the cache match no tensor here: "
-                        f"{first_few(unknown, 3)}")
+        warnings.append(f"{len(unknown)} of {len(cached_ranges)} ranges in the cache match no tensor here: "
+                        f"{name_list_text(unknown, 3)}")
     if missing:
-        warnings.append(f"{len(missing)} of {len(known)} tensors have no range in the cache: {first_few(missing, 3)}")
+        warnings.append(
+            f"{len(missing)} of {len(names)} tensors have no range in the cache: {name_list_text(missing, 3)}")
     return fitting, tuple(warnings)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-_BLOCK = 1 << 18
+_BLOCK_VALUES = 1 << 18
 
 
 class Histogram:
@@ -20,71 +20,71 @@ class Histogram:
     """
 
     BINS = 4096
-    _LEAST_EXPONENT = -100
+    _MIN_EXPONENT = -100
 
     def __init__(self) -> None:
         self.counts = np.zeros(self.BINS, np.int64)
         self.amax = 0.0
-        self._exponent = self._LEAST_EXPONENT
+        self._exponent = self._MIN_EXPONENT
 
     @property
-    def width(self) -> float:
+    def bin_width(self) -> float:
         """Width of a bin."""
         return math.ldexp(1.0, self._exponent) / self.BINS
 
     @property
-    def total(self) -> int:
+    def value_count(self) -> int:
         """Number of values counted."""
         return int(self.counts.sum())
 
     @property
-    def used(self) -> int:
+    def used_bin_count(self) -> int:
         """Number of bins up to the largest value."""
-        return int(self.amax / self.width) + 1
+        return int(self.amax / self.bin_width) + 1
 
-    def add(self, array: np.ndarray) -> None:
+    def add_values(self, array: np.ndarray) -> None:
         """Counts the values of a float array of any shape.
 
         Raises:
             ValueError: it holds NaN or an infinity.
         """
-        for block in magnitudes(array):
+        for block in iterate_magnitude_blocks(array):
             self.add_magnitudes(block)
 
-    def add_magnitudes(self, block: np.ndarray) -> None:
-        """Counts ``|x|``, given as a flat float32 array. Raises as `add`."""
-        largest = float(block.max())
+    def add_magnitudes(self, magnitudes: np.ndarray) -> None:
+        """Counts ``|x|``, given as a flat float32 array. Raises as `add_values`."""
+        largest = float(magnitudes.max())
         if not math.isfinite(largest):
             raise ValueError("NaN" if math.isnan(largest) else "an infinity")
         self.amax = max(self.amax, largest)
         if largest > 0:
-            self._grow(math.frexp(largest)[1])
-        bins = (block * np.float32(1 / self.width)).astype(np.intp)
+            self._widen_bins(math.frexp(largest)[1])
+        bins = (magnitudes * np.float32(1 / self.bin_width)).astype(np.intp)
         self.counts += np.bincount(bins, minlength=self.BINS)
 
-    def merge(self, later: Histogram) -> None:
+    def merge_values(self, other_histogram: Histogram) -> None:
         """Takes the counts of another, which is widened to the same bins: as if its values had been added here."""
-        self._grow(later._exponent)
-        later._grow(self._exponent)
-        self.counts += later.counts
-        self.amax = max(self.amax, later.amax)
+        self._widen_bins(other_histogram._exponent)
+        other_histogram._widen_bins(self._exponent)
+        self.counts += other_histogram.counts
+        self.amax = max(self.amax, other_histogram.amax)
 
     def __getstate__(self) -> dict[str, Any]:
-        counts = self.counts[:self.used]
+        counts = self.counts[:self.used_bin_count]
         return {**self.__dict__, "counts": counts.astype(np.min_scalar_type(int(counts.max(initial=0))))}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self.counts = np.pad(state["counts"].astype(np.int64), (0, self.BINS - len(state["counts"])))
 
-    def _grow(self, exponent: int) -> None:
-        steps = exponent - self._exponent
+    def _widen_bins(self, range_exponent: int) -> None:
+        steps = range_exponent - self._exponent
         if steps > 0:
             joined = self.counts.reshape(-1, min(1 << steps, self.BINS)).sum(axis=1)
             self.counts = np.pad(joined, (0, self.BINS - len(joined)))
-            self._exponent = exponent
+            self._exponent = range_exponent
 
-    def percentile(self, percent: float) -> float:
+    def magnitude_percentile(self, percent: float) -> float:
         """The upper edge of the bin that holds the given percentile of all values, at most the largest value."""
         if not 0 < percent <= 100:
             raise ValueError(f"percentile {percent} is not in (0, 100]")
@@ -92,12 +92,12 @@ class Histogram:
         if not cumulated[-1]:
             return 0.0
         bin_ = int(np.searchsorted(cumulated, percent / 100 * cumulated[-1]))
-        return min((bin_ + 1) * self.width, self.amax)
+        return min((bin_ + 1) * self.bin_width, self.amax)
 
 
-def magnitudes(array: np.ndarray) -> Iterator[np.ndarray]:
+def iterate_magnitude_blocks(array: np.ndarray) -> Iterator[np.ndarray]:
     """``|x|`` as flat float32 blocks that fit a processor's cache."""
     flat = np.asarray(array).reshape(-1)
-    for start in range(0, flat.size, _BLOCK):
+    for start in range(0, flat.size, _BLOCK_VALUES):
         with np.errstate(over="ignore"):
-            yield np.abs(flat[start : start + _BLOCK].astype(np.float32, copy=False))
+            yield np.abs(flat[start : start + _BLOCK_VALUES].astype(np.float32, copy=False))

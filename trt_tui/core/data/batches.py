@@ -21,37 +21,37 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from trt_tui.core.data.element_types import cast, castable
+from trt_tui.core.data.array_files import DataPart, StoredArray
+from trt_tui.core.data.element_types import cast_to_input_type, is_castable
 from trt_tui.core.data.shapes import first_dimension, shape_text
-from trt_tui.core.data.stored import Member, Part
 from trt_tui.core.runner import TensorInfo
 from trt_tui.errors import InputError
-from trt_tui.words import plural
+from trt_tui.formatting import counted_noun_text
 
 DEFAULT_BATCH = 8
 """Largest batch that a dynamic network is given when none is asked for."""
 
 
-def default_batch(total: int) -> int:
+def choose_default_batch_size(sample_count: int) -> int:
     """The batch of a dynamic network for so many samples: few enough that there are four feeds."""
-    return min(DEFAULT_BATCH, max(1, total // 4))
+    return min(DEFAULT_BATCH, max(1, sample_count // 4))
 
 
 @dataclass(frozen=True)
-class Layout:
+class BatchLayout:
     """How the arrays of one part are cut.
 
     Attributes:
-        rows: Rows of the lead's first axis; 1 where no input has a dimension.
-        step: Rows per feed; None where the batch is dynamic.
-        steps: Of every cut array the rows per feed; None where they are the lead's.
-        broadcast: Inputs of one row that are broadcast to the rows of each feed.
+        lead_rows: Rows of the lead's first axis; 1 where no input has a dimension.
+        rows_per_feed: Rows per feed; None where the batch is dynamic.
+        rows_per_feed_by_array: Of every cut array the rows per feed; None where they are the lead's.
+        broadcast_inputs: Inputs of one row that are broadcast to the rows of each feed.
     """
 
-    rows: int
-    step: int | None
-    steps: dict[str, int | None]
-    broadcast: frozenset[str]
+    lead_rows: int
+    rows_per_feed: int | None
+    rows_per_feed_by_array: dict[str, int | None]
+    broadcast_inputs: frozenset[str]
 
 
 @dataclass(frozen=True)
@@ -59,38 +59,39 @@ class FeedRows:
     """One feed: rows ``start`` to ``stop`` of the lead of a part.
 
     Attributes:
-        part: Number of the part.
-        index: Number of the feed within its part.
+        part_index: Number of the part.
+        feed_index_in_part: Number of the feed within its part.
         first_sample: Number of its first sample over all parts.
     """
 
-    part: int
-    index: int
+    part_index: int
+    feed_index_in_part: int
     start: int
     stop: int
     first_sample: int
 
 
-def _cut_words(rows: int, batches: int | None) -> str:
-    return plural(rows, "row") + (f" ({batches} batch{'es' * (batches > 1)} of {rows // batches})" if batches else "")
+def _row_count_text(row_count: int, batch_count: int | None) -> str:
+    return counted_noun_text(row_count, "row") + (
+        f" ({batch_count} batch{'es' * (batch_count > 1)} of {row_count // batch_count})" if batch_count else "")
 
 
-def layout_of(part: Part, inputs: Sequence[TensorInfo]) -> Layout:
+def find_batch_layout(part: DataPart, inputs: Sequence[TensorInfo]) -> BatchLayout:
     """How a part is cut, whose inputs are checked here, by the rule of this module's docstring.
 
     Raises:
         InputError: they do not fit.
     """
-    _check_inputs(part, inputs)
-    members = part.members
-    batched = [info for info in inputs if members[info.name].shape]
-    batches = {info.name: _static_batches(info, members[info.name], part.source) for info in batched}
+    _check_input_arrays(part, inputs)
+    arrays_by_name = part.arrays
+    batched = [info for info in inputs if arrays_by_name[info.name].shape]
+    batches = {info.name: _count_static_batches(info, arrays_by_name[info.name], part.source) for info in batched}
     filled = [info for info in batched if first_dimension(info) != 0]
     lead = next((info for info in filled if (batches[info.name] or 0) > 1), filled[0] if filled else None)
     if lead is None:
-        return Layout(1, 1, {}, frozenset())
+        return BatchLayout(1, 1, {}, frozenset())
     lead_size = first_dimension(lead)
-    rows = members[lead.name].shape[0]
+    rows = arrays_by_name[lead.name].shape[0]
     if rows == 0:
         raise InputError(f"{part.source}: input '{lead.name}' has no samples", "Its first axis is 0.",
                          "Give at least one sample.")
@@ -99,7 +100,7 @@ def layout_of(part: Part, inputs: Sequence[TensorInfo]) -> Layout:
     for info in batched:
         if info is lead:
             continue
-        name, own_rows, count = info.name, members[info.name].shape[0], batches[info.name]
+        name, own_rows, count = info.name, arrays_by_name[info.name].shape[0], batches[info.name]
         if count is not None:
             if count == 1:
                 continue
@@ -107,8 +108,8 @@ def layout_of(part: Part, inputs: Sequence[TensorInfo]) -> Layout:
             if count != batches[lead.name] or not isinstance(own_size, int):
                 raise InputError(
                     f"{part.source}: inputs '{lead.name}' and '{name}' disagree about the number of samples",
-                    f"'{lead.name}' has {_cut_words(rows, batches[lead.name])}, "
-                    f"'{name}' {_cut_words(own_rows, count)}.",
+                    f"'{lead.name}' has {_row_count_text(rows, batches[lead.name])}, "
+                    f"'{name}' {_row_count_text(own_rows, count)}.",
                     "Give the same number of samples for both, or one batch of the one that is to be repeated.",
                 )
             steps[name] = own_size
@@ -122,76 +123,78 @@ def layout_of(part: Part, inputs: Sequence[TensorInfo]) -> Layout:
                     "Give the same number of samples for both.",
                 )
             broadcast.add(name)
-    labels = {name for name in members if name not in {info.name for info in inputs}}
-    steps.update({name: None for name in labels if members[name].shape[:1] == (rows,)})
-    return Layout(rows, lead_size if isinstance(lead_size, int) else None, steps, frozenset(broadcast))
+    labels = {name for name in arrays_by_name if name not in {info.name for info in inputs}}
+    steps.update({name: None for name in labels if arrays_by_name[name].shape[:1] == (rows,)})
+    return BatchLayout(rows, lead_size if isinstance(lead_size, int) else None, steps, frozenset(broadcast))
 
 
-def _static_batches(info: TensorInfo, member: Member, source: str) -> int | None:
+def _count_static_batches(input_info: TensorInfo, stored_array: StoredArray, source_title: str) -> int | None:
     """How many batches the array of an input with a static first dimension holds; None for any other input."""
-    size = first_dimension(info)
+    size = first_dimension(input_info)
     if not isinstance(size, int) or size == 0:
         return None
-    rows = member.shape[0]
+    rows = stored_array.shape[0]
     if rows % size:
         raise InputError(
-            f"{source}: input '{info.name}' has {rows} samples, no multiple of the network's batch of {size}",
-            f"The network's batch is fixed: {shape_text(info.shape or ())}.",
+            f"{source_title}: input "
+            f"'{input_info.name}' has {rows} samples, no multiple of the network's batch of {size}",
+            f"The network's batch is fixed: {shape_text(input_info.shape or ())}.",
             f"Give {rows - rows % size or size} samples, or export the network with a dynamic batch.",
         )
     return rows // size
 
 
-def _check_inputs(part: Part, inputs: Sequence[TensorInfo]) -> None:
+def _check_input_arrays(part: DataPart, inputs: Sequence[TensorInfo]) -> None:
     for info in inputs:
-        member = part.members.get(info.name)
-        if member is None:
-            near = difflib.get_close_matches(info.name, part.members, n=1)
+        stored_array = part.arrays.get(info.name)
+        if stored_array is None:
+            near = difflib.get_close_matches(info.name, part.arrays, n=1)
             raise InputError(
                 f"{part.source}: input '{info.name}' is missing",
-                f"It has: {', '.join(part.members)}.",
+                f"It has: {', '.join(part.arrays)}.",
                 f"Rename '{near[0]}' to '{info.name}'." if near else "Name the arrays after the network's inputs: "
-                f"{', '.join(each.name for each in inputs)}.",
+                f"{', '.join(network_input.name for network_input in inputs)}.",
             )
-        if not castable(member.dtype, info.dtype):
+        if not is_castable(stored_array.dtype, info.dtype):
             raise InputError(
-                f"{part.source}: input '{info.name}' is {member.dtype}, the network takes {info.dtype}",
+                f"{part.source}: input '{info.name}' is {stored_array.dtype}, the network takes {info.dtype}",
                 "That cast could change the values.",
                 f"Convert the array to {info.dtype}.",
             )
         if info.shape is None:
             continue
-        if len(member.shape) != len(info.shape):
+        if len(stored_array.shape) != len(info.shape):
             raise InputError(
-                f"{part.source}: input '{info.name}' has {len(member.shape)} dimensions, the network takes "
+                f"{part.source}: input '{info.name}' has {len(stored_array.shape)} dimensions, the network takes "
                 f"{len(info.shape)}",
-                f"The array is {shape_text(member.shape)}, the network takes {shape_text(info.shape)}.",
+                f"The array is {shape_text(stored_array.shape)}, the network takes {shape_text(info.shape)}.",
                 "The first axis of an array is samples: add it with array[None]."
-                if len(member.shape) == len(info.shape) - 1
+                if len(stored_array.shape) == len(info.shape) - 1
                 else "Reshape the array.",
             )
-        for axis, (size, wanted) in enumerate(zip(member.shape, info.shape, strict=True)):
-            if (axis or wanted == 0) and isinstance(wanted, int) and size != wanted:
+        for axis, (size, expected_size) in enumerate(zip(stored_array.shape, info.shape, strict=True)):
+            if (axis or expected_size == 0) and isinstance(expected_size, int) and size != expected_size:
                 raise InputError(
                     f"{part.source}: input '{info.name}' has size {size} in dimension {axis}, the network takes "
-                    f"{wanted}",
-                    f"The array is {shape_text(member.shape)}, the network takes {shape_text(info.shape)}.",
+                    f"{expected_size}",
+                    f"The array is {shape_text(stored_array.shape)}, the network takes {shape_text(info.shape)}.",
                     "Reshape or resize the array.",
                 )
 
 
-def cuts(layouts: Iterable[Layout], batch: int, limit: int | None) -> Iterator[FeedRows]:
-    """The feeds of all parts, at most ``limit`` samples; ``batch`` is the rows per feed where that is not fixed."""
+def iterate_feed_rows(layouts: Iterable[BatchLayout], batch_size: int, sample_limit: int | None) -> Iterator[FeedRows]:
+    """The feeds of all parts, at most ``sample_limit`` samples; ``batch_size`` is the rows per feed where that is not
+    fixed."""
     first_sample = 0
-    for number, layout in enumerate(layouts):
-        step = layout.step or batch
-        for index, start in enumerate(range(0, layout.rows, step)):
-            if limit is not None and first_sample >= limit:
+    for part_index, layout in enumerate(layouts):
+        step = layout.rows_per_feed or batch_size
+        for index, start in enumerate(range(0, layout.lead_rows, step)):
+            if sample_limit is not None and first_sample >= sample_limit:
                 return
-            stop = min(start + step, layout.rows)
-            if layout.step is None and limit is not None:
-                stop = min(stop, start + limit - first_sample)
-            yield FeedRows(number, index, start, stop, first_sample)
+            stop = min(start + step, layout.lead_rows)
+            if layout.rows_per_feed is None and sample_limit is not None:
+                stop = min(stop, start + sample_limit - first_sample)
+            yield FeedRows(part_index, index, start, stop, first_sample)
             first_sample += stop - start
 
 
@@ -200,56 +203,62 @@ class StoredFeeds:
     """Feeds that are read from parts; the part that was read last stays open."""
 
     inputs: Sequence[TensorInfo]
-    parts: list[Part]
-    layouts: list[Layout]
-    cuts: list[FeedRows]
-    _open: tuple[int, dict[str, np.ndarray]] | None = field(default=None, repr=False)
+    parts: list[DataPart]
+    layouts: list[BatchLayout]
+    feed_rows: list[FeedRows]
+    _open_part: tuple[int, dict[str, np.ndarray]] | None = field(default=None, repr=False)
 
     @property
-    def by_sample(self) -> frozenset[str]:
-        """As `trt_tui.core.data.samples.Samples.by_sample`."""
-        cut = [{name for name, step in layout.steps.items() if step in (None, layout.step)} | layout.broadcast
-               for layout in self.layouts]
-        return frozenset(cut[0].intersection(*cut[1:])) if cut else frozenset()
+    def per_sample_array_names(self) -> frozenset[str]:
+        """As `trt_tui.core.data.samples.Samples.per_sample_array_names`."""
+        names_by_layout = [
+            {name
+             for name, step in layout.rows_per_feed_by_array.items()
+             if step in (None, layout.rows_per_feed)} | layout.broadcast_inputs
+            for layout in self.layouts
+        ]
+        return frozenset(names_by_layout[0].intersection(*names_by_layout[1:])) if names_by_layout else frozenset()
 
-    def rows(self, index: int) -> int:
+    def count_samples_of_feed(self, feed_index: int) -> int:
         """Number of samples in a feed."""
-        return self.cuts[index].stop - self.cuts[index].start
+        return self.feed_rows[feed_index].stop - self.feed_rows[feed_index].start
 
-    def first(self, index: int) -> int:
+    def first_sample_index(self, feed_index: int) -> int:
         """Number of a feed's first sample, over all parts."""
-        return self.cuts[index].first_sample
+        return self.feed_rows[feed_index].first_sample
 
     @property
-    def total(self) -> int:
+    def total_sample_count(self) -> int:
         """Samples of all parts that were read."""
-        return sum(layout.rows for layout in self.layouts)
+        return sum(layout.lead_rows for layout in self.layouts)
 
-    def feed(self, index: int) -> dict[str, np.ndarray]:
-        """The inputs of a feed by name, in the types the network takes; errors as `Samples.feed`."""
-        cut = self.cuts[index]
-        source = self.parts[cut.part].source
-        broadcast = self.layouts[cut.part].broadcast
+    def read_feed(self, feed_index: int) -> dict[str, np.ndarray]:
+        """The inputs of a feed by name, in the types the network takes; errors as `Samples.read_feed`."""
+        feed_rows = self.feed_rows[feed_index]
+        source = self.parts[feed_rows.part_index].source
+        broadcast = self.layouts[feed_rows.part_index].broadcast_inputs
         feed = {}
         for info in self.inputs:
-            array = self._rows_of(cut, info.name)
+            array = self._read_feed_rows(feed_rows, info.name)
             if info.name in broadcast:
-                array = np.broadcast_to(array, (cut.stop - cut.start, *array.shape[1:]))
-            feed[info.name] = cast(array, info, source, cut.first_sample)
+                array = np.broadcast_to(array, (feed_rows.stop - feed_rows.start, *array.shape[1:]))
+            feed[info.name] = cast_to_input_type(array, info, source, feed_rows.first_sample)
         return feed
 
-    def labels(self, index: int) -> dict[str, np.ndarray]:
+    def read_labels(self, feed_index: int) -> dict[str, np.ndarray]:
         """The labels of a feed by name."""
-        cut = self.cuts[index]
-        names = set(self.parts[cut.part].members) - {info.name for info in self.inputs}
-        return {name: np.array(self._rows_of(cut, name), subok=False) for name in sorted(names)}
+        feed_rows = self.feed_rows[feed_index]
+        names = set(self.parts[feed_rows.part_index].arrays) - {info.name for info in self.inputs}
+        return {name: np.array(self._read_feed_rows(feed_rows, name), subok=False) for name in sorted(names)}
 
-    def _rows_of(self, cut: FeedRows, name: str) -> np.ndarray:
-        if self._open is None or self._open[0] != cut.part:
-            self._open = None
-            self._open = (cut.part, self.parts[cut.part].load())
-        array, steps = self._open[1][name], self.layouts[cut.part].steps
-        if name not in steps:
+    def _read_feed_rows(self, feed_rows: FeedRows, array_name: str) -> np.ndarray:
+        if self._open_part is None or self._open_part[0] != feed_rows.part_index:
+            self._open_part = None
+            self._open_part = (feed_rows.part_index, self.parts[feed_rows.part_index].load_arrays())
+        array, steps = self._open_part[1][array_name], self.layouts[feed_rows.part_index].rows_per_feed_by_array
+        if array_name not in steps:
             return array
-        step = steps[name]
-        return array[cut.start : cut.stop] if step is None else array[cut.index * step : (cut.index + 1) * step]
+        step = steps[array_name]
+        return array[feed_rows.start:feed_rows.stop] if step is None else array[feed_rows.feed_index_in_part
+                                                                                * step:(feed_rows.feed_index_in_part
+                                                                                        + 1) * step]

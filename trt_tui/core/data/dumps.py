@@ -12,19 +12,19 @@ from typing import Any
 
 import numpy as np
 
-from trt_tui.core.data.encoded import array_member, kind_of
-from trt_tui.core.data.stored import Member, npz_part, reading
+from trt_tui.core.data.array_files import StoredArray, convert_damaged_file_errors, open_npz
+from trt_tui.core.data.encoded import open_base64_array, polygraphy_object_kind
 from trt_tui.errors import InputError
-from trt_tui.files.reading import regular
-from trt_tui.files.spans import Span, read_spans
-from trt_tui.words import first_few, plural
+from trt_tui.files.lazy_json import FileSpan, read_lazy_json
+from trt_tui.files.reading import check_regular_file
+from trt_tui.formatting import counted_noun_text, name_list_text
 
 DUMP_FORMATS = "Polygraphy's RunResults (polygraphy run --save-outputs OUT.json) or an .npz of arrays by tensor name"
 DUMP_SUFFIXES = (".json", ".npz")
-MOST_FILES = 1 << 16
+MAX_DUMP_FILES = 1 << 16
 """Most files of a folder."""
 
-Iteration = Mapping[str, Member]
+Iteration = Mapping[str, StoredArray]
 """Tensors of one run, by name, in the order of the file."""
 
 
@@ -46,12 +46,12 @@ class Dump:
     files: tuple[Path, ...]
 
     @property
-    def names(self) -> tuple[str, ...]:
+    def tensor_names(self) -> tuple[str, ...]:
         """The tensors of the first iteration, in its order; all others have the same."""
         return tuple(self.iterations[0])
 
 
-def split_dump(spec: str) -> tuple[Path, str]:
+def split_dump_spec(spec: str) -> tuple[Path, str]:
     """The file and the runner of ``FILE[:RUNNER]``; "" for none."""
     path, colon, runner = spec.rpartition(":")
     if colon and not Path(spec).exists() and Path(path).suffix.lower() in DUMP_SUFFIXES:
@@ -59,25 +59,25 @@ def split_dump(spec: str) -> tuple[Path, str]:
     return Path(spec), ""
 
 
-def dump_files(spec: str) -> tuple[Path, ...]:
+def list_dump_files(spec: str) -> tuple[Path, ...]:
     """The files that are read of a dump, in order.
 
     Raises:
         InputError: it is a folder without dumps.
     """
-    path, _ = split_dump(spec)
+    path, _ = split_dump_spec(spec)
     if not path.is_dir():
         return (path,)
-    files = sorted((one for one in path.iterdir() if one.suffix == ".json"), key=_numbered)
-    if not files or len(files) > MOST_FILES:
-        raise InputError(f"folder {path} is no dump", f"it holds {plural(len(files), '.json file')}",
+    files = sorted((file for file in path.iterdir() if file.suffix == ".json"), key=_file_number_sort_key)
+    if not files or len(files) > MAX_DUMP_FILES:
+        raise InputError(f"folder {path} is no dump", f"it holds {counted_noun_text(len(files), '.json file')}",
                          f"Give {DUMP_FORMATS}, or a folder of such JSON files, one an iteration.")
     return tuple(files)
 
 
-def _numbered(path: Path) -> tuple[int, str]:
+def _file_number_sort_key(path: Path) -> tuple[int, str]:
     """Files in the order of the numbers that they are called by."""
-    digits = "".join(one for one in path.stem if one.isdigit())
+    digits = "".join(character for character in path.stem if character.isdigit())
     return (int(digits[-15:]) if digits else 0, path.name)
 
 
@@ -90,123 +90,132 @@ def open_dump(spec: str) -> Dump:
     Raises:
         InputError: it cannot be read, is none, lacks the runner, or its iterations hold different tensors.
     """
-    path, wanted = split_dump(spec)
-    files = dump_files(spec)
+    path, requested_runner = split_dump_spec(spec)
+    files = list_dump_files(spec)
     iterations: list[Iteration] = []
     runners: list[str] = []
-    runner = wanted
+    runner = requested_runner
     for file in files:
-        found = _read(file, file.name if len(files) == 1 else f"{path.name}/{file.name}")
-        runners += [name for name in found if name not in runners]
-        if not wanted and not iterations:
-            runner = next(iter(found))
-        if runner not in found:
+        iterations_by_runner = _read_iterations_by_runner(file,
+                                                          file.name if len(files) == 1 else f"{path.name}/{file.name}")
+        runners += [name for name in iterations_by_runner if name not in runners]
+        if not requested_runner and not iterations:
+            runner = next(iter(iterations_by_runner))
+        if runner not in iterations_by_runner:
             near = difflib.get_close_matches(runner, runners, 1, 0.3) or runners
-            raise InputError(f"{path.name} holds no runner {runner}", f"it holds {first_few(runners)}",
+            raise InputError(f"{path.name} holds no runner {runner}", f"it holds {name_list_text(runners)}",
                              f"Name one of them: {path.name}:{near[0]}.")
-        iterations += found[runner]
+        iterations += iterations_by_runner[runner]
     if not iterations or not iterations[0]:
         raise InputError(f"{path.name} holds no tensors", f"runner {runner} has none" if runner else "",
                          f"Give {DUMP_FORMATS}.")
-    for number, one in enumerate(iterations):
-        if set(one) != set(iterations[0]):
+    for number, iteration in enumerate(iterations):
+        if set(iteration) != set(iterations[0]):
             raise InputError(f"iterations 0 and {number} of {path.name} hold different tensors",
-                             f"only one of them has {first_few(sorted(set(one) ^ set(iterations[0])))}",
+                             f"only one of them has {name_list_text(sorted(set(iteration) ^ set(iterations[0])))}",
                              "Save the outputs of runs of one network.")
     return Dump(f"{path.name}:{runner}" if len(runners) > 1 else path.name, tuple(iterations), runner,
                 tuple(runners), files)
 
 
-def _read(file: Path, source: str) -> dict[str, list[Iteration]]:
+def _read_iterations_by_runner(file: Path, source_title: str) -> dict[str, list[Iteration]]:
     """The iterations of each runner of a file; of a file without runners under ""."""
-    with reading(source):
-        size = regular(file).st_size
+    with convert_damaged_file_errors(source_title):
+        size = check_regular_file(file).st_size
     if size == 0:
-        raise InputError(f"{source} is empty", "", f"Give {DUMP_FORMATS}.")
+        raise InputError(f"{source_title} is empty", "", f"Give {DUMP_FORMATS}.")
     if file.suffix.lower() == ".npz":
-        return {"": [npz_part(file, source).members]}
+        return {"": [open_npz(file, source_title).arrays]}
     if file.suffix.lower() != ".json":
-        raise InputError(f"{source} is no dump of tensors", f"its name ends in {file.suffix or 'nothing'}",
+        raise InputError(f"{source_title} is no dump of tensors", f"its name ends in {file.suffix or 'nothing'}",
                          f"Give {DUMP_FORMATS}.")
-    with reading(source):
-        value = read_spans(file, source)
-    runs = value.get("lst") if isinstance(value, dict) and kind_of(value) == "RunResults" else None
+    with convert_damaged_file_errors(source_title):
+        value = read_lazy_json(file, source_title)
+    runs = value.get("lst") if isinstance(value, dict) and polygraphy_object_kind(value) == "RunResults" else None
     if isinstance(runs, list):
-        found: dict[str, list[Iteration]] = {}
-        for one in runs:
-            if not (isinstance(one, list) and len(one) == 2 and isinstance(one[0], str) and isinstance(one[1], list)):
-                raise _unlike(source, "a runner is a name with a list of iterations")
-            found[one[0]] = [_tensors(each, f"{source}, {one[0]}, iteration {number}")
-                             for number, each in enumerate(one[1])]
-        if not found:
-            raise InputError(f"{source} holds no runs", "", f"Give {DUMP_FORMATS}.")
-        return found
-    feeds = value if isinstance(value, list) else [value]
-    if not feeds or not all(isinstance(one, dict) for one in feeds) or kind_of(feeds[0]) is not None:
-        what = kind_of(value) if isinstance(value, dict) else None
-        raise _unlike(source, f"it holds {'Polygraphy’s ' + what if what else type(value).__name__}")
-    return {"": [_tensors(one, f"{source}, iteration {number}") for number, one in enumerate(feeds)]}
+        iterations_by_runner: dict[str, list[Iteration]] = {}
+        for item in runs:
+            if not (isinstance(item, list) and len(item) == 2 and isinstance(item[0], str)
+                    and isinstance(item[1], list)):
+                raise _not_a_dump_error(source_title, "a runner is a name with a list of iterations")
+            iterations_by_runner[item[0]] = [
+                _parse_iteration(iteration, f"{source_title}, {item[0]}, iteration {number}")
+                for number, iteration in enumerate(item[1])
+            ]
+        if not iterations_by_runner:
+            raise InputError(f"{source_title} holds no runs", "", f"Give {DUMP_FORMATS}.")
+        return iterations_by_runner
+    inputs_list = value if isinstance(value, list) else [value]
+    if not inputs_list or not all(isinstance(item, dict)
+                                  for item in inputs_list) or polygraphy_object_kind(inputs_list[0]) is not None:
+        object_kind = polygraphy_object_kind(value) if isinstance(value, dict) else None
+        raise _not_a_dump_error(source_title,
+                                f"it holds {'Polygraphy’s ' + object_kind if object_kind else type(value).__name__}")
+    return {
+        "": [_parse_iteration(item, f"{source_title}, iteration {number}") for number, item in enumerate(inputs_list)]
+    }
 
 
-def _unlike(source: str, why: str) -> InputError:
-    return InputError(f"{source} is no dump of tensors", why, f"Give {DUMP_FORMATS}.")
+def _not_a_dump_error(source_title: str, reason: str) -> InputError:
+    return InputError(f"{source_title} is no dump of tensors", reason, f"Give {DUMP_FORMATS}.")
 
 
-def _tensors(value: Any, source: str) -> dict[str, Member]:
+def _parse_iteration(value: Any, source_title: str) -> dict[str, StoredArray]:
     """The arrays of one iteration: an IterationResult, or a plain object of arrays by name."""
-    outputs = value.get("outputs") if isinstance(value, dict) and kind_of(value) == "IterationResult" else value
+    outputs = value.get("outputs") if isinstance(value,
+                                                 dict) and polygraphy_object_kind(value) == "IterationResult" else value
     if not isinstance(outputs, dict):
-        raise _unlike(source, "an iteration is an object of arrays by name")
-    return {name: _array(one, f"{source}: {name}") for name, one in outputs.items()}
+        raise _not_a_dump_error(source_title, "an iteration is an object of arrays by name")
+    return {name: _parse_array(array_value, f"{source_title}: {name}") for name, array_value in outputs.items()}
 
 
-def _array(value: Any, source: str) -> Member:
-    if isinstance(value, dict) and kind_of(value) in ("LazyArray", "LazyNumpyArray"):
+def _parse_array(value: Any, source_title: str) -> StoredArray:
+    if isinstance(value, dict) and polygraphy_object_kind(value) in ("LazyArray", "LazyNumpyArray"):
         value = value.get("values")
-    kind = kind_of(value) if isinstance(value, dict) else None
+    kind = polygraphy_object_kind(value) if isinstance(value, dict) else None
     if kind == "Tensor" or isinstance(value, dict) and "tensor" in value:
-        raise InputError(f"{source} is a pickled torch tensor",
+        raise InputError(f"{source_title} is a pickled torch tensor",
                          "those are refused, since loading them can run any code",
                          "Save numpy arrays: tensor.cpu().numpy().")
-    if kind != "ndarray" or not isinstance(value.get("array"), str | Span):
-        raise _unlike(source, f"it is {kind or type(value).__name__}, no numpy array")
-    member = array_member(value["array"], source)
+    if kind != "ndarray" or not isinstance(value.get("array"), str | FileSpan):
+        raise _not_a_dump_error(source_title, f"it is {kind or type(value).__name__}, no numpy array")
+    member = open_base64_array(value["array"], source_title)
     if member.dtype.kind not in "biufUS":
-        raise InputError(f"{source} holds {member.dtype}", "numbers are compared",
+        raise InputError(f"{source_title} holds {member.dtype}", "numbers are compared",
                          "Save it as float32; numpy has no BF16 and FP8 of its own.")
     return member
 
 
-def rows_of(iterations: Sequence[Iteration], name: str) -> int | None:
+def count_tensor_rows(iterations: Sequence[Iteration], tensor_name: str) -> int | None:
     """Rows of a tensor's first axis over all iterations; None where it has none, or its other axes differ."""
-    shapes = [one[name].shape for one in iterations]
+    shapes = [iteration[tensor_name].shape for iteration in iterations]
     if any(not shape or shape[1:] != shapes[0][1:] for shape in shapes):
         return None
     return sum(shape[0] for shape in shapes)
 
 
-class Rows:
+class DumpTensor:
     """A tensor over all iterations of a dump, by its rows; the iteration that was read last stays open."""
 
     def __init__(self, dump: Dump, name: str) -> None:
-        self._members = [one[name] for one in dump.iterations]
+        self._arrays = [iteration[name] for iteration in dump.iterations]
         self._source = dump.source
-        self._open: tuple[int, np.ndarray] | None = None
+        self._open_iteration: tuple[int, np.ndarray] | None = None
 
-    def iteration(self, number: int) -> np.ndarray:
-        """All of one iteration; raises as `reading`."""
-        if self._open is None or self._open[0] != number:
-            self._open = None
-            with reading(self._source):
-                self._open = (number, self._members[number].load())
-        return self._open[1]
+    def read_iteration(self, iteration_index: int) -> np.ndarray:
+        """All of one iteration; raises as `convert_damaged_file_errors`."""
+        if self._open_iteration is None or self._open_iteration[0] != iteration_index:
+            self._open_iteration = None
+            with convert_damaged_file_errors(self._source):
+                self._open_iteration = (iteration_index, self._arrays[iteration_index].load())
+        return self._open_iteration[1]
 
-    def take(self, start: int, stop: int) -> np.ndarray:
-        """Rows of all iterations laid end to end; raises as `reading`."""
-        found, first = [], 0
-        for number, member in enumerate(self._members):
+    def read_rows(self, start: int, stop: int) -> np.ndarray:
+        """Rows of all iterations laid end to end; raises as `convert_damaged_file_errors`."""
+        pieces, first_row = [], 0
+        for number, member in enumerate(self._arrays):
             rows = member.shape[0]
-            if first < stop and start < first + rows:
-                found.append(self.iteration(number)[max(0, start - first):stop - first])
-            first += rows
-        return found[0] if len(found) == 1 else np.concatenate(found)
+            if first_row < stop and start < first_row + rows:
+                pieces.append(self.read_iteration(number)[max(0, start - first_row):stop - first_row])
+            first_row += rows
+        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)

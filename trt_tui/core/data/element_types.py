@@ -15,36 +15,38 @@ def is_float(dtype: np.dtype) -> bool:
     return dtype.kind == "f" or dtype.name.startswith(("bfloat16", "float8", "float4"))
 
 
-def castable(source: np.dtype, target: np.dtype) -> bool:
-    """Whether arrays of one type are taken for an input of another; values are checked by `cast`."""
-    if target.kind in "OUST":  # string tensors
-        return source.kind in "US"
-    both_float = is_float(source) and is_float(target)
-    both_integer = source.kind in "iu" and target.kind in "iu"
-    return both_float or both_integer or np.can_cast(source, target, "safe")
+def is_castable(source_type: np.dtype, target_type: np.dtype) -> bool:
+    """Whether arrays of one type are taken for an input of another; values are checked by `cast_to_input_type`."""
+    if target_type.kind in "OUST":  # string tensors
+        return source_type.kind in "US"
+    both_float = is_float(source_type) and is_float(target_type)
+    both_integer = source_type.kind in "iu" and target_type.kind in "iu"
+    return both_float or both_integer or np.can_cast(source_type, target_type, "safe")
 
 
-def cast(array: np.ndarray, info: TensorInfo, source: str, first_sample: int) -> np.ndarray:
+def cast_to_input_type(array: np.ndarray, input_info: TensorInfo, source_title: str,
+                       first_sample_index: int) -> np.ndarray:
     """A fresh contiguous array of the input's type.
 
     Raises:
         InputError: the array holds NaN or an infinity, or an integer that the type cannot hold.
     """
     with np.errstate(over="ignore"):
-        result = np.array(array, dtype=info.dtype, order="C", subok=False)
-    bad = None
-    if is_float(info.dtype):
-        bad = ~np.isfinite(result)
-    elif info.dtype.kind in "iu" and array.dtype != info.dtype:
-        bad = result != array
-    if bad is not None and bad.any():
-        where = tuple(int(i) for i in np.argwhere(bad)[0])
-        value = array[where]
-        sample = first_sample + (where[0] if where else 0)
+        result = np.array(array, dtype=input_info.dtype, order="C", subok=False)
+    is_invalid = None
+    if is_float(input_info.dtype):
+        is_invalid = ~np.isfinite(result)
+    elif input_info.dtype.kind in "iu" and array.dtype != input_info.dtype:
+        is_invalid = result != array
+    if is_invalid is not None and is_invalid.any():
+        position = tuple(int(i) for i in np.argwhere(is_invalid)[0])
+        value = array[position]
+        sample = first_sample_index + (position[0] if position else 0)
         finite = bool(np.isfinite(np.asarray(value, np.float64)))
         raise InputError(
-            f"{source}: input '{info.name}' holds {value} at sample {sample}",
-            f"{info.dtype} cannot hold it." if finite else "Errors cannot be measured on data that are not finite.",
+            f"{source_title}: input '{input_info.name}' holds {value} at sample {sample}",
+            f"{input_info.dtype} cannot hold it."
+            if finite else "Errors cannot be measured on data that are not finite.",
             "Correct or remove that sample.",
         )
     return result

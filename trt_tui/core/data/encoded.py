@@ -14,20 +14,27 @@ from typing import Any
 
 import numpy as np
 
-from trt_tui.core.data.stored import IN_MEMORY, Headed, Member, Spool, npy_array, npy_header
+from trt_tui.core.data.array_files import (
+    MAX_IN_MEMORY_BYTES,
+    ArraySpool,
+    ArrayWithHeader,
+    StoredArray,
+    read_npy_bytes,
+    read_npy_header,
+)
 from trt_tui.errors import InputError
-from trt_tui.files.spans import Span
+from trt_tui.files.lazy_json import FileSpan
 
-WHOLE_BYTES = 256 << 20
+MAX_WHOLE_BYTES = 256 << 20
 """Most bytes of an array that can only be read in one piece: an ``.npz``, or bytes as Latin-1."""
 
-_HEAD_CHARACTERS = 4 * 16384 // 3 // 4 * 4
-_PIECE = 4 << 18
+_HEADER_CHARACTERS = 4 * 16384 // 3 // 4 * 4
+_PIECE_CHARACTERS = 4 << 18
 """Characters that are decoded at a time: whole groups of four."""
 
 
 @dataclass(frozen=True)
-class InMemory:
+class InMemoryArray:
     """An array that is small enough to be kept."""
 
     array: np.ndarray
@@ -48,84 +55,88 @@ class InMemory:
 
 
 @dataclass(frozen=True)
-class Encoded(Headed):
+class Base64Array(ArrayWithHeader):
     """An ``.npy`` in base64 in a file; its header was read and held against its length."""
 
-    span: Span
+    span: FileSpan
 
-    def raw(self) -> Iterator[bytes]:
+    def read_byte_pieces(self) -> Iterator[bytes]:
         """The bytes of its values, in pieces of under a megabyte; raises binascii's errors (`reading`)."""
         skip = self.header.offset
-        for piece in self.span.pieces(_PIECE):
+        for piece in self.span.iterate_blocks(_PIECE_CHARACTERS):
             data = base64.b64decode(piece, validate=True)
             yield data[skip:]
             skip = max(0, skip - len(data))
 
     def load(self) -> np.ndarray:
         """The values, from a temporary file where they are many."""
-        if self.header.nbytes <= IN_MEMORY:
-            return self.header.array(b"".join(self.raw()))
-        return Spool().append(self.raw(), self.header).load()
+        if self.header.nbytes <= MAX_IN_MEMORY_BYTES:
+            return self.header.build_array(b"".join(self.read_byte_pieces()))
+        return ArraySpool().append_byte_pieces(self.read_byte_pieces(), self.header).load()
 
 
-def array_member(text: str | Span, what: str) -> Member:
+def open_base64_array(base64_text: str | FileSpan, title: str) -> StoredArray:
     """The array that a string of Polygraphy's JSON holds.
 
     Args:
-        what: What messages call it.
+        title: What messages call it.
 
     Raises:
         InputError: it holds pickled objects, is damaged, or is too large for its form.
     """
-    if isinstance(text, str):
-        return InMemory(_decoded(text, what))
-    start = next(text.pieces(_HEAD_CHARACTERS))
-    if not text.escaped and start[:4] != b"UEsD":  # "PK", the head of an npz, in base64
+    if isinstance(base64_text, str):
+        return InMemoryArray(_decode_base64_array(base64_text, title))
+    start = next(base64_text.iterate_blocks(_HEADER_CHARACTERS))
+    if not base64_text.has_escapes and start[:4] != b"UEsD":  # "PK", the head of an npz, in base64
         try:
             head = base64.b64decode(start[:len(start) // 4 * 4], validate=True)
-            ending = b"".join(Span(text.path, text.start + text.length - 4, 4, False).pieces())
-            size = text.length // 4 * 3 - ending.count(b"=")
-            if text.length % 4:
+            ending = b"".join(
+                FileSpan(base64_text.path, base64_text.start + base64_text.length - 4, 4, False).iterate_blocks())
+            size = base64_text.length // 4 * 3 - ending.count(b"=")
+            if base64_text.length % 4:
                 raise binascii.Error("its length is no multiple of 4")
-            return Encoded(npy_header(io.BytesIO(head), size, ""), text)
+            return Base64Array(read_npy_header(io.BytesIO(head), size, ""), base64_text)
         except (binascii.Error, ValueError) as error:
-            raise InputError(f"{what} is no array", str(error), "Save it again with Polygraphy.") from None
+            raise InputError(f"{title} is no array", str(error), "Save it again with Polygraphy.") from None
         except InputError as error:
-            raise InputError(f"{what}: {error.title}", error.cause, error.next_step) from None
-    if text.length > WHOLE_BYTES:
-        raise InputError(f"{what} is too large in this form", f"{text.length:,} bytes as an old Polygraphy wrote them; "
-                         f"up to {WHOLE_BYTES:,} are read", "Save it with Polygraphy 0.38 or later, or as .npz.")
-    return InMemory(_decoded(str(json.loads(b'"' + b"".join(text.pieces()) + b'"', strict=False)), what))
+            raise InputError(f"{title}: {error.title}", error.cause, error.next_step) from None
+    if base64_text.length > MAX_WHOLE_BYTES:
+        raise InputError(
+            f"{title} is too large in this form", f"{base64_text.length:,} bytes as an old Polygraphy wrote them; "
+            f"up to {MAX_WHOLE_BYTES:,} are read", "Save it with Polygraphy 0.38 or later, or as .npz.")
+    return InMemoryArray(
+        _decode_base64_array(str(json.loads(b'"' + b"".join(base64_text.iterate_blocks()) + b'"', strict=False)),
+                             title))
 
 
-def _decoded(text: str, what: str) -> np.ndarray:
+def _decode_base64_array(base64_text: str, title: str) -> np.ndarray:
     try:
         try:
-            data = base64.b64decode(text, validate=True)
+            data = base64.b64decode(base64_text, validate=True)
         except (binascii.Error, ValueError):
-            data = text.encode("latin-1")
-        return npy_array(first_member(data) if data[:2] == b"PK" else data)
+            data = base64_text.encode("latin-1")
+        return read_npy_bytes(read_first_npz_array(data) if data[:2] == b"PK" else data)
     except InputError as error:
-        raise InputError(f"{what}: {error.title}", error.cause, error.next_step) from None
+        raise InputError(f"{title}: {error.title}", error.cause, error.next_step) from None
     except Exception as error:  # numpy's, zipfile's and the codecs' own
-        raise InputError(f"{what} is no array", str(error), "Save it again with Polygraphy, or as .npz.") from None
+        raise InputError(f"{title} is no array", str(error), "Save it again with Polygraphy, or as .npz.") from None
 
 
-def first_member(data: bytes) -> bytes:
+def read_first_npz_array(npz_bytes: bytes) -> bytes:
     """The first array of an npz in memory, as an ``.npy``."""
-    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+    with zipfile.ZipFile(io.BytesIO(npz_bytes)) as archive:
         info = archive.infolist()[0]
-        if info.file_size > max(IN_MEMORY, 2 * len(data)):
+        if info.file_size > max(MAX_IN_MEMORY_BYTES, 2 * len(npz_bytes)):
             raise ValueError(f"an array would unpack to {info.file_size:,} bytes")
         return archive.read(info)
 
 
-def kind_of(value: dict[str, Any]) -> str | None:
+def polygraphy_object_kind(json_object: dict[str, Any]) -> str | None:
     """What an object of Polygraphy's JSON is: ``ndarray``, ``RunResults`` …; None for a plain one."""
-    kind = value.get("polygraphy_class")
+    kind = json_object.get("polygraphy_class")
     if isinstance(kind, str):
         return kind
-    for key, item in value.items():  # how older releases mark the type
+    for key, item in json_object.items():  # how older releases mark the type
         if isinstance(item, str) and item == "polygraphy_serialized_json_type":
             return key.replace("__polygraphy_encoded_", "")
     return None

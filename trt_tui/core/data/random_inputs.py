@@ -8,16 +8,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trt_tui.core.data.batches import default_batch
+from trt_tui.core.data.batches import choose_default_batch_size
 from trt_tui.core.data.element_types import is_float
 from trt_tui.core.data.shapes import first_dimension, shape_text
 from trt_tui.core.runner import Dimension, TensorInfo
 from trt_tui.errors import InputError
 
-RANDOM_SAMPLES = 32
+MIN_RANDOM_SAMPLES = 32
 """Least number of random samples made when no number is asked for."""
 
-MOST_RANDOM_SAMPLES = 1 << 16
+MAX_RANDOM_SAMPLES = 1 << 16
 """Random samples say nothing about accuracy, and more of them no more."""
 
 
@@ -31,35 +31,35 @@ class RandomFeeds:
 
     Attributes:
         shapes: The shape of each input in a full feed.
-        cut: Inputs that have as many rows as the feed.
-        sizes: Number of samples of each feed.
+        sample_inputs: Inputs that have as many rows as the feed.
+        feed_sizes: Number of samples of each feed.
     """
 
     inputs: Sequence[TensorInfo]
     shapes: Mapping[str, tuple[int, ...]]
-    cut: frozenset[str]
-    sizes: tuple[int, ...]
+    sample_inputs: frozenset[str]
+    feed_sizes: tuple[int, ...]
     seed: int
 
     @property
-    def by_sample(self) -> frozenset[str]:
-        """As `trt_tui.core.data.samples.Samples.by_sample`."""
-        return self.cut
+    def per_sample_array_names(self) -> frozenset[str]:
+        """As `trt_tui.core.data.samples.Samples.per_sample_array_names`."""
+        return self.sample_inputs
 
-    def rows(self, index: int) -> int:
+    def count_samples_of_feed(self, feed_index: int) -> int:
         """Number of samples in a feed."""
-        return self.sizes[index]
+        return self.feed_sizes[feed_index]
 
-    def first(self, index: int) -> int:
+    def first_sample_index(self, feed_index: int) -> int:
         """Number of a feed's first sample."""
-        return sum(self.sizes[:index])
+        return sum(self.feed_sizes[:feed_index])
 
     @property
-    def total(self) -> int:
+    def total_sample_count(self) -> int:
         """Samples in all."""
-        return sum(self.sizes)
+        return sum(self.feed_sizes)
 
-    def feed(self, index: int) -> dict[str, np.ndarray]:
+    def read_feed(self, feed_index: int) -> dict[str, np.ndarray]:
         """A feed, the same whenever it is asked for.
 
         Raises:
@@ -68,22 +68,22 @@ class RandomFeeds:
         feed = {}
         for info in self.inputs:
             shape = self.shapes[info.name]
-            if info.name in self.cut:
-                shape = (self.sizes[index], *shape[1:])
-            rng = np.random.default_rng([self.seed, index, zlib.crc32(info.name.encode())])
+            if info.name in self.sample_inputs:
+                shape = (self.feed_sizes[feed_index], *shape[1:])
+            rng = np.random.default_rng([self.seed, feed_index, zlib.crc32(info.name.encode())])
             try:
-                feed[info.name] = _random_array(rng, info.name.lower(), info.dtype, shape)
+                feed[info.name] = _draw_random_array(rng, info.name.lower(), info.dtype, shape)
             except (MemoryError, ValueError, OverflowError) as error:
                 raise InputError(f"Random inputs of shape {shape_text(shape)} do not fit in memory",
                                  f"Input '{info.name}': {error}", "Use a smaller --batch or --shapes.") from None
         return feed
 
-    def labels(self, index: int) -> dict[str, np.ndarray]:
+    def read_labels(self, feed_index: int) -> dict[str, np.ndarray]:
         """None: random inputs have no labels."""
         return {}
 
 
-def random_feeds(
+def make_random_feeds(
     inputs: Sequence[TensorInfo],
     *,
     batch: int | None,
@@ -96,47 +96,50 @@ def random_feeds(
     Raises:
         InputError: a size is not known.
     """
-    known = _named_sizes(inputs, shapes)
+    size_by_name = _find_sizes_of_named_dimensions(inputs, shapes)
     lead = next((info for info in inputs if info.shape is None or info.shape and info.shape[0] != 0), None)
     first = first_dimension(lead) if lead else 1
     static = isinstance(first, int)
     if isinstance(first, int):
         size = first
     else:
-        given = shapes[lead.name][0] if lead and shapes.get(lead.name) else None
-        named = known.get(first) if isinstance(first, str) else None
-        size = batch or given or named or default_batch(limit or RANDOM_SAMPLES)
-    concrete: dict[str, tuple[int, ...]] = {}
-    cut = set()
+        requested_size = shapes[lead.name][0] if lead and shapes.get(lead.name) else None
+        named_size = size_by_name.get(first) if isinstance(first, str) else None
+        size = batch or requested_size or named_size or choose_default_batch_size(limit or MIN_RANDOM_SAMPLES)
+    concrete_shapes: dict[str, tuple[int, ...]] = {}
+    sample_inputs = set()
     for info in inputs:
         shape: Sequence[Dimension] | None = shapes.get(info.name, info.shape)
         shape = (None, None) if shape is None else shape
-        sizes = [dim if isinstance(dim, int) else known.get(dim) if isinstance(dim, str) else None for dim in shape]
+        sizes = [
+            dim if isinstance(dim, int) else size_by_name.get(dim) if isinstance(dim, str) else None for dim in shape
+        ]
         if None in sizes[1:]:
             raise InputError(
                 f"Input '{info.name}' has sizes that are not known: {shape_text(info.shape) if info.shape else '?'}",
                 "Random inputs need all sizes.",
-                f"Give samples with --data, or sizes with --shapes {info.name}:{_example_shape(info.shape, size)}.",
+                f"Give samples with --data, or sizes with --shapes "
+                f"{info.name}:{_example_shape_text(info.shape, size)}.",
             )
         own_first = first_dimension(info)
         if sizes and not isinstance(own_first, int):
             shares_name = own_first is not None and own_first == first
             if not static and (info is lead or shares_name or sizes[0] is None):
-                cut.add(info.name)
-        concrete[info.name] = tuple(size if known_size is None else known_size for known_size in sizes)
-    total = limit or max(RANDOM_SAMPLES, 4 * size)
-    if limit is not None and limit > max(MOST_RANDOM_SAMPLES, size):
+                sample_inputs.add(info.name)
+        concrete_shapes[info.name] = tuple(size if known_size is None else known_size for known_size in sizes)
+    total = limit or max(MIN_RANDOM_SAMPLES, 4 * size)
+    if limit is not None and limit > max(MAX_RANDOM_SAMPLES, size):
         raise InputError(f"{limit:,} random samples are too many",
-                         f"at most {MOST_RANDOM_SAMPLES:,} are made; they say nothing about accuracy",
+                         f"at most {MAX_RANDOM_SAMPLES:,} are made; they say nothing about accuracy",
                          "Use fewer with --samples, or give samples with --data.")
-    _refuse_larger_than_memory(inputs, concrete, size)
+    _check_feed_memory(inputs, concrete_shapes, size)
     rows = [size] * (math.ceil(total / size) if static else total // size)
     if not static and total % size:
         rows.append(total % size)
-    return RandomFeeds(inputs, concrete, frozenset(cut), tuple(rows), seed), size
+    return RandomFeeds(inputs, concrete_shapes, frozenset(sample_inputs), tuple(rows), seed), size
 
 
-def _refuse_larger_than_memory(inputs: Sequence[TensorInfo], shapes: Mapping[str, tuple[int, ...]], rows: int) -> None:
+def _check_feed_memory(inputs: Sequence[TensorInfo], shapes: Mapping[str, tuple[int, ...]], row_count: int) -> None:
     """Refuses feeds that take more than half of the machine's memory: the system would end the process.
 
     Raises:
@@ -147,21 +150,22 @@ def _refuse_larger_than_memory(inputs: Sequence[TensorInfo], shapes: Mapping[str
     if sum(sizes.values()) > memory // 2:
         name = max(sizes, key=sizes.__getitem__)
         raise InputError(f"Random inputs of shape {shape_text(shapes[name])} do not fit in memory",
-                         f"a batch of {rows:,} takes {sum(sizes.values()):,} bytes, most of it input '{name}'; "
+                         f"a batch of {row_count:,} takes {sum(sizes.values()):,} bytes, most of it input '{name}'; "
                          f"the machine has {memory:,}", "Use a smaller --batch or --shapes.")
 
 
-def _named_sizes(inputs: Sequence[TensorInfo], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
+def _find_sizes_of_named_dimensions(inputs: Sequence[TensorInfo], shapes: Mapping[str, tuple[int,
+                                                                                             ...]]) -> dict[str, int]:
     """Sizes of dimensions by their names, as far as shapes were given."""
-    known: dict[str, int] = {}
+    size_by_name: dict[str, int] = {}
     for info in inputs:
         for dimension, size in zip(info.shape or (), shapes.get(info.name, ()), strict=False):
             if isinstance(dimension, str):
-                known.setdefault(dimension, size)
-    return known
+                size_by_name.setdefault(dimension, size)
+    return size_by_name
 
 
-def _random_array(rng: np.random.Generator, name: str, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
+def _draw_random_array(rng: np.random.Generator, name: str, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
     if dtype.kind == "b" or "mask" in name:
         return np.ones(shape, dtype)
     if is_float(dtype):
@@ -177,8 +181,8 @@ def _random_array(rng: np.random.Generator, name: str, dtype: np.dtype, shape: t
     return rng.integers(0, values, shape).astype(dtype)
 
 
-def _example_shape(shape: Sequence[Dimension] | None, batch: int) -> str:
+def _example_shape_text(shape: Sequence[Dimension] | None, batch_size: int) -> str:
     if not shape:
         return "1x3x224x224"
-    sizes = [batch if isinstance(shape[0], (str, type(None))) else shape[0]]
+    sizes = [batch_size if isinstance(shape[0], (str, type(None))) else shape[0]]
     return "x".join(str(size) for size in [*sizes, *(dim if isinstance(dim, int) else 128 for dim in shape[1:])])

@@ -3,8 +3,8 @@
 Data are an ``.npz``, a folder of them, a Polygraphy inputs JSON, a script with ``load_data()``, or seeded random
 inputs; `trt_tui.core.data.batches` says how they are cut into feeds.
 
-Nothing is held in memory but the feed asked for, see `trt_tui.core.data.stored`: the feeds of JSON files and scripts
-are kept in an unnamed temporary file.
+Nothing is held in memory but the feed asked for, see `trt_tui.core.data.array_files`: the feeds of JSON files and
+scripts are kept in an unnamed temporary file.
 """
 
 from __future__ import annotations
@@ -17,45 +17,51 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from trt_tui.core.data.batches import Layout, StoredFeeds, cuts, default_batch, layout_of
-from trt_tui.core.data.portions import Portions
-from trt_tui.core.data.random_inputs import random_feeds
-from trt_tui.core.data.readers import read_parts
-from trt_tui.core.data.shapes import unknown_input
-from trt_tui.core.data.stored import DATA_FORMATS, Part
+from trt_tui.core.data.array_files import DATA_FORMATS, DataPart
+from trt_tui.core.data.batches import (
+    BatchLayout,
+    StoredFeeds,
+    choose_default_batch_size,
+    find_batch_layout,
+    iterate_feed_rows,
+)
+from trt_tui.core.data.memory_fallbacks import MemoryFallbacks
+from trt_tui.core.data.random_inputs import make_random_feeds
+from trt_tui.core.data.readers import read_data_parts
+from trt_tui.core.data.shapes import unknown_input_error
 from trt_tui.core.runner import TensorInfo
 from trt_tui.errors import InputError
 
 RANDOM_WARNING = "Random inputs say nothing about accuracy on real data: give --data D.npz"
-MOST_FEEDS = 1 << 22
+MAX_FEEDS = 1 << 22
 """Most feeds that data may be cut into."""
-LABELS_OFF = 1 / 16
+MAX_LABEL_MISMATCH_SHARE = 1 / 16
 """Share of the samples by which the rows of labels may differ from them if each row is still meant for a sample."""
-MIN_LABELLED = 8
+MIN_CHECKED_LABELS = 8
 """Labels of fewer samples than this are not refused: a table of the metric may have nearly as many rows by chance."""
 
 
-class Feeds(Protocol):
+class FeedSource(Protocol):
     """Makes feeds by number."""
 
     @property
-    def by_sample(self) -> frozenset[str]:
-        """As `Samples.by_sample`."""
+    def per_sample_array_names(self) -> frozenset[str]:
+        """As `Samples.per_sample_array_names`."""
 
-    def rows(self, index: int) -> int:
-        """As `Samples.rows`."""
+    def count_samples_of_feed(self, feed_index: int) -> int:
+        """As `Samples.count_samples_of_feed`."""
 
-    def feed(self, index: int) -> dict[str, np.ndarray]:
-        """As `Samples.feed`."""
+    def read_feed(self, feed_index: int) -> dict[str, np.ndarray]:
+        """As `Samples.read_feed`."""
 
-    def labels(self, index: int) -> dict[str, np.ndarray]:
-        """As `Samples.labels`."""
+    def read_labels(self, feed_index: int) -> dict[str, np.ndarray]:
+        """As `Samples.read_labels`."""
 
-    def first(self, index: int) -> int:
+    def first_sample_index(self, feed_index: int) -> int:
         """Number of a feed's first sample, over all that was read."""
 
     @property
-    def total(self) -> int:
+    def total_sample_count(self) -> int:
         """Samples in all that was read, those beyond the limit too."""
 
 
@@ -70,30 +76,30 @@ class Samples:
         random: Whether the inputs are random.
         label_names: Names of the labels, sorted.
         warnings: What the user is to know about these data, for as long as they are used.
-        portions: What is known of runs of them that memory does not suffice for; `take` and others share it.
+        portions: What is known of runs of them that memory does not suffice for; `select_feeds` and others share it.
     """
 
     def __init__(
         self,
-        feeds: Feeds,
+        feed_source: FeedSource,
         indices: Sequence[int],
         *,
         source: str,
         batch: int,
-        random: bool = False,
+        is_random: bool = False,
         label_names: Sequence[str] = (),
         warnings: Sequence[str] = (),
-        portions: Portions | None = None,
+        memory_fallbacks: MemoryFallbacks | None = None,
     ) -> None:
-        self._feeds = feeds
+        self._feed_source = feed_source
         self._indices = tuple(indices)
         self._digest: str | None = None
         self.source = source
         self.batch = batch
-        self.random = random
+        self.is_random = is_random
         self.label_names = tuple(label_names)
         self.warnings = tuple(warnings)
-        self.portions = portions if portions is not None else Portions()
+        self.memory_fallbacks = memory_fallbacks if memory_fallbacks is not None else MemoryFallbacks()
 
     def __len__(self) -> int:
         """Number of feeds."""
@@ -102,7 +108,7 @@ class Samples:
     @property
     def count(self) -> int:
         """Number of samples: rows of the lead input over all feeds."""
-        return sum(self._feeds.rows(index) for index in self._indices)
+        return sum(self._feed_source.count_samples_of_feed(index) for index in self._indices)
 
     @property
     def has_labels(self) -> bool:
@@ -110,69 +116,69 @@ class Samples:
         return bool(self.label_names)
 
     @property
-    def by_sample(self) -> frozenset[str]:
+    def per_sample_array_names(self) -> frozenset[str]:
         """Inputs and labels that are cut into samples: in every feed a row belongs to one of them."""
-        return self._feeds.by_sample
+        return self._feed_source.per_sample_array_names
 
-    def rows(self, index: int) -> int:
+    def count_samples_of_feed(self, feed_index: int) -> int:
         """Number of samples in a feed."""
-        return self._feeds.rows(self._indices[index])
+        return self._feed_source.count_samples_of_feed(self._indices[feed_index])
 
-    def place(self, index: int) -> tuple[int, int]:
+    def feed_position(self, feed_index: int) -> tuple[int, int]:
         """Where a feed stands in the data: its number among all feeds, and that of its first sample."""
-        return self._indices[index], self._feeds.first(self._indices[index])
+        return self._indices[feed_index], self._feed_source.first_sample_index(self._indices[feed_index])
 
     @property
-    def total(self) -> int:
-        """Samples in all data that were read: those that `take` and the limit have left out too."""
-        return self._feeds.total
+    def total_sample_count(self) -> int:
+        """Samples in all data that were read: those that `select_feeds` and the limit have left out too."""
+        return self._feed_source.total_sample_count
 
-    def feed(self, index: int) -> dict[str, np.ndarray]:
+    def read_feed(self, feed_index: int) -> dict[str, np.ndarray]:
         """The inputs of a feed by name, in the types the network takes.
 
         Raises:
             InputError: the data cannot be read any more, or hold NaN or an infinity; names array and sample.
         """
-        return self._feeds.feed(self._indices[index])
+        return self._feed_source.read_feed(self._indices[feed_index])
 
-    def feeds(self, indices: Sequence[int] | None = None) -> Iterator[dict[str, np.ndarray]]:
-        """The feeds of the given numbers (all by default), one at a time. Raises as `feed`."""
-        return (self.feed(index) for index in (range(len(self)) if indices is None else indices))
+    def iterate_feeds(self, feed_indices: Sequence[int] | None = None) -> Iterator[dict[str, np.ndarray]]:
+        """The feeds of the given numbers (all by default), one at a time. Raises as `read_feed`."""
+        return (self.read_feed(index) for index in (range(len(self)) if feed_indices is None else feed_indices))
 
-    def labels(self, index: int) -> dict[str, np.ndarray]:
+    def read_labels(self, feed_index: int) -> dict[str, np.ndarray]:
         """The labels of a feed by name: the same rows, or the whole array where its rows are not the samples'."""
-        return self._feeds.labels(self._indices[index])
+        return self._feed_source.read_labels(self._indices[feed_index])
 
-    def take(self, indices: Sequence[int]) -> Samples:
+    def select_feeds(self, feed_indices: Sequence[int]) -> Samples:
         """The given feeds as samples of their own; reads the same data."""
         return Samples(
-            self._feeds,
-            [self._indices[index] for index in indices],
+            self._feed_source,
+            [self._indices[index] for index in feed_indices],
             source=self.source,
             batch=self.batch,
-            random=self.random,
+            is_random=self.is_random,
             label_names=self.label_names,
             warnings=self.warnings,
-            portions=self.portions,
+            memory_fallbacks=self.memory_fallbacks,
         )
 
-    def sha256(self) -> str:
+    def hash_inputs(self) -> str:
         """Hash of the input values in their order, as the network gets them; labels are left out.
 
         The same rows cut into other batches have the same hash, unless an array is repeated for every batch. Reads all
-        data once. Raises as `feed`.
+        data once. Raises as `read_feed`.
         """
         if self._digest is None:
             hashes: dict[str, tuple[tuple[int, ...], Any]] = {}
-            for feed in self.feeds():
+            for feed in self.iterate_feeds():
                 for name, array in feed.items():
-                    kind = array.shape[1:]
-                    known, digest = hashes.get(name, (None, hashlib.sha256()))
-                    if known != kind:
-                        digest.update(f"{array.dtype}{kind}".encode())
+                    row_shape = array.shape[1:]
+                    previous_shape, digest = hashes.get(name, (None, hashlib.sha256()))
+                    if previous_shape != row_shape:
+                        digest.update(f"{array.dtype}{row_shape}".encode())
                     digest.update(array.reshape(-1).view(np.uint8).data if array.dtype.kind != "O"
                                   else str(array).encode())
-                    hashes[name] = (kind, digest)
+                    hashes[name] = (row_shape, digest)
             total = hashlib.sha256()
             for name, (_, digest) in sorted(hashes.items()):
                 total.update(name.encode() + b"\0" + digest.digest())
@@ -219,81 +225,83 @@ def load_samples(
     shapes = dict(shapes or {})
     for name in shapes:
         if name not in {info.name for info in inputs}:
-            raise unknown_input(name, inputs)
+            raise unknown_input_error(name, inputs)
     if spec is None:
-        feeds, size = random_feeds(inputs, batch=batch, limit=limit, seed=seed, shapes=shapes)
-        samples = Samples(feeds, range(len(feeds.sizes)), source="seeded random inputs", batch=size, random=True,
-                          warnings=[RANDOM_WARNING])
+        random_source, size = make_random_feeds(inputs, batch=batch, limit=limit, seed=seed, shapes=shapes)
+        samples = Samples(random_source, range(len(random_source.feed_sizes)), source="seeded random inputs",
+                          batch=size, is_random=True, warnings=[RANDOM_WARNING])
     else:
-        samples = _stored_samples(str(spec), inputs, batch, limit, shapes, reads_labels)
-    samples.feed(0)
+        samples = _load_stored_samples(str(spec), inputs, batch, limit, shapes, reads_labels)
+    samples.read_feed(0)
     return samples
 
 
-def _stored_samples(
+def _load_stored_samples(
     spec: str,
     inputs: Sequence[TensorInfo],
-    batch: int | None,
-    limit: int | None,
+    batch_size: int | None,
+    sample_limit: int | None,
     shapes: Mapping[str, tuple[int, ...]],
     reads_labels: bool,
 ) -> Samples:
-    parts: list[Part] = []
-    layouts: list[Layout] = []
+    parts: list[DataPart] = []
+    layouts: list[BatchLayout] = []
     warnings: list[str] = []
     total = 0
     input_names = {info.name for info in inputs}
-    for part in read_parts(spec, limit, warnings):
-        layout = layout_of(part, inputs)
-        if parts and set(part.members) - input_names != set(parts[0].members) - input_names:
-            differing = (set(part.members) ^ set(parts[0].members)) - input_names
+    for part in read_data_parts(spec, sample_limit, warnings):
+        layout = find_batch_layout(part, inputs)
+        if parts and set(part.arrays) - input_names != set(parts[0].arrays) - input_names:
+            differing = (set(part.arrays) ^ set(parts[0].arrays)) - input_names
             raise InputError(
                 f"{part.source} and {parts[0].source} have different labels",
                 f"Only one of them has: {', '.join(sorted(differing))}.",
                 "Give the same labels everywhere.",
             )
-        _check_labels(part, layout, input_names, warnings, reads_labels)
+        _check_label_rows(part, layout, input_names, warnings, reads_labels)
         parts.append(part)
         layouts.append(layout)
-        total += layout.rows
-        if limit is not None and total >= limit:
+        total += layout.lead_rows
+        if sample_limit is not None and total >= sample_limit:
             break
     source = Path(spec).name or spec
     if not parts:
         raise InputError(f"{source} gave no samples", next_step=f"Give {DATA_FORMATS}.")
-    if batch is None:
-        batch = next((shapes[info.name][0] for info in inputs if shapes.get(info.name)), None)
-    dynamic_batch = batch or default_batch(min(total, limit or total))
-    number = sum(-(-layout.rows // (layout.step or dynamic_batch)) for layout in layouts)
-    if min(number, limit or number) > MOST_FEEDS:
-        raise InputError(f"{source} would be cut into {number:,} feeds", f"at most {MOST_FEEDS:,} are taken",
+    if batch_size is None:
+        batch_size = next((shapes[info.name][0] for info in inputs if shapes.get(info.name)), None)
+    dynamic_batch = batch_size or choose_default_batch_size(min(total, sample_limit or total))
+    feed_count = sum(-(-layout.lead_rows // (layout.rows_per_feed or dynamic_batch)) for layout in layouts)
+    if min(feed_count, sample_limit or feed_count) > MAX_FEEDS:
+        raise InputError(f"{source} would be cut into {feed_count:,} feeds", f"at most {MAX_FEEDS:,} are taken",
                          "Use fewer with --samples, or a larger --batch.")
-    found = list(cuts(layouts, dynamic_batch, limit))
-    label_names = sorted(set(parts[0].members) - input_names)
+    feed_rows = list(iterate_feed_rows(layouts, dynamic_batch, sample_limit))
+    label_names = sorted(set(parts[0].arrays) - input_names)
     return Samples(
-        StoredFeeds(inputs, parts, layouts, found),
-        range(len(found)),
+        StoredFeeds(inputs, parts, layouts, feed_rows),
+        range(len(feed_rows)),
         source=source,
-        batch=layouts[0].step or dynamic_batch,
+        batch=layouts[0].rows_per_feed or dynamic_batch,
         label_names=label_names,
         warnings=warnings,
     )
 
 
-def _check_labels(part: Part, layout: Layout, input_names: Collection[str], warnings: list[str], read: bool) -> None:
+def _check_label_rows(part: DataPart, layout: BatchLayout, input_names: Collection[str], warnings: list[str],
+                      needs_labels: bool) -> None:
     """Warns of arrays beside the inputs that are not cut into samples, since their rows are not as many.
 
     Args:
-        read: Whether anything reads labels.
+        needs_labels: Whether anything reads labels.
 
     Raises:
         InputError: they are read, and so few rows are missing, or too many, that each row belongs to a sample.
     """
-    for name, member in part.members.items():
-        if name in input_names or name in layout.steps or member.shape[:1] in ((), (1,)):
+    for name, stored_array in part.arrays.items():
+        if name in input_names or name in layout.rows_per_feed_by_array or stored_array.shape[:1] in ((), (1,)):
             continue
-        rows, samples = member.shape[0], layout.rows
-        if read and samples >= MIN_LABELLED and abs(rows - samples) <= max(1, samples * LABELS_OFF):
+        rows, samples = stored_array.shape[0], layout.lead_rows
+        if needs_labels and samples >= MIN_CHECKED_LABELS and abs(rows - samples) <= max(
+                1, samples * MAX_LABEL_MISMATCH_SHARE):
             raise InputError(
                 f"{part.source}: label '{name}' has {rows} rows for {samples} samples",
                 "Nobody can say which sample has which label, so the metric would be wrong.",
@@ -301,42 +309,42 @@ def _check_labels(part: Part, layout: Layout, input_names: Collection[str], warn
             )
         warning = f"Label '{name}' has {rows} rows for {samples} samples" + (
             ", so it is not cut into samples: the metric gets all of it with each batch. If each row belongs to a "
-            "sample, the metric is wrong." if read else "; nothing reads it here.")
-        if not any(one.startswith(f"Label '{name}' ") for one in warnings):
+            "sample, the metric is wrong." if needs_labels else "; nothing reads it here.")
+        if not any(issued_warning.startswith(f"Label '{name}' ") for issued_warning in warnings):
             warnings.append(warning)
 
 
 @dataclass(frozen=True)
-class DataSets:
+class SampleSplit:
     """Which feeds calibrate and which are judged.
 
     Attributes:
         warnings: What the user is to know for as long as these data are used.
     """
 
-    calibration: Samples
-    judged: Samples
+    calibration_samples: Samples
+    judged_samples: Samples
     warnings: tuple[str, ...]
 
 
-def split(samples: Samples, calibration: Samples | None = None) -> DataSets:
+def split_samples(samples: Samples, calibration_samples: Samples | None = None) -> SampleSplit:
     """Decides which feeds calibrate and which are judged.
 
     Without calibration data feeds 0, 4, 8, ... calibrate and the others are judged; a single feed does both, with a
-    warning. Given calibration data equal to the samples (by `Samples.sha256`), there is a warning.
+    warning. Given calibration data equal to the samples (by `Samples.hash_inputs`), there is a warning.
 
     Raises:
         InputError: given calibration data cannot be read.
     """
     warnings = list(samples.warnings)
-    if calibration is not None:
-        warnings += [text for text in calibration.warnings if text not in warnings]
-        if calibration.count == samples.count and calibration.sha256() == samples.sha256():
+    if calibration_samples is not None:
+        warnings += [text for text in calibration_samples.warnings if text not in warnings]
+        if calibration_samples.count == samples.count and calibration_samples.hash_inputs() == samples.hash_inputs():
             warnings.append("The same samples calibrate and are judged: the errors shown are too good")
-        return DataSets(calibration, samples, tuple(warnings))
+        return SampleSplit(calibration_samples, samples, tuple(warnings))
     if len(samples) == 1:
         warnings.append("One feed both calibrates and is judged: the errors shown are too good")
-        return DataSets(samples, samples, tuple(warnings))
-    calibrating = range(0, len(samples), 4)
-    judged = [index for index in range(len(samples)) if index % 4]
-    return DataSets(samples.take(calibrating), samples.take(judged), tuple(warnings))
+        return SampleSplit(samples, samples, tuple(warnings))
+    calibration_indices = range(0, len(samples), 4)
+    judged_indices = [index for index in range(len(samples)) if index % 4]
+    return SampleSplit(samples.select_feeds(calibration_indices), samples.select_feeds(judged_indices), tuple(warnings))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from trt_tui.core.runner import Dimension, TensorInfo
 from trt_tui.errors import InputError
 
-LARGEST_SIZE = (1 << 31) - 1
+MAX_DIMENSION_SIZE = (1 << 31) - 1
 """Largest size of one dimension that ``--shapes`` takes."""
 
 
@@ -20,12 +20,13 @@ class ShapeRange:
     max: tuple[int, ...]
 
 
-_SHAPE = r"\d+(?:x\d+)*"
-_RANGE = re.compile(rf"(?P<name>.+?):(?P<min>{_SHAPE}):(?P<opt>{_SHAPE}):(?P<max>{_SHAPE})")
-_FIXED = re.compile(rf"(?P<name>.+):(?P<opt>{_SHAPE})")
+_SHAPE_PATTERN = r"\d+(?:x\d+)*"
+_SHAPE_RANGE = re.compile(
+    rf"(?P<name>.+?):(?P<min>{_SHAPE_PATTERN}):(?P<opt>{_SHAPE_PATTERN}):(?P<max>{_SHAPE_PATTERN})")
+_FIXED_SHAPE = re.compile(rf"(?P<name>.+):(?P<opt>{_SHAPE_PATTERN})")
 
 
-def parse_shapes(texts: Sequence[str], inputs: Sequence[TensorInfo]) -> dict[str, ShapeRange]:
+def parse_shapes(shape_texts: Sequence[str], inputs: Sequence[TensorInfo]) -> dict[str, ShapeRange]:
     """Reads ``NAME:MIN:OPT:MAX`` or ``NAME:SHAPE``, shapes like ``1x3x224x224``; names may contain colons.
 
     Raises:
@@ -33,8 +34,8 @@ def parse_shapes(texts: Sequence[str], inputs: Sequence[TensorInfo]) -> dict[str
     """
     by_name = {info.name: info for info in inputs}
     ranges: dict[str, ShapeRange] = {}
-    for text in texts:
-        matches = [match for match in (_RANGE.fullmatch(text), _FIXED.fullmatch(text)) if match]
+    for text in shape_texts:
+        matches = [match for match in (_SHAPE_RANGE.fullmatch(text), _FIXED_SHAPE.fullmatch(text)) if match]
         if not matches:
             raise InputError(
                 f"Not a shape: {text}",
@@ -43,76 +44,82 @@ def parse_shapes(texts: Sequence[str], inputs: Sequence[TensorInfo]) -> dict[str
             )
         match = next((match for match in matches if match["name"] in by_name), None)
         if match is None:
-            raise unknown_input(matches[0]["name"], inputs)
+            raise unknown_input_error(matches[0]["name"], inputs)
         info = by_name[match["name"]]
         if info.name in ranges:
             raise InputError(f"Shapes of input '{info.name}' are given twice", next_step="Give them once.")
-        least, usual, most = (_parse_shape(match.groupdict().get(key) or match["opt"]) for key in ("min", "opt", "max"))
-        for shape in (least, usual, most):
+        min_shape, opt_shape, max_shape = (_parse_shape(match.groupdict().get(key) or match["opt"])
+                                           for key in ("min", "opt", "max"))
+        for shape in (min_shape, opt_shape, max_shape):
             _check_shape(shape, info, text)
-        for axis, (low, middle, high) in enumerate(zip(least, usual, most, strict=True)):
+        for axis, (low, middle, high) in enumerate(zip(min_shape, opt_shape, max_shape, strict=True)):
             if not low <= middle <= high:
                 raise InputError(
                     f"Shapes of input '{info.name}' are out of order in dimension {axis}: {low}, {middle}, {high}",
                     "MIN must not exceed OPT, nor OPT exceed MAX.",
                     f"Correct {text}.",
                 )
-        ranges[info.name] = ShapeRange(least, usual, most)
-    return {**ranges, **_implied(ranges, inputs)}
+        ranges[info.name] = ShapeRange(min_shape, opt_shape, max_shape)
+    return {**ranges, **_infer_shape_ranges(ranges, inputs)}
 
 
-def further_profiles(texts: Sequence[str], inputs: Sequence[TensorInfo], first: Mapping[str, ShapeRange]
-                     ) -> tuple[dict[str, ShapeRange], ...]:
+def parse_additional_profiles(profile_texts: Sequence[str], inputs: Sequence[TensorInfo],
+                              first_profile: Mapping[str, ShapeRange]) -> tuple[dict[str, ShapeRange], ...]:
     """Reads profiles beside the first one, each written like ``--shapes`` with commas between inputs.
 
     Args:
-        first: The first profile; inputs that a further one does not name have their shapes of this one.
+        first_profile: The first profile; inputs that a further one does not name have their shapes of this one.
 
     Raises:
         InputError: see `parse_shapes`.
     """
-    return tuple({**first, **parse_shapes(re.split(r"(?<=\d),", text), inputs)} for text in texts)
+    return tuple({**first_profile, **parse_shapes(re.split(r"(?<=\d),", text), inputs)} for text in profile_texts)
 
 
-def _implied(ranges: Mapping[str, ShapeRange], inputs: Sequence[TensorInfo]) -> dict[str, ShapeRange]:
+def _infer_shape_ranges(known_ranges: Mapping[str, ShapeRange], inputs: Sequence[TensorInfo]) -> dict[str, ShapeRange]:
     """Shapes of the other inputs whose open dimensions all have names that inputs with a shape have too."""
     sizes: dict[str, tuple[int, int, int]] = {}
     for info in inputs:
-        if info.name in ranges and info.shape is not None:
-            one = ranges[info.name]
-            sizes |= {size: (least, usual, most) for size, least, usual, most in
-                      zip(info.shape, one.min, one.opt, one.max, strict=True) if isinstance(size, str)}
+        if info.name in known_ranges and info.shape is not None:
+            input_range = known_ranges[info.name]
+            sizes |= {
+                size: (min_size, opt_size, max_size)
+                for size, min_size, opt_size, max_size in zip(info.shape, input_range.min, input_range.opt,
+                                                              input_range.max, strict=True)
+                if isinstance(size, str)
+            }
     implied = {}
     for info in inputs:
         open_sizes = [size for size in info.shape or () if not isinstance(size, int)]
-        if info.name not in ranges and open_sizes and all(size in sizes for size in open_sizes):
+        if info.name not in known_ranges and open_sizes and all(size in sizes for size in open_sizes):
             triples = [(size, size, size) if isinstance(size, int) else sizes[str(size)] for size in info.shape or ()]
-            implied[info.name] = ShapeRange(*(tuple(triple[place] for triple in triples) for place in range(3)))
+            implied[info.name] = ShapeRange(*(tuple(triple[shape_index]
+                                                    for triple in triples)
+                                              for shape_index in range(3)))
     return implied
 
 
 def _parse_shape(text: str) -> tuple[int, ...]:
-    return tuple(LARGEST_SIZE + 1 if len(size) > 18 else int(size) for size in text.split("x"))
+    return tuple(MAX_DIMENSION_SIZE + 1 if len(size) > 18 else int(size) for size in text.split("x"))
 
 
-def _check_shape(shape: tuple[int, ...], info: TensorInfo, text: str) -> None:
-    fits = all(0 < size <= LARGEST_SIZE for size in shape) and (
-        info.shape is None
-        or len(shape) == len(info.shape)
-        and all(not isinstance(wanted, int) or size == wanted for size, wanted in zip(shape, info.shape, strict=True))
-    )
+def _check_shape(shape: tuple[int, ...], input_info: TensorInfo, text: str) -> None:
+    fits = all(0 < size <= MAX_DIMENSION_SIZE
+               for size in shape) and (input_info.shape is None or len(shape) == len(input_info.shape)
+                                       and all(not isinstance(expected_size, int) or size == expected_size
+                                               for size, expected_size in zip(shape, input_info.shape, strict=True)))
     if not fits:
         raise InputError(
-            f"Shape {shape_text(shape)} does not fit input '{info.name}'",
-            (f"The network takes {shape_text(info.shape)}; sizes" if info.shape is not None else "Sizes")
-            + f" are from 1 to {LARGEST_SIZE}.",
+            f"Shape {shape_text(shape)} does not fit input '{input_info.name}'",
+            (f"The network takes {shape_text(input_info.shape)}; sizes" if input_info.shape is not None else "Sizes")
+            + f" are from 1 to {MAX_DIMENSION_SIZE}.",
             f"Correct {text}.",
         )
 
 
-def first_dimension(info: TensorInfo) -> Dimension:
+def first_dimension(input_info: TensorInfo) -> Dimension:
     """The first dimension of an input; None where it has none or its shape is not known."""
-    return info.shape[0] if info.shape else None
+    return input_info.shape[0] if input_info.shape else None
 
 
 def shape_text(shape: Sequence[Dimension]) -> str:
@@ -120,7 +127,7 @@ def shape_text(shape: Sequence[Dimension]) -> str:
     return f"[{', '.join('?' if size is None else str(size) for size in shape)}]"
 
 
-def unknown_input(name: str, inputs: Sequence[TensorInfo]) -> InputError:
+def unknown_input_error(name: str, inputs: Sequence[TensorInfo]) -> InputError:
     """The error of a name that is no input's."""
     return InputError(
         f"The network has no input '{name}'",

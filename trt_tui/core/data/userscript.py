@@ -16,108 +16,110 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from trt_tui.errors import InputError, TrtTuiError, text_of
-from trt_tui.files.reading import SCRIPT_BYTES, missing_file, regular
+from trt_tui.errors import InputError, TrtTuiError, exception_text
+from trt_tui.files.reading import MAX_SCRIPT_BYTES, check_regular_file, missing_file_error
 
-_imported: dict[Path, dict[str, ModuleType]] = {}
+_imported_modules: dict[Path, dict[str, ModuleType]] = {}
 """Modules of a folder that scripts in it have imported, by folder and name."""
 
-_opened: dict[Path, dict[str, bool]] = {}
+_opened_files: dict[Path, dict[str, bool]] = {}
 """Files that scripts of a folder have opened, by folder; True for those that they have only read."""
 
-_running = threading.local()
+_running_script = threading.local()
 """Has the folder of the script that runs in a thread, in ``folder``."""
 
-_CODE = (".py", ".pyc", ".so", ".pyd", ".dll")
+_CODE_SUFFIXES = (".py", ".pyc", ".so", ".pyd", ".dll")
 """Endings of files that an import opens."""
 
-_SPEC = re.compile(r"(?P<path>.+\.py)(?::(?P<function>[^:/\\]+))?", re.DOTALL)
+_SCRIPT_SPEC = re.compile(r"(?P<path>.+\.py)(?::(?P<function>[^:/\\]+))?", re.DOTALL)
 
 
-DETECTION = "detection:map="
+DETECTION_PREFIX = "detection:map="
 """How a metric begins that is no script: a file of annotations follows, and settings behind commas."""
 
 
-def annotations_of(spec: str) -> Path | None:
-    """The annotations that a metric names, see `DETECTION`; None for another metric."""
-    return split_annotations(spec)[0] if spec.startswith(DETECTION) else None
+def find_annotations_path(metric_spec: str) -> Path | None:
+    """The annotations that a metric names, see `DETECTION_PREFIX`; None for another metric."""
+    return split_annotations_spec(metric_spec)[0] if metric_spec.startswith(DETECTION_PREFIX) else None
 
 
-def split_annotations(spec: str) -> tuple[Path, list[str]]:
+def split_annotations_spec(spec: str) -> tuple[Path, list[str]]:
     """Splits the path of the annotations from the settings behind it.
 
     A path may contain commas: the longest one that names a file is taken, else the shortest one that ends in ``.json``.
     """
-    parts = spec.removeprefix(DETECTION).split(",")
+    parts = spec.removeprefix(DETECTION_PREFIX).split(",")
     paths = [",".join(parts[:end]) for end in range(1, len(parts) + 1)]
-    path = next((one for one in reversed(paths) if os.path.isfile(one)),
-                next((one for one in paths if one.lower().endswith(".json")), paths[0]))
+    path = next((candidate for candidate in reversed(paths) if os.path.isfile(candidate)),
+                next((candidate for candidate in paths if candidate.lower().endswith(".json")), paths[0]))
     return Path(path), parts[paths.index(path) + 1:]
 
 
-def split_spec(spec: str) -> tuple[Path, str | None] | None:
+def split_script_spec(spec: str) -> tuple[Path, str | None] | None:
     """Splits ``FILE.py`` or ``FILE.py:FUNCTION``; None if the text is neither."""
-    match = _SPEC.fullmatch(spec)
+    match = _SCRIPT_SPEC.fullmatch(spec)
     return (Path(match["path"]), match["function"]) if match else None
 
 
-def script_files(path: str | Path) -> tuple[Path, ...]:
+def list_script_files(script_path: str | Path) -> tuple[Path, ...]:
     """A script, and what it or another script in its folder has imported from there and read so far.
 
     A file that a script writes, such as a cache of its own, is left out.
     """
-    path = Path(os.path.realpath(path))
-    files = (_file_of(module) for _, module in sorted(_imported.get(path.parent, {}).items()))
-    read = (file for file, only_read in sorted(_opened.get(path.parent, {}).items()) if only_read)
-    return (path, *(Path(file) for file in files if file), *(Path(file) for file in read if os.path.isfile(file)))
+    script_path = Path(os.path.realpath(script_path))
+    files = (_module_file(module) for _, module in sorted(_imported_modules.get(script_path.parent, {}).items()))
+    read = (file for file, only_read in sorted(_opened_files.get(script_path.parent, {}).items()) if only_read)
+    return (script_path, *(Path(file) for file in files if file),
+            *(Path(file) for file in read if os.path.isfile(file)))
 
 
-def _note_opened(event: str, arguments: tuple[Any, ...]) -> None:
+def _record_opened_file(event: str, arguments: tuple[Any, ...]) -> None:
     """Notes the files that a script opens: an audit hook, which is called for all that Python does."""
-    if event != "open" or (folder := getattr(_running, "folder", None)) is None:
+    if event != "open" or (folder := getattr(_running_script, "folder", None)) is None:
         return
     path, mode, flags = arguments
     if not isinstance(path, (str, bytes)):
         return
     name = os.path.realpath(os.fsdecode(path))
-    if name.endswith(_CODE) or name.startswith(_SYSTEM):
+    if name.endswith(_CODE_SUFFIXES) or name.startswith(_SYSTEM_FOLDERS):
         return
     reads = not set(mode) & set("wax+") if isinstance(mode, str) else flags & os.O_ACCMODE == os.O_RDONLY
-    known = _opened.setdefault(folder, {})
-    known[name] = reads and known.get(name, True)
+    read_only_by_file = _opened_files.setdefault(folder, {})
+    read_only_by_file[name] = reads and read_only_by_file.get(name, True)
 
 
-_SYSTEM = tuple(os.path.realpath(path) + os.sep for path in ("/proc", "/sys", "/dev", sys.prefix, sys.base_prefix))
+_SYSTEM_FOLDERS = tuple(
+    os.path.realpath(path) + os.sep for path in ("/proc", "/sys", "/dev", sys.prefix, sys.base_prefix))
 """Folders of files that are no user's."""
 
 
 @functools.cache
-def _watch_opened() -> None:
+def _watch_opened_files() -> None:
     """Has the files noted that scripts open, from the first script on: a hook cannot be taken away."""
-    sys.addaudithook(_note_opened)
+    sys.addaudithook(_record_opened_file)
 
 
-def _file_of(module: ModuleType | None) -> str | None:
+def _module_file(module: ModuleType | None) -> str | None:
     """The file of an imported module, where it has one."""
     return getattr(module, "__file__", None)
 
 
-def _is_own(name: str, folder: Path) -> bool:
+def _is_script_module(name: str, folder: Path) -> bool:
     """Whether a module lies in a script's folder, installed packages aside."""
     module = sys.modules.get(name)
-    file = _file_of(module) or next(iter(getattr(module, "__path__", ())), None)  # a package without __init__.py
+    file = _module_file(module) or next(iter(getattr(module, "__path__", ())), None)  # a package without __init__.py
     if not file or name == "trt_tui" or name.startswith("trt_tui."):
         return False
-    return _is_inside(file, folder)
+    return _is_in_folder(file, folder)
 
 
-def _is_inside(path: str, folder: Path) -> bool:
+def _is_in_folder(path: str, folder: Path) -> bool:
     """Returns True for a path in a folder, but not in a folder of installed packages."""
     return (Path(path).is_relative_to(folder)
             and not {"site-packages", "dist-packages"} & set(Path(path).relative_to(folder).parts))
 
 
-class _SourceLoader(importlib.machinery.SourceFileLoader):
+class _UncachedSourceLoader(importlib.machinery.SourceFileLoader):
     """Compiles a script anew: Python knows by size and time alone whether bytecode is current."""
 
     def path_stats(self, path: str) -> Mapping[str, Any]:
@@ -125,26 +127,29 @@ class _SourceLoader(importlib.machinery.SourceFileLoader):
         raise OSError
 
 
-_find_anew = importlib.machinery.FileFinder.path_hook(
+_uncached_path_hook = importlib.machinery.FileFinder.path_hook(
     (importlib.machinery.ExtensionFileLoader, importlib.machinery.EXTENSION_SUFFIXES),
-    (_SourceLoader, importlib.machinery.SOURCE_SUFFIXES))
+    (_UncachedSourceLoader, importlib.machinery.SOURCE_SUFFIXES))
 
 
-def _find_in_script_folders(path: str) -> importlib.abc.PathEntryFinder:
+def _find_script_folder_loader(path: str) -> importlib.abc.PathEntryFinder:
     """Implements an entry of `sys.path_hooks` for the folders of scripts, installed packages aside."""
-    if any(_is_inside(path, folder) for folder in _imported):
-        return _find_anew(path)
+    if any(_is_in_folder(path, folder) for folder in _imported_modules):
+        return _uncached_path_hook(path)
     raise ImportError(path)
 
 
-def _use_modules_of(folder: Path) -> None:
+def _activate_folder_modules(folder: Path) -> None:
     """Puts what scripts of a folder have imported from it in place of what those of other folders have."""
-    for name in [name for other, modules in _imported.items() if other != folder for name in modules]:
+    for name in [
+            name for imported_folder, modules in _imported_modules.items() if imported_folder != folder
+            for name in modules
+    ]:
         sys.modules.pop(name, None)
-    sys.modules.update(_imported.setdefault(folder, {}))
+    sys.modules.update(_imported_modules.setdefault(folder, {}))
 
 
-def _import_advice(error: BaseException, folder: Path) -> str:
+def _failed_import_advice(error: BaseException, script_folder: Path) -> str:
     """Returns what to do about a failed import, "" if nothing is known.
 
     A helper of a script may have the name of an installed module, which replaces it, or be in the current folder, which
@@ -155,11 +160,11 @@ def _import_advice(error: BaseException, folder: Path) -> str:
     else:
         name = getattr(error.obj, "__name__", None) if isinstance(error, AttributeError) else None
     name = str(name or "").partition(".")[0]
-    if isinstance(error, ModuleNotFoundError) and any(os.path.exists(place) for place in (f"{name}.py", name)):
+    if isinstance(error, ModuleNotFoundError) and any(os.path.exists(candidate) for candidate in (f"{name}.py", name)):
         return f"Set PYTHONPATH to {os.getcwd()}: the current folder has {name}, and is not searched without that."
-    if name not in sys.modules or _is_own(name, folder):
+    if name not in sys.modules or _is_script_module(name, script_folder):
         return ""
-    helper = next((path for path in (folder / f"{name}.py", folder / name) if path.exists()), None)
+    helper = next((path for path in (script_folder / f"{name}.py", script_folder / name) if path.exists()), None)
     return f"Rename {helper}: an installed module has the same name and is imported instead." if helper else ""
 
 
@@ -182,20 +187,20 @@ class UserFunction:
         self.path = Path(os.path.realpath(path))
         self.name = name
         if not self.path.is_file():
-            raise missing_file(f"Script not found: {path}", path)
-        regular(self.path, most=SCRIPT_BYTES)
+            raise missing_file_error(f"Script not found: {path}", path)
+        check_regular_file(self.path, max_bytes=MAX_SCRIPT_BYTES)
         digest = hashlib.sha256(str(self.path).encode()).hexdigest()[:12]
         name_of_module = f"trt_tui_user_{self.path.stem}_{digest}"
         module_spec = importlib.util.spec_from_file_location(
-            name_of_module, self.path, loader=_SourceLoader(name_of_module, str(self.path)))
+            name_of_module, self.path, loader=_UncachedSourceLoader(name_of_module, str(self.path)))
         assert module_spec is not None and module_spec.loader is not None  # of a file that ends in .py there is one
         module = importlib.util.module_from_spec(module_spec)
         sys.modules[module_spec.name] = module
-        for imported in _imported.pop(self.path.parent, {}):
+        for imported in _imported_modules.pop(self.path.parent, {}):
             sys.modules.pop(imported, None)
-        _opened.pop(self.path.parent, None)
-        _watch_opened()
-        with self._guard(f"{self.path.name} cannot be loaded"):
+        _opened_files.pop(self.path.parent, None)
+        _watch_opened_files()
+        with self._convert_script_errors(f"{self.path.name} cannot be loaded"):
             module_spec.loader.exec_module(module)
         function = getattr(module, name, None)
         if not callable(function):
@@ -216,10 +221,10 @@ class UserFunction:
         Raises:
             InputError: it raised; names the exception and the line of the file.
         """
-        with self._guard(f"{self} failed"):
+        with self._convert_script_errors(f"{self} failed"):
             return self._function(*args)
 
-    def iterate(self, *args: Any) -> Iterator[Any]:
+    def iterate_results(self, *args: Any) -> Iterator[Any]:
         """Calls the function and yields the items of what it returns, each guarded as the call itself.
 
         A mapping counts as one item.
@@ -230,7 +235,7 @@ class UserFunction:
         result = self(*args)
         if isinstance(result, Mapping):
             result = (result,)
-        with self._guard(f"{self} failed"):
+        with self._convert_script_errors(f"{self} failed"):
             try:
                 iterator = iter(result)
             except TypeError:
@@ -241,20 +246,20 @@ class UserFunction:
                 ) from None
         end = object()
         while True:
-            with self._guard(f"{self} failed"):
+            with self._convert_script_errors(f"{self} failed"):
                 item = next(iterator, end)
             if item is end:
                 return
             yield item
 
     @contextlib.contextmanager
-    def _guard(self, title: str) -> Iterator[None]:
-        _use_modules_of(self.path.parent)
+    def _convert_script_errors(self, error_title: str) -> Iterator[None]:
+        _activate_folder_modules(self.path.parent)
         folder, before = str(self.path.parent), set(sys.modules)
         sys.path.append(folder)
-        sys.path_hooks.insert(0, _find_in_script_folders)
+        sys.path_hooks.insert(0, _find_script_folder_loader)
         sys.path_importer_cache.pop(folder, None)
-        outer, _running.folder = getattr(_running, "folder", None), self.path.parent
+        outer, _running_script.folder = getattr(_running_script, "folder", None), self.path.parent
         try:
             with contextlib.redirect_stdout(sys.stderr):
                 yield
@@ -263,18 +268,21 @@ class UserFunction:
         except (KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:  # a script may end the program, or raise exceptions of its own
-            next_step = _import_advice(error, self.path.parent) or f"Correct {self.path}."
-            raise InputError(title, self._describe(error), next_step) from error
+            next_step = _failed_import_advice(error, self.path.parent) or f"Correct {self.path}."
+            raise InputError(error_title, self._describe_error(error), next_step) from error
         finally:
-            _running.folder = outer
-            sys.path_hooks.remove(_find_in_script_folders)
+            _running_script.folder = outer
+            sys.path_hooks.remove(_find_script_folder_loader)
             sys.path_importer_cache.pop(folder, None)
             if folder in sys.path:
                 del sys.path[-1 - sys.path[::-1].index(folder)]
-            _imported[self.path.parent].update(
-                {name: sys.modules[name] for name in set(sys.modules) - before if _is_own(name, self.path.parent)})
+            _imported_modules[self.path.parent].update({
+                name: sys.modules[name]
+                for name in set(sys.modules) - before
+                if _is_script_module(name, self.path.parent)
+            })
 
-    def _describe(self, error: BaseException) -> str:
+    def _describe_error(self, error: BaseException) -> str:
         """The exception with the deepest line of the user's file that it went through."""
         if isinstance(error, SyntaxError) and error.filename and Path(error.filename) == self.path:
             line = error.lineno
@@ -285,6 +293,6 @@ class UserFunction:
                 if Path(frame.filename) == self.path
             ]
             line = lines[-1] if lines else None
-        where = f" (line {line} of {self.path.name})" if line else ""
-        message = error.msg if isinstance(error, SyntaxError) else text_of(error)
-        return f"{type(error).__name__}: {message}{where}" if message else f"{type(error).__name__}{where}"
+        location = f" (line {line} of {self.path.name})" if line else ""
+        message = error.msg if isinstance(error, SyntaxError) else exception_text(error)
+        return f"{type(error).__name__}: {message}{location}" if message else f"{type(error).__name__}{location}"

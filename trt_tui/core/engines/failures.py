@@ -1,20 +1,20 @@
 """Why a config has no engine."""
 
-from trt_tui.core.engines.rungs import Rung
+from trt_tui.core.engines.fallback_ladder import BuildAttempt
 from trt_tui.errors import InputError, TrtTuiError
 
 
-class NoEngine(TrtTuiError):
+class NoEngineError(TrtTuiError):
     """A config could not be built.
 
     Attributes:
-        rungs: What was tried, if the build went down the rungs.
+        attempts: What was tried, if the build went down the rungs.
     """
 
-    rungs: tuple[Rung, ...] = ()
+    attempts: tuple[BuildAttempt, ...] = ()
 
 
-class BuildFailed(NoEngine):
+class BuildError(NoEngineError):
     """A build failed.
 
     Attributes:
@@ -23,13 +23,13 @@ class BuildFailed(NoEngine):
     """
 
     def __init__(self, title: str, cause: str = "", next_step: str = "", details: tuple[str, ...] = (),
-                 refused: bool = True) -> None:
+                 is_refused: bool = True) -> None:
         super().__init__(title, cause, next_step)
         self.details = details
-        self.refused = refused
+        self.is_refused = is_refused
 
 
-class ParseFailed(NoEngine, InputError):
+class NetworkParseError(NoEngineError, InputError):
     """The builder's parser refused the network.
 
     Attributes:

@@ -15,50 +15,50 @@ from typing import Any
 
 import numpy as np
 
-from trt_tui.core.calibration.cache import algorithm_of, write_cache
+from trt_tui.core.builder_options import BuilderOptions
+from trt_tui.core.calibration.cache import calibration_algorithm, write_calibration_cache
 from trt_tui.core.calibration.statistics import TensorStats
-from trt_tui.core.data.runresults import ResultsWriter, write_inputs
-from trt_tui.core.data.shapes import ShapeRange, further_profiles
-from trt_tui.core.exporters.cpp import builder_fragment
-from trt_tui.core.exporters.figures import figures
-from trt_tui.core.exporters.left_out import left_out_weak
+from trt_tui.core.data.runresults import RunResultsWriter, write_polygraphy_inputs
+from trt_tui.core.data.shapes import ShapeRange, parse_additional_profiles
+from trt_tui.core.exporters.cpp_fragment import cpp_builder_fragment
 from trt_tui.core.exporters.markdown import code_cell, comparison_markdown, markdown_table, text_cell
-from trt_tui.core.exporters.onnx import export_typed, loading_note
+from trt_tui.core.exporters.omissions import implicit_omission_record
+from trt_tui.core.exporters.onnx import export_typed_network, onnxruntime_loading_note
 from trt_tui.core.exporters.polygraphy import polygraphy_command, tolerance_lines, write_polygraphy_script
-from trt_tui.core.exporters.trtexec import Files, command_lines, quoted_lines
-from trt_tui.core.lowering.applied import hidden_note
-from trt_tui.core.lowering.lowered import told_as
-from trt_tui.core.lowering.releases import refuse_cubic_grids
-from trt_tui.core.lowering.scales import activation_ranges
-from trt_tui.core.lowering.strong import lower_strong
-from trt_tui.core.lowering.told import lower_told
-from trt_tui.core.lowering.typed import Typed
-from trt_tui.core.lowering.weak import Weak
-from trt_tui.core.moves.barrier import Barrier
+from trt_tui.core.exporters.svg_charts import draw_all_charts
+from trt_tui.core.exporters.trtexec import TrtexecFiles, build_trtexec_command_lines, quote_command
+from trt_tui.core.lowering.explicit_quantization import lower_to_explicit_quantization
+from trt_tui.core.lowering.implicit_quantization import ImplicitQuantizationConstraints
+from trt_tui.core.lowering.lowered import replace_file_precision
+from trt_tui.core.lowering.network_rewrite import fusion_barrier_output_notes
+from trt_tui.core.lowering.releases import refuse_cubic_grid_samples
+from trt_tui.core.lowering.scales import compute_activation_ranges
+from trt_tui.core.lowering.source_typed_network import lower_from_source_model
+from trt_tui.core.lowering.typed_network import TypedNetwork
+from trt_tui.core.moves.barrier_move import BarrierMove
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.smooth import Smooth
+from trt_tui.core.moves.smoothquant_move import SmoothQuantMove
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
-from trt_tui.core.production import Production
 from trt_tui.core.runner import TensorInfo
 from trt_tui.errors import InputError
-from trt_tui.files.reading import regular
-from trt_tui.files.writing import atomic, write_atomic
-from trt_tui.words import number, plural, visible
+from trt_tui.files.reading import check_regular_file
+from trt_tui.files.writing import open_atomic_writer, write_file_atomically
+from trt_tui.formatting import counted_noun_text, escape_hidden_characters, number_text
 
-RELEASES = {"8.6": "TensorRT 8.6", "10": "TensorRT 10, strongly typed",
-            "11": "TensorRT 11, where every network is strongly typed", "rtx": "TensorRT-RTX"}
+RELEASE_TITLES = {"8.6": "TensorRT 8.6", "10": "TensorRT 10, strongly typed",
+                  "11": "TensorRT 11, where every network is strongly typed", "rtx": "TensorRT-RTX"}
 """What a bundle can be for, in words."""
 
-MOST_SAMPLE_BYTES = 64 << 20
+MAX_SAMPLE_BYTES = 64 << 20
 """Inputs and reference outputs of a bundle take at most so many bytes, but for those of the first feed."""
 
-MOST_FEEDS = 4
+MAX_FEEDS = 4
 
-SLACK, FP32_SHARE, INTEGER_SHARE = 2.0, 1e-4, 1e-2
+TOLERANCE_FACTOR, FLOAT_TOLERANCE_SHARE, INTEGER_TOLERANCE_SHARE = 2.0, 1e-4, 1e-2
 """An output may be off by so many times the simulated error, and by these shares of its mean magnitude."""
 
-CLEARING, NO_TF32 = "no_tf32.py", '''\
+TF32_SCRIPT_FILE, TF32_SCRIPT = "no_tf32.py", '''\
 """Clears TF32 in TensorRT-RTX, called by Polygraphy."""
 
 import tensorrt_rtx as trt
@@ -67,12 +67,13 @@ import tensorrt_rtx as trt
 def postprocess_config(builder, network, config):
     config.clear_flag(trt.BuilderFlag.TF32)
 '''
-NETWORK, ENGINE, TIMINGS, SCRIPT = "network.onnx", "model.engine", "timing.cache", "precisions.py"
-INPUTS, REFERENCE = "inputs.json", "reference.json"
+NETWORK_FILE, ENGINE_FILE, TIMING_CACHE_FILE, PRECISION_SCRIPT_FILE = ("network.onnx", "model.engine", "timing.cache",
+                                                                       "precisions.py")
+INPUTS_FILE, REFERENCE_FILE = "inputs.json", "reference.json"
 
 
 @dataclass(frozen=True)
-class Iteration:
+class SampleRun:
     """One run: what goes in, and what FP32 and the simulation of the config make of it."""
 
     inputs: Mapping[str, np.ndarray]
@@ -80,25 +81,25 @@ class Iteration:
     simulated: Mapping[str, np.ndarray]
 
     @property
-    def size(self) -> int:
+    def size_bytes(self) -> int:
         """Bytes that it takes in a bundle."""
         return sum(array.nbytes for array in (*self.inputs.values(), *self.reference.values()))
 
 
 @dataclass(frozen=True)
-class Bundle:
+class BundleContents:
     """What goes into a folder.
 
     Attributes:
-        release: A name of `RELEASES`.
+        release: A name of `RELEASE_TITLES`.
         ranges: Calibrated amax by tensor name, in the tensors' own units.
         config_text: The config as precision.json.
-        method: How the ranges were measured; "" where nobody knows.
-        shapes: The optimization profile by input name.
-        production: How the builder is to work; its files are copied into the folder.
-        source: What the samples are, in words.
-        iterations: The samples, by which the tolerance is set.
-        with_samples: Whether inputs and outputs go into the folder.
+        range_method: How the ranges were measured; "" where nobody knows.
+        profile: The optimization profile by input name.
+        builder_options: How the builder is to work; its files are copied into the folder.
+        sample_source: What the samples are, in words.
+        sample_runs: The samples, by which the tolerance is set.
+        includes_samples: Whether inputs and outputs go into the folder.
         comparison: What was measured, as `compare --json` writes it.
         histograms: Tensors of layers that lose, with their statistics and ranges.
     """
@@ -108,46 +109,51 @@ class Bundle:
     config: PrecisionConfig
     ranges: Mapping[str, float]
     config_text: str
-    method: str = ""
-    shapes: Mapping[str, ShapeRange] = field(default_factory=dict)
-    production: Production = field(default_factory=Production)
-    source: str = ""
-    iterations: Sequence[Iteration] = ()
-    with_samples: bool = True
+    range_method: str = ""
+    profile: Mapping[str, ShapeRange] = field(default_factory=dict)
+    builder_options: BuilderOptions = field(default_factory=BuilderOptions)
+    sample_source: str = ""
+    sample_runs: Sequence[SampleRun] = ()
+    includes_samples: bool = True
     comparison: Mapping[str, Any] = field(default_factory=dict)
     histograms: Sequence[tuple[str, TensorStats, float | None]] = ()
 
 
-def tolerances(iterations: Sequence[Iteration], masked: Mapping[str, float] | None = None
-               ) -> tuple[dict[str, float], list[str]]:
+def compute_tolerances(sample_runs: Sequence[SampleRun], mask_magnitudes: Mapping[str, float] | None = None
+                       ) -> tuple[dict[str, float], list[str]]:
     """The mean absolute error that an engine may have at each output, and the outputs that cannot be judged so.
 
     Args:
-        masked: From what magnitude values of an output are masks, where there are any: no mean is taken with them.
+        mask_magnitudes: From what magnitude values of an output are masks, where there are any: no mean is taken with
+            them.
 
     Returns:
         Tolerances in the outputs' units, the largest of all iterations; names of outputs whose reference has NaN,
         infinities or masks, or cannot be known.
     """
-    allowed: dict[str, float] = {}
-    unjudged: dict[str, None] = {}
-    for one in iterations:
-        for name, reference in one.reference.items():
-            wide = reference.astype(np.float64)
-            least = (masked or {}).get(name) or np.inf
-            if not (np.abs(wide) < least).all() or name not in one.simulated:
-                unjudged[name] = None
+    tolerance_by_output: dict[str, float] = {}
+    unjudged_outputs: dict[str, None] = {}
+    for sample_run in sample_runs:
+        for name, reference in sample_run.reference.items():
+            wide_reference = reference.astype(np.float64)
+            mask_magnitude = (mask_magnitudes or {}).get(name) or np.inf
+            if not (np.abs(wide_reference) < mask_magnitude).all() or name not in sample_run.simulated:
+                unjudged_outputs[name] = None
                 continue
-            error = float(np.abs(wide - one.simulated[name].astype(np.float64)).mean()) if wide.size else 0.0
-            share = FP32_SHARE if reference.dtype.kind == "f" else INTEGER_SHARE
-            floor = share * float(np.abs(wide).mean()) if wide.size else 0.0
-            found = (SLACK * error if np.isfinite(error) else 0.0) + floor
-            allowed[name] = max(allowed.get(name, 0.0), found)
+            error = float(
+                np.abs(wide_reference
+                       - sample_run.simulated[name].astype(np.float64)).mean()) if wide_reference.size else 0.0
+            share = FLOAT_TOLERANCE_SHARE if reference.dtype.kind == "f" else INTEGER_TOLERANCE_SHARE
+            floor = share * float(np.abs(wide_reference).mean()) if wide_reference.size else 0.0
+            tolerance = (TOLERANCE_FACTOR * error if np.isfinite(error) else 0.0) + floor
+            tolerance_by_output[name] = max(tolerance_by_output.get(name, 0.0), tolerance)
     # An output that is 0 throughout has no floor: what is left of it is the least that a float32 tells.
-    return ({name: value or 1e-12 for name, value in allowed.items() if name not in unjudged}, list(unjudged))
+    return ({name: value or 1e-12
+             for name, value in tolerance_by_output.items()
+             if name not in unjudged_outputs}, list(unjudged_outputs))
 
 
-def write_bundle(folder: Path, bundle: Bundle) -> list[Path]:
+def write_bundle(folder: Path, bundle: BundleContents) -> list[Path]:
     """Writes a bundle into a folder that is there and empty; returns its files.
 
     Raises:
@@ -155,49 +161,61 @@ def write_bundle(folder: Path, bundle: Bundle) -> list[Path]:
             cannot be written.
     """
     network, config, release = bundle.network, bundle.config, bundle.release
-    bundle.production.refuse_for(release, RELEASES[release])
-    if bundle.production.strip_plan:
+    bundle.builder_options.check_release_support(release, RELEASE_TITLES[release])
+    if bundle.builder_options.strip_plan:
         raise InputError("a bundle's engine has its weights", "verify.sh judges it, and one without them yields zeros "
                          "until it is refitted", "Leave out --strip-plan; production gives it to build.sh when it is "
                          "verified: sh build.sh --stripWeights.")
-    if strings := [info.name for info in network.inputs if info.dtype.hasobject]:
-        raise InputError(f"no TensorRT takes input {visible(strings[0])}", "it holds strings",
+    if string_inputs := [info.name for info in network.inputs if info.dtype.hasobject]:
+        raise InputError(f"no TensorRT takes input {escape_hidden_characters(string_inputs[0])}", "it holds strings",
                          "Export the network without the part that reads them.")
-    typed, told = _lowered(bundle)
-    production = _carried(folder, bundle.production)
-    export_typed(typed.model, network, folder / NETWORK)
-    write_atomic(folder / "precision.json", bundle.config_text)
-    asked = told_as(network, config)
-    if used := activation_ranges(network, bundle.ranges, asked.without(Smooth)):
-        write_cache(folder / "ranges.cache", used, algorithm_of(bundle.method))
+    typed_network, constraints = _lower_network(bundle)
+    builder_options = _copy_builder_files(folder, bundle.builder_options)
+    export_typed_network(typed_network.model, network, folder / NETWORK_FILE)
+    write_file_atomically(folder / "precision.json", bundle.config_text)
+    requested_config = replace_file_precision(network, config)
+    if used_ranges := compute_activation_ranges(network, bundle.ranges,
+                                                requested_config.without_moves(SmoothQuantMove)):
+        write_calibration_cache(folder / "ranges.cache", used_ranges, calibration_algorithm(bundle.range_method))
     title = f"Builds {network.name} in the precisions of its config."
-    profile = {info.name: bundle.shapes[info.name] for info in network.inputs
-               if info.name in bundle.shapes and _dynamic(info)}
-    further = further_profiles(production.profiles, network.inputs, profile)
-    if told is not None and told.obey:
-        command = polygraphy_command(told, SCRIPT, Files(base=NETWORK, engine=ENGINE), shapes=profile,
-                                     further=further, production=production)
-        write_polygraphy_script(folder / SCRIPT, told, title, command,
-                                left_out_weak(network, config, NETWORK, told, used))
+    profile = {info.name: bundle.profile[info.name] for info in network.inputs
+               if info.name in bundle.profile and _has_dynamic_shape(info)}
+    more_profiles = parse_additional_profiles(builder_options.profiles, network.inputs, profile)
+    if constraints is not None and constraints.needs_obey_constraints_flag:
+        command = polygraphy_command(constraints, PRECISION_SCRIPT_FILE,
+                                     TrtexecFiles(base=NETWORK_FILE, engine=ENGINE_FILE), shapes=profile,
+                                     more_profiles=more_profiles, builder_options=builder_options)
+        write_polygraphy_script(folder / PRECISION_SCRIPT_FILE, constraints, title, command,
+                                implicit_omission_record(network, config, NETWORK_FILE, constraints, used_ranges))
     if release == "rtx" and not config.tf32:
-        write_atomic(folder / CLEARING, NO_TF32)
-    write_atomic(folder / "build.sh", _build_script(bundle, told, profile, production, title))
-    write_atomic(folder / "build.cpp", builder_fragment(
-        release, RELEASES[release], title, told, tf32=config.tf32, shapes=profile, further=further,
-        production=production, network=NETWORK, engine=ENGINE))
-    allowed, unjudged = tolerances(bundle.iterations, {one.name: network.hidden_from(one.name)
-                                                       for one in network.outputs})
-    kept = [Iteration(one.inputs, {name: one.reference[name] for name in allowed}, {}) for one in bundle.iterations]
-    if bundle.with_samples and allowed:
-        _write_samples(folder, kept, raw=release == "11")
-    if allowed:
-        write_atomic(folder / "verify.sh", _verify_script(bundle, kept, allowed))
-    notes = [*hidden_note(Barrier.subject.ordered(network, config.of(Barrier))), loading_note(typed.model)]
-    write_atomic(folder / "report.md", _report(folder, bundle, allowed, unjudged, notes))
+        write_file_atomically(folder / TF32_SCRIPT_FILE, TF32_SCRIPT)
+    write_file_atomically(folder / "build.sh", _build_script_text(bundle, constraints, profile, builder_options, title))
+    write_file_atomically(
+        folder / "build.cpp",
+        cpp_builder_fragment(release, RELEASE_TITLES[release], title, constraints, tf32=config.tf32, shapes=profile,
+                             more_profiles=more_profiles, builder_options=builder_options, network_file=NETWORK_FILE,
+                             engine_file=ENGINE_FILE))
+    tolerances, unjudged_outputs = compute_tolerances(
+        bundle.sample_runs, {item.name: network.mask_magnitude_threshold(item.name)
+                             for item in network.outputs})
+    judged_runs = [
+        SampleRun(item.inputs, {name: item.reference[name]
+                                for name in tolerances}, {})
+        for item in bundle.sample_runs
+    ]
+    if bundle.includes_samples and tolerances:
+        _write_samples(folder, judged_runs, writes_raw_files=release == "11")
+    if tolerances:
+        write_file_atomically(folder / "verify.sh", _verify_script_text(bundle, judged_runs, tolerances))
+    notes = [
+        *fusion_barrier_output_notes(BarrierMove.subject_kind.sort_subjects(network, config.get_moves(BarrierMove))),
+        onnxruntime_loading_note(typed_network.model)
+    ]
+    write_file_atomically(folder / "report.md", _report_text(folder, bundle, tolerances, unjudged_outputs, notes))
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
-def _lowered(bundle: Bundle) -> tuple[Typed, Weak | None]:
+def _lower_network(bundle: BundleContents) -> tuple[TypedNetwork, ImplicitQuantizationConstraints | None]:
     """The network, and what 8.6 is told beside it.
 
     Raises:
@@ -205,41 +223,45 @@ def _lowered(bundle: Bundle) -> tuple[Typed, Weak | None]:
     """
     network, config, ranges = bundle.network, bundle.config, bundle.ranges
     if bundle.release != "rtx":
-        refuse_cubic_grids(network, RELEASES[bundle.release])
+        refuse_cubic_grid_samples(network, RELEASE_TITLES[bundle.release])
     if bundle.release != "8.6":
-        return lower_strong(network, config, ranges), None
-    if Precision.BF16 in {*config.assignment(network).values()}:
+        return lower_from_source_model(network, config, ranges), None
+    if Precision.BF16 in {*config.precision_by_group(network).values()}:
         raise InputError("this config asks for BF16", "TensorRT 8.6 has no BF16",
                          "Use FP16 or FP32 for those layers, or make a bundle for 10 or 11.")
-    typed, told = lower_told(network, config, ranges)
-    return typed, Weak(told.precisions, told.output_types, {}, told.flags, names=told.names, model=typed.model,
-                       stand_ins=(), tf32=config.tf32, left_alone={}, notes=tuple(typed.notes))
+    typed_network, constraints = lower_to_explicit_quantization(network, config, ranges)
+    return typed_network, ImplicitQuantizationConstraints(constraints.precisions, constraints.output_types, {},
+                                                          constraints.precision_flags,
+                                                          layer_names=constraints.layer_names,
+                                                          model=typed_network.model, estimated_ranges=(),
+                                                          allows_tf32=config.tf32, refused_layers={},
+                                                          notes=tuple(typed_network.notes))
 
 
-def _carried(folder: Path, production: Production) -> Production:
+def _copy_builder_files(folder: Path, builder_options: BuilderOptions) -> BuilderOptions:
     """What production asks for, with its files in the folder."""
-    if production.timing_cache and Path(production.timing_cache).is_file():
-        shutil.copyfile(production.timing_cache, folder / TIMINGS)
-    plugins = _named(production)
-    for place, path in zip(plugins, production.plugins, strict=True):
-        regular(Path(path))
+    if builder_options.timing_cache and Path(builder_options.timing_cache).is_file():
+        shutil.copyfile(builder_options.timing_cache, folder / TIMING_CACHE_FILE)
+    plugin_paths = _bundled_plugin_paths(builder_options)
+    for plugin_path, path in zip(plugin_paths, builder_options.plugins, strict=True):
+        check_regular_file(Path(path))
         (folder / "plugins").mkdir(exist_ok=True)
-        shutil.copyfile(path, folder / place)
-    return replace(production, timing_cache=TIMINGS, plugins=plugins)
+        shutil.copyfile(path, folder / plugin_path)
+    return replace(builder_options, timing_cache=TIMING_CACHE_FILE, plugins=plugin_paths)
 
 
-def _named(production: Production) -> tuple[str, ...]:
+def _bundled_plugin_paths(builder_options: BuilderOptions) -> tuple[str, ...]:
     """The libraries of plugins as the folder has them."""
-    return tuple(f"./plugins/{at}-{Path(path).name}" for at, path in enumerate(production.plugins))
+    return tuple(f"./plugins/{index}-{Path(path).name}" for index, path in enumerate(builder_options.plugins))
 
 
-def _dynamic(info: TensorInfo) -> bool:
-    return info.shape is None or any(not isinstance(size, int) for size in info.shape)
+def _has_dynamic_shape(tensor_info: TensorInfo) -> bool:
+    return tensor_info.shape is None or any(not isinstance(size, int) for size in tensor_info.shape)
 
 
 # -- scripts --------------------------------------------------------------------------------------------------------
 
-_TOP = """\
+_SCRIPT_HEADER = """\
 #!/bin/sh
 # {title}
 # For {release}. Made by trt-tui.
@@ -249,36 +271,45 @@ cd -- "$(dirname -- "$0")"
 """
 
 
-def _build_script(bundle: Bundle, told: Weak | None, shapes: Mapping[str, ShapeRange], production: Production,
-                  title: str) -> str:
+def _build_script_text(bundle: BundleContents, constraints: ImplicitQuantizationConstraints | None,
+                       shapes: Mapping[str, ShapeRange], builder_options: BuilderOptions, title: str) -> str:
     """How the engine is built: by trtexec on 10 and 11, by Polygraphy on 8.6 and TensorRT-RTX."""
     release = bundle.release
-    text = _TOP.format(title=visible(title), release=RELEASES[release], usage="#\n#   sh build.sh [more options]")
+    text = _SCRIPT_HEADER.format(title=escape_hidden_characters(title), release=RELEASE_TITLES[release],
+                                 usage="#\n#   sh build.sh [more options]")
     if release in ("10", "11"):
-        lines = command_lines(bundle.network, bundle.config, files=Files(typed=NETWORK, engine=ENGINE), shapes=shapes,
-                              production=production)
-        line = next(one for one in lines if one.name == release)
-        comments = "".join(f"# {visible(comment)}\n" for comment in line.comments)
+        lines = build_trtexec_command_lines(bundle.network, bundle.config,
+                                            files=TrtexecFiles(typed=NETWORK_FILE, engine=ENGINE_FILE), shapes=shapes,
+                                            builder_options=builder_options)
+        command_line_10 = next(command_line for command_line in lines if command_line.name == release)
+        comments = "".join(f"# {escape_hidden_characters(comment)}\n" for comment in command_line_10.comments)
         return (f"{text}\n{comments}# TRTEXEC names another trtexec.\n" + '"${TRTEXEC:-trtexec}" '
-                + quoted_lines(line.argv[1:]) + ' "$@"\n')
-    plain = Weak({}, {}, {}, frozenset(), model=bundle.network.model, stand_ins=(), tf32=bundle.config.tf32,
-                 left_alone={})
-    tells = told if told is not None and told.obey else None
-    argv = polygraphy_command(tells or plain, SCRIPT if tells else "", Files(base=NETWORK, engine=ENGINE),
-                              shapes=shapes, production=replace(production, timing_cache=""),
-                              further=further_profiles(production.profiles, bundle.network.inputs, shapes))
+                + quote_command(command_line_10.argv[1:]) + ' "$@"\n')
+    empty_constraints = ImplicitQuantizationConstraints({}, {}, {}, frozenset(), model=bundle.network.model,
+                                                        estimated_ranges=(), allows_tf32=bundle.config.tf32,
+                                                        refused_layers={})
+    active_constraints = constraints if constraints is not None and constraints.needs_obey_constraints_flag else None
+    argv = polygraphy_command(
+        active_constraints or empty_constraints, PRECISION_SCRIPT_FILE if active_constraints else "",
+        TrtexecFiles(base=NETWORK_FILE,
+                     engine=ENGINE_FILE), shapes=shapes, builder_options=replace(builder_options, timing_cache=""),
+        more_profiles=parse_additional_profiles(builder_options.profiles, bundle.network.inputs, shapes))
     if release == "rtx":
-        cleared = () if bundle.config.tf32 else ("--trt-config-postprocess-script", CLEARING)
-        note = f"# TF32 is on by default, and Polygraphy leaves it: {CLEARING} clears it.\n" if cleared else ""
+        clear_options = () if bundle.config.tf32 else ("--trt-config-postprocess-script", TF32_SCRIPT_FILE)
+        note = (f"# TF32 is on by default, and Polygraphy leaves it: {TF32_SCRIPT_FILE} clears it.\n"
+                if clear_options else "")
         return (f"{text}\n{note}export POLYGRAPHY_USE_TENSORRT_RTX=1\npolygraphy convert "
-                + quoted_lines((*argv[2:], *cleared)) + ' "$@"\n')
+                + quote_command((*argv[2:], *clear_options)) + ' "$@"\n')
     text += "\n# Polygraphy clears TF32 unless it is given --tf32.\n"
     # Polygraphy refuses to load a timing cache that is not there yet.
-    return (f"{text}timings=\n[ ! -f {TIMINGS} ] || timings='--load-timing-cache {TIMINGS}'\npolygraphy convert "
-            + quoted_lines((*argv[2:], "--save-timing-cache", TIMINGS)) + ' $timings "$@"\n')
+    return (
+        f"{text}timings=\n[ ! -f "
+        f"{TIMING_CACHE_FILE} ] || timings='--load-timing-cache {TIMING_CACHE_FILE}'\npolygraphy convert "
+        + quote_command((*argv[2:], "--save-timing-cache", TIMING_CACHE_FILE)) + ' $timings "$@"\n')
 
 
-def _verify_script(bundle: Bundle, iterations: Sequence[Iteration], allowed: Mapping[str, float]) -> str:
+def _verify_script_text(bundle: BundleContents, sample_runs: Sequence[SampleRun], tolerances: Mapping[str,
+                                                                                                      float]) -> str:
     """What holds the engine against the reference; its exit code says whether that is within the tolerance."""
     usage = """\
 #
@@ -287,41 +318,43 @@ def _verify_script(bundle: Bundle, iterations: Sequence[Iteration], allowed: Map
 {more}#
 # Exit code 0: each output is within its tolerance, in mean absolute error against FP32, on every sample.
 # 1: it is not, or nothing could be run. 2: there is nothing to verify with."""
-    more = "#   sh verify.sh --trtexec   with trtexec alone, 11.1 or later; done where there is no polygraphy, too\n"
-    eleven = bundle.release == "11"
-    text = _TOP.format(title=f"Verifies the engine of {visible(bundle.network.name)}.",
-                       release=RELEASES[bundle.release], usage=usage.format(more=more if eleven else ""))
-    needed = "samples" if eleven else INPUTS
+    trtexec_usage = (
+        "#   sh verify.sh --trtexec   with trtexec alone, 11.1 or later; done where there is no polygraphy, too\n")
+    is_release_11 = bundle.release == "11"
+    text = _SCRIPT_HEADER.format(title=f"Verifies the engine of {escape_hidden_characters(bundle.network.name)}.",
+                                 release=RELEASE_TITLES[bundle.release],
+                                 usage=usage.format(more=trtexec_usage if is_release_11 else ""))
+    samples_folder = "samples" if is_release_11 else INPUTS_FILE
     text += f"""
-if [ ! -e {INPUTS} ] || [ ! -e {REFERENCE} ]; then
+if [ ! -e {INPUTS_FILE} ] || [ ! -e {REFERENCE_FILE} ]; then
     cat >&2 <<'END'
-{_ways_to_samples(bundle, allowed)}
+{_missing_samples_text(bundle, tolerances)}
 END
     exit 2
 fi
 check() {{
-    polygraphy run "$@" --load-inputs {INPUTS} --load-outputs {REFERENCE} \\
+    polygraphy run "$@" --load-inputs {INPUTS_FILE} --load-outputs {REFERENCE_FILE} \\
         --check-error-stat mean --rtol 0 --atol \\
-        {tolerance_lines(allowed)}
+        {tolerance_lines(tolerances)}
 }}
 mode=${{1:---engine}}
 """
-    if eleven:
+    if is_release_11:
         text += '[ "$mode" != --engine ] || command -v polygraphy >/dev/null || mode=--trtexec\n'
     rtx = "    export POLYGRAPHY_USE_TENSORRT_RTX=1\n" if bundle.release == "rtx" else ""
-    plugins = "".join(f" --plugins {shlex.quote(path)}" for path in _named(bundle.production))
+    plugins = "".join(f" --plugins {shlex.quote(path)}" for path in _bundled_plugin_paths(bundle.builder_options))
     text += f"""\
 case "$mode" in
 --engine)
-{rtx}    check {ENGINE} --model-type engine --trt{plugins}
+{rtx}    check {ENGINE_FILE} --model-type engine --trt{plugins}
     ;;
 --onnxrt)
     # Its optimizer would compute Q and DQ otherwise than TensorRT does.
-    check {NETWORK} --onnxrt --graph-optimization-level ORT_DISABLE_ALL
+    check {NETWORK_FILE} --onnxrt --graph-optimization-level ORT_DISABLE_ALL
     ;;
 """
-    if eleven:
-        text += "--trtexec)\n" + _trtexec_checks(bundle, iterations, allowed, needed) + "    ;;\n"
+    if is_release_11:
+        text += "--trtexec)\n" + _trtexec_check_text(bundle, sample_runs, tolerances, samples_folder) + "    ;;\n"
     return text + """*)
     echo "usage: sh $0 [--engine|--onnxrt]" >&2
     exit 2
@@ -330,102 +363,119 @@ esac
 """
 
 
-def _ways_to_samples(bundle: Bundle, allowed: Mapping[str, float]) -> str:
+def _missing_samples_text(bundle: BundleContents, tolerances: Mapping[str, float]) -> str:
     """What `verify.sh` says if the folder has no samples: the commands that make some. A good engine passes on both."""
-    raw = " and the folder whole/samples" if bundle.release == "11" else ""
-    outputs = " ".join(shlex.quote(visible(name)) for name in allowed)
+    raw_samples = " and the folder whole/samples" if bundle.release == "11" else ""
+    outputs = " ".join(shlex.quote(escape_hidden_characters(name)) for name in tolerances)
     return f"""\
-There are no samples in this folder. MODEL is {visible(bundle.network.name)} in FP32. In this folder, make
-the samples of the export again, from its data D, and copy {INPUTS}, {REFERENCE}{raw} here:
+There are no samples in this folder. MODEL is {escape_hidden_characters(bundle.network.name)} in FP32. In this folder, make
+the samples of the export again, from its data D, and copy {INPUTS_FILE}, {REFERENCE_FILE}{raw_samples} here:
 
     trt-tui export MODEL --config precision.json --data D --format bundle --for {bundle.release} -o whole
 
-Or put other inputs of the same kind here as {INPUTS}, as polygraphy run --save-inputs writes it, and compute:
+Or put other inputs of the same kind here as {INPUTS_FILE}, as polygraphy run --save-inputs writes it, and compute:
 
-    polygraphy run MODEL --onnxrt --onnx-outputs {outputs} --load-inputs {INPUTS} --save-outputs {REFERENCE}"""
+    polygraphy run MODEL --onnxrt --onnx-outputs {outputs} --load-inputs {INPUTS_FILE} --save-outputs {REFERENCE_FILE}"""  # noqa: E501
 
 
-def _trtexec_checks(bundle: Bundle, iterations: Sequence[Iteration], allowed: Mapping[str, float], folder: str) -> str:
+def _trtexec_check_text(bundle: BundleContents, sample_runs: Sequence[SampleRun], tolerances: Mapping[str, float],
+                        samples_folder: str) -> str:
     """A run of trtexec for each sample and output: it takes one threshold, which counts for all that it is given."""
-    names = {*allowed, *(name for one in iterations for name in one.inputs)}
+    names = {*tolerances, *(name for sample_run in sample_runs for name in sample_run.inputs)}
     if any(character in name for name in names for character in ",:'"):
         return ('    echo "trtexec splits the names of this network\'s inputs and outputs: use Polygraphy" >&2\n'
                 "    exit 2\n")
-    lines = [f'    [ -d {folder} ] || {{ echo "no folder {folder}: an export with samples has it" >&2; exit 2; }}']
-    common = [f"--loadEngine={ENGINE}", "--iterations=1", "--duration=0", "--warmUp=0", "--accuracyAlgorithm=l1"]
-    common += [f"--staticPlugins={path}" for path in _named(bundle.production)]
-    for at, one in enumerate(iterations):
-        given = ",".join(f"{name}:{folder}/{at}.in{i}.bin" for i, name in enumerate(one.inputs))
-        shapes = ",".join(f"{info.name}:{'x'.join(map(str, one.inputs[info.name].shape))}"
-                          for info in bundle.network.inputs if _dynamic(info) and one.inputs[info.name].ndim)
-        for i, (name, value) in enumerate(allowed.items()):
-            argv = [*common, f"--loadInputs={given}", *([f"--shapes={shapes}"] if shapes else []),
-                    f"--loadRefOutputs={name}:{folder}/{at}.out{i}.bin", f"--accuracyThreshold={value:.6g}"]
-            lines.append('    "${TRTEXEC:-trtexec}" ' + quoted_lines(argv))
+    lines = ([
+        f'    [ -d '
+        f'{samples_folder} ] || {{ echo "no folder {samples_folder}: an export with samples has it" >&2; exit 2; }}'
+    ])
+    common = [f"--loadEngine={ENGINE_FILE}", "--iterations=1", "--duration=0", "--warmUp=0", "--accuracyAlgorithm=l1"]
+    common += [f"--staticPlugins={path}" for path in _bundled_plugin_paths(bundle.builder_options)]
+    for run_index, sample_run in enumerate(sample_runs):
+        input_files = ",".join(f"{name}:{samples_folder}/{run_index}.in{tensor_index}.bin"
+                               for tensor_index, name in enumerate(sample_run.inputs))
+        shapes = ",".join(
+            f"{info.name}:{'x'.join(map(str, sample_run.inputs[info.name].shape))}" for info in bundle.network.inputs
+            if _has_dynamic_shape(info) and sample_run.inputs[info.name].ndim)
+        for tensor_index, (name, value) in enumerate(tolerances.items()):
+            argv = [
+                *common, f"--loadInputs={input_files}", *([f"--shapes={shapes}"] if shapes else []),
+                f"--loadRefOutputs={name}:{samples_folder}/{run_index}.out{tensor_index}.bin",
+                f"--accuracyThreshold={value:.6g}"
+            ]
+            lines.append('    "${TRTEXEC:-trtexec}" ' + quote_command(argv))
     return "\n".join(lines) + "\n"
 
 
 # -- samples --------------------------------------------------------------------------------------------------------
 
 
-def _write_samples(folder: Path, iterations: Sequence[Iteration], raw: bool) -> None:
+def _write_samples(folder: Path, sample_runs: Sequence[SampleRun], writes_raw_files: bool) -> None:
     """Inputs and FP32 outputs for Polygraphy.
 
     Args:
-        raw: For trtexec, too: each array as its bytes.
+        writes_raw_files: For trtexec, too: each array as its bytes.
     """
-    with atomic(folder / INPUTS) as stream:
-        write_inputs(stream, [one.inputs for one in iterations])
-    with atomic(folder / REFERENCE) as stream, ResultsWriter(stream) as writer:
-        writer.begin("fp32")
-        for one in iterations:
-            writer.add(one.reference)
-    if raw:
+    with open_atomic_writer(folder / INPUTS_FILE) as stream:
+        write_polygraphy_inputs(stream, [sample_run.inputs for sample_run in sample_runs])
+    with open_atomic_writer(folder / REFERENCE_FILE) as stream, RunResultsWriter(stream) as writer:
+        writer.begin_runner("fp32")
+        for sample_run in sample_runs:
+            writer.add_iteration(sample_run.reference)
+    if writes_raw_files:
         (folder / "samples").mkdir()
-        for at, one in enumerate(iterations):
-            for word, arrays in (("in", one.inputs), ("out", one.reference)):
-                for i, array in enumerate(arrays.values()):
-                    write_atomic(folder / "samples" / f"{at}.{word}{i}.bin", np.ascontiguousarray(array).tobytes())
+        for run_index, sample_run in enumerate(sample_runs):
+            for role, arrays in (("in", sample_run.inputs), ("out", sample_run.reference)):
+                for tensor_index, array in enumerate(arrays.values()):
+                    write_file_atomically(folder / "samples" / f"{run_index}.{role}{tensor_index}.bin",
+                                          np.ascontiguousarray(array).tobytes())
 
 
 # -- the report -----------------------------------------------------------------------------------------------------
 
-_ABOUT = {
-    NETWORK: "the network to build from", "precision.json": "the config, for trt-tui",
+_FILE_DESCRIPTIONS = {
+    NETWORK_FILE: "the network to build from", "precision.json": "the config, for trt-tui",
     "ranges.cache": "the ranges as a calibration cache, to read; Q and DQ in the network hold them",
-    TIMINGS: "tactics measured before; of one GPU and release", SCRIPT: "what TensorRT 8.6 is told layer by layer",
-    CLEARING: "what clears TF32",
+    TIMING_CACHE_FILE: "tactics measured before; of one GPU and release",
+    PRECISION_SCRIPT_FILE: "what TensorRT 8.6 is told layer by layer", TF32_SCRIPT_FILE: "what clears TF32",
     "build.sh": "builds model.engine", "build.cpp": "the same in C++, to take over",
-    INPUTS: "samples, as Polygraphy reads them", REFERENCE: "what FP32 makes of them", "verify.sh": "checks the engine",
-    "samples": "the same as raw files, for trtexec", "plugins": "libraries of plugins"}
+    INPUTS_FILE: "samples, as Polygraphy reads them", REFERENCE_FILE: "what FP32 makes of them",
+    "verify.sh": "checks the engine", "samples": "the same as raw files, for trtexec", "plugins": "libraries of plugins"
+}
 
 
-def _report(folder: Path, bundle: Bundle, allowed: Mapping[str, float], unjudged: Sequence[str], notes: Sequence[str]
-            ) -> str:
+def _report_text(folder: Path, bundle: BundleContents, tolerances: Mapping[str, float], unjudged_outputs: Sequence[str],
+                 notes: Sequence[str]) -> str:
     """The comparison with figures, what is in the folder, and what the engine may be off by."""
-    drawn = figures(bundle.comparison, "config", bundle.histograms)
-    for name, (_, svg) in drawn.items():
+    charts = draw_all_charts(bundle.comparison, "config", bundle.histograms)
+    for name, (_, svg) in charts.items():
         (folder / "figures").mkdir(exist_ok=True)
-        write_atomic(folder / "figures" / name, svg)
+        write_file_atomically(folder / "figures" / name, svg)
     lines = [comparison_markdown(bundle.comparison, bundle.network, bundle.config).rstrip(), ""]
-    for name, (title, _) in drawn.items():
+    for name, (title, _) in charts.items():
         lines += [f"## {text_cell(title)}", "", f"![{text_cell(title)}](figures/{name})", ""]
-    there = {path.name for path in folder.iterdir()} | {"report.md"}
-    rows = [(f"`{name}`", what) for name, what in _ABOUT.items() if name in there]
-    lines += [f"## This folder, for {RELEASES[bundle.release]}", "",
-              f"`sh build.sh` builds the engine, {'`sh verify.sh` checks it' if allowed else 'nothing checks it'}.",
+    file_names = {path.name for path in folder.iterdir()} | {"report.md"}
+    rows = [(f"`{name}`", description) for name, description in _FILE_DESCRIPTIONS.items() if name in file_names]
+    lines += [f"## This folder, for {RELEASE_TITLES[bundle.release]}", "",
+              f"`sh build.sh` builds the engine, {'`sh verify.sh` checks it' if tolerances else 'nothing checks it'}.",
               "",
               *markdown_table(("file", "what"), rows), ""]
-    if allowed:
-        samples = f"{plural(len(bundle.iterations), 'feed')} of {text_cell(bundle.source)}"
-        lines += ["## What verify.sh allows", "",
-                  f"Mean absolute error against FP32 on {samples}: {number(SLACK)} times that of the simulation, and a "
-                  f"share of the output's mean magnitude ({FP32_SHARE:g}, for integers {INTEGER_SHARE:g}).", "",
-                  *markdown_table(("output", "at most"),
-                                  [(code_cell(name), f"{value:.4g}") for name, value in allowed.items()]), ""]
-    if unjudged:
-        lines += [f"Not verified, since FP32 itself has NaN, infinities or masks there: "
-                  f"{', '.join(map(code_cell, unjudged))}. `trt-tui compare --engines` judges what is not masked.", ""]
+    if tolerances:
+        samples = f"{counted_noun_text(len(bundle.sample_runs), 'feed')} of {text_cell(bundle.sample_source)}"
+        lines += ([
+            "## What verify.sh allows", "",
+            f"Mean absolute error against FP32 on "
+            f"{samples}: {number_text(TOLERANCE_FACTOR)} times that of the simulation, and a "
+            f"share of the output's mean magnitude "
+            f"({FLOAT_TOLERANCE_SHARE:g}, for integers {INTEGER_TOLERANCE_SHARE:g}).",
+            "", *markdown_table(
+                ("output", "at most"), [(code_cell(name), f"{value:.4g}") for name, value in tolerances.items()]), ""
+        ])
+    if unjudged_outputs:
+        lines += [
+            f"Not verified, since FP32 itself has NaN, infinities or masks there: "
+            f"{', '.join(map(code_cell, unjudged_outputs))}. `trt-tui compare --engines` judges what is not masked.", ""
+        ]
     for note in filter(None, notes):
         lines += [text_cell(note), ""]
     return "\n".join(lines).rstrip() + "\n"

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import Any
 from xml.etree import ElementTree
 
-from trt_tui.words import visible
+from trt_tui.formatting import escape_hidden_characters
 
-_FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_INVALID_CHARACTERS = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """What XML 1.0 cannot hold, not even escaped."""
 
 
 @dataclass(frozen=True)
-class Case:
+class JUnitCase:
     """One case.
 
     Attributes:
@@ -28,7 +28,7 @@ class Case:
     text: str = ""
 
 
-def cases_of(comparison: Mapping[str, Any], failures: Mapping[str, str]) -> list[Case]:
+def build_junit_cases(comparison: Mapping[str, Any], failures: Mapping[str, str]) -> list[JUnitCase]:
     """A case for each run of a comparison's record.
 
     Args:
@@ -38,40 +38,46 @@ def cases_of(comparison: Mapping[str, Any], failures: Mapping[str, str]) -> list
     for name, run in comparison.get("runs", {}).items():
         lines = [f"source: {run.get('source', '')}"]
         for output, errors in run.get("outputs", {}).items():
-            figures = [f"{key} {value:g}" for key in ("sqnr_db", "cosine", "mse", "max_abs", "mismatch", "nan", "inf")
-                       if isinstance(value := errors.get(key), (int, float))]
-            lines.append(f"{output}: {', '.join(figures) or 'exact'}")
+            values = [f"{key} {value:g}" for key in ("sqnr_db", "cosine", "mse", "max_abs", "mismatch", "nan", "inf")
+                      if isinstance(value := errors.get(key), (int, float))]
+            lines.append(f"{output}: {', '.join(values) or 'exact'}")
         lines += [f"{part}: {value:g}" for part, value in run.get("metric_parts", {}).items()]
         if "median" in run.get("latency_ms", {}):
             lines.append(f"latency: {run['latency_ms']['median']:g} ms")
-        cases.append(Case(name, failures.get(name, ""), str(run.get("failed", "")), "\n".join(lines)))
+        cases.append(JUnitCase(name, failures.get(name, ""), str(run.get("failed", "")), "\n".join(lines)))
     return cases
 
 
-def junit_xml(model: str, cases: Sequence[Case], notes: Iterable[str] = ()) -> str:
+def junit_xml_text(model_name: str, cases: Sequence[JUnitCase], notes: Iterable[str] = ()) -> str:
     """The text of the file.
 
     Args:
-        model: The network's name.
+        model_name: The network's name.
         notes: What else to know, for the suite's output.
     """
-    failed, wrong = sum(bool(one.failure) and not one.error for one in cases), sum(bool(one.error) for one in cases)
-    counts = {"tests": str(len(cases)), "failures": str(failed), "errors": str(wrong)}
+    failure_count, error_count = sum(bool(test_case.failure) and not test_case.error
+                                     for test_case in cases), sum(bool(test_case.error) for test_case in cases)
+    counts = {"tests": str(len(cases)), "failures": str(failure_count), "errors": str(error_count)}
     suites = ElementTree.Element("testsuites", counts)
-    suite = ElementTree.SubElement(suites, "testsuite", {"name": _clean(f"trt-tui compare {model}"), **counts})
-    for one in cases:
-        named = {"classname": _clean(model), "name": _clean(one.name), "time": "0"}
-        case = ElementTree.SubElement(suite, "testcase", named)
-        for kind, why in (("error", one.error), ("failure", "" if one.error else one.failure)):
-            if why:
-                ElementTree.SubElement(case, kind, {"message": _clean(why.splitlines()[0])}).text = _clean(why)
-        if one.text:
-            ElementTree.SubElement(case, "system-out").text = _clean(one.text)
+    suite = ElementTree.SubElement(suites, "testsuite",
+                                   {"name": _replace_invalid_characters(f"trt-tui compare {model_name}"), **counts})
+    for test_case in cases:
+        attributes = {
+            "classname": _replace_invalid_characters(model_name), "name": _replace_invalid_characters(test_case.name),
+            "time": "0"
+        }
+        case = ElementTree.SubElement(suite, "testcase", attributes)
+        for kind, reason in (("error", test_case.error), ("failure", "" if test_case.error else test_case.failure)):
+            if reason:
+                ElementTree.SubElement(case, kind, {"message": _replace_invalid_characters(reason.splitlines()[0])
+                                                    }).text = _replace_invalid_characters(reason)
+        if test_case.text:
+            ElementTree.SubElement(case, "system-out").text = _replace_invalid_characters(test_case.text)
     if text := "\n".join(notes):
-        ElementTree.SubElement(suite, "system-out").text = _clean(text)
+        ElementTree.SubElement(suite, "system-out").text = _replace_invalid_characters(text)
     ElementTree.indent(suites)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ElementTree.tostring(suites, encoding="unicode") + "\n"
 
 
-def _clean(text: str) -> str:
-    return _FORBIDDEN.sub("\ufffd", visible(text, lines=True))
+def _replace_invalid_characters(text: str) -> str:
+    return _INVALID_CHARACTERS.sub("\ufffd", escape_hidden_characters(text, keep_line_breaks=True))

@@ -14,168 +14,187 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trt_tui.core.lowering.releases import asked_codes
-from trt_tui.core.lowering.rules import surrounding
-from trt_tui.core.moves.bias_correction import BiasCorrection
+from trt_tui.core.builder_options import OMISSION_MARKER
+from trt_tui.core.lowering.releases import groups_by_restricted_precision
+from trt_tui.core.lowering.rulebook import find_boundary_type
+from trt_tui.core.moves.bias_correction_move import BiasCorrectionMove
 from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.known_issues import find_convs_excluded_by_modelopt
 from trt_tui.core.network.network import Network
-from trt_tui.core.network.troubles import narrow
-from trt_tui.core.precision import FLOATS, Precision
-from trt_tui.core.production import NOT_TOLD
+from trt_tui.core.precision import FLOAT_PRECISIONS, Precision
 from trt_tui.errors import InputError
-from trt_tui.files.writing import write_atomic
-from trt_tui.words import first_few, plural
+from trt_tui.files.writing import write_file_atomically
+from trt_tui.formatting import counted_noun_text, name_list_text
 
-_METHODS = {"entropy": "entropy", "minmax": "max"}
+_CALIBRATION_METHODS = {"entropy": "entropy", "minmax": "max"}
 """Our calibration methods that ModelOpt's quantizer has, by its names."""
 
 
 @dataclass(frozen=True)
-class Exclusions:
+class ModelOptExclusions:
     """Layers that ModelOpt leaves out, by name.
 
     Attributes:
-        int8: Layers that the config runs in INT8 and that carry Q/DQ.
-        quantize: Layers that get no INT8: all but those whose group the config runs in INT8.
-        autocast: Layers that stay in FP32: those whose group runs in FP32, or in INT8 with FP32 around it.
+        quantized_layers: Layers that the config runs in INT8 and that carry Q/DQ.
+        unquantized_layers: Layers that get no INT8: all but those whose group the config runs in INT8.
+        fp32_layers: Layers that stay in FP32: those whose group runs in FP32, or in INT8 with FP32 around it.
         low_precision: What AutoCast casts the rest to, FP16 before BF16; None where the config has no such layer.
-        recast: Groups that the config runs in BF16, or in INT8 with BF16 around, and that ModelOpt casts to FP16.
+        recast_groups: Groups that the config runs in BF16, or in INT8 with BF16 around, and that ModelOpt casts to
+    FP16.
     """
 
-    int8: tuple[str, ...]
-    quantize: tuple[str, ...]
-    autocast: tuple[str, ...]
+    quantized_layers: tuple[str, ...]
+    unquantized_layers: tuple[str, ...]
+    fp32_layers: tuple[str, ...]
     low_precision: Precision | None
-    recast: tuple[str, ...] = ()
+    recast_groups: tuple[str, ...] = ()
 
 
-def exclusions(network: Network, config: PrecisionConfig) -> Exclusions:
+def find_modelopt_exclusions(network: Network, config: PrecisionConfig) -> ModelOptExclusions:
     """The layers to leave out. Folded layers (constants, shapes, integers, casts) are on neither list."""
-    assignment = config.assignment(network)
-    int8, quantize, autocast, floats = [], [], [], dict[str, Precision]()
+    assignment = config.precision_by_group(network)
+    quantized_layers, unquantized_layers, fp32_layers, boundary_by_group = [], [], [], dict[str, Precision]()
     for layer in network.layers:
-        group = network.group_of(layer.name)
+        group = network.find_group(layer.name)
         if group is None:
             continue
         precision = assignment[group.name]
         if precision is not Precision.INT8:
-            quantize.append(layer.name)
+            unquantized_layers.append(layer.name)
         elif any(site.layer == layer.name and site.role != "skip" for site in group.sites):
-            int8.append(layer.name)
-        around = surrounding(group, precision, config.other)
-        if around is Precision.FP32:
-            autocast.append(layer.name)
-        floats[group.name] = around
-    lower = [one for one in FLOATS if one in floats.values() and one is not Precision.FP32]
-    return Exclusions(tuple(int8), tuple(quantize), tuple(autocast), lower[-1] if lower else None,
-                      tuple(name for name, one in floats.items() if one in lower[:-1]))
+            quantized_layers.append(layer.name)
+        boundary = find_boundary_type(group, precision, config.other)
+        if boundary is Precision.FP32:
+            fp32_layers.append(layer.name)
+        boundary_by_group[group.name] = boundary
+    low_types = [
+        float_type for float_type in FLOAT_PRECISIONS
+        if float_type in boundary_by_group.values() and float_type is not Precision.FP32
+    ]
+    return ModelOptExclusions(
+        tuple(quantized_layers), tuple(unquantized_layers), tuple(fp32_layers), low_types[-1] if low_types else None,
+        tuple(name for name, float_type in boundary_by_group.items() if float_type in low_types[:-1]))
 
 
-def patterns(names: Iterable[str], every: Collection[str]) -> list[str]:
+def build_name_patterns(names: Iterable[str], all_names: Collection[str]) -> list[str]:
     """Patterns that ``re.match`` finds in these of all names and in no other."""
-    every = set(every)
-    return [re.escape(name) + (r"\Z" if f"{name}\n" in every else "$") for name in names]
+    all_names = set(all_names)
+    return [re.escape(name) + (r"\Z" if f"{name}\n" in all_names else "$") for name in names]
 
 
-def refuse_modelopt(network: Network, config: PrecisionConfig) -> None:
+def check_modelopt_config(network: Network, config: PrecisionConfig) -> None:
     """Checks that a config can be told to ModelOpt.
 
     Raises:
         InputError: it has layers in FP8 or INT4, or products summed in FP32.
     """
-    for precision, groups in asked_codes(network, config).items():
+    for precision, groups in groups_by_restricted_precision(network, config).items():
         if precision is not Precision.INT8:
-            raise InputError(f"the file for ModelOpt tells no {precision.label}, which this config has",
-                             f"{plural(len(groups), 'layer')}, {groups[0]} first; ModelOpt quantizes a network in one "
-                             "mode, and casts all of a layer",
-                             "Write the typed network (--format onnx), or put them in INT8 or FP16.")
+            raise InputError(
+                f"the file for ModelOpt tells no {precision.label}, which this config has",
+                f"{counted_noun_text(len(groups), 'layer')}, {groups[0]} first; ModelOpt quantizes a network in one "
+                "mode, and casts all of a layer",
+                "Write the typed network (--format onnx), or put them in INT8 or FP16.")
 
 
-def modelopt_record(network: Network, config: PrecisionConfig, model: str = "model.onnx", method: str = "",
-                    cache: str = "", left_out: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def modelopt_record(network: Network, config: PrecisionConfig, model_file: str = "model.onnx", range_method: str = "",
+                    cache_file: str = "", omissions: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """What the file holds: the arguments of each of the two tools, and the Python that uses them.
 
     Args:
-        model: File name of the network whose nodes bear the config's names.
-        method: How the config's ranges were measured; the quantizer is told the same where it knows it.
-        cache: File name of the ranges as a TensorRT calibration cache, "" without.
-        left_out: What the lists lack of the config, see `trt_tui.core.exporters.left_out`.
+        model_file: File name of the network whose nodes bear the config's names.
+        range_method: How the config's ranges were measured; the quantizer is told the same where it knows it.
+        cache_file: File name of the ranges as a TensorRT calibration cache, "" without.
+        omissions: What the lists lack of the config, see `trt_tui.core.exporters.omissions`.
     """
-    out = exclusions(network, config)
-    every = {layer.name for layer in network.layers}
-    int8, quantize, autocast = (patterns(names, every) for names in (out.int8, out.quantize, out.autocast))
-    stem = Path(model).stem
+    exclusions = find_modelopt_exclusions(network, config)
+    all_names = {layer.name for layer in network.layers}
+    quantized_patterns, unquantized_patterns, fp32_patterns = (build_name_patterns(names, all_names)
+                                                               for names in (exclusions.quantized_layers,
+                                                                             exclusions.unquantized_layers,
+                                                                             exclusions.fp32_layers))
+    stem = Path(model_file).stem
     usage = ["import json", 'lists = json.load(open("THIS_FILE.json"))']
     notes = ["Patterns are matched by re.match against the node names of the network that is written beside this file; "
              "TF32 is " + ("left on" if config.tf32 else "off: build the result with trtexec --noTF32") + "."]
-    source, record = model, dict[str, Any]()
-    casts = bool(out.autocast) and out.low_precision is not None
-    if out.int8 or out.low_precision is None:
+    input_file, record = model_file, dict[str, Any]()
+    runs_autocast = bool(exclusions.fp32_layers) and exclusions.low_precision is not None
+    if exclusions.quantized_layers or exclusions.low_precision is None:
         # With high_precision_dtype="fp32" the quantizer casts nothing, so that AutoCast's list decides.
-        other = "fp32" if casts or out.low_precision is None else out.low_precision.value
+        high_precision = "fp32" if runs_autocast or exclusions.low_precision is None else exclusions.low_precision.value
         record["quantize"] = {
-            "quantize_mode": "int8", "calibration_method": _METHODS.get(method, "max"),
-            **({"calibration_cache_path": cache} if cache else {}), "high_precision_dtype": other,
-            "enable_gemv_detection_for_trt": False, "nodes_to_quantize": int8, "nodes_to_exclude": quantize}
-    if out.int8:
-        target = f"{stem}.int8.onnx" if casts else f"{stem}.typed.onnx"
+            "quantize_mode": "int8", "calibration_method": _CALIBRATION_METHODS.get(range_method, "max"),
+            **({"calibration_cache_path": cache_file} if cache_file else {}), "high_precision_dtype": high_precision,
+            "enable_gemv_detection_for_trt": False, "nodes_to_quantize": quantized_patterns,
+            "nodes_to_exclude": unquantized_patterns
+        }
+    if exclusions.quantized_layers:
+        output_file = f"{stem}.int8.onnx" if runs_autocast else f"{stem}.typed.onnx"
         usage += ["from modelopt.onnx.quantization import quantize",
-                  f'quantize({source!r}, calibration_data=DATA, output_path={target!r}, **lists["quantize"])']
-        source = target
-        notes += _notes(network, config, out, method, cache)
-    if casts or not out.int8 and out.low_precision is not None:
-        assert out.low_precision is not None
-        record["autocast"] = {"low_precision_type": out.low_precision.value, "keep_io_types": True,
-                              "nodes_to_exclude": autocast}
+                  f'quantize({input_file!r}, calibration_data=DATA, output_path={output_file!r}, **lists["quantize"])']
+        input_file = output_file
+        notes += _quantizer_notes(network, config, exclusions, range_method, cache_file)
+    if runs_autocast or not exclusions.quantized_layers and exclusions.low_precision is not None:
+        assert exclusions.low_precision is not None
+        record["autocast"] = {"low_precision_type": exclusions.low_precision.value, "keep_io_types": True,
+                              "nodes_to_exclude": fp32_patterns}
         usage += ["import onnx", "from modelopt.onnx.autocast import convert_to_mixed_precision",
-                  f'typed = convert_to_mixed_precision({source!r}, data_max=float("inf"), **lists["autocast"])',
+                  f'typed = convert_to_mixed_precision({input_file!r}, data_max=float("inf"), **lists["autocast"])',
                   f'onnx.save(typed, {f"{stem}.typed.onnx"!r})']
         notes.append("AutoCast has rules of its own beside the list; data_max=inf turns off the one by value.")
-    if out.recast:
-        said = f"{plural(len(out.recast), 'row')} in BF16 become FP16, since ModelOpt casts to one type: " \
-               f"{first_few(out.recast, 3)}"
-        notes.append(f"{said}.")
-        left_out = {**(left_out or {}), "moves": [*(left_out or {}).get("moves", ()), said]}
-    return {**record, "_tf32": config.tf32, **({f"_{NOT_TOLD}": left_out} if left_out else {}), "_usage": usage,
-            "_notes": notes}
+    if exclusions.recast_groups:
+        recast_text = (
+            f"{counted_noun_text(len(exclusions.recast_groups), 'row')} in BF16 become FP16, since ModelOpt casts to "
+            f"one type: "
+            f"{name_list_text(exclusions.recast_groups, 3)}")
+        notes.append(f"{recast_text}.")
+        omissions = {**(omissions or {}), "moves": [*(omissions or {}).get("moves", ()), recast_text]}
+    return {
+        **record, "_tf32": config.tf32, **({f"_{OMISSION_MARKER}": omissions} if omissions else {}), "_usage": usage,
+        "_notes": notes
+    }
 
 
-def _notes(network: Network, config: PrecisionConfig, out: Exclusions, method: str, cache: str) -> list[str]:
+def _quantizer_notes(network: Network, config: PrecisionConfig, exclusions: ModelOptExclusions, range_method: str,
+                     cache_file: str) -> list[str]:
     """What to know of the quantizer's part."""
     notes = []
-    if cache:
-        notes.append(f"{cache} holds the config's ranges; they take the place of those that ModelOpt measures, so that "
-                     "DATA may be a few samples.")
-        tensors = {site.tensor for group in network.groups for site in group.activations()
-                   if site.layer in set(out.int8)}
-        if torn := sorted(name for name in tensors if "_scale" in name or ": " in name):
+    if cache_file:
+        notes.append(
+            f"{cache_file} holds the config's ranges; they take the place of those that ModelOpt measures, so that "
+            "DATA may be a few samples.")
+        tensors = {site.tensor for group in network.groups for site in group.activation_qdq_sites()
+                   if site.layer in set(exclusions.quantized_layers)}
+        if unreadable_tensors := sorted(name for name in tensors if "_scale" in name or ": " in name):
             notes.append("ModelOpt cannot read the ranges of names that hold '_scale' or ': ', and leaves out the "
-                         f"layers that read {', '.join(torn)}.")
-    elif method and method not in _METHODS:
-        notes.append(f"ModelOpt has no {method} calibration; give it these ranges as a calibration cache.")
-    if reasons := narrow(network.graph, map(network.layer, out.int8)):
-        listed = ", ".join(f"{name} ({why})" for name, why in reasons.items())
-        notes.append(f"ModelOpt does not quantize some layers that the config has in INT8: {listed}. The typed ONNX "
-                     "export does.")
-    skips = [group.name for group in network.groups if config.precision_of(group) is Precision.INT8
-             and any(site.role == "skip" for site in group.sites)]
-    if skips:
+                         f"layers that read {', '.join(unreadable_tensors)}.")
+    elif range_method and range_method not in _CALIBRATION_METHODS:
+        notes.append(f"ModelOpt has no {range_method} calibration; give it these ranges as a calibration cache.")
+    if reasons := find_convs_excluded_by_modelopt(network.graph, map(network.get_layer, exclusions.quantized_layers)):
+        layers_text = ", ".join(f"{name} ({reason})" for name, reason in reasons.items())
+        notes.append(
+            f"ModelOpt does not quantize some layers that the config has in INT8: {layers_text}. The typed ONNX "
+            "export does.")
+    skip_groups = [group.name for group in network.groups if config.precision_of(group) is Precision.INT8
+                   and any(site.role == "skip" for site in group.sites)]
+    if skip_groups:
         notes.append("ModelOpt's list gives the other input of a residual Add no Q/DQ; the typed ONNX export has them.")
-    if corrected := config.of(BiasCorrection):
-        notes.append(f"{len(corrected)} corrected biases are left out: they make up for the codes of the typed ONNX "
-                     "export, which has them.")
+    if bias_corrections := config.get_moves(BiasCorrectionMove):
+        notes.append(
+            f"{len(bias_corrections)} corrected biases are left out: they make up for the codes of the typed ONNX "
+            "export, which has them.")
     notes.append("MatMuls of attention over more than 512 tokens are left out whatever is asked.")
     return notes
 
 
-def write_modelopt(path: Path | str, network: Network, config: PrecisionConfig, model: str = "model.onnx",
-                   method: str = "", cache: str = "", left_out: Mapping[str, Any] | None = None) -> None:
+def write_modelopt(path: Path | str, network: Network, config: PrecisionConfig, model_file: str = "model.onnx",
+                   range_method: str = "", cache_file: str = "", omissions: Mapping[str, Any] | None = None) -> None:
     """Writes `modelopt_record` as JSON; the file is whole or not there.
 
     Raises:
         InputError: the file cannot be written.
     """
-    record = modelopt_record(network, config, model, method, cache, left_out)
+    record = modelopt_record(network, config, model_file, range_method, cache_file, omissions)
     name = json.dumps(Path(path).name)
     record["_usage"] = [line.replace('"THIS_FILE.json"', name) for line in record["_usage"]]
-    write_atomic(path, json.dumps(record, indent=1) + "\n")
+    write_file_atomically(path, json.dumps(record, indent=1) + "\n")

@@ -19,71 +19,75 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from trt_tui.core.lowering.typed import multiplies_codes
+from trt_tui.core.lowering.typed_network import is_quantized_matmul
 from trt_tui.core.network.network import Network
-from trt_tui.core.precision import UNSAFE_OPSET
+from trt_tui.core.precision import MIN_UNSAFE_OPSET
 from trt_tui.errors import InputError
-from trt_tui.files.writing import atomic, cannot_write, content_path, file_transaction
+from trt_tui.files.writing import convert_write_errors, file_transaction, find_content_path, open_atomic_writer
 
-MOST_INLINE_BYTES = (1 << 31) - (1 << 26)
+MAX_INLINE_BYTES = (1 << 31) - (1 << 26)
 """Weights of more bytes than this together go into a data file: a protobuf file ends at 2 GiB, and nodes need room."""
 
 CRASHING_RUNTIMES = "1.31 and 1.32"
-"""The releases of ONNX Runtime that were seen to crash where `loading_note` says so; of others it is not known."""
+"""The releases of ONNX Runtime that were seen to crash where `onnxruntime_loading_note` says so; of others it is not
+known."""
 
 _SMALL_TENSOR_BYTES = 1024
 _ALIGNMENT = 4096
 
 
-def loading_note(model: ir.Model) -> str:
+def onnxruntime_loading_note(model: ir.Model) -> str:
     """Which options ONNX Runtime may need to load a typed network; "" where it needs none.
 
-    From `UNSAFE_OPSET` on: a MatMul of INT8 codes and the Add of its bias, which it makes a Reshape and a Gemm of. At
-    any opset: a Transpose in FP16 that moves the first axis before a MatMul with a matrix, which it fuses and then dies
-    of (at its highest level; FP32 loads). A Relu in FP32 before a Q to FP8 is removed from its extended level on, as if
-    the codes had no sign.
+    From `MIN_UNSAFE_OPSET` on: a MatMul of INT8 codes and the Add of its bias, which it makes a Reshape and a Gemm of.
+    At any opset: a Transpose in FP16 that moves the first axis before a MatMul with a matrix, which it fuses and then
+    dies of (at its highest level; FP32 loads). A Relu in FP32 before a Q to FP8 is removed from its extended level on,
+    as if the codes had no sign.
     """
     opset, notes = model.graph.opset_imports.get("", 0), []
     for node in model.graph:
-        users = [use.node for use in node.outputs[0].uses()] if opset >= UNSAFE_OPSET and multiplies_codes(node) else []
+        users = [use.node
+                 for use in node.outputs[0].uses()] if opset >= MIN_UNSAFE_OPSET and is_quantized_matmul(node) else []
         if len(users) == 1 and users[0].op_type == "Add" and any(
                 _has_one_axis(value) for value in users[0].inputs if value is not node.outputs[0]):
             notes.append(f"At opset {opset} ONNX Runtime may refuse this file under its default options, for a Q that "
                          "it adds itself: load it there with the session's entry session.disable_quant_qdq set to 1.")
-        elif node.op_type == "MatMul" and (_batch_moved(*node.inputs) or _batch_moved(*reversed(node.inputs))):
+        elif node.op_type == "MatMul" and (_is_batch_transposed(*node.inputs)
+                                           or _is_batch_transposed(*reversed(node.inputs))):
             notes.append(f"ONNX Runtime may crash on this file at its highest level (seen: {CRASHING_RUNTIMES}), where "
                          "it fuses a Transpose in FP16 with a MatMul: load it there with graph_optimization_level "
                          "ORT_ENABLE_EXTENDED.")
-        elif _quantized_to_fp8(node):
+        elif _is_relu_before_fp8(node):
             notes.append("ONNX Runtime drops a Relu before a QuantizeLinear to FP8 by default (seen: 1.32), and its "
                          "results are wrong: load it there with graph_optimization_level ORT_ENABLE_BASIC.")
     return " ".join(dict.fromkeys(notes))
 
 
-def matching_note(model: ir.Model) -> str:
+def qdq_loss_debug_note(model: ir.Model) -> str:
     """Returns what ONNX Runtime's ``qdq_loss_debug`` cannot match in a typed network, and the remedy; "" if it matches
     all, or if nothing is quantized."""
-    read = [node.inputs[0] for node in model.graph if node.op_type == "DequantizeLinear"]
-    producers = [value.producer() for value in read if value is not None]
-    weights = any(node is not None and node.op_type == "QuantizeLinear" and _is_stored(node.inputs[0])
-                  for node in producers)
-    if weights:
+    dequantized_values = [node.inputs[0] for node in model.graph if node.op_type == "DequantizeLinear"]
+    producers = [value.producer() for value in dequantized_values if value is not None]
+    has_quantized_weights = any(
+        node is not None and node.op_type == "QuantizeLinear" and _is_stored_constant(node.inputs[0])
+        for node in producers)
+    if has_quantized_weights:
         return ("ONNX Runtime's qdq_loss_debug matches the activations of this file by name. It compares weights only "
                 "if they are stored as integers, and these are FP32 before a QuantizeLinear: first have ONNX Runtime "
                 "write the file anew (optimized_model_filepath, ORT_ENABLE_BASIC).")
-    if any(value is not None and value.dtype is ir.DataType.INT4 for value in read):
+    if any(value is not None and value.dtype is ir.DataType.INT4 for value in dequantized_values):
         return "ONNX Runtime's qdq_loss_debug compares no weights of 4 bits, whose scales are by block."
     return ""
 
 
-def _is_stored(value: ir.Value | None) -> bool:
+def _is_stored_constant(value: ir.Value | None) -> bool:
     """Returns True for a constant, or a Cast of one."""
     while value is not None and (node := value.producer()) is not None and node.op_type == "Cast":
         value = node.inputs[0]
     return value is not None and value.const_value is not None
 
 
-def _quantized_to_fp8(node: ir.Node) -> bool:
+def _is_relu_before_fp8(node: ir.Node) -> bool:
     """Returns True for a Relu in FP32 whose result is quantized to FP8."""
     if node.op_type != "Relu" or node.outputs[0].dtype not in (None, ir.DataType.FLOAT):
         return False
@@ -91,18 +95,18 @@ def _quantized_to_fp8(node: ir.Node) -> bool:
                for use in node.outputs[0].uses())
 
 
-def _batch_moved(value: ir.Value | None, other: ir.Value | None) -> bool:
+def _is_batch_transposed(value: ir.Value | None, other_operand: ir.Value | None) -> bool:
     """Whether an FP16 tensor has its first axis put last or last but one by a Transpose, and is beside a matrix."""
-    steps = ("DequantizeLinear", "QuantizeLinear")
-    while value is not None and (node := value.producer()) is not None and node.op_type in steps:
+    qdq_operators = ("DequantizeLinear", "QuantizeLinear")
+    while value is not None and (node := value.producer()) is not None and node.op_type in qdq_operators:
         value = node.inputs[0]
     node = value.producer() if value is not None else None
     if value is None or node is None or node.op_type != "Transpose" or value.dtype is not ir.DataType.FLOAT16:
         return False
     order = list(node.attributes["perm"].as_ints()) if "perm" in node.attributes else []
-    rest = [axis for axis in order if axis]
-    matrix = other is not None and other.shape is not None and len(other.shape) <= 2
-    return matrix and len(order) > 2 and 0 in order[-2:] and rest == sorted(rest)
+    other_axes = [axis for axis in order if axis]
+    is_matrix = other_operand is not None and other_operand.shape is not None and len(other_operand.shape) <= 2
+    return is_matrix and len(order) > 2 and 0 in order[-2:] and other_axes == sorted(other_axes)
 
 
 def _has_one_axis(value: ir.Value | None) -> bool:
@@ -116,15 +120,15 @@ class WrittenModel:
 
     Attributes:
         path: The ONNX file.
-        data: External data files that it refers to, all in its folder or below.
+        data_files: External data files that it refers to, all in its folder or below.
     """
 
     path: Path
-    data: tuple[Path, ...] = ()
+    data_files: tuple[Path, ...] = ()
 
 
-def export_typed(lowered_model: ir.Model, network: Network, path: Path | str, *,
-                 most_inline_bytes: int = MOST_INLINE_BYTES) -> WrittenModel:
+def export_typed_network(lowered_model: ir.Model, network: Network, path: Path | str, *,
+                         max_inline_bytes: int = MAX_INLINE_BYTES) -> WrittenModel:
     """Saves a lowered network. The same network gives the same bytes on every run.
 
     Weights in external files stay there: an export in the same folder refers to the same files; for one in another
@@ -134,25 +138,25 @@ def export_typed(lowered_model: ir.Model, network: Network, path: Path | str, *,
     Args:
         lowered_model: Left as it is.
         network: The network it was made from.
-        most_inline_bytes: How many bytes of weights the ONNX file may hold.
+        max_inline_bytes: How many bytes of weights the ONNX file may hold.
 
     Raises:
         InputError: the file cannot be written, or it is the network's own file or data.
     """
     path = Path(path)
-    _refuse_source(path, network)
+    _refuse_overwriting_source_model(path, network)
     # The data file takes its place before the ONNX file that refers to it.
-    with cannot_write(path), file_transaction(), contextlib.ExitStack() as files:
-        output = files.enter_context(atomic(path))
-        model, written = lowered_model, ""
-        if sum(tensor.nbytes for tensor in _inline(model.graph)) > most_inline_bytes:
+    with convert_write_errors(path), file_transaction(), contextlib.ExitStack() as files:
+        output = files.enter_context(open_atomic_writer(path))
+        model, data_file = lowered_model, ""
+        if sum(tensor.nbytes for tensor in _iterate_inline_weights(model.graph)) > max_inline_bytes:
             model = lowered_model.clone()
-            written = _free_name(path, network)
-            stream = files.enter_context(atomic(path.with_name(written)))
-            _move_weights(model.graph, stream, written)
+            data_file = _choose_weights_file_name(path, network)
+            stream = files.enter_context(open_atomic_writer(path.with_name(data_file)))
+            _write_weights(model.graph, stream, data_file)
             stream.flush()
         proto = ir.to_proto(model)
-        data = _bring_data(proto, written, network, path)
+        data = _copy_external_data(proto, data_file, network, path)
         if proto.ByteSize() >= 1 << 31:
             raise InputError(f"{path} cannot be written", "its nodes alone take over 2 GB",
                              "Store the network's constants as initializers and open it again.")
@@ -161,7 +165,7 @@ def export_typed(lowered_model: ir.Model, network: Network, path: Path | str, *,
     return WrittenModel(path, data)
 
 
-def weights_apart(lowered_model: ir.Model) -> tuple[bytes, dict[str, np.ndarray]]:
+def split_off_weights(lowered_model: ir.Model) -> tuple[bytes, dict[str, np.ndarray]]:
     """A lowered network for a reader in this process: an ONNX file that lacks its weights, and these by name as arrays
     of the type and shape that they have in memory or in their files, uncopied.
 
@@ -182,10 +186,10 @@ def weights_apart(lowered_model: ir.Model) -> tuple[bytes, dict[str, np.ndarray]
     return ir.to_proto(model).SerializeToString(), weights
 
 
-def _refuse_source(path: Path, network: Network) -> None:
-    for own in (network.path, *network.external_files):
-        if os.path.realpath(path) == os.path.realpath(own) or (
-                os.path.exists(path) and own.exists() and os.path.samefile(path, own)):
+def _refuse_overwriting_source_model(path: Path, network: Network) -> None:
+    for source_file in (network.path, *network.external_files):
+        if os.path.realpath(path) == os.path.realpath(source_file) or (
+                os.path.exists(path) and source_file.exists() and os.path.samefile(path, source_file)):
             raise InputError(f"{path} is the network itself", "an export never replaces the file it was made from",
                              "Choose another name.")
 
@@ -193,13 +197,13 @@ def _refuse_source(path: Path, network: Network) -> None:
 # -- weights in memory ----------------------------------------------------------------------------------------------
 
 
-def _inline(graph: ir.Graph) -> Iterator[ir.TensorProtocol]:
+def _iterate_inline_weights(graph: ir.Graph) -> Iterator[ir.TensorProtocol]:
     for value in graph.initializers.values():
         if value.const_value is not None and not isinstance(value.const_value, ir.ExternalTensor):
             yield value.const_value
 
 
-def _move_weights(graph: ir.Graph, stream: BinaryIO, name: str) -> None:
+def _write_weights(graph: ir.Graph, stream: BinaryIO, data_file: str) -> None:
     """Writes the weights that are in memory to a data file, in graph order, and refers to them there."""
     for value in graph.initializers.values():
         tensor = value.const_value
@@ -208,14 +212,14 @@ def _move_weights(graph: ir.Graph, stream: BinaryIO, name: str) -> None:
         stream.write(bytes(-stream.tell() % _ALIGNMENT))
         offset = stream.tell()
         stream.write(tensor.tobytes())
-        value.const_value = ir.ExternalTensor(name, offset, stream.tell() - offset, tensor.dtype,
+        value.const_value = ir.ExternalTensor(data_file, offset, stream.tell() - offset, tensor.dtype,
                                               shape=ir.Shape(tensor.shape.numpy()), name=value.name or "")
 
 
 # -- weights in files -----------------------------------------------------------------------------------------------
 
 
-def _external_protos(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+def _iterate_external_tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
     graphs = [graph]
     while graphs:
         graph = graphs.pop()
@@ -227,65 +231,65 @@ def _external_protos(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
         yield from (tensor for tensor in tensors if tensor.data_location == onnx.TensorProto.EXTERNAL)
 
 
-def _bring_data(proto: onnx.ModelProto, written: str, network: Network, path: Path) -> tuple[Path, ...]:
+def _copy_external_data(proto: onnx.ModelProto, data_file: str, network: Network, path: Path) -> tuple[Path, ...]:
     """Points every external tensor to a file beside the export; all such files."""
     names: dict[str, str] = {}
-    for tensor in _external_protos(proto.graph):
+    for tensor in _iterate_external_tensors(proto.graph):
         entry = next(entry for entry in tensor.external_data if entry.key == "location")
-        if entry.value != written and entry.value not in names:
-            names[entry.value] = _bring(entry.value, network, path)
+        if entry.value != data_file and entry.value not in names:
+            names[entry.value] = _copy_weights_file(entry.value, network, path)
         entry.value = names.get(entry.value, entry.value)
-    return (*(path.parent / name for name in names.values()), *([path.with_name(written)] if written else []))
+    return (*(path.parent / name for name in names.values()), *([path.with_name(data_file)] if data_file else []))
 
 
-def _bring(location: str, network: Network, path: Path) -> str:
+def _copy_weights_file(file_location: str, network: Network, path: Path) -> str:
     """Copies a data file of the source beside the export unless it is there; its location for the export."""
     folder = network.path.parent
     if os.path.realpath(folder) == os.path.realpath(path.parent):
-        return location
-    source = folder / location
+        return file_location
+    source = folder / file_location
     if not source.is_file():
         raise InputError(f"external data of {network.name} cannot be read", f"{source.name} is missing",
                          "Put the data file beside the .onnx file, under the name it was exported with.")
     name, count = source.name, 0
-    while (target := path.with_name(name)) == path or os.path.lexists(content_path(target)):
-        if target != path and _is_copy(source, content_path(target)):
+    while (destination := path.with_name(name)) == path or os.path.lexists(find_content_path(destination)):
+        if destination != path and _is_copied_file(source, find_content_path(destination)):
             return name
         count += 1
         name = f"{source.stem}_{count}{source.suffix}"
-    with atomic(target) as stream, open(source, "rb") as data:
-        _copy(data, stream)
+    with open_atomic_writer(destination) as stream, open(source, "rb") as data:
+        _copy_stream_content(data, stream)
     return name
 
 
-def _is_copy(source: Path, target: Path) -> bool:
+def _is_copied_file(source: Path, destination: Path) -> bool:
     """Whether a file is a readable copy of another: no link, the same content."""
-    return (target.is_file() and not target.is_symlink() and target.stat().st_nlink == 1
-            and filecmp.cmp(source, target, shallow=False))
+    return (destination.is_file() and not destination.is_symlink() and destination.stat().st_nlink == 1
+            and filecmp.cmp(source, destination, shallow=False))
 
 
-def _copy(source: BinaryIO, target: BinaryIO) -> None:
+def _copy_stream_content(source: BinaryIO, destination: BinaryIO) -> None:
     """Copies a file, sharing its blocks where the file system can."""
     if hasattr(os, "copy_file_range"):
         try:
-            while os.copy_file_range(source.fileno(), target.fileno(), 1 << 30):
+            while os.copy_file_range(source.fileno(), destination.fileno(), 1 << 30):
                 pass
             return
         except OSError as error:
             if error.errno == errno.ENOSPC:
                 raise
             source.seek(0)
-            target.seek(0)
-            target.truncate()
-    shutil.copyfileobj(source, target, 1 << 22)
+            destination.seek(0)
+            destination.truncate()
+    shutil.copyfileobj(source, destination, 1 << 22)
 
 
-def _free_name(path: Path, network: Network) -> str:
+def _choose_weights_file_name(path: Path, network: Network) -> str:
     """A name for the weights of an export: that of an earlier export, or one that is free."""
     name, count = f"{path.name}.data", 0
-    own = {os.path.realpath(file) for file in network.external_files}
-    while os.path.lexists(target := path.with_name(name)) and (
-            not path.exists() or target.is_symlink() or os.path.realpath(target) in own):
+    source_files = {os.path.realpath(file) for file in network.external_files}
+    while os.path.lexists(destination := path.with_name(name)) and (
+            not path.exists() or destination.is_symlink() or os.path.realpath(destination) in source_files):
         count += 1
         name = f"{path.name}_{count}.data"
     return name

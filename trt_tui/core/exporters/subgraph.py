@@ -12,19 +12,19 @@ from pathlib import Path
 import onnx_ir as ir
 from onnx_ir.convenience import extract
 
-from trt_tui.core.data.runresults import ResultsWriter, write_inputs
-from trt_tui.core.exporters.bundle import Iteration, tolerances
-from trt_tui.core.exporters.onnx import export_typed
+from trt_tui.core.data.runresults import RunResultsWriter, write_polygraphy_inputs
+from trt_tui.core.exporters.bundle import SampleRun, compute_tolerances
+from trt_tui.core.exporters.onnx import export_typed_network
 from trt_tui.core.exporters.polygraphy import tolerance_lines
-from trt_tui.core.network.layers import Group
+from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.network.network import Network
 from trt_tui.errors import InputError
-from trt_tui.files.writing import atomic, write_atomic
-from trt_tui.words import first_few, visible
+from trt_tui.files.writing import open_atomic_writer, write_file_atomically
+from trt_tui.formatting import escape_hidden_characters, name_list_text
 
-FP32, TYPED, INPUTS, REFERENCE = "fp32.onnx", "typed.onnx", "inputs.json", "reference.json"
+FP32_FILE, TYPED_FILE, INPUTS_FILE, REFERENCE_FILE = "fp32.onnx", "typed.onnx", "inputs.json", "reference.json"
 
-_SCRIPT = """\
+_SCRIPT_TEMPLATE = """\
 #!/bin/sh
 # From {start}
 # to {stop}
@@ -68,58 +68,60 @@ esac
 """
 
 
-def check_tensors(network: Network, named: Sequence[str]) -> None:
+def check_tensor_names(network: Network, names: Sequence[str]) -> None:
     """Checks that a network has some tensors.
 
     Raises:
         InputError: it lacks one; names those nearest to it.
     """
-    known = _computed(network)
-    for name in named:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, 3, 0.5) or [one for one in known if name in one][:3]
+    tensor_names = _list_tensors(network)
+    for name in names:
+        if name not in tensor_names:
+            similar_names = difflib.get_close_matches(
+                name, tensor_names, 3, 0.5) or [tensor_name for tensor_name in tensor_names if name in tensor_name][:3]
             raise InputError(f"{network.name} has no tensor {name}",
-                             f"Did you mean {', '.join(near)}?" if near else "its layers make others",
+                             f"Did you mean {', '.join(similar_names)}?" if similar_names else "its layers make others",
                              "Name inputs of the network, or what layers make: trt-tui inspect --nodes lists layers.")
 
 
-def around(network: Network, group: Group) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def find_group_boundary(network: Network, group: FusionGroup) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """What the layers of a group read of others, and the last tensor that they make."""
-    inside = {tensor for name in group.layers for tensor in network.layer(name).outputs}
-    known = set(_computed(network))
-    read = dict.fromkeys(tensor for name in group.layers for tensor in network.layer(name).inputs
-                         if tensor in known and tensor not in inside)
-    return tuple(read), (group.tail,)
+    group_tensors = {tensor for name in group.layers for tensor in network.get_layer(name).outputs}
+    tensor_names = set(_list_tensors(network))
+    input_tensors = dict.fromkeys(tensor for name in group.layers for tensor in network.get_layer(name).inputs
+                                  if tensor in tensor_names and tensor not in group_tensors)
+    return tuple(input_tensors), (group.final_tensor,)
 
 
-def _computed(network: Network) -> list[str]:
+def _list_tensors(network: Network) -> list[str]:
     return [*(info.name for info in network.inputs), *(tensor for layer in network.layers for tensor in layer.outputs
                                                        if tensor)]
 
 
-def piece(model: ir.Model, start: Sequence[str], stop: Sequence[str]) -> ir.Model:
+def extract_subgraph(model: ir.Model, start_tensors: Sequence[str], end_tensors: Sequence[str]) -> ir.Model:
     """The part of a model between some tensors; its inputs and outputs are FP32 where they are FP16 or BF16.
 
     Raises:
         InputError: what lies between needs other tensors too.
     """
     try:
-        graph = extract(model.graph, list(start), list(stop))
+        graph = extract(model.graph, list(start_tensors), list(end_tensors))
     except ValueError as error:
-        raise InputError(f"{first_few(list(stop))} cannot be had from {first_few(list(start))} alone", str(error),
-                         "Name every tensor that what lies between reads, with commas behind --from.") from None
-    low = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+        raise InputError(
+            f"{name_list_text(list(end_tensors))} cannot be had from {name_list_text(list(start_tensors))} alone",
+            str(error), "Name every tensor that what lies between reads, with commas behind --from.") from None
+    half_types = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
     for index, value in enumerate(graph.inputs):
-        if value.dtype in low:
-            given = ir.Value(name=value.name, type=ir.TensorType(ir.DataType.FLOAT), shape=value.shape)
-            graph.inputs[index] = given
-            cast = ir.node("Cast", [given], {"to": int(value.dtype)}, outputs=[
+        if value.dtype in half_types:
+            fp32_input = ir.Value(name=value.name, type=ir.TensorType(ir.DataType.FLOAT), shape=value.shape)
+            graph.inputs[index] = fp32_input
+            cast = ir.node("Cast", [fp32_input], {"to": int(value.dtype)}, outputs=[
                 ir.Value(name=f"{value.name}_lowered", type=value.type, shape=value.shape)])
             cast.name = f"{value.name}_lowered"
             value.replace_all_uses_with(cast.outputs[0])
             graph.insert_before(graph[0], cast)
     for index, value in enumerate(graph.outputs):
-        if value.dtype in low:
+        if value.dtype in half_types:
             name, value.name = value.name, f"{value.name}_lowered"
             cast = ir.node("Cast", [value], {"to": int(ir.DataType.FLOAT)}, outputs=[
                 ir.Value(name=name, type=ir.TensorType(ir.DataType.FLOAT), shape=value.shape)])
@@ -130,28 +132,31 @@ def piece(model: ir.Model, start: Sequence[str], stop: Sequence[str]) -> ir.Mode
     return ir.Model(graph, ir_version=model.ir_version, functions=list(model.functions.values()))
 
 
-def write_subgraph(folder: Path, network: Network, models: Mapping[str, ir.Model], start: Sequence[str],
-                   stop: Sequence[str], iterations: Sequence[Iteration]) -> list[Path]:
+def write_subgraph(folder: Path, network: Network, models: Mapping[str, ir.Model], start_tensors: Sequence[str],
+                   end_tensors: Sequence[str], sample_runs: Sequence[SampleRun]) -> list[Path]:
     """Writes the folder, which is there and empty; returns its files.
 
     Args:
-        models: The whole network by file name: `FP32` and `TYPED`.
-        iterations: What goes into the piece, and what FP32 and the typed piece make of it.
+        models: The whole network by file name: `FP32_FILE` and `TYPED_FILE`.
+        sample_runs: What goes into the piece, and what FP32 and the typed piece make of it.
 
     Raises:
-        InputError: see `piece`.
+        InputError: see `extract_subgraph`.
     """
     for name, model in models.items():
-        export_typed(piece(model, start, stop), network, folder / name)
-    with atomic(folder / INPUTS) as stream:
-        write_inputs(stream, [one.inputs for one in iterations])
-    with atomic(folder / REFERENCE) as stream, ResultsWriter(stream) as writer:
-        writer.begin("fp32")
-        for one in iterations:
-            writer.add(one.reference)
-    allowed, _ = tolerances(iterations)
-    largest = max(allowed.values(), default=1e-3)
-    write_atomic(folder / "run.sh", _SCRIPT.format(
-        start=visible(", ".join(start)), stop=visible(", ".join(stop)), network=visible(network.name),
-        atol=tolerance_lines(allowed) or "0", largest=f"{largest:.6g}"))
+        export_typed_network(extract_subgraph(model, start_tensors, end_tensors), network, folder / name)
+    with open_atomic_writer(folder / INPUTS_FILE) as stream:
+        write_polygraphy_inputs(stream, [sample_run.inputs for sample_run in sample_runs])
+    with open_atomic_writer(folder / REFERENCE_FILE) as stream, RunResultsWriter(stream) as writer:
+        writer.begin_runner("fp32")
+        for sample_run in sample_runs:
+            writer.add_iteration(sample_run.reference)
+    tolerances, _ = compute_tolerances(sample_runs)
+    largest = max(tolerances.values(), default=1e-3)
+    write_file_atomically(
+        folder / "run.sh",
+        _SCRIPT_TEMPLATE.format(start=escape_hidden_characters(", ".join(start_tensors)),
+                                stop=escape_hidden_characters(", ".join(end_tensors)),
+                                network=escape_hidden_characters(network.name), atol=tolerance_lines(tolerances) or "0",
+                                largest=f"{largest:.6g}"))
     return sorted(folder.iterdir())

@@ -1,1 +1,1 @@
-"""Guards: what makes figures say less than they seem to, each in a module of its own; `table` lists them."""
+"""Guards: what makes figures say less than they seem to, each in a module of its own; `registry` lists them."""

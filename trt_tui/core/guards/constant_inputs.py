@@ -9,26 +9,27 @@ One input that never changes, such as a mask, is common and no reason to warn.
 
 from collections.abc import Iterator
 
-from trt_tui.core.guards.facts import Facts
-from trt_tui.core.guards.guard import Alarm, Guard
-from trt_tui.words import plural
+from trt_tui.core.guards.facts import GuardFacts
+from trt_tui.core.guards.guard import Guard, GuardWarning
+from trt_tui.formatting import counted_noun_text
 
 
-class ConstantInputs(Guard):
+class ConstantInputsGuard(Guard):
     """Warns if the judged samples are copies of one sample."""
 
     name = "constant-inputs"
-    about = "judged samples that are all the same"
+    description = "judged samples that are all the same"
 
-    def lacks(self, facts: Facts) -> str:
+    def explain_missing_facts(self, guard_facts: GuardFacts) -> str:
         """Returns the reason why the facts do not tell it; "" if they do."""
-        if facts.random:
+        if guard_facts.has_random_inputs:
             return "random inputs"
-        return "" if facts.equal_samples is not None else "the samples were not looked at"
+        return "" if guard_facts.equal_sample_count is not None else "the samples were not looked at"
 
-    def check(self, facts: Facts) -> Iterator[Alarm]:
+    def find_warnings(self, guard_facts: GuardFacts) -> Iterator[GuardWarning]:
         """Yields the alarm if all samples are the same."""
-        if facts.equal_samples:
-            yield self.alarm(f"all {plural(facts.equal_samples, 'judged sample')} are the same",
-                             "ranges and errors of a single input say nothing about other inputs, and a PASS on it is "
-                             "no proof", "Give samples that differ from each other, as production feeds them.")
+        if guard_facts.equal_sample_count:
+            yield self.make_warning(
+                f"all {counted_noun_text(guard_facts.equal_sample_count, 'judged sample')} are the same",
+                "ranges and errors of a single input say nothing about other inputs, and a PASS on it is "
+                "no proof", "Give samples that differ from each other, as production feeds them.")

@@ -9,35 +9,40 @@ is missed with a chance above 3 % (0.9^32).
 
 from collections.abc import Iterator
 
-from trt_tui.core.guards.facts import CONFIG, Facts
-from trt_tui.core.guards.guard import Alarm, Guard
-from trt_tui.words import plural, visible
+from trt_tui.core.guards.facts import CONFIG_SOURCE, GuardFacts
+from trt_tui.core.guards.guard import Guard, GuardWarning
+from trt_tui.formatting import counted_noun_text, escape_hidden_characters
 
-LEAST = 32
+MIN_CALIBRATION_SAMPLES = 32
 
 
-class FewSamples(Guard):
+class FewSamplesGuard(Guard):
     """See the module's docstring."""
 
     name = "few-samples"
-    about = f"fewer than {LEAST} calibrating samples"
+    description = f"fewer than {MIN_CALIBRATION_SAMPLES} calibrating samples"
 
-    def lacks(self, facts: Facts) -> str:
+    def explain_missing_facts(self, guard_facts: GuardFacts) -> str:
         """Why these facts tell it nothing."""
-        if facts.random:
+        if guard_facts.has_random_inputs:
             return "random inputs"
-        if facts.ranges is None:
+        if guard_facts.range_facts is None:
             return "nothing takes a range"
-        return "" if facts.ranges.samples else "it is not known how many samples have calibrated"
+        return "" if guard_facts.range_facts.calibration_samples else "it is not known how many samples have calibrated"
 
-    def check(self, facts: Facts) -> Iterator[Alarm]:
+    def find_warnings(self, guard_facts: GuardFacts) -> Iterator[GuardWarning]:
         """Yields what it warns of."""
-        ranges = facts.ranges
+        ranges = guard_facts.range_facts
         assert ranges is not None, "else it lacks"
-        if ranges.samples >= LEAST:
+        if ranges.calibration_samples >= MIN_CALIBRATION_SAMPLES:
             return
-        whose = f"the ranges of {visible(ranges.name)} are" if ranges.source == CONFIG else "calibration is"
-        yield self.alarm(f"{whose} from {plural(ranges.samples, 'sample')}",
-                         f"below {LEAST} the ranges miss what few inputs have, and {facts.quantized} looks better here "
-                         "than it is",
-                         f"Give {LEAST} or more with --calib-data, or more --data: every fourth batch calibrates.")
+        subject = (f"the ranges of {escape_hidden_characters(ranges.source_name)} are"
+                   if ranges.source == CONFIG_SOURCE else "calibration is")
+        yield (self.make_warning(
+            f"{subject} from {counted_noun_text(ranges.calibration_samples, 'sample')}",
+            f"below "
+            f"{MIN_CALIBRATION_SAMPLES} the ranges miss what few inputs have, and "
+            f"{guard_facts.quantized_type} looks better here "
+            "than it is",
+            f"Give {MIN_CALIBRATION_SAMPLES} or more with --calib-data, or more --data: every fourth batch calibrates.")
+               )

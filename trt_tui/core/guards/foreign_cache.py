@@ -11,44 +11,48 @@ release fuses); releases up to 10.16 have calibrators. A cache says how it was m
 
 from collections.abc import Iterator
 
-from trt_tui.core.calibration.methods import RANGE_METHODS
-from trt_tui.core.guards.facts import Facts
-from trt_tui.core.guards.guard import Alarm, Guard
-from trt_tui.words import visible
+from trt_tui.core.calibration.range_methods import RANGE_METHODS
+from trt_tui.core.guards.facts import GuardFacts
+from trt_tui.core.guards.guard import Guard, GuardWarning
+from trt_tui.formatting import escape_hidden_characters
 
-OLDEST, NEWEST = (8, 6), (10, 99)
+OLDEST_CACHE_RELEASE, NEWEST_CACHE_RELEASE = (8, 6), (10, 99)
 """Releases that build from calibration caches, as far as they are served here."""
 
 
-class ForeignCache(Guard):
+class ForeignCacheGuard(Guard):
     """See the module's docstring."""
 
     name = "foreign-cache"
-    about = "release and method in a calibration cache's first line"
+    description = "release and method in a calibration cache's first line"
 
-    def lacks(self, facts: Facts) -> str:
+    def explain_missing_facts(self, guard_facts: GuardFacts) -> str:
         """Why these facts tell it nothing."""
-        return "" if facts.ranges is not None and facts.ranges.header is not None else "no calibration cache is used"
+        return ("" if guard_facts.range_facts is not None and guard_facts.range_facts.cache_header is not None else
+                "no calibration cache is used")
 
-    def check(self, facts: Facts) -> Iterator[Alarm]:
+    def find_warnings(self, guard_facts: GuardFacts) -> Iterator[GuardWarning]:
         """Yields what it warns of."""
-        ranges = facts.ranges
-        assert ranges is not None and ranges.header is not None, "else it lacks"
-        header, name = ranges.header, visible(ranges.name)
+        ranges = guard_facts.range_facts
+        assert ranges is not None and ranges.cache_header is not None, "else it lacks"
+        header, name = ranges.cache_header, escape_hidden_characters(ranges.source_name)
         release = tuple(int(part) for part in header.release.split("."))
-        if ranges.builder and ranges.builder.split(".")[:3] != header.release.split(".")[:3]:
-            yield self.alarm(f"{name} is a cache of TensorRT {header.release}, and {ranges.builder} works here",
-                             "releases fuse and name tensors in their own ways, and do not take each other's caches",
-                             f"Calibrate with {ranges.builder}, or here with --calib-data.")
-        elif not OLDEST <= release[:2] <= NEWEST:
-            yield self.alarm(f"{name} is a cache of TensorRT {header.release}",
-                             "8.6 to 10 are served here, and releases do not take each other's caches",
-                             "Calibrate with the release that builds, or here with --calib-data.")
-        made = header.method or header.algorithm
-        for method, whose in ((ranges.rest, "the ranges that it lacks are measured"), (ranges.wanted, "what is asked")):
-            if method and method != made:
-                yield self.alarm(f"{name} was made by {made}, {whose} by {method}",
-                                 "ranges of two methods clip differently, and no figure here is of one of them",
-                                 f"Calibrate all of it by {method} with --calib-data, or use --calib-method {made}."
-                                 if made in RANGE_METHODS else f"Calibrate all of it by {method} with --calib-data.")
+        if ranges.builder_release and ranges.builder_release.split(".")[:3] != header.release.split(".")[:3]:
+            yield self.make_warning(
+                f"{name} is a cache of TensorRT {header.release}, and {ranges.builder_release} works here",
+                "releases fuse and name tensors in their own ways, and do not take each other's caches",
+                f"Calibrate with {ranges.builder_release}, or here with --calib-data.")
+        elif not OLDEST_CACHE_RELEASE <= release[:2] <= NEWEST_CACHE_RELEASE:
+            yield self.make_warning(f"{name} is a cache of TensorRT {header.release}",
+                                    "8.6 to 10 are served here, and releases do not take each other's caches",
+                                    "Calibrate with the release that builds, or here with --calib-data.")
+        cache_method = header.range_method or header.algorithm
+        for method, requirement in ((ranges.fallback_method, "the ranges that it lacks are measured"),
+                                    (ranges.requested_method, "what is asked")):
+            if method and method != cache_method:
+                yield self.make_warning(
+                    f"{name} was made by {cache_method}, {requirement} by {method}",
+                    "ranges of two methods clip differently, and no figure here is of one of them",
+                    f"Calibrate all of it by {method} with --calib-data, or use --calib-method {cache_method}."
+                    if cache_method in RANGE_METHODS else f"Calibrate all of it by {method} with --calib-data.")
                 return

@@ -9,45 +9,51 @@ there (10^-0.1 = 0.79), and all of its INT8 layers together are worth the last f
 
 from collections.abc import Iterator
 
-from trt_tui.core.guards.facts import Facts
-from trt_tui.core.guards.guard import Alarm, Guard
-from trt_tui.core.measure.comparison import Verdict
-from trt_tui.core.measure.target_result import judge_accuracy
+from trt_tui.core.guards.facts import GuardFacts
+from trt_tui.core.guards.guard import Guard, GuardWarning
+from trt_tui.core.measure.results import Accuracy
+from trt_tui.core.measure.target_outcome import judge_accuracy
 
-LESS_THAN_DB = 1.0
-
-
-def _sqnr(verdict: Verdict) -> float | None:
-    worst = verdict.worst
-    return worst[1].errors.sqnr_db if worst is not None and not verdict.bad else None
+MAX_GAIN_DB = 1.0
 
 
-class Fp16Floor(Guard):
+def _worst_output_sqnr_db(accuracy: Accuracy) -> float | None:
+    worst = accuracy.worst_output
+    return worst[1].errors.sqnr_db if worst is not None and not accuracy.nonfinite_count else None
+
+
+class Fp16FloorGuard(Guard):
     """See the module's docstring."""
 
     name = "fp16-floor"
-    about = "FP16's rounding alone against the error to be mended"
+    description = "FP16's rounding alone against the error to be mended"
 
-    def lacks(self, facts: Facts) -> str:
+    def explain_missing_facts(self, guard_facts: GuardFacts) -> str:
         """Why these facts tell it nothing."""
-        verdict, half = facts.verdict, facts.half
-        if verdict is None or half is None or min(verdict.samples, half.samples) < max(verdict.total, half.total):
+        accuracy, fp16_accuracy = guard_facts.accuracy, guard_facts.fp16_accuracy
+        if accuracy is None or fp16_accuracy is None or min(accuracy.samples, fp16_accuracy.samples) < max(
+                accuracy.total, fp16_accuracy.total):
             return "the runs are not measured"
-        if facts.floats != "fp16" or not facts.codes:
+        if guard_facts.float_type != "fp16" or not guard_facts.is_quantized:
             return "the run is not of codes within FP16"
-        return "" if _sqnr(verdict) is not None and _sqnr(half) is not None else "no SQNR was measured"
+        return "" if _worst_output_sqnr_db(accuracy) is not None and _worst_output_sqnr_db(
+            fp16_accuracy) is not None else "no SQNR was measured"
 
-    def check(self, facts: Facts) -> Iterator[Alarm]:
+    def find_warnings(self, guard_facts: GuardFacts) -> Iterator[GuardWarning]:
         """Yields what it warns of."""
-        verdict, half, target = facts.verdict, facts.half, facts.target
-        assert verdict is not None and half is not None, "else it lacks"
-        run_db, half_db = _sqnr(verdict), _sqnr(half)
-        assert run_db is not None and half_db is not None, "else it lacks"
-        results = [judge_accuracy([target], one) if target is not None else None for one in (verdict, half)]
+        accuracy, fp16_accuracy, target = guard_facts.accuracy, guard_facts.fp16_accuracy, guard_facts.target
+        assert accuracy is not None and fp16_accuracy is not None, "else it lacks"
+        run_db, fp16_db = _worst_output_sqnr_db(accuracy), _worst_output_sqnr_db(fp16_accuracy)
+        assert run_db is not None and fp16_db is not None, "else it lacks"
+        results = [
+            judge_accuracy([target], judged_accuracy) if target is not None else None
+            for judged_accuracy in (accuracy, fp16_accuracy)
+        ]
         if any(result is None or result.passes for result in results):
             return
-        if half_db - run_db < LESS_THAN_DB:
-            yield self.alarm(f"FP16's rounding alone gives the error of {facts.run}",
-                             f"FP16 throughout has {half_db:.1f} dB, {facts.run} {run_db:.1f}, and both miss the "
-                             f"target: raising layers from {facts.quantized} to FP16 gains nothing",
-                             "Raise what loses in FP16 to FP32 (the FP16 run's shares say which), or use --other bf16.")
+        if fp16_db - run_db < MAX_GAIN_DB:
+            yield self.make_warning(
+                f"FP16's rounding alone gives the error of {guard_facts.run_name}",
+                f"FP16 throughout has {fp16_db:.1f} dB, {guard_facts.run_name} {run_db:.1f}, and both miss the "
+                f"target: raising layers from {guard_facts.quantized_type} to FP16 gains nothing",
+                "Raise what loses in FP16 to FP32 (the FP16 run's shares say which), or use --other bf16.")

@@ -5,34 +5,34 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from trt_tui.core.guards.facts import Facts
+from trt_tui.core.guards.facts import GuardFacts
 
 
 @dataclass(frozen=True)
-class Alarm:
+class GuardWarning:
     """What a guard warns of.
 
     Attributes:
-        guard: The guard's name.
-        what: What is so, in a line.
-        why: Why it matters, with the figures, in a sentence.
+        guard_name: The guard's name.
+        summary: What is so, in a line.
+        reason: Why it matters, with the figures, in a sentence.
         next_step: What to do now, in a sentence.
     """
 
-    guard: str
-    what: str
-    why: str
+    guard_name: str
+    summary: str
+    reason: str
     next_step: str
 
     @property
-    def line(self) -> str:
+    def warning_line(self) -> str:
         """All of it in a line."""
-        return f"{self.what}: {self.why}. {self.next_step}"
+        return f"{self.summary}: {self.reason}. {self.next_step}"
 
 
-def alarm_record(alarm: Alarm) -> dict[str, str]:
+def warning_record(warning: GuardWarning) -> dict[str, str]:
     """An alarm as files hold it."""
-    return {"guard": alarm.guard, "what": alarm.what, "why": alarm.why, "next": alarm.next_step}
+    return {"guard": warning.guard_name, "what": warning.summary, "why": warning.reason, "next": warning.next_step}
 
 
 class Guard(ABC):
@@ -40,33 +40,33 @@ class Guard(ABC):
 
     Attributes:
         name: By which files and `preflight` call it.
-        about: What it looks at, in a few words.
+        description: What it looks at, in a few words.
     """
 
     name: ClassVar[str]
-    about: ClassVar[str]
+    description: ClassVar[str]
 
     @abstractmethod
-    def lacks(self, facts: Facts) -> str:
+    def explain_missing_facts(self, guard_facts: GuardFacts) -> str:
         """Why these facts tell it nothing, "" where they do."""
 
     @abstractmethod
-    def check(self, facts: Facts) -> Iterator[Alarm]:
+    def find_warnings(self, guard_facts: GuardFacts) -> Iterator[GuardWarning]:
         """Yields what it warns of; called only where nothing lacks."""
 
-    def alarm(self, what: str, why: str, next_step: str) -> Alarm:
+    def make_warning(self, summary: str, reason: str, next_step: str) -> GuardWarning:
         """An alarm of this guard."""
-        return Alarm(self.name, what, why, next_step)
+        return GuardWarning(self.name, summary, reason, next_step)
 
 
 @dataclass(frozen=True)
-class Checked:
+class GuardResult:
     """What one guard makes of some facts.
 
     Attributes:
-        lacks: Why it could not look, "" where it did.
+        missing_facts_reason: Why it could not look, "" where it did.
     """
 
     guard: Guard
-    alarms: tuple[Alarm, ...]
-    lacks: str = ""
+    alarms: tuple[GuardWarning, ...]
+    missing_facts_reason: str = ""

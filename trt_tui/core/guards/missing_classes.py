@@ -12,34 +12,38 @@ The draw is binomial; with a thousand classes and 64 samples most are missing, a
 import math
 from collections.abc import Iterator
 
-from trt_tui.core.guards.facts import ClassFacts, Facts
-from trt_tui.core.guards.guard import Alarm, Guard
-from trt_tui.words import first_few, plural, visible
+from trt_tui.core.guards.facts import GuardFacts, LabelClassFacts
+from trt_tui.core.guards.guard import Guard, GuardWarning
+from trt_tui.formatting import counted_noun_text, escape_hidden_characters, name_list_text
 
 
-class MissingClasses(Guard):
+class MissingClassesGuard(Guard):
     """See the module's docstring."""
 
     name = "missing-classes"
-    about = "classes that no calibrating sample has"
+    description = "classes that no calibrating sample has"
 
-    def lacks(self, facts: Facts) -> str:
+    def explain_missing_facts(self, guard_facts: GuardFacts) -> str:
         """Why these facts tell it nothing."""
-        return facts.no_classes or ("" if facts.classes else "no labels that name classes")
+        return guard_facts.no_classes_reason or ("" if guard_facts.class_facts else "no labels that name classes")
 
-    def check(self, facts: Facts) -> Iterator[Alarm]:
+    def find_warnings(self, guard_facts: GuardFacts) -> Iterator[GuardWarning]:
         """Yields what it warns of."""
-        for one in facts.classes or ():
-            missing = sorted(one.judged.keys() - one.calibrating.keys())
-            if missing and (2 * len(one.judged) <= one.calibrating_samples or len(missing) > _by_chance(one)):
-                yield self.alarm(
-                    f"{len(missing)} of {len(one.judged)} classes in {visible(one.label)} have no calibrating sample",
-                    f"{plural(one.calibrating_samples, 'sample')} calibrate, none of them of "
-                    f"{first_few([str(label) for label in missing])}: what these alone have sets no range",
-                    "Give --calib-data that have every class.")
+        for class_facts in guard_facts.class_facts or ():
+            missing = sorted(class_facts.judged_counts.keys() - class_facts.calibration_counts.keys())
+            if missing and (2 * len(class_facts.judged_counts) <= class_facts.calibration_samples
+                            or len(missing) > _estimate_classes_missed_by_chance(class_facts)):
+                yield (self.make_warning(
+                    f"{len(missing)} of "
+                    f"{len(class_facts.judged_counts)} classes in "
+                    f"{escape_hidden_characters(class_facts.label_array)} have no calibrating sample",
+                    f"{counted_noun_text(class_facts.calibration_samples, 'sample')} calibrate, none of them of "
+                    f"{name_list_text([str(label) for label in missing])}: what these alone have sets no range",
+                    "Give --calib-data that have every class."))
 
 
-def _by_chance(one: ClassFacts) -> float:
+def _estimate_classes_missed_by_chance(class_facts: LabelClassFacts) -> float:
     """How many classes a random draw of the calibrating samples might miss."""
-    missed = [(1 - min(1.0, count / one.judged_samples)) ** one.calibrating_samples for count in one.judged.values()]
+    missed = [(1 - min(1.0, count / class_facts.judged_samples))**class_facts.calibration_samples
+              for count in class_facts.judged_counts.values()]
     return sum(missed) + 2 * math.sqrt(sum(share * (1 - share) for share in missed))

@@ -12,54 +12,59 @@ differ by more, so one alone does not count until it costs 3 bits.
 import math
 from collections.abc import Iterator, Mapping
 
-from trt_tui.core.guards.facts import CACHE, Facts
-from trt_tui.core.guards.guard import Alarm, Guard
-from trt_tui.words import number, plural, visible
+from trt_tui.core.guards.facts import CACHE_SOURCE, GuardFacts
+from trt_tui.core.guards.guard import Guard, GuardWarning
+from trt_tui.formatting import counted_noun_text, escape_hidden_characters, number_text
 
-FACTOR = 2.0
-ALONE = 8.0
-SHARE = 0.1
-
-
-def is_off(amax: float, expected_low: float, expected_high: float) -> bool:
-    """Whether a range is outside of what is expected of it by more than `FACTOR`; both in the tensor's units."""
-    return amax > FACTOR * expected_high or amax < expected_low / FACTOR
+MAX_RANGE_RATIO = 2.0
+MIN_SINGLE_RANGE_RATIO = 8.0
+MAX_MISMATCHED_SHARE = 0.1
 
 
-def _factor(pair: tuple[float, float]) -> float:
-    low, high = sorted(pair)
+def is_range_mismatched(amax: float, min_expected_amax: float, max_expected_amax: float) -> bool:
+    """Whether a range is outside of what is expected of it by more than `MAX_RANGE_RATIO`; both in the tensor's units.
+    """
+    return amax > MAX_RANGE_RATIO * max_expected_amax or amax < min_expected_amax / MAX_RANGE_RATIO
+
+
+def _amax_ratio(amax_pair: tuple[float, float]) -> float:
+    low, high = sorted(amax_pair)
     return high / low if low > 0 else math.inf
 
 
-class StaleRanges(Guard):
+class StaleRangesGuard(Guard):
     """See the module's docstring."""
 
     name = "stale-ranges"
-    about = "ranges of a cache or config against what samples reach"
+    description = "ranges of a cache or config against what samples reach"
 
-    def lacks(self, facts: Facts) -> str:
+    def explain_missing_facts(self, guard_facts: GuardFacts) -> str:
         """Why these facts tell it nothing."""
-        if facts.ranges is None:
+        if guard_facts.range_facts is None:
             return "nothing takes a range"
-        if not facts.ranges.sampled:
-            return "the ranges were measured on these samples" if facts.ranges.source == "measured" else "no samples"
+        if not guard_facts.range_facts.checked_samples:
+            return ("the ranges were measured on these samples"
+                    if guard_facts.range_facts.source == "measured" else "no samples")
         return ""
 
-    def check(self, facts: Facts) -> Iterator[Alarm]:
+    def find_warnings(self, guard_facts: GuardFacts) -> Iterator[GuardWarning]:
         """Yields what it warns of."""
-        ranges = facts.ranges
+        ranges = guard_facts.range_facts
         assert ranges is not None, "else it lacks"
-        off: Mapping[str, tuple[float, float]] = ranges.off
-        if not off:
+        mismatches: Mapping[str, tuple[float, float]] = ranges.mismatches
+        if not mismatches:
             return
-        worst = max(off, key=lambda tensor: _factor(off[tensor]))
-        if len(off) <= SHARE * ranges.compared and _factor(off[worst]) < ALONE:
+        worst = max(mismatches, key=lambda tensor: _amax_ratio(mismatches[tensor]))
+        if len(mismatches) <= MAX_MISMATCHED_SHARE * ranges.compared_tensors and _amax_ratio(
+                mismatches[worst]) < MIN_SINGLE_RANGE_RATIO:
             return
-        amax, sampled = off[worst]
-        what = "cache" if ranges.source == CACHE else "config"
-        yield self.alarm(
-            f"{visible(ranges.name)}: {len(off)} of {plural(ranges.compared, 'range')} off by a factor of 2 or more",
-            f"{plural(ranges.sampled, 'sample')} say otherwise: {visible(worst)} has {number(amax)} and they call for "
-            f"{number(sampled)}, as after another training or preprocessing",
-            f"Calibrate again on samples of now: leave this {what}'s ranges out"
-            f"{' (no --calib-cache)' if what == 'cache' else ''} and give --calib-data.")
+        amax, expected_amax = mismatches[worst]
+        range_source = "cache" if ranges.source == CACHE_SOURCE else "config"
+        yield (self.make_warning(
+            f"{escape_hidden_characters(ranges.source_name)}: "
+            f"{len(mismatches)} of {counted_noun_text(ranges.compared_tensors, 'range')} off by a factor of 2 or more",
+            f"{counted_noun_text(ranges.checked_samples, 'sample')} say otherwise: "
+            f"{escape_hidden_characters(worst)} has {number_text(amax)} and they call for "
+            f"{number_text(expected_amax)}, as after another training or preprocessing",
+            f"Calibrate again on samples of now: leave this {range_source}'s ranges out"
+            f"{' (no --calib-cache)' if range_source == 'cache' else ''} and give --calib-data."))

@@ -11,32 +11,33 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trt_tui.core.importers.asked import Asked
-from trt_tui.core.importers.shell import shell_words
-from trt_tui.core.network.layers import Group
+from trt_tui.core.builder_options import OMISSION_MARKER
+from trt_tui.core.importers.imported_settings import ImportedSettings
+from trt_tui.core.importers.shell_words import split_shell_words
+from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
-from trt_tui.core.production import NOT_TOLD
 from trt_tui.errors import InputError
-from trt_tui.words import first_few
+from trt_tui.formatting import name_list_text
 
-_LISTS = ("nodes_to_exclude", "nodes_to_quantize", "op_types_to_exclude", "op_types_to_quantize",
-          "op_types_to_exclude_fp16", "nodes_to_include", "op_types_to_include")
-_PATTERNS = ("nodes_to_exclude", "nodes_to_quantize", "nodes_to_include")
-_MODES = {"int8": Precision.INT8, "fp8": Precision.FP8, "int4": Precision.INT4, "int4_awq": Precision.INT4,
-          "int4_awq_clip": Precision.INT4, "int4_rtn": Precision.INT4}
-_FLOATS = {"fp32": Precision.FP32, "fp16": Precision.FP16, "bf16": Precision.BF16, "float16": Precision.FP16,
-           "float32": Precision.FP32, "bfloat16": Precision.BF16}
-_READ = (*_LISTS, "quantize_mode", "high_precision_dtype", "low_precision_type", "calibration_cache_path",
-         "calibration_method", "enable_gemv_detection_for_trt", "keep_io_types", "quantize", "autocast")
-KEYS = frozenset((*_LISTS, "quantize_mode", "low_precision_type"))
+_LIST_KEYS = ("nodes_to_exclude", "nodes_to_quantize", "op_types_to_exclude", "op_types_to_quantize",
+              "op_types_to_exclude_fp16", "nodes_to_include", "op_types_to_include")
+_PATTERN_KEYS = ("nodes_to_exclude", "nodes_to_quantize", "nodes_to_include")
+_MODE_PRECISIONS = {"int8": Precision.INT8, "fp8": Precision.FP8, "int4": Precision.INT4, "int4_awq": Precision.INT4,
+                    "int4_awq_clip": Precision.INT4, "int4_rtn": Precision.INT4}
+_FLOAT_PRECISIONS = {"fp32": Precision.FP32, "fp16": Precision.FP16, "bf16": Precision.BF16, "float16": Precision.FP16,
+                     "float32": Precision.FP32, "bfloat16": Precision.BF16}
+_READ_KEYS = (*_LIST_KEYS, "quantize_mode", "high_precision_dtype", "low_precision_type", "calibration_cache_path",
+              "calibration_method", "enable_gemv_detection_for_trt", "keep_io_types", "quantize", "autocast")
+MODELOPT_KEYS = frozenset((*_LIST_KEYS, "quantize_mode", "low_precision_type"))
 """By one of these a file is known."""
 
 
-def is_modelopt(record: Any) -> bool:
+def is_modelopt_record(record: Any) -> bool:
     """Whether a record of a file is one of ModelOpt's arguments."""
-    parts = (record, record.get("quantize"), record.get("autocast")) if isinstance(record, Mapping) else ()
-    return any(isinstance(part, Mapping) and not KEYS.isdisjoint(part) for part in parts)
+    tool_records = (record, record.get("quantize"), record.get("autocast")) if isinstance(record, Mapping) else ()
+    return any(
+        isinstance(tool_record, Mapping) and not MODELOPT_KEYS.isdisjoint(tool_record) for tool_record in tool_records)
 
 
 def is_modelopt_command(text: str) -> bool:
@@ -44,7 +45,7 @@ def is_modelopt_command(text: str) -> bool:
     return bool(re.search(r"modelopt\.onnx\.(?:quantization|autocast)\b", text))
 
 
-def read_command(text: str, network: Network, file: Path) -> Asked:
+def read_modelopt_command(text: str, network: Network, file: Path) -> ImportedSettings:
     """What the command lines of ModelOpt in a script ask for.
 
     Raises:
@@ -54,152 +55,167 @@ def read_command(text: str, network: Network, file: Path) -> Asked:
     for line in re.sub(r"\\\n", " ", text).splitlines():
         if not is_modelopt_command(line) or line.lstrip().startswith("#"):
             continue
-        words = shell_words(line, file.name)
-        told: dict[str, Any] = {}
+        arguments = split_shell_words(line, file.name)
+        options: dict[str, Any] = {}
         option = ""
-        for word in words:
-            if word.startswith("--"):
-                option, given, value = word[2:].partition("=")
-                told[option] = [value] if given else []
+        for argument in arguments:
+            if argument.startswith("--"):
+                option, separator, value = argument[2:].partition("=")
+                options[option] = [value] if separator else []
             elif option:
-                told[option].append(word)
+                options[option].append(argument)
         tool = "autocast" if "modelopt.onnx.autocast" in line else "quantize"
-        record[tool] = {key: value if key in _LISTS else " ".join(value) for key, value in told.items()}
-    return read_record(record, network, file)
+        record[tool] = {key: value if key in _LIST_KEYS else " ".join(value) for key, value in options.items()}
+    return read_modelopt(record, network, file)
 
 
-def read_record(record: Mapping[str, Any], network: Network, file: Path) -> Asked:
+def read_modelopt(record: Mapping[str, Any], network: Network, file: Path) -> ImportedSettings:
     """What ModelOpt's arguments ask for.
 
     Raises:
         InputError: an entry is not of its kind.
     """
-    parts = {part: record[part] for part in ("quantize", "autocast") if isinstance(record.get(part), Mapping)}
-    if not parts:
-        casts = "low_precision_type" in record and "quantize_mode" not in record
-        parts = {"autocast" if casts else "quantize": record}
-    asked = Asked("what ModelOpt is told")
-    asked.take_left_out(record.get(f"_{NOT_TOLD}"))
-    asked.tf32 = record.get("_tf32") is True
-    quantize, autocast = parts.get("quantize"), parts.get("autocast")
-    low = _word(autocast, "low_precision_type", _FLOATS, Precision.FP16, file) if autocast is not None else None
-    floats: set[str] = set()
-    if autocast is not None:
-        floats |= {group.name for group in _Lists(autocast, network, file, asked.unread).left_out()}
-    if quantize is None:
-        asked.quantized = asked.other = low or Precision.FP16
-        asked.layers = dict.fromkeys(floats, Precision.FP32)
+    tool_records = {
+        tool_record: record[tool_record]
+        for tool_record in ("quantize", "autocast")
+        if isinstance(record.get(tool_record), Mapping)
+    }
+    if not tool_records:
+        is_autocast = "low_precision_type" in record and "quantize_mode" not in record
+        tool_records = {"autocast" if is_autocast else "quantize": record}
+    settings = ImportedSettings("what ModelOpt is told")
+    settings.apply_omission_record(record.get(f"_{OMISSION_MARKER}"))
+    settings.tf32 = record.get("_tf32") is True
+    quantize_record, autocast_record = tool_records.get("quantize"), tool_records.get("autocast")
+    low_precision = _read_precision(autocast_record, "low_precision_type", _FLOAT_PRECISIONS, Precision.FP16,
+                                    file) if autocast_record is not None else None
+    fp32_groups: set[str] = set()
+    if autocast_record is not None:
+        fp32_groups |= {
+            group.name
+            for group in _ModelOptNameLists(autocast_record, network, file,
+                                            settings.unread_lines).find_excluded_groups()
+        }
+    if quantize_record is None:
+        settings.quantized = settings.other = low_precision or Precision.FP16
+        settings.layer_precisions = dict.fromkeys(fp32_groups, Precision.FP32)
     else:
-        asked.quantized = _word(quantize, "quantize_mode", _MODES, Precision.INT8, file)
-        asked.other = low or _word(quantize, "high_precision_dtype", _FLOATS, Precision.FP16, file)
-        lists = _Lists(quantize, network, file, asked.unread)
-        if asked.other is not Precision.FP32:
-            floats |= {group.name for group in lists.of_types("op_types_to_exclude_fp16")}
-        _place(asked, network, {group.name for group in lists.left_out()}, floats)
-        if quantize.get("enable_gemv_detection_for_trt") is not False:
-            asked.notes.append("ModelOpt leaves out more layers by rules of its own, such as products with one row or "
-                               "column and Convs of few channels; its log names them, and here they are quantized")
-        if isinstance(cache := quantize.get("calibration_cache_path"), str) and cache:
-            asked.cache = file.parent / cache
-    others = sorted({str(key) for part in (record, *parts.values()) for key in part
-                     if key not in _READ and not str(key).startswith("_")})
-    if others:
-        asked.unread.append(f"{first_few(others, 8)}: not about which layer runs in what")
-    return asked
+        settings.quantized = _read_precision(quantize_record, "quantize_mode", _MODE_PRECISIONS, Precision.INT8, file)
+        settings.other = low_precision or _read_precision(quantize_record, "high_precision_dtype", _FLOAT_PRECISIONS,
+                                                          Precision.FP16, file)
+        lists = _ModelOptNameLists(quantize_record, network, file, settings.unread_lines)
+        if settings.other is not Precision.FP32:
+            fp32_groups |= {group.name for group in lists.find_groups_by_operator_list("op_types_to_exclude_fp16")}
+        _set_layer_precisions(settings, network, {group.name for group in lists.find_excluded_groups()}, fp32_groups)
+        if quantize_record.get("enable_gemv_detection_for_trt") is not False:
+            settings.notes.append(
+                "ModelOpt leaves out more layers by rules of its own, such as products with one row or "
+                "column and Convs of few channels; its log names them, and here they are quantized")
+        if isinstance(cache := quantize_record.get("calibration_cache_path"), str) and cache:
+            settings.cache_path = file.parent / cache
+    other_keys = sorted({str(key) for tool_record in (record, *tool_records.values()) for key in tool_record
+                         if key not in _READ_KEYS and not str(key).startswith("_")})
+    if other_keys:
+        settings.unread_lines.append(f"{name_list_text(other_keys, 8)}: not about which layer runs in what")
+    return settings
 
 
-def _word(part: Mapping[str, Any], key: str, words: Mapping[str, Precision], default: Precision, file: Path
-          ) -> Precision:
-    value = part.get(key)
+def _read_precision(tool_record: Mapping[str, Any], key: str, precisions: Mapping[str, Precision], default: Precision,
+                    file: Path) -> Precision:
+    value = tool_record.get(key)
     if value is None:
         return default
-    if not isinstance(value, str) or value not in words:
-        raise InputError(f"{file.name}: {key} is {str(value)[:40]!r}", f"there are {', '.join(words)}",
+    if not isinstance(value, str) or value not in precisions:
+        raise InputError(f"{file.name}: {key} is {str(value)[:40]!r}", f"there are {', '.join(precisions)}",
                          "Correct the file.")
-    return words[value]
+    return precisions[value]
 
 
-def _place(asked: Asked, network: Network, unquantized: set[str], floats: set[str]) -> None:
+def _set_layer_precisions(settings: ImportedSettings, network: Network, unquantized_groups: set[str],
+                          fp32_groups: set[str]) -> None:
     """Gives layers their precisions.
 
     Args:
-        unquantized: The groups that get no Q/DQ.
-        floats: The groups that stay in FP32, or have FP32 around them if they are quantized.
+        unquantized_groups: The groups that get no Q/DQ.
+        fp32_groups: The groups that stay in FP32, or have FP32 around them if they are quantized.
     """
     quantized = [group.name for group in network.groups
-                 if asked.quantized in group.allowed and group.name not in unquantized]
-    around = [name for name in quantized if name in floats]
-    low = asked.other
-    if around and len(around) == len(quantized):
-        asked.other = Precision.FP32
-    elif around:
-        asked.unread.append(f"FP32 around {first_few(around, 3)}: what is around layers in {asked.quantized.label} is "
-                            f"{low.label}, as it is for most of them")
+                 if settings.quantized in group.allowed_precisions and group.name not in unquantized_groups]
+    fp32_bounded = [name for name in quantized if name in fp32_groups]
+    low_precision = settings.other
+    if fp32_bounded and len(fp32_bounded) == len(quantized):
+        settings.other = Precision.FP32
+    elif fp32_bounded:
+        settings.unread_lines.append(
+            f"FP32 around {name_list_text(fp32_bounded, 3)}: what is around layers in {settings.quantized.label} is "
+            f"{low_precision.label}, as it is for most of them")
     for group in network.groups:
         if group.name not in quantized:
-            asked.layers[group.name] = Precision.FP32 if group.name in floats else low
+            settings.layer_precisions[group.name] = Precision.FP32 if group.name in fp32_groups else low_precision
 
 
-class _Lists:
+class _ModelOptNameLists:
     """The lists of names and operators that one of the two tools is told.
 
     Raises:
         InputError: an entry is not of its kind.
     """
 
-    def __init__(self, part: Mapping[str, Any], network: Network, file: Path, unread: list[str]) -> None:
+    def __init__(self, tool_record: Mapping[str, Any], network: Network, file: Path, unread_lines: list[str]) -> None:
         self.network = network
         self.lists: dict[str, list[str]] = {}
-        for key in _LISTS:
-            value = part.get(key, [])
+        for key in _LIST_KEYS:
+            value = tool_record.get(key, [])
             value = [value] if isinstance(value, str) else value if value is not None else []
-            if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+            if not isinstance(value, list) or not all(isinstance(entry, str) for entry in value):
                 raise InputError(f"{file.name}: {key} is no list of names", "ModelOpt takes a list of texts there",
                                  "Correct the file.")
             self.lists[key] = value
-        self._types = {key: frozenset(found) for key, found in self.lists.items()}
-        self.patterns = {key: _patterns(self.lists[key], key, file) for key in _PATTERNS}
+        self._types = {key: frozenset(entries) for key, entries in self.lists.items()}
+        self.patterns = {key: _compile_patterns(self.lists[key], key, file) for key in _PATTERN_KEYS}
         names = [layer.name for layer in network.layers]
-        for key, found in self.patterns.items():
-            unread += [f"{key} {one.pattern!r}: no layer matches" for one in found if not any(map(one.match, names))]
+        for key, entries in self.patterns.items():
+            unread_lines += [
+                f"{key} {entry.pattern!r}: no layer matches" for entry in entries if not any(map(entry.match, names))
+            ]
         operators = {layer.op_type for layer in network.layers}
-        own = {network.layer(name).op_type for group in network.groups for name in group.anchors}
-        for key in (key for key in _LISTS if key not in _PATTERNS):
-            for one in self.lists[key]:
-                if one not in operators:
-                    unread.append(f"{key} {one!r}: no layer is one")
-                elif one not in own:
-                    unread.append(f"{key} {one!r}: it is fused with other layers, whose precision it takes")
+        main_operators = {network.get_layer(name).op_type for group in network.groups for name in group.main_layers}
+        for key in (key for key in _LIST_KEYS if key not in _PATTERN_KEYS):
+            for entry in self.lists[key]:
+                if entry not in operators:
+                    unread_lines.append(f"{key} {entry!r}: no layer is one")
+                elif entry not in main_operators:
+                    unread_lines.append(f"{key} {entry!r}: it is fused with other layers, whose precision it takes")
 
-    def left_out(self) -> list[Group]:
+    def find_excluded_groups(self) -> list[FusionGroup]:
         """Returns the groups whose own layer is left out, and not taken in by name or type."""
         return [group for group in self.network.groups
-                if any(self._out(name) for name in group.layers if name in group.anchors)]
+                if any(self._is_excluded_layer(name) for name in group.layers if name in group.main_layers)]
 
-    def of_types(self, key: str) -> list[Group]:
+    def find_groups_by_operator_list(self, list_key: str) -> list[FusionGroup]:
         """Returns the groups whose own layer is of one of the operators in a list."""
         return [group for group in self.network.groups
-                if any(self.network.layer(name).op_type in self.lists[key] for name in group.anchors)]
+                if any(self.network.get_layer(name).op_type in self.lists[list_key] for name in group.main_layers)]
 
-    def _out(self, name: str) -> bool:
-        operator, types = self.network.layer(name).op_type, self._types
+    def _is_excluded_layer(self, layer_name: str) -> bool:
+        operator, types = self.network.get_layer(layer_name).op_type, self._types
 
-        def hit(key: str) -> bool:
-            return any(one.match(name) for one in self.patterns[key])
+        def matches_any_pattern(key: str) -> bool:
+            return any(pattern.match(layer_name) for pattern in self.patterns[key])
 
-        if hit("nodes_to_include") or operator in types["op_types_to_include"]:
+        if matches_any_pattern("nodes_to_include") or operator in types["op_types_to_include"]:
             return False
-        return (hit("nodes_to_exclude") or operator in types["op_types_to_exclude"]
+        return (matches_any_pattern("nodes_to_exclude") or operator in types["op_types_to_exclude"]
                 or bool(types["op_types_to_quantize"]) and operator not in types["op_types_to_quantize"]
-                or bool(types["nodes_to_quantize"]) and not hit("nodes_to_quantize"))
+                or bool(types["nodes_to_quantize"]) and not matches_any_pattern("nodes_to_quantize"))
 
 
-def _patterns(texts: list[str], key: str, file: Path) -> list[re.Pattern[str]]:
-    found = []
-    for text in texts:
+def _compile_patterns(pattern_texts: list[str], key: str, file: Path) -> list[re.Pattern[str]]:
+    compiled_patterns = []
+    for text in pattern_texts:
         try:
-            found.append(re.compile(text))
+            compiled_patterns.append(re.compile(text))
         except re.error as error:
             raise InputError(f"{file.name}: {key} {text[:40]!r} is no pattern", str(error),
                              "Correct it; ModelOpt takes it for re.match.") from None
-    return found
+    return compiled_patterns

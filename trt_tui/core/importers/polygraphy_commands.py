@@ -9,92 +9,105 @@ no flag of a precision.
 
 from pathlib import Path
 
-from trt_tui.core.importers.asked import Asked
-from trt_tui.core.importers.command_lines import TYPES, Command, quantized_model, refuse_typed, typed_words
-from trt_tui.core.importers.polygraphy import read_script
-from trt_tui.core.importers.trtexec import take_flags
+from trt_tui.core.importers.command_lines import (
+    PRECISION_BY_NAME,
+    CommandLine,
+    has_quantized_model,
+    parse_name_and_types,
+    refuse_strongly_typed_build,
+)
+from trt_tui.core.importers.imported_settings import ImportedSettings
+from trt_tui.core.importers.polygraphy import read_polygraphy_script
+from trt_tui.core.importers.trtexec import apply_precision_flags
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
-from trt_tui.files.reading import SCRIPT_BYTES, read_text
-from trt_tui.words import first_few
+from trt_tui.files.reading import MAX_SCRIPT_BYTES, read_text
+from trt_tui.formatting import name_list_text
 
-SCRIPTS = ("trt-network-postprocess-script", "trt-npps")
-PRECISION_OPTIONS = ("fp16", "bf16", "int8", "fp8", "strongly-typed", "layer-precisions", "calibration-cache", *SCRIPTS)
-_LOADERS = ("data-loader-script", "load-inputs", "load-input-data", "data-loader-backend-module")
-_SETTINGS = ("trt-config-script", "trt-config-postprocess-script", "trt-config-func-name")
-_READ = (*PRECISION_OPTIONS, *_LOADERS, "precision-constraints", "tf32", "calib-base-cls", "calibration-base-class")
+SCRIPT_OPTIONS = ("trt-network-postprocess-script", "trt-npps")
+PRECISION_OPTIONS = ("fp16", "bf16", "int8", "fp8", "strongly-typed", "layer-precisions", "calibration-cache",
+                     *SCRIPT_OPTIONS)
+_DATA_LOADER_OPTIONS = ("data-loader-script", "load-inputs", "load-input-data", "data-loader-backend-module")
+_CONFIG_SCRIPT_OPTIONS = ("trt-config-script", "trt-config-postprocess-script", "trt-config-func-name")
+_READ_OPTIONS = (*PRECISION_OPTIONS, *_DATA_LOADER_OPTIONS, "precision-constraints", "tf32", "calib-base-cls",
+                 "calibration-base-class")
 
 
-def read_polygraphy(command: Command, network: Network, file: Path) -> Asked:
+def read_polygraphy_command(command: CommandLine, network: Network, file: Path) -> ImportedSettings:
     """Reads the precisions of a Polygraphy command and of the scripts that it names.
 
     Raises:
         InputError: it builds a strongly typed network, or a script cannot be read.
     """
-    asked = Asked("a command of Polygraphy")
-    if command.has("strongly-typed"):
-        refuse_typed(file)
-    if command.rtx:
-        refuse_typed(file, "TensorRT-RTX knows no other, and Polygraphy passes on no precision to it")
-    take_flags(asked, [word for word in ("fp16", "bf16") if command.has(word)],
-               [word for word in ("int8", "fp8") if command.has(word)])
-    asked.tf32 = command.has("tf32")
+    settings = ImportedSettings("a command of Polygraphy")
+    if command.has_any_of_options("strongly-typed"):
+        refuse_strongly_typed_build(file)
+    if command.uses_rtx:
+        refuse_strongly_typed_build(file, "TensorRT-RTX knows no other, and Polygraphy passes on no precision to it")
+    apply_precision_flags(settings, [flag for flag in ("fp16", "bf16") if command.has_any_of_options(flag)],
+                          [flag for flag in ("int8", "fp8") if command.has_any_of_options(flag)])
+    settings.tf32 = command.has_any_of_options("tf32")
     for entry in command.options.get("layer-precisions", ()):
-        name, kind, integers = typed_words(entry)
-        if kind is not None:
-            asked.layers[name] = kind
-        elif not integers:
-            asked.unread.append(f"--layer-precisions {entry!r}: no name:type, with a type of {', '.join(TYPES)}")
-    scripts = [text for option in SCRIPTS for text in command.options.get(option, ())]
-    for text in scripts:
-        _add_script(asked, text, network, file)
-    if asked.layers and command.value("precision-constraints") not in ("obey", "prefer"):
-        asked.notes.append("Polygraphy heeds precisions of layers only with --precision-constraints obey or prefer, "
-                           "which it lacks; here they count")
-    if cache := command.value("calibration-cache"):
-        asked.cache = file.parent / cache
-    if asked.quantized is Precision.INT8:
-        _tell_of_ranges(asked, command, network, file)
-    if command.has(*_SETTINGS):
-        asked.unread.append("a script that changes the builder's settings: what it sets is not known")
-    others = [f"--{option}" for option in command.options if option not in (*_READ, *_SETTINGS)]
-    if others:
-        asked.unread.append(f"{first_few(others, 8)}: not about precisions")
-    return asked
+        name, precision, are_integers = parse_name_and_types(entry)
+        if precision is not None:
+            settings.layer_precisions[name] = precision
+        elif not are_integers:
+            settings.unread_lines.append(
+                f"--layer-precisions {entry!r}: no name:type, with a type of {', '.join(PRECISION_BY_NAME)}")
+    scripts = [script for option in SCRIPT_OPTIONS for script in command.options.get(option, ())]
+    for script in scripts:
+        _add_script_settings(settings, script, network, file)
+    if settings.layer_precisions and command.find_value_of_options("precision-constraints") not in ("obey", "prefer"):
+        settings.notes.append("Polygraphy heeds precisions of layers only with --precision-constraints obey or prefer, "
+                              "which it lacks; here they count")
+    if cache := command.find_value_of_options("calibration-cache"):
+        settings.cache_path = file.parent / cache
+    if settings.quantized is Precision.INT8:
+        _add_range_notes(settings, command, network, file)
+    if command.has_any_of_options(*_CONFIG_SCRIPT_OPTIONS):
+        settings.unread_lines.append("a script that changes the builder's settings: what it sets is not known")
+    other_options = [
+        f"--{option}" for option in command.options if option not in (*_READ_OPTIONS, *_CONFIG_SCRIPT_OPTIONS)
+    ]
+    if other_options:
+        settings.unread_lines.append(f"{name_list_text(other_options, 8)}: not about precisions")
+    return settings
 
 
-def _add_script(asked: Asked, text: str, network: Network, file: Path) -> None:
+def _add_script_settings(settings: ImportedSettings, script_file: str, network: Network, file: Path) -> None:
     """Adds what a postprocess script sets.
 
     Args:
-        text: The path as the command has it, with the function behind a colon or without.
+        script_file: The path as the command has it, with the function behind a colon or without.
 
     Raises:
         InputError: it cannot be read, or it is not there.
     """
-    name, _, function = text.rpartition(":") if not text.endswith(".py") else (text, "", "")
-    path = file.parent / (name or text)
+    script_name, _, function_name = script_file.rpartition(":") if not script_file.endswith(".py") else (script_file,
+                                                                                                         "", "")
+    path = file.parent / (script_name or script_file)
     if not path.is_file():
-        raise InputError(f"{file.name} names the script {name or text}, which is not there",
+        raise InputError(f"{file.name} names the script {script_name or script_file}, which is not there",
                          "the precisions of layers are in that script",
                          f"Put it beside {file.name}, or name the script itself with --config.")
-    found = read_script(read_text(path, most=SCRIPT_BYTES), network, path, function or "postprocess",
-                        must_set=False)
-    asked.layers.update(found.layers)
-    asked.outputs.update(found.outputs)
-    asked.ranges.update(found.ranges)
-    asked.unread += [f"{path.name}: {line}" for line in found.unread]
-    asked.left_out |= found.left_out
+    script_settings = read_polygraphy_script(read_text(path, max_bytes=MAX_SCRIPT_BYTES), network, path, function_name
+                                             or "postprocess", must_set=False)
+    settings.layer_precisions.update(script_settings.layer_precisions)
+    settings.output_precisions.update(script_settings.output_precisions)
+    settings.ranges.update(script_settings.ranges)
+    settings.unread_lines += [f"{path.name}: {line}" for line in script_settings.unread_lines]
+    settings.excluded_ranges |= script_settings.excluded_ranges
 
 
-def _tell_of_ranges(asked: Asked, command: Command, network: Network, file: Path) -> None:
+def _add_range_notes(settings: ImportedSettings, command: CommandLine, network: Network, file: Path) -> None:
     """Says where the ranges of an INT8 build come from, if they are not those of a cache."""
-    if quantized_model(command, network, file):
-        if network.given is None:
-            asked.unread.append(f"{Path(command.model).name} has Q/DQ nodes of its own, which decide what runs in INT8 "
-                                "and with which ranges; open it in place of this network")
-    elif asked.cache is None and not asked.ranges:
-        how = "on the samples of its data loader" if command.has(*_LOADERS) else \
+    if has_quantized_model(command, network, file):
+        if network.source_model is None:
+            settings.unread_lines.append(
+                f"{Path(command.model_path).name} has Q/DQ nodes of its own, which decide what runs in INT8 "
+                "and with which ranges; open it in place of this network")
+    elif settings.cache_path is None and not settings.ranges:
+        data_text = "on the samples of its data loader" if command.has_any_of_options(*_DATA_LOADER_OPTIONS) else \
             "on random inputs, for it names no --calibration-cache and no data loader"
-        asked.notes.append(f"Polygraphy calibrates INT8 {how}. Here ranges are measured on the data")
+        settings.notes.append(f"Polygraphy calibrates INT8 {data_text}. Here ranges are measured on the data")

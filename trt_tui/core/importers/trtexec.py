@@ -10,97 +10,114 @@ trtexec gives all tensors of a network without Q/DQ the same made-up range.
 from collections.abc import Sequence
 from pathlib import Path
 
-from trt_tui.core.importers.asked import Asked
-from trt_tui.core.importers.command_lines import TYPES, Command, quantized_model, refuse_typed, typed_words
+from trt_tui.core.importers.command_lines import (
+    PRECISION_BY_NAME,
+    CommandLine,
+    has_quantized_model,
+    parse_name_and_types,
+    refuse_strongly_typed_build,
+)
+from trt_tui.core.importers.imported_settings import ImportedSettings
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
-from trt_tui.words import first_few
+from trt_tui.formatting import name_list_text
 
 PRECISION_OPTIONS = ("fp16", "bf16", "int8", "fp8", "int4", "best", "stronglyTyped", "layerPrecisions",
                      "layerOutputTypes", "calib")
-_READ = (*PRECISION_OPTIONS, "precisionConstraints", "noTF32", "onnx")
+_READ_OPTIONS = (*PRECISION_OPTIONS, "precisionConstraints", "noTF32", "onnx")
 
 
-def read_trtexec(command: Command, network: Network, file: Path) -> Asked:
+def read_trtexec_command(command: CommandLine, network: Network, file: Path) -> ImportedSettings:
     """Reads the precisions of a trtexec command.
 
     Raises:
         InputError: it builds a strongly typed network.
     """
-    asked = Asked("a command of trtexec")
-    if command.has("stronglyTyped"):
-        refuse_typed(file)
-    best = command.has("best")
-    take_flags(asked, [word for word in ("fp16", "bf16") if command.has(word) or best and word == "fp16"],
-               [word for word in ("int8", "fp8", "int4") if command.has(word) or best and word == "int8"])
-    asked.tf32 = not command.has("noTF32")
-    if asked.tf32:
-        asked.notes.append("FP32 layers may use TF32, as trtexec has it without --noTF32")
-    _listed(command, "layerPrecisions", network, asked.layers, asked.unread)
-    _listed(command, "layerOutputTypes", network, asked.outputs, asked.unread)
-    if asked.layers and not command.has("precisionConstraints"):
-        asked.notes.append("trtexec heeds --layerPrecisions only with --precisionConstraints=obey or prefer, which it "
-                           "lacks; here they count")
-    if cache := command.value("calib"):
-        asked.cache = file.parent / cache
-    if asked.quantized is Precision.INT8:
-        if quantized_model(command, network, file):
-            if network.given is None:
-                asked.unread.append(f"{Path(command.model).name} has Q/DQ nodes of its own, which decide what runs in "
-                                    "INT8 and with which ranges; open it in place of this network")
+    settings = ImportedSettings("a command of trtexec")
+    if command.has_any_of_options("stronglyTyped"):
+        refuse_strongly_typed_build(file)
+    has_best = command.has_any_of_options("best")
+    apply_precision_flags(
+        settings,
+        [flag for flag in ("fp16", "bf16") if command.has_any_of_options(flag) or has_best and flag == "fp16"],
+        [flag for flag in ("int8", "fp8", "int4") if command.has_any_of_options(flag) or has_best and flag == "int8"])
+    settings.tf32 = not command.has_any_of_options("noTF32")
+    if settings.tf32:
+        settings.notes.append("FP32 layers may use TF32, as trtexec has it without --noTF32")
+    _read_precision_list(command, "layerPrecisions", network, settings.layer_precisions, settings.unread_lines)
+    _read_precision_list(command, "layerOutputTypes", network, settings.output_precisions, settings.unread_lines)
+    if settings.layer_precisions and not command.has_any_of_options("precisionConstraints"):
+        settings.notes.append(
+            "trtexec heeds --layerPrecisions only with --precisionConstraints=obey or prefer, which it "
+            "lacks; here they count")
+    if cache := command.find_value_of_options("calib"):
+        settings.cache_path = file.parent / cache
+    if settings.quantized is Precision.INT8:
+        if has_quantized_model(command, network, file):
+            if network.source_model is None:
+                settings.unread_lines.append(
+                    f"{Path(command.model_path).name} has Q/DQ nodes of its own, which decide what runs in "
+                    "INT8 and with which ranges; open it in place of this network")
         elif not cache:
-            option = "--best" if best else "--int8"
-            asked.notes.append(f"trtexec makes up the INT8 ranges for {option} without --calib: an engine of that "
-                               "command is good for timing alone. Here ranges are measured on the data")
-    others = [f"--{option}" for option in command.options if option not in _READ]
-    if others:
-        asked.unread.append(f"{first_few(others, 8)}: not about precisions")
-    return asked
+            option = "--best" if has_best else "--int8"
+            settings.notes.append(f"trtexec makes up the INT8 ranges for {option} without --calib: an engine of that "
+                                  "command is good for timing alone. Here ranges are measured on the data")
+    other_options = [f"--{option}" for option in command.options if option not in _READ_OPTIONS]
+    if other_options:
+        settings.unread_lines.append(f"{name_list_text(other_options, 8)}: not about precisions")
+    return settings
 
 
-def take_flags(asked: Asked, floats: Sequence[str], quantized: Sequence[str]) -> None:
-    """Sets the defaults from a builder's flags, which are words of `TYPES`."""
-    kinds, lower = [TYPES[word] for word in floats], [TYPES[word] for word in quantized]
-    asked.other = kinds[0] if kinds else Precision.FP32
-    asked.quantized = lower[0] if lower else asked.other
-    if len(kinds) + bool(lower) > 1:
-        labels = " and ".join(one.label for one in (*lower[:1], *kinds[:1]))
-        asked.notes.append(f"TensorRT chooses between {labels} where nothing is told; here what can runs in "
-                           f"{(lower or kinds)[0].label}, the rest in {asked.other.label}")
-    asked.unread += [f"--{one.value}: {lower[0].label} is taken" for one in lower[1:]]
+def apply_precision_flags(settings: ImportedSettings, float_flags: Sequence[str],
+                          quantized_flags: Sequence[str]) -> None:
+    """Sets the defaults from a builder's flags, which are words of `PRECISION_BY_NAME`."""
+    float_precisions, quantized_precisions = [PRECISION_BY_NAME[flag] for flag in float_flags
+                                              ], [PRECISION_BY_NAME[flag] for flag in quantized_flags]
+    settings.other = float_precisions[0] if float_precisions else Precision.FP32
+    settings.quantized = quantized_precisions[0] if quantized_precisions else settings.other
+    if len(float_precisions) + bool(quantized_precisions) > 1:
+        labels = " and ".join(precision.label for precision in (*quantized_precisions[:1], *float_precisions[:1]))
+        settings.notes.append(
+            f"TensorRT chooses between {labels} where nothing is told; here what can runs in "
+            f"{(quantized_precisions or float_precisions)[0].label}, the rest in {settings.other.label}")
+    settings.unread_lines += [
+        f"--{precision.value}: {quantized_precisions[0].label} is taken" for precision in quantized_precisions[1:]
+    ]
 
 
-def _fits(name: str, pattern: str) -> bool:
+def _matches_wildcard(name: str, pattern: str) -> bool:
     """Returns True if a name fits a pattern in which each ``*`` stands for any text, in linear time."""
-    first, *between, last = pattern.split("*")
-    place, end = len(first), len(name) - len(last)
-    if place > end or not (name.startswith(first) and name.endswith(last)):
+    prefix, *parts, suffix = pattern.split("*")
+    position, end = len(prefix), len(name) - len(suffix)
+    if position > end or not (name.startswith(prefix) and name.endswith(suffix)):
         return False
-    for part in between:  # the first place where a part fits leaves most to those behind it
-        if (place := name.find(part, place, end)) < 0:
+    for part in parts:  # the first place where a part fits leaves most to those behind it
+        if (position := name.find(part, position, end)) < 0:
             return False
-        place += len(part)
+        position += len(part)
     return True
 
 
-def _listed(command: Command, option: str, network: Network, into: dict[str, Precision], unread: list[str]) -> None:
+def _read_precision_list(command: CommandLine, option: str, network: Network, precisions: dict[str, Precision],
+                         unread_lines: list[str]) -> None:
     """Takes a list of ``name:type`` apart."""
     names = [layer.name for layer in network.layers]
-    rest: Precision | None = None
+    default_precision: Precision | None = None
     text = ",".join(command.options.get(option, ()))
     for entry in filter(None, (part.strip().strip("'\"") for part in text.split(","))):
-        name, kind, integers = typed_words(entry)
-        if kind is None:
-            if not integers:
-                unread.append(f"--{option} {entry!r}: no name:type, with a type of {', '.join(TYPES)}")
+        name, precision, are_integers = parse_name_and_types(entry)
+        if precision is None:
+            if not are_integers:
+                unread_lines.append(
+                    f"--{option} {entry!r}: no name:type, with a type of {', '.join(PRECISION_BY_NAME)}")
         elif name == "*":
-            rest = kind
+            default_precision = precision
         elif "*" in name and name not in names and "(Unnamed Layer*" not in name:
-            matched = [one for one in names if _fits(one, name)]
-            into.update(dict.fromkeys(matched, kind))
-            if not matched:
-                unread.append(f"--{option} {entry!r}: no layer matches")
+            matching_names = [candidate for candidate in names if _matches_wildcard(candidate, name)]
+            precisions.update(dict.fromkeys(matching_names, precision))
+            if not matching_names:
+                unread_lines.append(f"--{option} {entry!r}: no layer matches")
         else:
-            into[name] = kind
-    if rest is not None:
-        into.update({name: rest for name in names if name not in into})
+            precisions[name] = precision
+    if default_precision is not None:
+        precisions.update({name: default_precision for name in names if name not in precisions})

@@ -2,75 +2,79 @@
 
 from collections.abc import Collection
 
-from trt_tui.core.codes import CODES
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.network.adapters import CUBIC_READ_AS_NEAREST, OLDER_CUBIC, cubic_grids
-from trt_tui.core.network.layers import Outline
+from trt_tui.core.network.adapters import CUBIC_GRID_NEXT_STEP, CUBIC_GRID_NOTE, find_cubic_grid_samples
+from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
+from trt_tui.core.quantized_types import QUANTIZED_TYPES
 from trt_tui.errors import InputError
-from trt_tui.words import first_few, plural
+from trt_tui.formatting import counted_noun_text, name_list_text
 
-WEAK = frozenset((Precision.INT8,))
-"""Those of `asked_codes` that a TensorRT takes which is told precisions layer by layer."""
+WEAK_PRECISIONS = frozenset((Precision.INT8,))
+"""Those of `groups_by_restricted_precision` that a TensorRT takes which is told precisions layer by layer."""
 
-TYPED_ALONE = "TensorRT 10 or later, typed"
+TYPED_ONLY_TEXT = "TensorRT 10 or later, typed"
 """What takes products that are summed in FP32 by the Casts around them."""
 
 
-def needs(precision: Precision) -> str:
+def precision_requirements_text(precision: Precision) -> str:
     """The releases and GPUs that take a precision, in words; "" where all that are supported do."""
-    return TYPED_ALONE if precision is Precision.FP16_SUMS_FP32 else CODES[precision].needs if precision in CODES \
-        else ""
+    return (TYPED_ONLY_TEXT if precision is Precision.FP16_ACC_FP32 else
+            QUANTIZED_TYPES[precision].requirements_text if precision in QUANTIZED_TYPES else "")
 
 
-def asked_codes(network: Outline, config: PrecisionConfig) -> dict[Precision, list[str]]:
+def groups_by_restricted_precision(network: NetworkOutline, config: PrecisionConfig) -> dict[Precision, list[str]]:
     """The groups of a config that not all releases can be told of, by precision: those that read codes, and those whose
     products are summed in FP32."""
-    found: dict[Precision, list[str]] = {}
+    groups_by_precision: dict[Precision, list[str]] = {}
     for group in network.groups:
         precision = config.precision_of(group)
-        if precision in CODES or precision is Precision.FP16_SUMS_FP32:
-            found.setdefault(precision, []).append(group.name)
-    return found
+        if precision in QUANTIZED_TYPES or precision is Precision.FP16_ACC_FP32:
+            groups_by_precision.setdefault(precision, []).append(group.name)
+    return groups_by_precision
 
 
-def refuse_cubic_grids(network: Network, who: str) -> None:
+def refuse_cubic_grid_samples(network: Network, release_name: str) -> None:
     """Checks that no parser reads a GridSample of a network with another meaning than ONNX gives it.
 
     Args:
-        who: The release, for messages.
+        release_name: The release, for messages.
 
     Raises:
         InputError: a GridSample of opset 20 or later has mode cubic.
     """
-    if found := cubic_grids(network.model):
-        raise InputError(f"{who} may read {found[0]} with another meaning",
-                         CUBIC_READ_AS_NEAREST.format(first_few(found, most=2)), OLDER_CUBIC)
+    if node_names := find_cubic_grid_samples(network.model):
+        raise InputError(f"{release_name} may read {node_names[0]} with another meaning",
+                         CUBIC_GRID_NOTE.format(name_list_text(node_names, max_count=2)), CUBIC_GRID_NEXT_STEP)
 
 
-def refuse_codes(network: Outline, config: PrecisionConfig, takes: Collection[Precision], who: str,
-                 gpu: tuple[int, int] | None = None) -> None:
+def refuse_unsupported_precisions(network: NetworkOutline, config: PrecisionConfig,
+                                  supported_precisions: Collection[Precision], release_name: str,
+                                  compute_capability: tuple[int, int] | None = None) -> None:
     """Checks that a release and a GPU support what a config asks for.
 
     Args:
-        takes: Those of `asked_codes` that the release takes.
-        who: The release, for messages.
-        gpu: The compute capability that is built for, None where it is not known.
+        supported_precisions: Those of `groups_by_restricted_precision` that the release takes.
+        release_name: The release, for messages.
+        compute_capability: The compute capability that is built for, None where it is not known.
 
     Raises:
         InputError: one of them does not; names the precision and a layer.
     """
-    for precision, groups in asked_codes(network, config).items():
-        code = CODES.get(precision)
-        least = code.compute_capability if code is not None else None
-        if precision not in takes:
-            why, way = f"{who} has no {precision.label}", "or build with a release that has it: " + needs(precision)
-        elif gpu is not None and least is not None and gpu < least:
-            why = f"a GPU of compute capability {gpu[0]}.{gpu[1]} has no {precision.label}"
-            way = f"or build for {least[0]}.{least[1]} or later"
+    for precision, groups in groups_by_restricted_precision(network, config).items():
+        quantized_type = QUANTIZED_TYPES.get(precision)
+        min_capability = quantized_type.min_compute_capability if quantized_type is not None else None
+        if precision not in supported_precisions:
+            reason, next_step = (f"{release_name} has no {precision.label}",
+                                 "or build with a release that has it: " + precision_requirements_text(precision))
+        elif compute_capability is not None and min_capability is not None and compute_capability < min_capability:
+            reason = (
+                f"a GPU of compute capability {compute_capability[0]}.{compute_capability[1]} has no {precision.label}")
+            next_step = f"or build for {min_capability[0]}.{min_capability[1]} or later"
         else:
             continue
-        rest = f", {groups[0]} among them" if len(groups) > 1 else f", {groups[0]}"
-        raise InputError(why, f"this config has {plural(len(groups), 'layer')} in {precision.label}{rest}",
-                         f"Put them in FP16 or INT8, {way}.")
+        layer_text = f", {groups[0]} among them" if len(groups) > 1 else f", {groups[0]}"
+        raise InputError(reason,
+                         f"this config has {counted_noun_text(len(groups), 'layer')} in {precision.label}{layer_text}",
+                         f"Put them in FP16 or INT8, {next_step}.")

@@ -21,30 +21,30 @@ from statistics import NormalDist
 
 import numpy as np
 
-from trt_tui.core.measure.sampling import t_quantile
+from trt_tui.core.measure.sample_draws import student_t_quantile
 
-LEVEL = 0.95
+CONFIDENCE = 0.95
 """The confidence of the intervals; half of the rest lies on either side."""
 
-RESAMPLES = 999
+RESAMPLE_COUNT = 999
 """Draws for values that follow from sums of each sample."""
 
-METRIC_RESAMPLES = 199
+METRIC_RESAMPLE_COUNT = 199
 """Draws for the user's metric, which is called for each: the fewest with which 95 % are reached from 8 samples on, as
 the interval's ends are the least and the largest draw there."""
 
-FEWEST = 8
+MIN_SAMPLES = 8
 """With fewer samples there is no interval: so few say too little about others."""
 
-MATRIX_SAMPLES = 4096
+MAX_MATRIX_SAMPLES = 4096
 """Up to so many samples the draws are kept as a matrix."""
 
-LEAST_DONE = 0.9
+MIN_VALID_DRAW_SHARE = 0.9
 """The share of the draws on which the metric must have worked; a class that was not drawn may make it fail."""
 
 
 @dataclass(frozen=True)
-class Interval:
+class ConfidenceInterval:
     """From ``low`` to ``high``, in the figure's own unit; an end may be infinite (the SQNR of an exact copy)."""
 
     low: float
@@ -52,186 +52,203 @@ class Interval:
 
 
 @dataclass(frozen=True)
-class Spread:
+class AccuracyIntervals:
     """The intervals of a verdict's figures, each under its kind as targets name it.
 
     Attributes:
         outputs: "sqnr" (dB), "cosine", "mse" and "mean_abs", or "mismatch", by judged output. Maxima have no interval:
             samples that were not seen may be larger by any amount.
-        worst: The same of the worst output.
-        agreement: Of the share of samples with the reference's largest class.
+        worst_output: The same of the worst output.
+        agreement_interval: Of the share of samples with the reference's largest class.
         metric: Of the user's metric.
-        gain: Of the metric minus the FP32 network's on the same draw.
-        draws: How often the metric was called; None if it was not.
-        parts: As ``metric`` of each part of the metric that has one.
-        part_gains: As ``gain`` of each.
+        metric_gain: Of the metric minus the FP32 network's on the same draw.
+        metric_draws: How often the metric was called; None if it was not.
+        metric_parts: As ``metric`` of each part of the metric that has one.
+        metric_part_gains: As ``metric_gain`` of each.
     """
 
-    outputs: Mapping[str, Mapping[str, Interval]] = field(default_factory=dict)
-    worst: Mapping[str, Interval] = field(default_factory=dict)
-    agreement: Interval | None = None
-    metric: Interval | None = None
-    gain: Interval | None = None
-    draws: int | None = None
-    parts: Mapping[str, Interval] = field(default_factory=dict)
-    part_gains: Mapping[str, Interval] = field(default_factory=dict)
+    outputs: Mapping[str, Mapping[str, ConfidenceInterval]] = field(default_factory=dict)
+    worst_output: Mapping[str, ConfidenceInterval] = field(default_factory=dict)
+    agreement_interval: ConfidenceInterval | None = None
+    metric: ConfidenceInterval | None = None
+    metric_gain: ConfidenceInterval | None = None
+    metric_draws: int | None = None
+    metric_parts: Mapping[str, ConfidenceInterval] = field(default_factory=dict)
+    metric_part_gains: Mapping[str, ConfidenceInterval] = field(default_factory=dict)
 
 
-def drawn(count: int, resamples: int) -> Iterator[np.ndarray]:
-    """Yields numbers of samples, ``(count,)`` integers from 0 to ``count`` for each draw, seeded by ``count`` alone.
+def draw_resamples(sample_count: int, resample_count: int) -> Iterator[np.ndarray]:
+    """Yields numbers of samples, ``(count,)`` integers from 0 to ``sample_count`` for each draw, seeded by
+    ``sample_count`` alone.
 
     All draws at once of a million samples take 8 GB.
     """
-    rng = np.random.default_rng(count)
-    return (rng.integers(0, count, count) for _ in range(resamples))
+    rng = np.random.default_rng(sample_count)
+    return (rng.integers(0, sample_count, sample_count) for _ in range(resample_count))
 
 
-def other_of_each(count: int) -> np.ndarray:
-    """Numbers of samples, ``(count,)``: for each sample another one, by chance and seeded by ``count`` alone."""
-    order = np.random.default_rng(count).permutation(count)
-    others = np.empty_like(order)
-    others[order] = np.roll(order, 1)
-    return others
+def pair_each_sample_with_another(sample_count: int) -> np.ndarray:
+    """Numbers of samples, ``(count,)``: for each sample another one, by chance and seeded by ``sample_count`` alone."""
+    order = np.random.default_rng(sample_count).permutation(sample_count)
+    other_samples = np.empty_like(order)
+    other_samples[order] = np.roll(order, 1)
+    return other_samples
 
 
 @functools.lru_cache(maxsize=2)
-def _times(count: int) -> np.ndarray:
+def _count_occurrences_in_resamples(sample_count: int) -> np.ndarray:
     """How often each draw has each sample, float64 ``(RESAMPLES, count)``."""
-    return np.stack([np.bincount(numbers, minlength=count) for numbers in drawn(count, RESAMPLES)]
-                    ).astype(np.float64)
+    return np.stack([
+        np.bincount(numbers, minlength=sample_count) for numbers in draw_resamples(sample_count, RESAMPLE_COUNT)
+    ]).astype(np.float64)
 
 
-def _pooled(sums: np.ndarray) -> np.ndarray:
+def _sum_over_resamples(sample_sums: np.ndarray) -> np.ndarray:
     """The sums of each draw, ``(RESAMPLES, columns)``, from those of the samples, ``(samples, columns)``."""
-    if len(sums) <= MATRIX_SAMPLES and np.isfinite(sums).all():
-        result: np.ndarray = _times(len(sums)) @ sums
+    if len(sample_sums) <= MAX_MATRIX_SAMPLES and np.isfinite(sample_sums).all():
+        result: np.ndarray = _count_occurrences_in_resamples(len(sample_sums)) @ sample_sums
         return result
-    return np.stack([sums[numbers].sum(0) for numbers in drawn(len(sums), RESAMPLES)])
+    return np.stack([sample_sums[numbers].sum(0) for numbers in draw_resamples(len(sample_sums), RESAMPLE_COUNT)])
 
 
-def interval(figures: np.ndarray, count: int) -> Interval | None:
+def percentile_interval(resample_values: np.ndarray, sample_count: int) -> ConfidenceInterval | None:
     """The interval of a value, from one of its draws to another; None if one is not a number.
 
     Args:
-        figures: The value on each draw, one axis.
-        count: How many samples were drawn from, at least 2.
+        resample_values: The value on each draw, one axis.
+        sample_count: How many samples were drawn from, at least 2.
     """
-    if not len(figures) or np.isnan(figures).any():
+    if not len(resample_values) or np.isnan(resample_values).any():
         return None
-    ordered = np.sort(figures)
-    below = NormalDist().cdf(-math.sqrt(count / (count - 1)) * t_quantile(count - 1))
-    place = max(1, math.floor((len(ordered) + 1) * below))
-    return Interval(float(ordered[place - 1]), float(ordered[-place]))
+    ordered = np.sort(resample_values)
+    below = NormalDist().cdf(-math.sqrt(sample_count / (sample_count - 1)) * student_t_quantile(sample_count - 1))
+    lower_rank = max(1, math.floor((len(ordered) + 1) * below))
+    return ConfidenceInterval(float(ordered[lower_rank - 1]), float(ordered[-lower_rank]))
 
 
-def largest_rate(events: int, count: int) -> float:
+def upper_bound_of_rate(event_count: int, sample_count: int) -> float:
     """The upper end of the exact interval of a rate: with it, so few events in so many samples have 2.5 % probability.
 
     Source: Clopper and Pearson, The Use of Confidence or Fiducial Limits, 1934.
     """
-    if events >= count:
+    if event_count >= sample_count:
         return 1.0
-    numbers = np.arange(events + 1, dtype=np.float64)
-    ways = np.array([math.lgamma(count + 1) - math.lgamma(number + 1) - math.lgamma(count - number + 1)
+    numbers = np.arange(event_count + 1, dtype=np.float64)
+    ways = np.array([math.lgamma(sample_count + 1) - math.lgamma(number + 1) - math.lgamma(sample_count - number + 1)
                      for number in numbers])
-    low, high = events / count, 1.0
+    low, high = event_count / sample_count, 1.0
     while high - low > 1e-9:
         rate = (low + high) / 2
-        at_most = np.exp(ways + numbers * math.log(rate) + (count - numbers) * math.log1p(-rate)).sum()
-        low, high = (rate, high) if at_most > (1 - LEVEL) / 2 else (low, rate)
+        at_most = np.exp(ways + numbers * math.log(rate) + (sample_count - numbers) * math.log1p(-rate)).sum()
+        low, high = (rate, high) if at_most > (1 - CONFIDENCE) / 2 else (low, rate)
     return high
 
 
-def rate_interval(events: int, count: int) -> Interval:
+def rate_interval(event_count: int, sample_count: int) -> ConfidenceInterval:
     """The exact interval of a rate of which so many events were seen in so many samples."""
-    return Interval(1 - largest_rate(count - events, count), largest_rate(events, count))
+    return ConfidenceInterval(1 - upper_bound_of_rate(sample_count - event_count, sample_count),
+                              upper_bound_of_rate(event_count, sample_count))
 
 
-class Drawing:
+class BootstrapSampler:
     """What each sample adds to the figures of one run, and the intervals that follow.
 
     If the rows of a judged output are not those of the batch, samples cannot be told apart: the whole feed is drawn.
     """
 
     def __init__(self) -> None:
-        self._floats: dict[str, list[np.ndarray]] = {}
-        self._differ: dict[str, list[np.ndarray]] = {}
-        self._agreed: list[np.ndarray] = []
+        self._float_sums: dict[str, list[np.ndarray]] = {}
+        self._mismatch_sums: dict[str, list[np.ndarray]] = {}
+        self._agreements: list[np.ndarray] = []
 
-    def add_float(self, name: str, sums: np.ndarray) -> None:
-        """Adds a feed of a judged float output by `trt_tui.core.measure.metrics.sample_sums`."""
-        self._floats.setdefault(name, []).append(sums)
+    def add_float_output_sums(self, output_name: str, sample_sums: np.ndarray) -> None:
+        """Adds a feed of a judged float output by `trt_tui.core.measure.error_metrics.compute_error_sums_by_sample`."""
+        self._float_sums.setdefault(output_name, []).append(sample_sums)
 
-    def add_integer(self, name: str, reference: np.ndarray, test: np.ndarray, rows: int) -> None:
+    def add_integer_output(self, output_name: str, reference: np.ndarray, output: np.ndarray,
+                           sample_count: int) -> None:
         """Adds a feed of a judged integer output; in arrays of different shapes every element differs."""
-        if reference.shape == test.shape:
-            differ = rows_of(np.asarray(reference != test), rows)  # of two single texts the comparison is a bool
+        if reference.shape == output.shape:
+            differ = flatten_each_sample(np.asarray(reference != output),
+                                         sample_count)  # of two single texts the comparison is a bool
             sums = np.stack([differ.sum(1), np.full(len(differ), differ.shape[1])], 1).astype(np.float64)
         else:
             sums = np.full((1, 2), float(reference.size))
-        self._differ.setdefault(name, []).append(sums)
+        self._mismatch_sums.setdefault(output_name, []).append(sums)
 
-    def add_agreement(self, same: np.ndarray) -> None:
+    def add_top1_agreement(self, is_same_class: np.ndarray) -> None:
         """Adds a feed of a classifier: a bool for each sample, whether its largest class is the reference's."""
-        self._agreed.append(same.astype(np.float64)[:, None])
+        self._agreements.append(is_same_class.astype(np.float64)[:, None])
 
-    def noise(self) -> tuple[np.ndarray, np.ndarray]:
+    def noise_and_signal_by_sample(self) -> tuple[np.ndarray, np.ndarray]:
         """Noise and signal of each sample at each float output, Σ(test-ref)² and Σref², float64 ``(samples, outputs)``.
 
         Of feeds in place of samples where these cannot be told apart. Where integers alone are judged: how many differ
         and how many there are.
         """
-        _, units = self._units([*(self._floats or self._differ).values()])
-        return np.stack([one[:, 0] for one in units], 1), np.stack([one[:, 1] for one in units], 1)
+        _, units = self._join_sums_by_sample_or_feed([*(self._float_sums or self._mismatch_sums).values()])
+        return np.stack([unit_sums[:, 0] for unit_sums in units], 1), np.stack([unit_sums[:, 1] for unit_sums in units],
+                                                                               1)
 
     @staticmethod
-    def _units(every: Sequence[Sequence[np.ndarray]]) -> tuple[bool, list[np.ndarray]]:
+    def _join_sums_by_sample_or_feed(sums_by_output: Sequence[Sequence[np.ndarray]]) -> tuple[bool, list[np.ndarray]]:
         """Whether samples can be told apart in all of some sums, and these by samples, or else by feeds."""
-        alike = all(len({len(one) for one in feed}) == 1 for feed in zip(*every, strict=True))
-        return alike, [np.concatenate(feeds if alike else [one.sum(0, keepdims=True) for one in feeds])
-                       for feeds in every]
+        alike = all(len({len(sums) for sums in feed}) == 1 for feed in zip(*sums_by_output, strict=True))
+        return alike, [np.concatenate(feed_sums if alike else [sums.sum(0, keepdims=True) for sums in feed_sums])
+                       for feed_sums in sums_by_output]
 
-    def spread(self) -> Spread | None:
-        """The intervals; None with fewer than `FEWEST` samples."""
-        names = [*self._floats, *self._differ]
-        every = [*self._floats.values(), *self._differ.values(), *([self._agreed] if self._agreed else [])]
-        if not every:
+    def compute_intervals(self) -> AccuracyIntervals | None:
+        """The intervals; None with fewer than `MIN_SAMPLES` samples."""
+        names = [*self._float_sums, *self._mismatch_sums]
+        sums_by_output = [
+            *self._float_sums.values(), *self._mismatch_sums.values(), *([self._agreements] if self._agreements else [])
+        ]
+        if not sums_by_output:
             return None
-        alike, units = self._units(every)
+        is_by_sample, units = self._join_sums_by_sample_or_feed(sums_by_output)
         count = len(units[0])
-        if count < FEWEST:
+        if count < MIN_SAMPLES:
             return None
-        pooled = _pooled(np.concatenate(units, 1))
+        pooled = _sum_over_resamples(np.concatenate(units, 1))
         columns = np.split(pooled, np.cumsum([unit.shape[1] for unit in units])[:-1], 1)
-        figures = {name: _float_figures(sums) if name in self._floats else {"mismatch": sums[:, 0] / sums[:, 1]}
-                   for name, sums in zip(names, columns, strict=False)}
+        values_by_output = {
+            name: _compute_error_metrics(sums) if name in self._float_sums else {"mismatch": sums[:, 0] / sums[:, 1]}
+            for name, sums in zip(names, columns, strict=False)
+        }
         rates = {name: rate_interval(round(unit[:, 0].sum()), count) for name, unit in zip(names, units, strict=False)
-                 if name in self._differ and (unit[:, 1] == 1).all()}
+                 if name in self._mismatch_sums and (unit[:, 1] == 1).all()}
         worst = {}
-        for kind, of in (("sqnr", np.min), ("cosine", np.min), ("mse", np.max), ("mean_abs", np.max),
-                         ("mismatch", np.max)):
-            if found := [one[kind] for one in figures.values() if kind in one]:
-                worst[kind] = interval(of(found, 0), count)
+        for kind, reduce_worst in (("sqnr", np.min), ("cosine", np.min), ("mse", np.max), ("mean_abs", np.max),
+                                   ("mismatch", np.max)):
+            if kind_values := [
+                    output_values[kind] for output_values in values_by_output.values() if kind in output_values
+            ]:
+                worst[kind] = percentile_interval(reduce_worst(kind_values, 0), count)
         if rates and (drawn_worst := worst["mismatch"]) is not None:
-            worst["mismatch"] = Interval(drawn_worst.low, max(drawn_worst.high, *(one.high for one in rates.values())))
-        agreement = rate_interval(round(units[-1].sum()), count) if self._agreed and alike else None
-        return Spread({name: {"mismatch": rates[name]} if name in rates else
-                       _known({kind: interval(values, count) for kind, values in one.items()})
-                       for name, one in figures.items()}, _known(worst), agreement)
+            worst["mismatch"] = ConfidenceInterval(
+                drawn_worst.low, max(drawn_worst.high, *(output_values.high for output_values in rates.values())))
+        agreement = rate_interval(round(units[-1].sum()), count) if self._agreements and is_by_sample else None
+        return AccuracyIntervals(
+            {
+                name: {"mismatch": rates[name]} if name in rates else _drop_missing_intervals(
+                    {kind: percentile_interval(values, count)
+                     for kind, values in output_values.items()})
+                for name, output_values in values_by_output.items()
+            }, _drop_missing_intervals(worst), agreement)
 
 
-def rows_of(array: np.ndarray, rows: int) -> np.ndarray:
+def flatten_each_sample(array: np.ndarray, sample_count: int) -> np.ndarray:
     """A row for each of so many samples; a single row if the first axis does not count them."""
-    return array.reshape(rows if array.ndim and len(array) == rows else 1, -1)
+    return array.reshape(sample_count if array.ndim and len(array) == sample_count else 1, -1)
 
 
-def _known(intervals: Mapping[str, Interval | None]) -> dict[str, Interval]:
-    return {kind: one for kind, one in intervals.items() if one is not None}
+def _drop_missing_intervals(intervals: Mapping[str, ConfidenceInterval | None]) -> dict[str, ConfidenceInterval]:
+    return {kind: interval for kind, interval in intervals.items() if interval is not None}
 
 
-def _float_figures(sums: np.ndarray) -> dict[str, np.ndarray]:
-    """The figures of each draw, from its sums; see `trt_tui.core.measure.metrics`."""
-    diff2, ref2, test2, diff1, count = sums.T
+def _compute_error_metrics(resample_sums: np.ndarray) -> dict[str, np.ndarray]:
+    """The figures of each draw, from its sums; see `trt_tui.core.measure.error_metrics`."""
+    diff2, ref2, test2, diff1, count = resample_sums.T
     with np.errstate(divide="ignore", invalid="ignore"):
         sqnr = np.where(diff2 == 0, np.inf, 10 * np.log10(ref2 / diff2))
         cosine = np.where(diff2 == 0, 1.0, (ref2 + test2 - diff2) / 2 / np.sqrt(ref2 * test2))
@@ -239,18 +256,20 @@ def _float_figures(sums: np.ndarray) -> dict[str, np.ndarray]:
                 "mse": diff2 / count, "mean_abs": diff1 / count}
 
 
-def of_draws(draws: Sequence[float | None], count: int, loss: float | None = None) -> Interval | None:
+def compute_metric_interval(resample_values: Sequence[float | None], sample_count: int,
+                            max_metric_loss: float | None = None) -> ConfidenceInterval | None:
     """The interval of a metric that was computed on draws; None if that failed on too many.
 
     Args:
-        count: How many samples were drawn from.
-        loss: What the metric would lose if all samples were lost. It widens an interval that no draw changes: as many
-            samples may be lost as `largest_rate` allows where none was. None if it is unknown.
+        sample_count: How many samples were drawn from.
+        max_metric_loss: What the metric would lose if all samples were lost. It widens an interval that no draw
+            changes: as many samples may be lost as `upper_bound_of_rate` allows where none was. None if it is unknown.
     """
-    known = [draw for draw in draws if draw is not None]
-    if not known or len(known) < math.ceil(LEAST_DONE * len(draws)):
+    valid_values = [draw for draw in resample_values if draw is not None]
+    if not valid_values or len(valid_values) < math.ceil(MIN_VALID_DRAW_SHARE * len(resample_values)):
         return None
-    found = interval(np.array(known), count)
-    if found is None or found.low < found.high:
-        return found
-    return None if loss is None else Interval(found.low - max(0.0, loss) * largest_rate(0, count), found.high)
+    metric_interval = percentile_interval(np.array(valid_values), sample_count)
+    if metric_interval is None or metric_interval.low < metric_interval.high:
+        return metric_interval
+    return None if max_metric_loss is None else ConfidenceInterval(
+        metric_interval.low - max(0.0, max_metric_loss) * upper_bound_of_rate(0, sample_count), metric_interval.high)

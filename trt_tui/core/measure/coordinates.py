@@ -17,67 +17,67 @@ from typing import Protocol
 import numpy as np
 
 from trt_tui.core.data.samples import Samples
-from trt_tui.core.lowering.rules import surrounding
-from trt_tui.core.measure.comparison import GroupErrors
+from trt_tui.core.lowering.rulebook import find_boundary_type
+from trt_tui.core.measure.results import GroupErrors
 from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.folded_shapes import build_outline_for_input_sizes
 from trt_tui.core.network.layers import Layer, Shape
 from trt_tui.core.network.network import Network
 from trt_tui.core.network.operators import COPIES
-from trt_tui.core.network.sizes import sized
 from trt_tui.core.precision import Precision
 from trt_tui.errors import TrtTuiError
-from trt_tui.words import number
+from trt_tui.formatting import number_text
 
-MAX_SHIFT = 1 / 32
+MAX_COORDINATE_SHIFT = 1 / 32
 """In pixels, or in radians."""
 
 _MANTISSA_BITS = {Precision.FP16: 10, Precision.BF16: 7}
 _MIN_EXPONENTS = {Precision.FP16: -14, Precision.BF16: -126}
 
-_UNCHANGED = COPIES | {"Add", "Sub", "Neg", "Sum", "Min", "Max", "Clip", "Where"}
+_ERROR_PRESERVING_OPERATORS = COPIES | {"Add", "Sub", "Neg", "Sum", "Min", "Max", "Clip", "Where"}
 """Operators that hand on the error of an input as it is."""
 
-class Measured(Protocol):
+class ShapeSource(Protocol):
     """What shapes are taken of."""
 
     network: Network
     samples: Samples
 
 
-Sizes = Callable[[], Mapping[str, Shape | None]]
+ShapesCallback = Callable[[], Mapping[str, Shape | None]]
 """Shapes of tensors whose sizes the file leaves open, as the samples have them."""
 
 
 @dataclass(frozen=True)
-class _Coordinate:
+class _CoordinateTensor:
     """A tensor that is read as a coordinate, or from which one is computed.
 
     Attributes:
-        reader: The layer that reads the coordinate.
-        per_unit: Pixels or radians by which the point moves where the tensor changes by 1.
+        reading_layer: The layer that reads the coordinate.
+        shift_per_unit: Pixels or radians by which the point moves where the tensor changes by 1.
         unit: ``pixels`` or ``radians``.
-        limit: Magnitudes beyond this make no difference.
-        relative: The error counts as a share of the tensor's magnitude.
-        default: The magnitude if none was measured; None if that is not known.
+        max_magnitude: Magnitudes beyond this make no difference.
+        is_relative: The error counts as a share of the tensor's magnitude.
+        default_magnitude: The magnitude if none was measured; None if that is not known.
     """
 
     tensor: str
-    reader: Layer
-    per_unit: float
+    reading_layer: Layer
+    shift_per_unit: float
     unit: str = "pixels"
-    limit: float = math.inf
-    relative: bool = False
-    default: float | None = None
+    max_magnitude: float = math.inf
+    is_relative: bool = False
+    default_magnitude: float | None = None
 
 
-def half_step(magnitude: float, precision: Precision) -> float:
+def max_rounding_error(magnitude: float, precision: Precision) -> float:
     """Returns half the distance of neighbouring numbers of a 16-bit type, at or just below a magnitude."""
     exponent = math.ceil(math.log2(magnitude)) - 1 if magnitude > 0 else _MIN_EXPONENTS[precision]
     return float(2.0 ** (max(exponent, _MIN_EXPONENTS[precision]) - _MANTISSA_BITS[precision] - 1))
 
 
-def coordinate_warnings(network: Network, config: PrecisionConfig, magnitudes: Mapping[str, float], sizes: Sizes
-                        ) -> dict[str, str]:
+def find_coordinate_warnings(network: Network, config: PrecisionConfig, magnitudes: Mapping[str, float],
+                             get_shapes: ShapesCallback) -> dict[str, str]:
     """Returns what is to be warned of, by the name of the group that rounds the coordinate.
 
     Args:
@@ -85,131 +85,145 @@ def coordinate_warnings(network: Network, config: PrecisionConfig, magnitudes: M
     """
     worst: dict[str, tuple[float, str]] = {}
     for layer in network.layers:
-        for coordinate in _coordinates(network, layer, sizes):
-            for group_name, precision, step, shift in _shifts(network, config, coordinate, magnitudes):
-                if shift > max(MAX_SHIFT, worst.get(group_name, (0.0, ""))[0]):
-                    what = "angles" if coordinate.unit == "radians" else "sampling points"
-                    worst[group_name] = shift, (
-                        f"half a step of {precision.label} at {number(step)} moves the {what} of {layer.op_type} "
-                        f"{layer.name} by up to {number(shift)} {coordinate.unit} (more than 1/32); FP32 avoids it")
+        for coordinate in _find_coordinate_inputs(network, layer, get_shapes):
+            for group_name, precision, step, shift in _estimate_coordinate_shifts(network, config, coordinate,
+                                                                                  magnitudes):
+                if shift > max(MAX_COORDINATE_SHIFT, worst.get(group_name, (0.0, ""))[0]):
+                    points_text = "angles" if coordinate.unit == "radians" else "sampling points"
+                    worst[group_name] = (shift, (
+                        f"half a step of "
+                        f"{precision.label} at {number_text(step)} moves the {points_text} of {layer.op_type} "
+                        f"{layer.name} by up to {number_text(shift)} {coordinate.unit} (more than 1/32); FP32 avoids it"
+                    ))
     return {name: text for name, (_, text) in worst.items()}
 
 
-def with_coordinates(errors: Mapping[str, GroupErrors], warnings: Mapping[str, str]) -> dict[str, GroupErrors]:
+def add_coordinate_warnings(errors_by_group: Mapping[str, GroupErrors],
+                            warnings_by_group: Mapping[str, str]) -> dict[str, GroupErrors]:
     """Returns the errors at groups, with a warning of coordinates where there is no other."""
-    return {name: replace(one, warning=warnings[name]) if name in warnings and not one.warning else one
-            for name, one in errors.items()}
+    return {
+        name: replace(group_errors, warning=warnings_by_group[name])
+        if name in warnings_by_group and not group_errors.warning else group_errors
+        for name, group_errors in errors_by_group.items()
+    }
 
 
-def sample_shapes(analysis: Measured) -> Mapping[str, Shape | None]:
+def infer_shapes_of_first_feed(shape_source: ShapeSource) -> Mapping[str, Shape | None]:
     """Returns the shapes of the groups' results and of the layers' first outputs, as they are for the first feed."""
-    return sized(analysis.network, {name: array.shape for name, array in analysis.samples.feed(0).items()}).shapes
+    return build_outline_for_input_sizes(shape_source.network,
+                                         {name: array.shape
+                                          for name, array in shape_source.samples.read_feed(0).items()}).shapes
 
 
-def _coordinates(network: Network, layer: Layer, sizes: Sizes) -> Iterator[_Coordinate]:
+def _find_coordinate_inputs(network: Network, layer: Layer, get_shapes: ShapesCallback) -> Iterator[_CoordinateTensor]:
     """Yields the coordinates that a layer reads."""
     if layer.domain not in ("", "ai.onnx"):
         return
     if layer.op_type in ("Sin", "Cos"):
-        yield _Coordinate(layer.inputs[0], layer, 1.0, "radians")
+        yield _CoordinateTensor(layer.inputs[0], layer, 1.0, "radians")
         return
     if layer.op_type == "RoiAlign":
         scale = network.node(layer.name).attributes.get_float("spatial_scale", 1.0)
-        yield _Coordinate(layer.inputs[1], layer, scale)
+        yield _CoordinateTensor(layer.inputs[1], layer, scale)
         return
     if layer.op_type not in ("GridSample", "Resize", "Upsample"):
         return
-    pixels = _largest_size(network, layer.inputs[0], sizes)
+    pixels = _find_largest_spatial_size(network, layer.inputs[0], get_shapes)
     if pixels is None:
         return
     attributes = network.node(layer.name).attributes
     if layer.op_type == "GridSample":
         width = pixels - 1 if attributes.get_int("align_corners", 0) else pixels
         reflected = attributes.get_string("padding_mode", "zeros") == "reflection"
-        yield _Coordinate(layer.inputs[1], layer, width / 2, limit=math.inf if reflected else 1.0, default=1.0)
+        yield _CoordinateTensor(layer.inputs[1], layer, width / 2, max_magnitude=math.inf if reflected else 1.0,
+                                default_magnitude=1.0)
         return
-    for place, tensor in enumerate(layer.inputs):
-        if not tensor or not network.is_float(tensor) or tensor in network.static:
+    for index, tensor in enumerate(layer.inputs):
+        if not tensor or not network.is_float(tensor) or tensor in network.static_tensors:
             continue
-        if layer.op_type == "Resize" and place == 1:
-            yield _Coordinate(tensor, layer, pixels - 1)
-        elif place == (2 if layer.op_type == "Resize" else 1):
-            yield _Coordinate(tensor, layer, pixels, relative=True)
+        if layer.op_type == "Resize" and index == 1:
+            yield _CoordinateTensor(tensor, layer, pixels - 1)
+        elif index == (2 if layer.op_type == "Resize" else 1):
+            yield _CoordinateTensor(tensor, layer, pixels, is_relative=True)
 
 
-def _largest_size(network: Network, tensor: str, sizes: Sizes) -> int | None:
+def _find_largest_spatial_size(network: Network, tensor: str, get_shapes: ShapesCallback) -> int | None:
     """Returns the largest size behind batch and channels; None where one is not known."""
     shape = network.shape(tensor)
     if shape is None or not all(isinstance(size, int) for size in shape[2:]):
-        shape = sizes().get(tensor)
-    known = [size for size in (shape or ())[2:] if isinstance(size, int)]
-    return max(known) if shape is not None and known and len(known) == len(shape) - 2 else None
+        shape = get_shapes().get(tensor)
+    known_sizes = [size for size in (shape or ())[2:] if isinstance(size, int)]
+    return max(known_sizes) if shape is not None and known_sizes and len(known_sizes) == len(shape) - 2 else None
 
 
-def _shifts(network: Network, config: PrecisionConfig, coordinate: _Coordinate, magnitudes: Mapping[str, float]
-            ) -> Iterator[tuple[str, Precision, float, float]]:
+def _estimate_coordinate_shifts(network: Network, config: PrecisionConfig, coordinate: _CoordinateTensor,
+                                magnitudes: Mapping[str, float]) -> Iterator[tuple[str, Precision, float, float]]:
     """Yields each group that rounds a coordinate or what it is computed from: its name, its float type, the magnitude
     and by how much the point moves."""
-    waiting, seen = [coordinate], set()
+    waiting, visited = [coordinate], set()
     while waiting:
-        one = waiting.pop()
-        if one.tensor in seen:
+        traced = waiting.pop()
+        if traced.tensor in visited:
             continue
-        seen.add(one.tensor)
-        maker = network.producer.get(one.tensor, "")
-        magnitude = _magnitude(network, one, magnitudes)
-        rounding = [network.group_of(maker) if maker and one.tensor not in network.static else None,
-                    network.group_of(one.reader.name) if one is coordinate else None]
+        visited.add(traced.tensor)
+        maker = network.producer.get(traced.tensor, "")
+        magnitude = _find_coordinate_magnitude(network, traced, magnitudes)
+        rounding = [network.find_group(maker) if maker and traced.tensor not in network.static_tensors else None,
+                    network.find_group(traced.reading_layer.name) if traced is coordinate else None]
         for group in rounding:
             if group is None or magnitude is None:
                 continue
-            precision = surrounding(group, config.precision_of(group), config.other)
+            precision = find_boundary_type(group, config.precision_of(group), config.other)
             if precision in _MANTISSA_BITS:
-                at = min(magnitude, one.limit)
-                step = half_step(at, precision)
-                yield group.name, precision, at, one.per_unit * (step / at if one.relative else step)
-        if maker and one.tensor not in network.static and not one.relative:
-            waiting.extend(_computed_from(network, network.layer(maker), one))
+                rounded_magnitude = min(magnitude, traced.max_magnitude)
+                step = max_rounding_error(rounded_magnitude, precision)
+                yield group.name, precision, rounded_magnitude, traced.shift_per_unit * (step / rounded_magnitude if
+                                                                                         traced.is_relative else step)
+        if maker and traced.tensor not in network.static_tensors and not traced.is_relative:
+            waiting.extend(_find_sources_of_coordinate(network, network.get_layer(maker), traced))
 
 
-def _computed_from(network: Network, layer: Layer, one: _Coordinate) -> Iterator[_Coordinate]:
+def _find_sources_of_coordinate(network: Network, layer: Layer,
+                                coordinate: _CoordinateTensor) -> Iterator[_CoordinateTensor]:
     """Yields what a coordinate is computed from, as far as the effect of its error is known."""
     if layer.domain not in ("", "ai.onnx"):
         return
-    floats = [tensor for tensor in layer.inputs if tensor and network.is_float(tensor)]
-    computed = [tensor for tensor in floats if tensor not in network.static]
+    float_inputs = [tensor for tensor in layer.inputs if tensor and network.is_float(tensor)]
+    computed = [tensor for tensor in float_inputs if tensor not in network.static_tensors]
     gain = 1.0
     if layer.op_type in ("Mul", "Div"):
-        constant = next((tensor for tensor in floats if tensor not in computed), "")
-        factors = _constant(network, constant) if len(computed) == 1 else None
+        constant = next((tensor for tensor in float_inputs if tensor not in computed), "")
+        factors = _read_constant_magnitudes(network, constant) if len(computed) == 1 else None
         if factors is None or not factors.size or not factors.all():
             return
         if layer.op_type == "Div" and computed[0] != layer.inputs[0]:
             return
         # A factor for each axis goes with the size of that axis, and sizes are taken as the largest one.
         gain = float(factors.min() if layer.op_type == "Mul" else 1 / factors.max())
-    elif layer.op_type not in _UNCHANGED:
+    elif layer.op_type not in _ERROR_PRESERVING_OPERATORS:
         return
     for tensor in computed:
-        yield replace(one, tensor=tensor, per_unit=one.per_unit * gain, limit=math.inf, default=None)
+        yield replace(coordinate, tensor=tensor, shift_per_unit=coordinate.shift_per_unit * gain,
+                      max_magnitude=math.inf, default_magnitude=None)
 
 
-def _magnitude(network: Network, one: _Coordinate, magnitudes: Mapping[str, float]) -> float | None:
+def _find_coordinate_magnitude(network: Network, coordinate: _CoordinateTensor,
+                               magnitudes: Mapping[str, float]) -> float | None:
     """Returns the largest magnitude of a coordinate; None where it is not known, not finite or 0."""
-    measured = magnitudes.get(one.tensor)
-    if measured is None and (values := _constant(network, one.tensor)) is not None:
+    measured = magnitudes.get(coordinate.tensor)
+    if measured is None and (values := _read_constant_magnitudes(network, coordinate.tensor)) is not None:
         measured = float(values.max(initial=0.0))
     if measured is None:
-        measured = one.default
+        measured = coordinate.default_magnitude
     return measured if measured and math.isfinite(measured) else None
 
 
-def _constant(network: Network, tensor: str) -> np.ndarray | None:
+def _read_constant_magnitudes(network: Network, tensor: str) -> np.ndarray | None:
     """Returns the magnitudes of a constant; None if it is none, or cannot be computed here."""
-    if tensor not in network.constants:
+    if tensor not in network.constant_tensors:
         return None
     try:
-        magnitudes: np.ndarray = np.abs(network.constant(tensor))
+        magnitudes: np.ndarray = np.abs(network.constant_value(tensor))
     except TrtTuiError:
         return None
     return magnitudes

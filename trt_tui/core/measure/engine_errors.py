@@ -4,43 +4,48 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from trt_tui.core.data.fitted import fitted
-from trt_tui.core.engines.ends import KernelEnd, readings
-from trt_tui.core.lowering.ends import ending_in
+from trt_tui.core.data.adaptive_runner import load_adaptive_runner
+from trt_tui.core.engines.kernel_results import KernelResult, decode_kernel_result
+from trt_tui.core.lowering.ends import extract_subgraph_of_outputs
 from trt_tui.core.measure.analysis import Analysis
-from trt_tui.core.measure.comparison import Errors
-from trt_tui.core.measure.masks import common_mask, kept_rows
-from trt_tui.core.measure.metrics import Sums
+from trt_tui.core.measure.error_metrics import ErrorSums
+from trt_tui.core.measure.masks import find_common_mask_name, read_mask
+from trt_tui.core.measure.results import ErrorMetrics
 from trt_tui.core.runner import EngineRunner, Runner
 from trt_tui.errors import TrtTuiError
 
-Read = Callable[[Mapping[str, np.ndarray], Mapping[str, np.ndarray]], Mapping[str, Sequence[np.ndarray]]]
+ReadGroupResults = Callable[[Mapping[str, np.ndarray], Mapping[str, np.ndarray]], Mapping[str, Sequence[np.ndarray]]]
 """Gives for a feed, and FP32's tensors of it, what the engine has for each group: one array, or several readings."""
 
 
-def through_kernels(runner: EngineRunner, ends: Mapping[str, KernelEnd]) -> Read:
+def make_kernel_output_reader(runner: EngineRunner, kernel_results: Mapping[str, KernelResult]) -> ReadGroupResults:
     """A function that reads the ends of kernels of an engine as built."""
-    names = {one.name for end in ends.values() for one in end.written}
+    names = {output.tensor for end in kernel_results.values() for output in end.possible_outputs}
 
-    def read(feed: Mapping[str, np.ndarray], reference: Mapping[str, np.ndarray]) -> Mapping[str, Sequence[np.ndarray]]:
-        handed = runner.handed_on(feed, names)
-        return {group: readings(handed, end, reference[end.tensor].shape) for group, end in ends.items()}
+    def read_group_results(feed: Mapping[str, np.ndarray],
+                           reference: Mapping[str, np.ndarray]) -> Mapping[str, Sequence[np.ndarray]]:
+        handed = runner.read_debug_tensors(feed, names)
+        return {
+            group: decode_kernel_result(handed, end, reference[end.tensor].shape)
+            for group, end in kernel_results.items()
+        }
 
-    return read
+    return read_group_results
 
 
-def through_outputs(runner: Runner, tails: Mapping[str, str]) -> Read:
+def make_engine_output_reader(runner: Runner, tensors_by_group: Mapping[str, str]) -> ReadGroupResults:
     """A function that reads the outputs of an engine that has the groups' results among them."""
-    def read(feed: Mapping[str, np.ndarray], reference: Mapping[str, np.ndarray]) -> Mapping[str, Sequence[np.ndarray]]:
-        found = runner.run(feed, list(tails.values()))
-        return {group: [found[tensor].astype(np.float32, copy=False).reshape(reference[tensor].shape)]
-                for group, tensor in tails.items() if found[tensor].size == reference[tensor].size}
+    def read_group_results(feed: Mapping[str, np.ndarray],
+                           reference: Mapping[str, np.ndarray]) -> Mapping[str, Sequence[np.ndarray]]:
+        outputs = runner.run(feed, list(tensors_by_group.values()))
+        return {group: [outputs[tensor].astype(np.float32, copy=False).reshape(reference[tensor].shape)]
+                for group, tensor in tensors_by_group.items() if outputs[tensor].size == reference[tensor].size}
 
-    return read
+    return read_group_results
 
 
-def measure_inside(analysis: Analysis, read: Read, tensors: Mapping[str, str], feeds: Sequence[int]
-                   ) -> Iterator[dict[str, Errors]]:
+def measure_engine_errors(analysis: Analysis, read_group_results: ReadGroupResults, tensors_by_group: Mapping[str, str],
+                          feed_indices: Sequence[int]) -> Iterator[dict[str, ErrorMetrics]]:
     """Yields the accumulated errors by group name after each feed, pooled so far; a group is absent of which nothing
     could be read.
 
@@ -48,49 +53,54 @@ def measure_inside(analysis: Analysis, read: Read, tensors: Mapping[str, str], f
     outputs' mask leaves out does not count at those tensors that have its axes.
 
     Args:
-        tensors: The tensor of the network that each group is judged at.
+        tensors_by_group: The tensor of the network that each group is judged at.
     """
     network, samples = analysis.network, analysis.samples
-    mask = common_mask(analysis.judged)
-    sums: dict[str, Sums] = {}
+    mask = find_common_mask_name(analysis.judged_outputs)
+    sums: dict[str, ErrorSums] = {}
     chosen: dict[str, int] = {}
-    wanted = list(dict.fromkeys(tensors.values()))
-    if not wanted:
+    tensor_names = list(dict.fromkeys(tensors_by_group.values()))
+    if not tensor_names:
         return
-    with fitted(analysis.backend, ending_in(network.model, wanted), samples, lean=True, few=True) as runner:
-        for index in feeds:
-            feed = samples.feed(index)
-            reference = runner.run(feed, wanted)
-            for group, arrays in read(feed, reference).items():
-                tensor = tensors[group]
-                counts = _counts(analysis, mask, tensor, index, reference[tensor].shape)
-                each = [_sums(reference[tensor], array, counts) for array in arrays]
-                if not each:
+    with load_adaptive_runner(analysis.backend, extract_subgraph_of_outputs(network.model, tensor_names), samples,
+                              low_memory=True, few_executions=True) as runner:
+        for index in feed_indices:
+            feed = samples.read_feed(index)
+            reference = runner.run(feed, tensor_names)
+            for group, arrays in read_group_results(feed, reference).items():
+                tensor = tensors_by_group[group]
+                counts = _find_unmasked_elements(analysis, mask, tensor, index, reference[tensor].shape)
+                reading_sums = [_sum_errors(reference[tensor], array, counts) for array in arrays]
+                if not reading_sums:
                     continue
                 if group not in chosen:
-                    chosen[group] = each.index(min(each, key=lambda one: one.noise))
-                if chosen[group] < len(each):
-                    one = each[chosen[group]]
-                    sums.setdefault(group, Sums()).merge({name: getattr(one, name) for name in vars(one)})
-            yield {group: one.errors() for group, one in sums.items()}
+                    chosen[group] = reading_sums.index(min(reading_sums, key=lambda one: one.noise_to_signal_ratio))
+                if chosen[group] < len(reading_sums):
+                    chosen_sums = reading_sums[chosen[group]]
+                    sums.setdefault(group,
+                                    ErrorSums()).merge_sums({name: getattr(chosen_sums, name)
+                                                             for name in vars(chosen_sums)})
+            yield {group: chosen_sums.compute_error_metrics() for group, chosen_sums in sums.items()}
 
 
-def _counts(analysis: Analysis, mask: str, tensor: str, index: int, shape: tuple[int, ...]) -> np.ndarray | None:
+def _find_unmasked_elements(analysis: Analysis, mask_name: str, tensor: str, feed_index: int,
+                            shape: tuple[int, ...]) -> np.ndarray | None:
     """Which elements count, bool in the tensor's shape; None for all."""
-    axes = analysis.padded.get(tensor) if mask else None
+    axes = analysis.mask_axes_by_tensor.get(tensor) if mask_name else None
     if axes is None:
         return None
-    kept = kept_rows(mask, analysis.samples, index)
-    if kept.ndim != sum(axes):
-        raise TrtTuiError(f"{mask} does not fit {tensor}", f"its shape is {kept.shape}, the tensor's {shape}", "")
+    mask_array = read_mask(mask_name, analysis.samples, feed_index)
+    if mask_array.ndim != sum(axes):
+        raise TrtTuiError(f"{mask_name} does not fit {tensor}",
+                          f"its shape is {mask_array.shape}, the tensor's {shape}", "")
     sizes = [size if has else 1 for has, size in zip(axes, shape, strict=True)]
-    return np.broadcast_to(kept.reshape(sizes), shape)
+    return np.broadcast_to(mask_array.reshape(sizes), shape)
 
 
-def _sums(reference: np.ndarray, test: np.ndarray, counts: np.ndarray | None) -> Sums:
-    sums = Sums()
-    if counts is None:
-        sums.add(reference, test)
+def _sum_errors(reference: np.ndarray, actual: np.ndarray, is_unmasked: np.ndarray | None) -> ErrorSums:
+    sums = ErrorSums()
+    if is_unmasked is None:
+        sums.add_tensor_pair(reference, actual)
     else:
-        sums.add(reference[counts], test[counts])
+        sums.add_tensor_pair(reference[is_unmasked], actual[is_unmasked])
     return sums

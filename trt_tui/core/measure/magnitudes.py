@@ -25,29 +25,29 @@ from typing import Any, Protocol
 import numpy as np
 import onnx_ir as ir
 
-from trt_tui.core.calibration.sweep import Probe, scalar
-from trt_tui.core.data.fitted import PLAIN
+from trt_tui.core.calibration.tensor_collection import NetworkProbe, declare_as_scalar
+from trt_tui.core.data.adaptive_runner import FP32_RUNS
 from trt_tui.core.data.samples import Samples
-from trt_tui.core.lowering.gated.gated import with_axes
-from trt_tui.core.lowering.rules import typed_results
-from trt_tui.core.measure.judge import Judged
-from trt_tui.core.measure.masks import axes_of_mask, common_mask, kept_rows
+from trt_tui.core.lowering.gated.gated_graph import expand_mask_to_axes
+from trt_tui.core.lowering.rulebook import find_compute_type_results
+from trt_tui.core.measure.judged_outputs import JudgedOutput
+from trt_tui.core.measure.masks import find_common_mask_name, find_mask_axes, read_mask
 from trt_tui.core.network.layers import Layer
-from trt_tui.core.network.naming import name_of
+from trt_tui.core.network.naming import value_name
 from trt_tui.core.network.network import Network
-from trt_tui.core.precision import FP16_LEAST, FP16_MAX, FP16_OVERFLOW
+from trt_tui.core.precision import FP16_MAX, FP16_MIN, FP16_OVERFLOW
 from trt_tui.core.runner import Backend, Runner
 
-PRODUCTS = ("Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul")
+PRODUCT_OPERATORS = ("Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul")
 """Operators that add products of two operands; the bias of some is their third input."""
 
-LOGARITHMS = ("LogSoftmax", "ReduceLogSum", "ReduceLogSumExp")
+LOGARITHM_OPERATORS = ("LogSoftmax", "ReduceLogSum", "ReduceLogSumExp")
 """Operators that TensorRT computes as a logarithm behind other layers."""
 
-_LARGEST_EXPONENT = 88.0
+_MAX_EXPONENT = 88.0
 """The exponential of a larger value exceeds FP32."""
 
-MAX_STEPS_OF_FEED = 3
+MAX_STEPS_PER_FEED = 3
 """A measurement of one feed consists of so many steps, at most."""
 
 
@@ -56,45 +56,45 @@ class Magnitudes:
     """The largest FP32 magnitudes over samples, infinities left out.
 
     Attributes:
-        tensors: By name of a float tensor that a fusion group computes or reads, and of a constant that FP16 cannot
-            hold and that is no mask.
-        inner: By name of a layer, the largest value that it may compute on the way to its result. A layer is absent if
-            no such value can exceed FP16.
+        tensor_magnitudes: By name of a float tensor that a fusion group computes or reads, and of a constant that FP16
+            cannot hold and that is no mask.
+        inner_magnitudes: By name of a layer, the largest value that it may compute on the way to its result. A layer is
+            absent if no such value can exceed FP16.
     """
 
-    tensors: Mapping[str, float] = field(default_factory=dict)
-    inner: Mapping[str, float] = field(default_factory=dict)
+    tensor_magnitudes: Mapping[str, float] = field(default_factory=dict)
+    inner_magnitudes: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
-    def join(cls, parts: Iterable["Magnitudes"]) -> "Magnitudes":
+    def from_feeds(cls, feed_magnitudes: Iterable["Magnitudes"]) -> "Magnitudes":
         """Returns the largest magnitudes of several feeds."""
         tensors: dict[str, float] = {}
         inner: dict[str, float] = {}
-        for part in parts:
-            for joined, found in ((tensors, part.tensors), (inner, part.inner)):
-                for name, amax in found.items():
+        for feed in feed_magnitudes:
+            for joined, amaxes in ((tensors, feed.tensor_magnitudes), (inner, feed.inner_magnitudes)):
+                for name, amax in amaxes.items():
                     joined[name] = max(joined.get(name, 0.0), amax)
         return cls(tensors, inner)
 
 
-class Simulated(Protocol):
+class MagnitudeSource(Protocol):
     """The parts of a simulation that a measurement of magnitudes needs."""
 
     network: Network
     samples: Samples
     backend: Backend
-    judged: tuple[Judged, ...]
+    judged_outputs: tuple[JudgedOutput, ...]
 
 
-class Measures(Protocol):
-    """The context of `MagnitudesOfFeed`."""
+class MagnitudeContext(Protocol):
+    """The context of `MagnitudeTask`."""
 
     @property
-    def analysis(self) -> Simulated:
+    def analysis(self) -> MagnitudeSource:
         """The simulation."""
 
 
-class MagnitudesOfFeed:
+class MagnitudeTask:
     """A task that measures the magnitudes of one feed.
 
     Values that a mask of the network hides are left out. Padding (elements that the judged outputs' one mask leaves
@@ -103,21 +103,21 @@ class MagnitudesOfFeed:
     """
 
     def __init__(self) -> None:
-        self._loaded: _Session | None = None
+        self._loaded: _MagnitudeSession | None = None
 
     def __getstate__(self) -> dict[str, None]:
         return {"_loaded": None}
 
-    def words(self, item: int) -> str:
+    def describe_item(self, feed_index: int) -> str:
         """Returns the description of the task for one feed."""
-        return f"the largest values of feed {item}"
+        return f"the largest values of feed {feed_index}"
 
-    def do(self, subject: Measures, item: int) -> Generator[None, None, Magnitudes]:
-        """Implements `trt_tui.core.hands.Errand.do`."""
+    def run_item(self, context: MagnitudeContext, feed_index: int) -> Generator[None, None, Magnitudes]:
+        """Implements `trt_tui.core.execution.Task.run_item`."""
         if self._loaded is None:
-            self._loaded = _Session(subject.analysis)
-        found = yield from self._loaded.measure(item)
-        return found
+            self._loaded = _MagnitudeSession(context.analysis)
+        magnitudes = yield from self._loaded.measure_feed_magnitudes(feed_index)
+        return magnitudes
 
     def close(self) -> None:
         """Frees the inference sessions."""
@@ -126,123 +126,149 @@ class MagnitudesOfFeed:
             self._loaded = None
 
 
-class _Session:
+class _MagnitudeSession:
     """The loaded graphs: one that reduces every tensor, and one for the values that need a closer look."""
 
-    def __init__(self, analysis: Simulated) -> None:
+    def __init__(self, analysis: MagnitudeSource) -> None:
         self._network = network = analysis.network
         self._analysis = analysis
-        self._bounds = [_ProductBound(network, layer) for layer in _layers_of(network, PRODUCTS)]
-        self._softmaxes = _layers_of(network, ("Softmax",))
-        operands = (tensor for bound in self._bounds for tensor in bound.operands)
+        self._product_bounds = [
+            _ProductBound(network, layer) for layer in _find_layers_of_operators(network, PRODUCT_OPERATORS)
+        ]
+        self._softmaxes = _find_layers_of_operators(network, ("Softmax",))
+        operands = (tensor for product_bound in self._product_bounds for tensor in product_bound.operands)
         results = (tensor for group in network.groups for name in group.layers
-                   for tensor in typed_results(network, network.layer(name)))
+                   for tensor in find_compute_type_results(network, network.get_layer(name)))
         read = (tensor for group in network.groups for tensor in group.inputs)
-        tensors = [tensor for tensor in dict.fromkeys((*results, *read, *operands))
-                   if tensor not in network.masked and tensor not in network.behind and network.is_float(tensor)]
-        self._mask = common_mask(analysis.judged)
-        axes = axes_of_mask(network, analysis.backend, analysis.samples, self._mask, tensors) if self._mask else {}
-        probe = Probe(network.model)
-        self._fed = {one: probe.input(f"trt_tui_kept_{number}", ir.DataType.BOOL, len(one))
-                     for number, one in enumerate(dict.fromkeys(axes.values()))}
-        zero = probe.constant(np.float32(0))
-        self._outputs: dict[str, list[str]] = {}
-        self._kept: dict[str, list[str]] = {}
+        tensors = [
+            tensor for tensor in dict.fromkeys((*results, *read, *operands)) if tensor not in network.masked_tensors
+            and tensor not in network.blocking_plugins and network.is_float(tensor)
+        ]
+        self._mask_name = find_common_mask_name(analysis.judged_outputs)
+        axes = find_mask_axes(network, analysis.backend, analysis.samples, self._mask_name,
+                              tensors) if self._mask_name else {}
+        probe = NetworkProbe(network.model)
+        self._mask_inputs = {axes_key: probe.add_input(f"trt_tui_kept_{number}", ir.DataType.BOOL, len(axes_key))
+                             for number, axes_key in enumerate(dict.fromkeys(axes.values()))}
+        zero = probe.add_constant(np.float32(0))
+        self._extreme_outputs: dict[str, list[str]] = {}
+        self._masked_outputs: dict[str, list[str]] = {}
         for tensor in tensors:
-            value = probe.float_value(tensor)
-            self._outputs[tensor] = _extremes(probe, value)
+            value = probe.get_fp32_value(tensor)
+            self._extreme_outputs[tensor] = _emit_max_and_min_outputs(probe, value)
             if tensor in axes:
-                self._kept[tensor] = _extremes(probe, probe.apply("Where", self._fed[axes[tensor]], value, zero))
-        self._logarithms = {layer: self._outputs[layer.outputs[0]] for layer in _layers_of(network, LOGARITHMS)
-                            if layer.outputs[0] in self._outputs}
-        counted = {bound.counted for bound in self._bounds if bound.counted}
+                self._masked_outputs[tensor] = _emit_max_and_min_outputs(
+                    probe, probe.append_operator("Where", self._mask_inputs[axes[tensor]], value, zero))
+        self._logarithm_outputs = {
+            layer: self._extreme_outputs[layer.outputs[0]]
+            for layer in _find_layers_of_operators(network, LOGARITHM_OPERATORS)
+            if layer.outputs[0] in self._extreme_outputs
+        }
+        counted = {
+            product_bound.counted_operand
+            for product_bound in self._product_bounds
+            if product_bound.counted_operand
+        }
         counted |= {layer.outputs[0] for layer in self._softmaxes}
-        self._sizes = {tensor: probe.emit(probe.apply("Shape", probe.float_value(tensor), dtype=ir.DataType.INT64))
-                       for tensor in sorted(counted - network.behind.keys())}
-        self._runner = (probe.load(analysis.backend, analysis.samples) if tensors
+        self._shape_outputs = {
+            tensor: probe.add_output(probe.append_operator("Shape", probe.get_fp32_value(tensor),
+                                                           dtype=ir.DataType.INT64))
+            for tensor in sorted(counted - network.blocking_plugins.keys())
+        }
+        self._runner = (probe.load_probe_runner(analysis.backend, analysis.samples) if tensors
                         else None)  # no runtime takes a graph without outputs
-        self._closer: _CloserLook | None = None
+        self._exact_graph: _ExactMagnitudeGraph | None = None
         self._in_use = False
-        analysis.samples.portions.held_by(PLAIN, self.unload)
+        analysis.samples.memory_fallbacks.register_session_release(FP32_RUNS, self.unload_sessions)
         constants = {tensor for group in network.groups for name in group.layers
-                     for tensor in network.layer(name).inputs
-                     if tensor in network.constants and network.is_float(tensor)}
-        self._constants = {tensor: amax for tensor in constants
-                           if (amax := float(np.max(network.constant_amax(tensor), initial=0))) >= FP16_OVERFLOW
-                           and not network.is_mask(tensor)}
+                     for tensor in network.get_layer(name).inputs
+                     if tensor in network.constant_tensors and network.is_float(tensor)}
+        self._large_constants = {tensor: amax for tensor in constants
+                                 if (amax := float(np.max(network.constant_amax(tensor), initial=0))) >= FP16_OVERFLOW
+                                 and not network.is_mask(tensor)}
 
     def close(self) -> None:
         self._in_use = False
         if self._runner is not None:
             self._runner.close()
-        if self._closer is not None:
-            self._closer.close()
+        if self._exact_graph is not None:
+            self._exact_graph.close()
 
-    def unload(self) -> bool:
+    def unload_sessions(self) -> bool:
         """Frees the inference sessions, if there are any; they are loaded again when they are needed."""
         in_use = self._in_use
         self.close()
         return in_use
 
-    def measure(self, index: int) -> Generator[None, None, Magnitudes]:
+    def measure_feed_magnitudes(self, feed_index: int) -> Generator[None, None, Magnitudes]:
         """Measures one feed; yields between two runs."""
         if self._runner is None:
             return Magnitudes()
         samples = self._analysis.samples
-        feed = samples.feed(index)
+        feed = samples.read_feed(feed_index)
         masks = {}
-        if self._fed:
-            mask = kept_rows(self._mask, samples, index)
-            masks = {name_of(value): with_axes(mask, axes) for axes, value in self._fed.items()}
+        if self._mask_inputs:
+            mask = read_mask(self._mask_name, samples, feed_index)
+            masks = {value_name(value): expand_mask_to_axes(mask, axes) for axes, value in self._mask_inputs.items()}
         self._in_use = True
         scalars = self._runner.run({**feed, **masks})
-        tensors = {tensor: _magnitude(scalars, outputs) for tensor, outputs in self._outputs.items()}
-        tensors.update((tensor, _magnitude(scalars, outputs)) for tensor, outputs in self._kept.items()
+        tensors = {
+            tensor: _max_magnitude_of_outputs(scalars, outputs)
+            for tensor, outputs in self._extreme_outputs.items()
+        }
+        tensors.update((tensor, _max_magnitude_of_outputs(scalars, outputs))
+                       for tensor, outputs in self._masked_outputs.items()
                        if tensors[tensor] <= FP16_MAX)
         yield
-        sizes = {tensor: tuple(map(int, scalars[output])) for tensor, output in self._sizes.items()}
-        wanted = _Wanted(
-            tuple(bound.layer for bound in self._bounds if bound.at(tensors, sizes) >= FP16_OVERFLOW),
-            tuple(layer for layer in self._softmaxes if _row_length(self._network, layer, sizes) >= FP16_OVERFLOW),
+        sizes = {tensor: tuple(map(int, scalars[output])) for tensor, output in self._shape_outputs.items()}
+        requested = _ExactMeasurementRequest(
+            tuple(product_bound.layer
+                  for product_bound in self._product_bounds
+                  if product_bound.compute_product_bound(tensors, sizes) >= FP16_OVERFLOW),
+            tuple(layer for layer in self._softmaxes
+                  if _softmax_row_length(self._network, layer, sizes) >= FP16_OVERFLOW),
             tuple(tensor for tensor, amax in tensors.items() if not math.isfinite(amax)))
-        inner = {layer.name: argument for layer, outputs in self._logarithms.items()
-                 if (argument := _argument_of(layer, *(float(scalars[output]) for output in outputs))) >= FP16_OVERFLOW}
-        if any((wanted.products, wanted.softmaxes, wanted.tensors)):
-            if self._closer is None or not self._closer.covers(wanted):
-                if self._closer is not None:
-                    wanted = wanted | self._closer.wanted
-                    self._closer.close()
-                self._closer = _CloserLook(self._analysis, wanted)
+        inner = {
+            layer.name: argument
+            for layer, outputs in self._logarithm_outputs.items()
+            if (argument := _max_log_argument(layer, *(float(scalars[output]) for output in outputs))) >= FP16_OVERFLOW
+        }
+        if any((requested.products, requested.softmaxes, requested.tensors)):
+            if self._exact_graph is None or not self._exact_graph.can_measure(requested):
+                if self._exact_graph is not None:
+                    requested = requested | self._exact_graph.requested
+                    self._exact_graph.close()
+                self._exact_graph = _ExactMagnitudeGraph(self._analysis, requested)
             self._in_use = True
-            closer, found = self._closer.measure(feed)
-            tensors.update(closer)
-            inner.update(found)
+            finite_values, inner_values = self._exact_graph.measure_exact_magnitudes(feed)
+            tensors.update(finite_values)
+            inner.update(inner_values)
             yield
         finite = {tensor: amax for tensor, amax in tensors.items() if math.isfinite(amax)}
-        return Magnitudes({**finite, **self._constants}, inner)
+        return Magnitudes({**finite, **self._large_constants}, inner)
 
 
-def _layers_of(network: Network, operators: Sequence[str]) -> list[Layer]:
+def _find_layers_of_operators(network: Network, operators: Sequence[str]) -> list[Layer]:
     """Returns the layers of fusion groups that have one of some operators and can be executed."""
-    layers = (network.layer(name) for group in network.groups for name in group.layers)
+    layers = (network.get_layer(name) for group in network.groups for name in group.layers)
     return [layer for layer in layers if layer.op_type in operators and not layer.domain
-            and layer.outputs[0] not in network.behind and network.is_float(layer.outputs[0])]
+            and layer.outputs[0] not in network.blocking_plugins and network.is_float(layer.outputs[0])]
 
 
-def _argument_of(layer: Layer, most: float, least: float) -> float:
+def _max_log_argument(layer: Layer, max_result: float, min_result: float) -> float:
     """Returns the largest argument of a layer's logarithm; infinite if FP16 makes the least one 0.
 
     Args:
-        most: The largest result; ``least`` the least one.
+        max_result: The largest result; ``min_result`` the least one.
     """
-    if -math.inf < least < math.log(FP16_LEAST / 2):
+    if -math.inf < min_result < math.log(FP16_MIN / 2):
         return math.inf
-    return 0.0 if layer.op_type == "LogSoftmax" else math.exp(min(most, _LARGEST_EXPONENT))
+    return 0.0 if layer.op_type == "LogSoftmax" else math.exp(min(max_result, _MAX_EXPONENT))
 
 
-def _row_length(network: Network, layer: Layer, sizes: Mapping[str, Sequence[int]]) -> int:
+def _softmax_row_length(network: Network, layer: Layer, shapes: Mapping[str, Sequence[int]]) -> int:
     """Returns the number of values that a Softmax normalises together."""
-    size = sizes.get(layer.outputs[0], ())
+    size = shapes.get(layer.outputs[0], ())
     axis = network.node(layer.name).attributes.get_int("axis", -1 if network.opset >= 13 else 1) or 0
     if not size:
         return 1
@@ -259,51 +285,52 @@ class _ProductBound:
 
     def __init__(self, network: Network, layer: Layer) -> None:
         self._network, self.layer = network, layer
-        self.operands = [tensor for tensor in layer.inputs[:2] if tensor not in network.constants]
-        self.counted = layer.inputs[0] if len(self.operands) == 2 else ""
+        self.operands = [tensor for tensor in layer.inputs[:2] if tensor not in network.constant_tensors]
+        self.counted_operand = layer.inputs[0] if len(self.operands) == 2 else ""
         if layer.op_type == "Einsum":
-            self.counted = self.operands[0] if self.operands and len(layer.inputs) == 2 else ""
+            self.counted_operand = self.operands[0] if self.operands and len(layer.inputs) == 2 else ""
 
     @cached_property
-    def _weight(self) -> float:
+    def _max_weight_l1_norm(self) -> float:
         """The largest L1 norm of the weights of one result; 1 if both operands are computed."""
         first, second = self.layer.inputs[:2]
-        if first not in self._network.constants and second not in self._network.constants:
+        if first not in self._network.constant_tensors and second not in self._network.constant_tensors:
             return 1.0
-        position = 1 if second in self._network.constants else 0
-        weight = np.abs(self._network.constant(self.layer.inputs[position]).astype(np.float64))
+        position = 1 if second in self._network.constant_tensors else 0
+        weight = np.abs(self._network.constant_value(self.layer.inputs[position]).astype(np.float64))
         weight = np.where(np.isfinite(weight), weight, 0)
         attributes = self._network.node(self.layer.name).attributes
         if self.layer.op_type == "Conv":
             return float(weight.reshape(len(weight), -1).sum(1).max(initial=0))
         if self.layer.op_type == "ConvTranspose":
             groups = attributes.get_int("group", 1) or 1
-            each = weight.reshape(groups, len(weight) // groups, weight.shape[1], -1)
-            return float(each.sum((1, 3)).max(initial=0))
+            group_weights = weight.reshape(groups, len(weight) // groups, weight.shape[1], -1)
+            return float(group_weights.sum((1, 3)).max(initial=0))
         transposed = bool(attributes.get_int("transB" if position else "transA", 0))
         if weight.ndim < 2:
             return float(weight.sum())
         axis = -1 if (position == 1) is transposed else -2
         return float(weight.sum(axis).max(initial=0)) * abs(attributes.get_float("alpha", 1.0) or 0.0)
 
-    def at(self, tensors: Mapping[str, float], sizes: Mapping[str, Sequence[int]]) -> float:
+    def compute_product_bound(self, tensor_magnitudes: Mapping[str, float], shapes: Mapping[str,
+                                                                                            Sequence[int]]) -> float:
         """Returns the bound for the magnitudes and shapes of one feed; 0 if an operand is masked or not finite.
 
         The product of an unnormalised attention is at most the sum of the values of a column, so the bound of a
         product of two activations covers it, too.
         """
-        amaxes = [tensors.get(tensor, 0.0) for tensor in self.operands]
+        amaxes = [tensor_magnitudes.get(tensor, 0.0) for tensor in self.operands]
         if not amaxes or not all(map(math.isfinite, amaxes)):
             return 0.0
-        if not self.counted:
-            return amaxes[0] * self._weight if self.layer.op_type != "Einsum" else 0.0
-        shape = sizes.get(self.counted, ())
+        if not self.counted_operand:
+            return amaxes[0] * self._max_weight_l1_norm if self.layer.op_type != "Einsum" else 0.0
+        shape = shapes.get(self.counted_operand, ())
         transposed = self._network.node(self.layer.name).attributes.get_int("transA", 0)
         if self.layer.op_type == "Einsum":
-            return self._einsum_terms(shape) * math.prod(amaxes) * self._constant_amax
+            return self._count_einsum_terms(shape) * math.prod(amaxes) * self._constant_amax
         last = shape[0 if transposed else -1] if shape else 1
         count = last if self.layer.op_type in ("MatMul", "Gemm") else math.prod(shape[1:])
-        normalised = _softmax_before(self._network, self.layer) is not None
+        normalised = _find_softmax_before_matmul(self._network, self.layer) is not None
         return count * (amaxes[1] if normalised else math.prod(amaxes))
 
 
@@ -311,142 +338,156 @@ class _ProductBound:
     def _constant_amax(self) -> float:
         """The largest magnitude of the constant operand; 1 if there is none."""
         amaxes = (float(np.max(self._network.constant_amax(tensor), initial=0)) for tensor in self.layer.inputs[:2]
-                  if tensor in self._network.constants)
+                  if tensor in self._network.constant_tensors)
         return math.prod(amaxes)
 
-    def _einsum_terms(self, shape: Sequence[int]) -> int:
+    def _count_einsum_terms(self, shape: Sequence[int]) -> int:
         """Returns how many products a result of an Einsum adds, at most: as many as the sizes that the result lacks."""
         equation = self._network.node(self.layer.name).attributes.get_string("equation", "") or ""
-        given, _, result = equation.replace(" ", "").partition("->")
-        terms = given.split(",")[list(self.layer.inputs).index(self.counted)]
-        if "." in equation or not result or len(terms) != len(shape):
+        operand_terms, _, result = equation.replace(" ", "").partition("->")
+        axes = operand_terms.split(",")[list(self.layer.inputs).index(self.counted_operand)]
+        if "." in equation or not result or len(axes) != len(shape):
             return math.prod(shape)
-        return math.prod(size for axis, size in zip(terms, shape, strict=True) if axis not in result)
+        return math.prod(size for axis, size in zip(axes, shape, strict=True) if axis not in result)
 
 
-def _softmax_before(network: Network, layer: Layer) -> Layer | None:
+def _find_softmax_before_matmul(network: Network, layer: Layer) -> Layer | None:
     """Returns the Softmax whose result is the first operand of a MatMul; None if there is none."""
     source = network.producer.get(layer.inputs[0])
-    if layer.op_type != "MatMul" or source is None or network.layer(source).op_type != "Softmax":
+    if layer.op_type != "MatMul" or source is None or network.get_layer(source).op_type != "Softmax":
         return None
-    softmax = network.layer(source)
+    softmax = network.get_layer(source)
     rank = len(network.shape(softmax.outputs[0]) or ())
     axis = network.node(source).attributes.get_int("axis", -1 if network.opset >= 13 else 1)
     return softmax if axis in (-1, rank - 1) else None
 
 
 @dataclass(frozen=True)
-class _Wanted:
+class _ExactMeasurementRequest:
     """The layers and tensors that need a closer look."""
 
     products: tuple[Layer, ...]
     softmaxes: tuple[Layer, ...]
     tensors: tuple[str, ...]
 
-    def __or__(self, more: "_Wanted") -> "_Wanted":
-        return _Wanted(tuple(dict.fromkeys((*self.products, *more.products))),
-                       tuple(dict.fromkeys((*self.softmaxes, *more.softmaxes))),
-                       tuple(dict.fromkeys((*self.tensors, *more.tensors))))
+    def __or__(self, other: "_ExactMeasurementRequest") -> "_ExactMeasurementRequest":
+        return _ExactMeasurementRequest(tuple(dict.fromkeys((*self.products, *other.products))),
+                                        tuple(dict.fromkeys((*self.softmaxes, *other.softmaxes))),
+                                        tuple(dict.fromkeys((*self.tensors, *other.tensors))))
 
 
-class _CloserLook:
+class _ExactMagnitudeGraph:
     """A graph with the exact largest partial sums, normalisers and finite magnitudes."""
 
-    def __init__(self, analysis: Simulated, wanted: _Wanted) -> None:
-        self.wanted = wanted
+    def __init__(self, analysis: MagnitudeSource, requested: _ExactMeasurementRequest) -> None:
+        self.requested = requested
         self._network = network = analysis.network
-        self._probe = probe = Probe(network.model)
-        self._finite = {tensor: self._largest(self._finite_part(probe.float_value(tensor)))
-                        for tensor in wanted.tensors}
-        self._inner = {layer.name: self._largest(self._partial_sum(layer)) for layer in wanted.products}
-        self._inner |= {layer.name: self._largest(self._normaliser(layer)) for layer in wanted.softmaxes}
+        self._probe = probe = NetworkProbe(network.model)
+        self._finite_outputs = {
+            tensor: self._emit_max_output(self._emit_finite_magnitudes(probe.get_fp32_value(tensor)))
+            for tensor in requested.tensors
+        }
+        self._inner_outputs = {
+            layer.name: self._emit_max_output(self._emit_largest_partial_sum(layer))
+            for layer in requested.products
+        }
+        self._inner_outputs |= {
+            layer.name: self._emit_max_output(self._emit_softmax_normaliser(layer))
+            for layer in requested.softmaxes
+        }
         probe.model.graph.sort()  # an operand may be computed behind the one that a node was put after
-        self._runner: Runner = probe.load(analysis.backend, analysis.samples)
+        self._runner: Runner = probe.load_probe_runner(analysis.backend, analysis.samples)
 
-    def covers(self, wanted: _Wanted) -> bool:
-        return (set(self.wanted.products) >= set(wanted.products)
-                and set(self.wanted.softmaxes) >= set(wanted.softmaxes)
-                and set(self.wanted.tensors) >= set(wanted.tensors))
+    def can_measure(self, measurement_request: _ExactMeasurementRequest) -> bool:
+        return (set(self.requested.products) >= set(measurement_request.products)
+                and set(self.requested.softmaxes) >= set(measurement_request.softmaxes)
+                and set(self.requested.tensors) >= set(measurement_request.tensors))
 
     def close(self) -> None:
         self._runner.close()
 
-    def measure(self, feed: Mapping[str, np.ndarray]) -> tuple[dict[str, float], dict[str, float]]:
+    def measure_exact_magnitudes(self, feed: Mapping[str, np.ndarray]) -> tuple[dict[str, float], dict[str, float]]:
         """Returns the finite magnitudes by tensor, and the largest inner values by layer."""
         scalars = self._runner.run(feed)
         finite, inner = ({name: float(scalars[output]) for name, output in outputs.items()}
-                         for outputs in (self._finite, self._inner))
+                         for outputs in (self._finite_outputs, self._inner_outputs))
         return finite, {name: amax for name, amax in inner.items() if math.isfinite(amax)}
 
-    def _largest(self, value: ir.Value) -> str:
-        return self._probe.emit(scalar(self._probe.apply("ReduceMax", value, keepdims=0)))
+    def _emit_max_output(self, value: ir.Value) -> str:
+        return self._probe.add_output(declare_as_scalar(self._probe.append_operator("ReduceMax", value, keepdims=0)))
 
-    def _finite_part(self, value: ir.Value) -> ir.Value:
+    def _emit_finite_magnitudes(self, value: ir.Value) -> ir.Value:
         """Emits the magnitudes of a tensor, with 0 for NaN and infinities."""
         probe = self._probe
-        size = probe.apply("Abs", value)
-        finite = probe.apply("Less", size, probe.constant(np.float32(np.inf)), dtype=ir.DataType.BOOL)
-        return probe.apply("Where", finite, size, probe.constant(np.float32(0)))
+        size = probe.append_operator("Abs", value)
+        finite = probe.append_operator("Less", size, probe.add_constant(np.float32(np.inf)), dtype=ir.DataType.BOOL)
+        return probe.append_operator("Where", finite, size, probe.add_constant(np.float32(0)))
 
-    def _partial_sum(self, layer: Layer) -> ir.Value:
+    def _emit_largest_partial_sum(self, layer: Layer) -> ir.Value:
         """Emits the largest partial sum of products, in any order, at each result of a layer without its bias."""
         probe = self._probe
-        operands = [self._operand(tensor) for tensor in layer.inputs[:2]]
-        softmax = _softmax_before(self._network, layer)
-        whole = self._product(layer, [probe.apply("Abs", operand) for operand in operands])
+        operands = [self._get_operand_as_fp32(tensor) for tensor in layer.inputs[:2]]
+        softmax = _find_softmax_before_matmul(self._network, layer)
+        whole = self._emit_product_without_bias(layer, [probe.append_operator("Abs", operand) for operand in operands])
         if softmax is not None:  # all probabilities are positive
-            return probe.apply("Div", whole, self._row_maximum(softmax))
-        size = probe.apply("Abs", self._product(layer, operands))
-        return probe.apply("Mul", probe.apply("Add", whole, size), probe.constant(np.float32(0.5)))
+            return probe.append_operator("Div", whole, self._emit_softmax_row_max(softmax))
+        size = probe.append_operator("Abs", self._emit_product_without_bias(layer, operands))
+        return probe.append_operator("Mul", probe.append_operator("Add", whole, size),
+                                     probe.add_constant(np.float32(0.5)))
 
-    def _normaliser(self, layer: Layer) -> ir.Value:
+    def _emit_softmax_normaliser(self, layer: Layer) -> ir.Value:
         """Emits the sum of exp(x - max) of each row of a Softmax."""
-        return self._probe.apply("Reciprocal", self._row_maximum(layer))
+        return self._probe.append_operator("Reciprocal", self._emit_softmax_row_max(layer))
 
-    def _row_maximum(self, softmax: Layer) -> ir.Value:
-        probe, value = self._probe, self._probe.float_value(softmax.outputs[0])
+    def _emit_softmax_row_max(self, softmax: Layer) -> ir.Value:
+        probe, value = self._probe, self._probe.get_fp32_value(softmax.outputs[0])
         opset = self._network.opset
         axis = self._network.node(softmax.name).attributes.get_int("axis", -1 if opset >= 13 else 1) or 0
         if opset < 13:  # all axes from there on are one row
-            value, axis = probe.apply("Flatten", value, axis=axis), 1
+            value, axis = probe.append_operator("Flatten", value, axis=axis), 1
         if opset >= 18:
-            return probe.apply("ReduceMax", value, probe.constant(np.array([axis], np.int64)), keepdims=1)
-        return self._node("ReduceMax", [value], {"axes": [axis], "keepdims": 1})
+            return probe.append_operator("ReduceMax", value, probe.add_constant(np.array([axis], np.int64)), keepdims=1)
+        return self._emit_node("ReduceMax", [value], {"axes": [axis], "keepdims": 1})
 
-    def _operand(self, tensor: str) -> ir.Value:
+    def _get_operand_as_fp32(self, tensor: str) -> ir.Value:
         """Returns a tensor or a constant as an FP32 value."""
         constant = self._probe.model.graph.initializers.get(tensor)
         if constant is None:
-            return self._probe.float_value(tensor)
+            return self._probe.get_fp32_value(tensor)
         if constant.dtype == ir.DataType.FLOAT:
             return constant
-        return self._probe.apply("Cast", constant, to=int(ir.DataType.FLOAT))
+        return self._probe.append_operator("Cast", constant, to=int(ir.DataType.FLOAT))
 
-    def _product(self, layer: Layer, operands: Sequence[ir.Value]) -> ir.Value:
+    def _emit_product_without_bias(self, layer: Layer, operands: Sequence[ir.Value]) -> ir.Value:
         """Emits the layer's operator on other operands, without its bias."""
         node = self._network.node(layer.name)
         inputs = [*operands]
         if layer.op_type == "Gemm":  # opsets below 11 require a bias
-            inputs.append(self._probe.constant(np.float32(0)))
-        return self._node(layer.op_type, inputs, {name: attribute.value for name, attribute in node.attributes.items()})
+            inputs.append(self._probe.add_constant(np.float32(0)))
+        return self._emit_node(layer.op_type, inputs,
+                               {name: attribute.value
+                                for name, attribute in node.attributes.items()})
 
-    def _node(self, operator: str, inputs: Sequence[ir.Value], attributes: Mapping[str, Any]) -> ir.Value:
+    def _emit_node(self, operator: str, inputs: Sequence[ir.Value], attributes: Mapping[str, Any]) -> ir.Value:
         """Emits a node with any attributes behind those that compute its inputs."""
         probe = self._probe
-        placeholder = probe.apply("Identity", inputs[0])
+        placeholder = probe.append_operator("Identity", inputs[0])
         node = placeholder.producer()
-        assert node is not None  # `Probe.apply` has just made it
-        made = ir.node(operator, list(inputs), dict(attributes), name=f"{node.name}_{operator}")
-        probe.model.graph.insert_after(node, made)
-        result = made.outputs[0]
-        result.name, result.type = made.name, ir.TensorType(ir.DataType.FLOAT)
+        assert node is not None  # `NetworkProbe.append_operator` has just made it
+        node_to_insert = ir.node(operator, list(inputs), dict(attributes), name=f"{node.name}_{operator}")
+        probe.model.graph.insert_after(node, node_to_insert)
+        result = node_to_insert.outputs[0]
+        result.name, result.type = node_to_insert.name, ir.TensorType(ir.DataType.FLOAT)
         return result
 
 
-def _extremes(probe: Probe, value: ir.Value) -> list[str]:
-    return [probe.emit(scalar(probe.apply(operator, value, keepdims=0))) for operator in ("ReduceMax", "ReduceMin")]
+def _emit_max_and_min_outputs(probe: NetworkProbe, value: ir.Value) -> list[str]:
+    return [
+        probe.add_output(declare_as_scalar(probe.append_operator(operator, value, keepdims=0)))
+        for operator in ("ReduceMax", "ReduceMin")
+    ]
 
 
-def _magnitude(scalars: Mapping[str, np.ndarray], outputs: Sequence[str]) -> float:
-    most, least = outputs
-    return max(float(scalars[most]), -float(scalars[least]))
+def _max_magnitude_of_outputs(scalar_outputs: Mapping[str, np.ndarray], max_and_min_names: Sequence[str]) -> float:
+    maximum, minimum = max_and_min_names
+    return max(float(scalar_outputs[maximum]), -float(scalar_outputs[minimum]))

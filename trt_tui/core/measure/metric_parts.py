@@ -5,32 +5,33 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class PartRow:
+class MetricPartRow:
     """One part of a metric.
 
     Attributes:
-        name: Its name.
-        reference: In FP32.
-        figures: In each run, None where the run has none.
-        drop: By how much the worst run is below FP32; negative if every run is above. None if no run has it.
+        part_name: Its name.
+        reference_value: In FP32.
+        run_values: In each run, None where the run has none.
+        max_drop: By how much the worst run is below FP32; negative if every run is above. None if no run has it.
     """
 
-    name: str
-    reference: float
-    figures: tuple[float | None, ...]
-    drop: float | None
+    part_name: str
+    reference_value: float
+    run_values: tuple[float | None, ...]
+    max_drop: float | None
 
 
-def part_rows(reference: Mapping[str, float], runs: Sequence[Mapping[str, float]]) -> list[PartRow]:
+def metric_part_rows(reference_metric: Mapping[str, float],
+                     run_metrics: Sequence[Mapping[str, float]]) -> list[MetricPartRow]:
     """The headline, then the parts by the drop of the worst run, the largest first.
 
     Args:
-        reference: The metric and its parts in FP32, the headline first.
-        runs: The same of each run; what a run lacks was not measured there.
+        reference_metric: The metric and its parts in FP32, the headline first.
+        run_metrics: The same of each run; what a run lacks was not measured there.
     """
     rows = []
-    for name, base in reference.items():
-        figures = tuple(run.get(name) for run in runs)
-        known = [base - figure for figure in figures if figure is not None]
-        rows.append(PartRow(name, base, figures, max(known) if known else None))
-    return rows[:1] + sorted(rows[1:], key=lambda row: -row.drop if row.drop is not None else float("inf"))
+    for name, base in reference_metric.items():
+        run_values = tuple(run.get(name) for run in run_metrics)
+        drops = [base - figure for figure in run_values if figure is not None]
+        rows.append(MetricPartRow(name, base, run_values, max(drops) if drops else None))
+    return rows[:1] + sorted(rows[1:], key=lambda row: -row.max_drop if row.max_drop is not None else float("inf"))

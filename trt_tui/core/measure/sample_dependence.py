@@ -16,49 +16,49 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from trt_tui.core.data.samples import Samples
-from trt_tui.core.measure.bootstrap import other_of_each, rows_of
-from trt_tui.core.measure.comparison import Caveat, Errors, OutputErrors, Verdict
-from trt_tui.core.measure.judge import INTEGER, Judged, take
-from trt_tui.core.measure.masks import kept_elements
-from trt_tui.core.measure.metrics import Sums
-from trt_tui.core.measure.scoring import SHUFFLED, Scoring
-from trt_tui.words import variation, visible
+from trt_tui.core.measure.bootstrap import flatten_each_sample, pair_each_sample_with_another
+from trt_tui.core.measure.error_metrics import ErrorSums
+from trt_tui.core.measure.judged_outputs import INTEGER_KIND, JudgedOutput, take_judged_slice
+from trt_tui.core.measure.masks import find_unmasked_elements
+from trt_tui.core.measure.metric_scoring import SHUFFLED, MetricScorer
+from trt_tui.core.measure.results import Accuracy, Caveat, ErrorMetrics, OutputErrors
+from trt_tui.formatting import escape_hidden_characters, output_variation_text
 
 MAX_ELEMENTS = 1 << 18
 """Of larger samples so many elements are looked at, drawn by chance: the values are means over elements."""
 
-STEADY_DB = -66.0
+MAX_REPEAT_ERROR_DB = -66.0
 """An output that varies less is steady: its samples differ by less than half a step of FP16, 2^-11 of a value, so FP16
 could not tell them apart. Boxes on a grid and other outputs with a large constant part vary by -40 dB or more."""
 
-LITTLE_DB = -20.0
+MIN_DEPENDENCE_DB = -20.0
 """Reports name outputs that vary by less: a hundredth of their energy."""
 
 
 @dataclass
-class _Variation:
+class _SampleVariation:
     """Sums over samples of the differences from the first one, which lose no digits if samples are alike."""
 
-    first: np.ndarray
+    first_sample: np.ndarray
     count: int = 0
     energy: float = 0.0
-    squares: float = 0.0
-    sums: np.ndarray | float = 0.0
+    squared_differences: float = 0.0
+    difference_sums: np.ndarray | float = 0.0
 
-    def add(self, rows: np.ndarray) -> None:
+    def add_samples(self, samples: np.ndarray) -> None:
         """Adds samples, float64 ``(samples, elements)``."""
-        differences = rows - self.first
-        self.count += len(rows)
-        self.energy += float(np.einsum("ij,ij->", rows, rows))
-        self.squares += float(np.einsum("ij,ij->", differences, differences))
-        self.sums = self.sums + differences.sum(0)
+        differences = samples - self.first_sample
+        self.count += len(samples)
+        self.energy += float(np.einsum("ij,ij->", samples, samples))
+        self.squared_differences += float(np.einsum("ij,ij->", differences, differences))
+        self.difference_sums = self.difference_sums + differences.sum(0)
 
     @property
-    def decibels(self) -> float | None:
+    def variation_db(self) -> float | None:
         """The variation in dB, unbiased; minus infinity if the samples are equal, None with a single one."""
         if self.count < 2:
             return None
-        deviations = self.squares - float(np.square(self.sums).sum()) / self.count
+        deviations = self.squared_differences - float(np.square(self.difference_sums).sum()) / self.count
         share = deviations / self.energy * self.count / (self.count - 1) if self.energy > 0 else 0.0
         return 10 * math.log10(share) if share > 0 else -math.inf
 
@@ -68,80 +68,94 @@ class SampleDependence:
     """How much the reference depends on the sample.
 
     Attributes:
-        variations: The variation in dB by judged float output; without those whose samples have several shapes.
-        meaningless: The accuracy of runs that mean nothing, by `trt_tui.core.measure.scoring.SHUFFLED` and `SCRAMBLED`.
-            The shuffled one lacks what cannot be exchanged between samples, the scrambled one has the metric alone: any
-            other value is worse than when shuffled.
+        variations_db: The variation in dB by judged float output; without those whose samples have several shapes.
+        meaningless_accuracies: The accuracy of runs that mean nothing, by
+            `trt_tui.core.measure.metric_scoring.SHUFFLED` and `SCRAMBLED`. The shuffled one lacks what cannot be
+            exchanged between samples, the scrambled one has the metric alone: any other value is worse than when
+            shuffled.
     """
 
-    variations: Mapping[str, float] = field(default_factory=dict)
-    meaningless: Mapping[str, Verdict] = field(default_factory=dict)
+    variations_db: Mapping[str, float] = field(default_factory=dict)
+    meaningless_accuracies: Mapping[str, Accuracy] = field(default_factory=dict)
 
-    def caveats(self, outputs: Sequence[str]) -> tuple[Caveat, ...]:
+    def make_steady_output_caveats(self, output_names: Sequence[str]) -> tuple[Caveat, ...]:
         """A caveat for each of some judged outputs that is steady."""
-        steady = [(name, self.variations[name]) for name in outputs if self.variations.get(name, 0.0) < STEADY_DB]
-        return tuple(Caveat("steady output", f"{visible(name)} hardly varies between samples "
-                            f"(variation: {variation(level)})")
-                     for name, level in steady)
+        steady = [(name, self.variations_db[name])
+                  for name in output_names
+                  if self.variations_db.get(name, 0.0) < MAX_REPEAT_ERROR_DB]
+        return tuple(Caveat("steady output", f"{escape_hidden_characters(name)} hardly varies between samples "
+                            f"(variation: {output_variation_text(level_db)})")
+                     for name, level_db in steady)
 
 
-def measure_dependence(samples: Samples, feeds: Sequence[int], judged: Sequence[Judged],
-                       reference: Callable[[int], Mapping[str, np.ndarray]], classifier: Judged | None,
-                       scoring: Scoring | None) -> SampleDependence:
-    """Measures how much the reference depends on the sample; see `trt_tui.core.measure.tally.Tally`."""
-    variations: dict[str, _Variation | None] = {}
-    sums = {one.name: Sums() for one in judged if one.kind != INTEGER}
-    differ = {one.name: [0, 0] for one in judged if one.kind == INTEGER}
+def measure_sample_dependence(samples: Samples, feed_indices: Sequence[int], judged_outputs: Sequence[JudgedOutput],
+                              get_reference: Callable[[int],
+                                                      Mapping[str, np.ndarray]], classifier_output: JudgedOutput | None,
+                              metric_scorer: MetricScorer | None) -> SampleDependence:
+    """Measures how much the reference depends on the sample; see
+    `trt_tui.core.measure.accuracy_reducer.AccuracyReducer`."""
+    variations: dict[str, _SampleVariation | None] = {}
+    sums = {judged_output.name: ErrorSums() for judged_output in judged_outputs if judged_output.kind != INTEGER_KIND}
+    differ = {judged_output.name: [0, 0] for judged_output in judged_outputs if judged_output.kind == INTEGER_KIND}
     fixed: set[str] = set()
     agreed = count = 0
-    donors = other_of_each(len(feeds))
-    for place, index in enumerate(feeds):
-        rows, tensors = samples.rows(index), reference(index)
-        other, places = tensors, other_of_each(rows)
-        if len(feeds) > 1:
-            other = reference(feeds[donors[place]])
-            places = np.arange(rows) % samples.rows(feeds[donors[place]])
+    donors = pair_each_sample_with_another(len(feed_indices))
+    for position, index in enumerate(feed_indices):
+        rows, tensors = samples.count_samples_of_feed(index), get_reference(index)
+        other_tensors, places = tensors, pair_each_sample_with_another(rows)
+        if len(feed_indices) > 1:
+            other_tensors = get_reference(feed_indices[donors[position]])
+            places = np.arange(rows) % samples.count_samples_of_feed(feed_indices[donors[position]])
         count += rows
-        for one in judged:
-            own, given = take(tensors[one.tensor], one), take(other[one.tensor], one)
-            if own.ndim and len(own) == rows and given.ndim and len(given) > places.max(initial=0):
-                given = given[places]
-            exchanged = own.shape == given.shape and (len(feeds) > 1 or own.ndim > 0 and len(own) == rows > 1)
-            if not exchanged:
-                fixed.add(one.name)
-            if one.kind == INTEGER:
-                if exchanged:
-                    differ[one.name][0] += int(np.count_nonzero(own != given))
-                    differ[one.name][1] += own.size
+        for judged_output in judged_outputs:
+            own, exchanged_values = take_judged_slice(tensors[judged_output.tensor], judged_output), take_judged_slice(
+                other_tensors[judged_output.tensor], judged_output)
+            if own.ndim and len(own) == rows and exchanged_values.ndim and len(exchanged_values) > places.max(
+                    initial=0):
+                exchanged_values = exchanged_values[places]
+            is_exchangeable = own.shape == exchanged_values.shape and (len(feed_indices) > 1
+                                                                       or own.ndim > 0 and len(own) == rows > 1)
+            if not is_exchangeable:
+                fixed.add(judged_output.name)
+            if judged_output.kind == INTEGER_KIND:
+                if is_exchangeable:
+                    differ[judged_output.name][0] += int(np.count_nonzero(own != exchanged_values))
+                    differ[judged_output.name][1] += own.size
                 continue
-            kept = kept_elements(one, samples, index, tensors[one.tensor])
-            here = _elements(own, kept, rows)
-            known = variations.setdefault(one.name, _Variation(here[0].copy()))
-            if known is not None and known.first.size == here.shape[1]:
-                known.add(here)
+            is_counted = find_unmasked_elements(judged_output, samples, index, tensors[judged_output.tensor])
+            elements = _flatten_unmasked_elements(own, is_counted, rows)
+            variation_sums = variations.setdefault(judged_output.name, _SampleVariation(elements[0].copy()))
+            if variation_sums is not None and variation_sums.first_sample.size == elements.shape[1]:
+                variation_sums.add_samples(elements)
             else:
-                variations[one.name] = None
-            if exchanged:
-                sums[one.name].add(here, _elements(given, kept, rows))
-                if one is classifier:
-                    agreed += int((own.reshape(rows, -1).argmax(1) == given.reshape(rows, -1).argmax(1)).sum())
+                variations[judged_output.name] = None
+            if is_exchangeable:
+                sums[judged_output.name].add_tensor_pair(elements,
+                                                         _flatten_unmasked_elements(exchanged_values, is_counted, rows))
+                if judged_output is classifier_output:
+                    agreed += int((own.reshape(rows, -1).argmax(1) == exchanged_values.reshape(rows,
+                                                                                               -1).argmax(1)).sum())
     outputs = {}
-    for one in judged:
-        if one.name not in fixed:
-            integers = differ.get(one.name)
-            outputs[one.name] = OutputErrors(sums[one.name].errors() if integers is None else Errors(
-                mismatch=integers[0] / (integers[1] or 1), exact=not integers[0]))
-    levels = {name: one.decibels for name, one in variations.items() if one is not None}
-    metrics = scoring.meaningless(feeds) if scoring is not None else {}
-    agreement = agreed / count if classifier is not None and not fixed else None
-    runs = {SHUFFLED: Verdict(outputs, metrics.get(SHUFFLED, {}), agreement, count, count)}
-    runs |= {name: Verdict({}, metric, None, count, count) for name, metric in metrics.items() if name not in runs}
-    return SampleDependence({name: level for name, level in levels.items() if level is not None}, runs)
+    for judged_output in judged_outputs:
+        if judged_output.name not in fixed:
+            integers = differ.get(judged_output.name)
+            outputs[judged_output.name] = OutputErrors(sums[judged_output.name].compute_error_metrics(
+            ) if integers is None else ErrorMetrics(mismatch=integers[0] / (integers[1] or 1), exact=not integers[0]))
+    levels = {
+        name: judged_output.variation_db
+        for name, judged_output in variations.items()
+        if judged_output is not None
+    }
+    metrics = metric_scorer.score_meaningless_outputs(feed_indices) if metric_scorer is not None else {}
+    agreement = agreed / count if classifier_output is not None and not fixed else None
+    runs = {SHUFFLED: Accuracy(outputs, metrics.get(SHUFFLED, {}), agreement, count, count)}
+    runs |= {name: Accuracy({}, metric, None, count, count) for name, metric in metrics.items() if name not in runs}
+    return SampleDependence({name: level_db for name, level_db in levels.items() if level_db is not None}, runs)
 
 
-def _elements(array: np.ndarray, kept: np.ndarray | None, rows: int) -> np.ndarray:
+def _flatten_unmasked_elements(array: np.ndarray, is_unmasked: np.ndarray | None, sample_count: int) -> np.ndarray:
     """The elements of each sample that are looked at, float64 ``(samples, elements)``; 0 for what does not count."""
-    flat = rows_of(array if kept is None else np.where(kept, array, 0), rows)
+    flat = flatten_each_sample(array if is_unmasked is None else np.where(is_unmasked, array, 0), sample_count)
     if flat.shape[1] > MAX_ELEMENTS:
         flat = flat[:, np.random.default_rng(0).integers(0, flat.shape[1], MAX_ELEMENTS)]
     flat = flat.astype(np.float64)

@@ -7,60 +7,63 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from trt_tui.core.measure.analysis import Analysis, Partial
-from trt_tui.core.measure.comparison import Share, Verdict
+from trt_tui.core.measure.analysis import Analysis, PartialResult
 from trt_tui.core.measure.group_sweep import GroupSweep
+from trt_tui.core.measure.results import Accuracy, ErrorShare
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
-from trt_tui.words import plural
+from trt_tui.formatting import counted_noun_text
 
-MAX_MARGIN = 1.0
+MAX_SHARE_HALF_WIDTH = 1.0
 """A share whose interval reaches further to each side, as a part of the error, is unknown."""
 
 
 @dataclass(frozen=True)
-class Impact(Share):
-    """What one group does to the judged outputs: if it alone is raised (`Share`), and if it alone is lowered.
+class GroupSensitivity(ErrorShare):
+    """What one group does to the judged outputs: if it alone is raised (`ErrorShare`), and if it alone is lowered.
 
-    ``owns`` is NaN if all-but-this was not asked for.
+    ``fraction`` is NaN if all-but-this was not asked for.
 
     Attributes:
-        energy: The judged error (`Verdict.energy`) with this group alone as in the run and all others in FP32; infinite
-            if that leads to NaN or Inf, 0 if the group changes no value, None if it was not measured.
+        judged_error: The judged error (`Accuracy.judged_error`) with this group alone as in the run and all others in
+            FP32; infinite if that leads to NaN or Inf, 0 if the group changes no value, None if it was not measured.
     """
 
-    energy: float | None = None
+    judged_error: float | None = None
 
 
-def share_of(sweep: GroupSweep, name: str) -> Share:
+def error_share_from_sweep(group_sweep: GroupSweep, group_name: str) -> ErrorShare:
     """What a sweep with groups raised knows of one."""
-    known = sweep.of(name)
-    half = known.figure.half
-    margin = half if math.isfinite(half) and known.samples < sweep.samples else None
-    if margin is not None and margin > MAX_MARGIN:
-        return Share(math.nan, known.worst_db, samples=known.samples,
-                     unknown=f"its interval on {plural(known.samples, 'sample')} is ±{100 * margin:,.0f} points")
-    return Share(known.figure.value, known.worst_db, samples=known.samples, margin=margin)
+    effect = group_sweep.estimate_group_effect(group_name)
+    half = effect.estimate.half_width
+    margin = half if math.isfinite(half) and effect.sample_count < group_sweep.sample_count else None
+    if margin is not None and margin > MAX_SHARE_HALF_WIDTH:
+        return ErrorShare(
+            math.nan, effect.worst_db, samples=effect.sample_count, unknown_reason=
+            f"its interval on {counted_noun_text(effect.sample_count, 'sample')} is ±{100 * margin:,.0f} points")
+    return ErrorShare(effect.estimate.value, effect.worst_db, samples=effect.sample_count, half_width=margin)
 
 
-def impact_of(sweep: GroupSweep, name: str, share: Share | None = None) -> Impact:
+def sensitivity_from_sweep(group_sweep: GroupSweep, group_name: str,
+                           error_share: ErrorShare | None = None) -> GroupSensitivity:
     """What a sweep with groups lowered alone knows of one, beside its share."""
-    known, energy = sweep.of(name), sweep.energy
+    effect, energy = group_sweep.estimate_group_effect(group_name), group_sweep.judged_error
     scale = energy if 0 < energy < math.inf else 1.0
-    alone = math.inf if math.isinf(known.figure.value) else known.figure.value * scale
-    share = share or Share(math.nan, samples=known.samples)
-    return Impact(share.owns, share.kept_db, known.worst_db, share.samples, share.margin, share.unknown, alone)
+    alone = math.inf if math.isinf(effect.estimate.value) else effect.estimate.value * scale
+    error_share = error_share or ErrorShare(math.nan, samples=effect.sample_count)
+    return GroupSensitivity(error_share.fraction, error_share.sqnr_if_raised_db, effect.worst_db, error_share.samples,
+                            error_share.half_width, error_share.unknown_reason, alone)
 
 
-def measure_cumulative(analysis: Analysis, config: PrecisionConfig, ranges: Mapping[str, float],
-                       order: Sequence[str], feeds: Sequence[int] | None = None
-                       ) -> Iterator[Partial[tuple[Verdict, ...]]]:
-    """Yields a growing tuple: the verdicts with the first 1, 2, ... groups of ``order`` raised to FP32."""
-    indices = analysis.indices(feeds)
-    verdicts: tuple[Verdict, ...] = ()
-    for name in order:
-        config = config.with_groups([analysis.network.group(name)], Precision.FP32)
-        for partial in analysis.verdict(config, ranges, indices):
-            if partial.final:
-                verdicts += (partial.value,)
-            yield Partial(verdicts, len(verdicts), len(order))
+def measure_accuracy_per_raised_group(analysis: Analysis, config: PrecisionConfig, ranges: Mapping[str, float],
+                                      group_order: Sequence[str], feed_indices: Sequence[int] | None = None
+                                      ) -> Iterator[PartialResult[tuple[Accuracy, ...]]]:
+    """Yields a growing tuple: the verdicts with the first 1, 2, ... groups of ``group_order`` raised to FP32."""
+    indices = analysis.resolve_feed_indices(feed_indices)
+    accuracies: tuple[Accuracy, ...] = ()
+    for name in group_order:
+        config = config.with_group_precision([analysis.network.get_group(name)], Precision.FP32)
+        for partial in analysis.measure_accuracy(config, ranges, indices):
+            if partial.is_final_result:
+                accuracies += (partial.value,)
+            yield PartialResult(accuracies, len(accuracies), len(group_order))

@@ -7,37 +7,49 @@ from typing import TypeVar
 
 import numpy as np
 
-from trt_tui.core.calibration.not_finite import MEND, find_first_not_finite
-from trt_tui.core.data.gathered import Place
+from trt_tui.core.calibration.non_finite import REMEDY, find_first_non_finite_value
+from trt_tui.core.data.mixed_batches import SamplePosition
 from trt_tui.core.data.samples import Samples
-from trt_tui.core.hands import Alone, Hands, Here
-from trt_tui.core.lowering.gated.compared import Compared
-from trt_tui.core.lowering.gated.gated import Gated
-from trt_tui.core.lowering.gated.lower import lower_gated
-from trt_tui.core.lowering.rules import LOW_FLOATS, Offer
-from trt_tui.core.measure.failed_runs import FailedRun, failed_caveat, lowers_nothing, refuse_wrong_outputs
-from trt_tui.core.measure.forms import Forms
-from trt_tui.core.measure.held import FedAgain, Held
-from trt_tui.core.measure.judge import FLOAT, Judged, class_scores, kept_tensors, take, tensor_outputs
-from trt_tui.core.measure.magnitudes import Magnitudes, MagnitudesOfFeed, Measures
-from trt_tui.core.measure.masks import axes_of_mask, common_mask, refuse_nan
-from trt_tui.core.measure.reference import Outputs
+from trt_tui.core.execution import AnalysisContext, Executor, LocalExecutor
+from trt_tui.core.lowering.gated.gated_graph import GatedGraph
+from trt_tui.core.lowering.gated.lower import build_gated_graph
+from trt_tui.core.lowering.gated.output_comparison import ComparedTensor
+from trt_tui.core.lowering.rulebook import HALF_PRECISIONS, GatedFeatures
+from trt_tui.core.measure.accuracy_reducer import convert_to_comparable_array
+from trt_tui.core.measure.failed_runs import (
+    FailedRunOutputs,
+    is_entirely_fp32,
+    refuse_undeclared_output_sizes,
+    run_failure_caveat,
+)
+from trt_tui.core.measure.graph_forms import GatedGraphLoader
+from trt_tui.core.measure.judged_outputs import (
+    FLOAT_KIND,
+    JudgedOutput,
+    find_class_score_output,
+    find_judged_inner_tensors,
+    list_tensor_outputs,
+    take_judged_slice,
+)
+from trt_tui.core.measure.magnitudes import MagnitudeContext, Magnitudes, MagnitudeTask
+from trt_tui.core.measure.masks import find_common_mask_name, find_mask_axes, refuse_nan_in_judged_tensors
+from trt_tui.core.measure.metric_scoring import MetricScorer
+from trt_tui.core.measure.reference import ExternalOutputs
 from trt_tui.core.measure.sample_dependence import SampleDependence
-from trt_tui.core.measure.scoring import Scoring
-from trt_tui.core.measure.tally import comparable
+from trt_tui.core.measure.tensor_cache import FeedCache, TensorCache
 from trt_tui.core.measure.user_metric import Metric
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
-from trt_tui.core.runner import Backend, Level, Runner
+from trt_tui.core.runner import Backend, ExecutionMode, Runner
 from trt_tui.errors import InputError, OutOfMemoryError, RunFailedError
 
 S = TypeVar("S", bound="Simulation")
 
-COMPARED_ELEMENTS = 4096
+MIN_COMPARED_ELEMENTS = 4096
 """Judged outputs with fewer elements a sample are compared on the host."""
 
-WHAT_IFS = "what-ifs"
+WHAT_IFS_TEXT = "what-ifs"
 """What is run here, for people."""
 
 
@@ -46,7 +58,7 @@ class Simulation:
 
     Args:
         samples: The judged samples; every figure is taken on all of them unless a method is given feeds.
-        judged: What errors are taken at; see `trt_tui.core.measure.judge.judged_outputs`.
+        judged: What errors are taken at; see `trt_tui.core.measure.judged_outputs.select_judged_outputs`.
         metric: The user's metric; used if the samples have labels.
         other: What surrounds INT8 layers in the first configs. A config that needs something else has the session
             loaded again, with that added.
@@ -55,7 +67,7 @@ class Simulation:
 
     Attributes:
         scored: Tensors that the metric is given; none without one.
-        kept: See `trt_tui.core.measure.judge.kept_tensors`.
+        kept: See `trt_tui.core.measure.judged_outputs.find_judged_inner_tensors`.
         level: How the simulation runs on a device; None before the first run there, and elsewhere.
 
     Raises:
@@ -67,52 +79,56 @@ class Simulation:
         network: Network,
         backend: Backend,
         samples: Samples,
-        judged: Sequence[Judged],
+        judged_outputs: Sequence[JudgedOutput],
         *,
         metric: Metric | None = None,
-        other: Precision = Precision.FP16,
-        against: Outputs | None = None,
-        yields: Sequence[str] = (),
+        boundary_type: Precision = Precision.FP16,
+        reference_source: ExternalOutputs | None = None,
+        extra_tensors: Sequence[str] = (),
     ) -> None:
         self.network = network
         self.backend = backend
         self.samples = samples
-        self.judged = tuple(judged)
+        self.judged_outputs = tuple(judged_outputs)
         self.metric = metric if samples.has_labels else None
-        self.kept = kept_tensors(network, self.judged, self.metric is not None and self.metric.inner)
-        scored = (*tensor_outputs(network), *self.kept)
-        self.scored = scored if self.metric is not None else ()
-        self.against = against
-        known = against is None or set(scored) <= against.tensors
-        self._scored = self.reference if known else self.own
-        self._scoring = Scoring(self.metric, samples, scored, self._scored) if self.metric is not None else None
-        lows = {other} & set(LOW_FLOATS)
-        if not backend.capabilities.device:  # roundings that are not asked for cost nothing there
-            lows = lows or {Precision.FP16}
-        self.offer = Offer.of(lows, {other})
-        self.classifier = class_scores(network, self.judged)
-        self.sessions = 0
-        self.level: Level | None = None
+        self.extra_outputs = find_judged_inner_tensors(network, self.judged_outputs, self.metric is not None
+                                                       and self.metric.needs_inner_tensors)
+        metric_tensors = (*list_tensor_outputs(network), *self.extra_outputs)
+        self.metric_tensors = metric_tensors if self.metric is not None else ()
+        self.reference_source = reference_source
+        reference_has_metric_outputs = reference_source is None or set(
+            metric_tensors) <= reference_source.available_tensors
+        self._get_metric_reference = (self.get_reference_outputs
+                                      if reference_has_metric_outputs else self.get_fp32_outputs)
+        self._metric_scorer = MetricScorer(self.metric, samples, metric_tensors,
+                                           self._get_metric_reference) if self.metric is not None else None
+        low_float_types = {boundary_type} & set(HALF_PRECISIONS)
+        if not backend.capabilities.has_device:  # roundings that are not asked for cost nothing there
+            low_float_types = low_float_types or {Precision.FP16}
+        self.features = GatedFeatures.from_precisions(low_float_types, {boundary_type})
+        self.classifier_output = find_class_score_output(network, self.judged_outputs)
+        self.session_count = 0
+        self.execution_mode: ExecutionMode | None = None
         self._magnitudes: dict[int, Magnitudes] = {}
-        self._forms = Forms(backend, samples, WHAT_IFS, network)
-        samples.portions.held_by(WHAT_IFS, self.unload)
-        self._loaded: tuple[Gated, Runner] | None = None
-        self._parts: dict[tuple[int, str], np.ndarray] = {}
-        self._sums: dict[tuple[int, str], np.ndarray] = {}
-        self._compared: tuple[Compared, ...] = ()
-        self._shapes: dict[tuple[object, ...], tuple[int, ...]] = {}
+        self._graph_loader = GatedGraphLoader(backend, samples, WHAT_IFS_TEXT, network)
+        samples.memory_fallbacks.register_session_release(WHAT_IFS_TEXT, self.unload_session)
+        self._loaded_graph: tuple[GatedGraph, Runner] | None = None
+        self._reference_slices: dict[tuple[int, str], np.ndarray] = {}
+        self._reference_row_sums: dict[tuple[int, str], np.ndarray] = {}
+        self._compared_outputs: tuple[ComparedTensor, ...] = ()
+        self._compared_shapes: dict[tuple[object, ...], tuple[int, ...]] = {}
         self._dependences: dict[tuple[int, ...], SampleDependence] = {}
-        self._blank: dict[tuple[int, ...], np.ndarray] = {}
-        self._fed = FedAgain(samples, backend.capabilities.device)
-        self._own = self._reference = Held()
-        if against is not None:
-            self._reference = Held()
-        names = [*(one.tensor for one in self.judged), *yields]
+        self._blank_references: dict[tuple[int, ...], np.ndarray] = {}
+        self._feed_cache = FeedCache(samples, backend.capabilities.has_device)
+        self._fp32_cache = self._reference_cache = TensorCache()
+        if reference_source is not None:
+            self._reference_cache = TensorCache()
+        names = [*(judged_output.tensor for judged_output in self.judged_outputs), *extra_tensors]
         if self.metric is not None:
-            names += scored
-        self.tensors = tuple(dict.fromkeys(names))
-        self._owner: Simulation | None = None
-        self._places: tuple[Sequence[Place], ...] = ()
+            names += metric_tensors
+        self.fetched_tensors = tuple(dict.fromkeys(names))
+        self._original: Simulation | None = None
+        self._sample_positions: tuple[Sequence[SamplePosition], ...] = ()
 
     def __enter__(self: S) -> S:
         return self
@@ -122,261 +138,305 @@ class Simulation:
 
     def close(self) -> None:
         """Frees the session and the reference."""
-        self.unload()
-        self._own.clear()
-        self._reference.clear()
-        if self.against is not None:
-            self.against.close()
+        self.unload_session()
+        self._fp32_cache.clear()
+        self._reference_cache.clear()
+        if self.reference_source is not None:
+            self.reference_source.close()
 
-    def unload(self) -> bool:
+    def unload_session(self) -> bool:
         """Frees the session, with the weights in it, if there is one; it is loaded again when it is needed."""
-        if self._loaded is None:
+        if self._loaded_graph is None:
             return False
-        self._loaded[1].close()
-        self._loaded = None
+        self._loaded_graph[1].close()
+        self._loaded_graph = None
         return True
 
     @cached_property
-    def padded(self) -> dict[str, tuple[bool, ...]]:
-        """The last tensors of groups that have the axes of the judged outputs' mask; see `axes_of_mask`."""
-        mask = common_mask(self.judged)
-        tails = [group.tail for group in self.network.groups if group.tail not in self.network.behind]
-        return axes_of_mask(self.network, self.backend, self.samples, mask, tails) if mask else {}
+    def mask_axes_by_tensor(self) -> dict[str, tuple[bool, ...]]:
+        """The last tensors of groups that have the axes of the judged outputs' mask; see `find_mask_axes`."""
+        mask = find_common_mask_name(self.judged_outputs)
+        tails = [
+            group.final_tensor
+            for group in self.network.groups
+            if group.final_tensor not in self.network.blocking_plugins
+        ]
+        return find_mask_axes(self.network, self.backend, self.samples, mask, tails) if mask else {}
 
     # -- the gated session --------------------------------------------------------------------------------------
 
-    def _session(self, config: PrecisionConfig) -> tuple[Gated, Runner]:
+    def _load_session(self, config: PrecisionConfig) -> tuple[GatedGraph, Runner]:
         """A loaded graph that can run a config, and all configs before it."""
-        if self._owner is not None:
-            loaded = self._owner._session(config)
-            self._compared = self._owner._compared
+        if self._original is not None:
+            loaded = self._original._load_session(config)
+            self._compared_outputs = self._original._compared_outputs
             return loaded
-        needed = Offer.needed(self.network, config)
-        if not self.offer.covers(needed):
-            self.unload()
-        while self._loaded is None:
-            offer = self.offer | needed
-            data = self._forms.data
-            self._compared = self._to_compare() if data else ()
-            gated = lower_gated(self.network, floats=offer.floats, others=offer.others, codes=offer.codes,
-                                constants=offer.constants, operators=offer.operators, outputs=self.tensors, data=data,
-                                compared=self._compared)
+        needed = GatedFeatures.from_config(self.network, config)
+        if not self.features.includes_features(needed):
+            self.unload_session()
+        while self._loaded_graph is None:
+            features = self.features | needed
+            uses_data_gates = self._graph_loader.uses_gates_as_data
+            self._compared_outputs = self._select_outputs_compared_in_graph() if uses_data_gates else ()
+            gated_graph = build_gated_graph(self.network, float_types=features.float_types,
+                                            boundary_types=features.boundary_types,
+                                            quantized_types=features.quantized_types,
+                                            editable_constants=features.editable_constants,
+                                            norm_operators=features.norm_operators, outputs=self.fetched_tensors,
+                                            gates_as_data=uses_data_gates, compared_tensors=self._compared_outputs)
             try:
-                runner = self._forms.load(gated, self._at_level, more=[*gated.references.values()])
+                runner = self._graph_loader.load_graph(gated_graph, self._set_execution_mode,
+                                                       extra_inputs=[*gated_graph.reference_inputs.values()])
             except OutOfMemoryError:
-                if not self._forms.lower():
+                if not self._graph_loader.switch_to_next_graph_form():
                     raise
                 continue
-            self._loaded, self.offer = (gated, runner), offer
-            self.sessions += 1
-        return self._loaded
+            self._loaded_graph, self.features = (gated_graph, runner), features
+            self.session_count += 1
+        return self._loaded_graph
 
-    def anew(self, group: str) -> float:
+    def estimate_recomputed_fraction(self, group_name: str) -> float:
         """Which part of a run is computed anew for a config that differs in one group from one that was run before, as
         far as that is known."""
-        return self._forms.anew(self._loaded[0].gates.get(group, {}).values()) if self._loaded is not None else 1.0
+        return self._graph_loader.estimate_recomputed_fraction(self._loaded_graph[0].gates.get(
+            group_name, {}).values()) if self._loaded_graph is not None else 1.0
 
-    def _at_level(self, level: Level) -> None:
-        self.level = level
+    def _set_execution_mode(self, mode: ExecutionMode) -> None:
+        self.execution_mode = mode
 
-    def feeds(self, config: PrecisionConfig, ranges: Mapping[str, float]) -> dict[str, np.ndarray]:
-        """The feeds that switch the loaded graph to a config (`Gated.feeds`); reuse them: they hold rounded weights."""
-        return self._session(config)[0].feeds(config, ranges)
+    def make_config_feed(self, config: PrecisionConfig, ranges: Mapping[str, float]) -> dict[str, np.ndarray]:
+        """The feeds that switch the loaded graph to a config (`GatedGraph.make_feed`); reuse them: they hold rounded
+        weights."""
+        return self._load_session(config)[0].make_feed(config, ranges)
 
-    def measure_magnitudes(self, feeds: Sequence[int] | None = None, hands: Hands[Measures] | None = None
-                           ) -> Iterator[None]:
+    def measure_magnitudes(self, feed_indices: Sequence[int] | None = None,
+                           executor: Executor[MagnitudeContext] | None = None) -> Iterator[None]:
         """Measures the magnitudes of feeds that are not known yet; yields after each run.
 
         Args:
-            hands: The executor of the feeds; this process by default.
+            executor: The executor of the feeds; this process by default.
 
         Raises:
             InputError: the data cannot be read.
         """
-        unknown = [index for index in self.indices(feeds) if index not in self._magnitudes]
+        unknown = [index for index in self.resolve_feed_indices(feed_indices) if index not in self._magnitudes]
         if not unknown:
             return
-        task = MagnitudesOfFeed()
+        task = MagnitudeTask()
         try:
-            for done in (hands or Here(Alone(self))).work(task, unknown):
+            for done in (executor or LocalExecutor(AnalysisContext(self))).map(task, unknown):
                 if done is not None:
                     self._magnitudes[done[0]] = done[1]
                 yield
         finally:
             task.close()
 
-    def magnitudes(self, feeds: Sequence[int] | None = None) -> Magnitudes | None:
+    def get_magnitudes(self, feed_indices: Sequence[int] | None = None) -> Magnitudes | None:
         """Returns the largest magnitudes over feeds; None if one of them was not measured."""
-        indices = self.indices(feeds)
+        indices = self.resolve_feed_indices(feed_indices)
         if not all(index in self._magnitudes for index in indices):
             return None
-        return Magnitudes.join(self._magnitudes[index] for index in indices)
+        return Magnitudes.from_feeds(self._magnitudes[index] for index in indices)
 
-    def indices(self, feeds: Sequence[int] | None) -> list[int]:
+    def resolve_feed_indices(self, feed_indices: Sequence[int] | None) -> list[int]:
         """The feeds asked for, all by default."""
-        return list(range(len(self.samples)) if feeds is None else feeds)
+        return list(range(len(self.samples)) if feed_indices is None else feed_indices)
 
-    def _to_compare(self) -> tuple[Compared, ...]:
+    def _select_outputs_compared_in_graph(self) -> tuple[ComparedTensor, ...]:
         """The judged outputs that are compared in the graph: floats too large to be worth their way to the host, whose
         first axis is that of an input."""
-        found = []
+        compared_outputs = []
         leads = {info.shape[0] for info in self.network.inputs if info.shape}
-        for one in self.judged:
-            shape = self.network.shape(one.tensor) or ()
-            known = [size for size in shape[1:] if isinstance(size, int)]
-            small = len(known) == len(shape) - 1 and math.prod(known) < COMPARED_ELEMENTS
-            large = one.kind == FLOAT and shape and shape[0] in leads and not small
-            whole = not (one.mask or one.hidden_from or one.tensor in self.network.selected)
-            if large and whole and one is not self.classifier:
-                found.append(Compared(one.name, one.tensor, tuple((c.axis, c.start, c.stop) for c in one.slices)))
-        return tuple(found)
+        for judged_output in self.judged_outputs:
+            shape = self.network.shape(judged_output.tensor) or ()
+            known_sizes = [size for size in shape[1:] if isinstance(size, int)]
+            is_small = len(known_sizes) == len(shape) - 1 and math.prod(known_sizes) < MIN_COMPARED_ELEMENTS
+            is_large = judged_output.kind == FLOAT_KIND and shape and shape[0] in leads and not is_small
+            is_unmasked = not (judged_output.mask or judged_output.mask_threshold
+                               or judged_output.tensor in self.network.value_sized_tensors)
+            if is_large and is_unmasked and judged_output is not self.classifier_output:
+                compared_outputs.append(
+                    ComparedTensor(
+                        judged_output.name, judged_output.tensor,
+                        tuple((axis_slice.axis, axis_slice.start, axis_slice.stop)
+                              for axis_slice in judged_output.slices)))
+        return tuple(compared_outputs)
 
-    def _runs(self, config: PrecisionConfig, ranges: Mapping[str, float], indices: Sequence[int], *,
-              compared: bool = False) -> Iterator[tuple[dict[str, np.ndarray], dict[str, np.ndarray]]]:
+    def _execute_feeds(
+            self, config: PrecisionConfig, ranges: Mapping[str, float], feed_indices: Sequence[int], *,
+            compares_in_graph: bool = False) -> Iterator[tuple[dict[str, np.ndarray], dict[str, np.ndarray]]]:
         """Yields the judged tensors of a config and what was compared in the graph, feed by feed.
 
         Args:
-            compared: Tensors that were compared, with finite sums, are left out.
+            compares_in_graph: Tensors that were compared, with finite sums, are left out.
         """
-        session: tuple[Gated, Runner] | None = None
-        fed: dict[str, np.ndarray] = {}
-        for index in indices:
-            if compared:
-                self.reference(index)  # it may be measured by a run of this kind
+        session: tuple[GatedGraph, Runner] | None = None
+        config_feed: dict[str, np.ndarray] = {}
+        for index in feed_indices:
+            if compares_in_graph:
+                self.get_reference_outputs(index)  # it may be measured by a run of this kind
             result = None
             while result is None:
-                if session is None or session is not self._loaded:  # another config may have had it loaded anew
-                    session = self._session(config)
-                    fed = session[0].feeds(config, ranges)
+                if session is None or session is not self._loaded_graph:  # another config may have had it loaded anew
+                    session = self._load_session(config)
+                    config_feed = session[0].make_feed(config, ranges)
                 try:
-                    result = self._run(*session, index, fed, compared)
+                    result = self._execute_feed(*session, index, config_feed, compares_in_graph)
                 except OutOfMemoryError:
-                    (self._owner or self).unload()
+                    (self._original or self).unload_session()
                     session = None
-                    if not self._forms.lower():
+                    if not self._graph_loader.switch_to_next_graph_form():
                         raise
                 except RunFailedError as error:
-                    if lowers_nothing(self.network, config):
+                    if is_entirely_fp32(self.network, config):
                         raise
-                    result = FailedRun(self.own(index), failed_caveat(self.network, config, error)), {}
+                    result = FailedRunOutputs(self.get_fp32_outputs(index),
+                                              run_failure_caveat(self.network, config, error)), {}
             yield result
 
-    def _run(self, gated: Gated, runner: Runner, index: int, fed: Mapping[str, np.ndarray], compared: bool
-             ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """What `_runs` yields for a feed."""
-        feed, tensors = {**self._fed.feed(index), **fed}, self.tensors
-        if compared and gated.compared:
-            feed.update((fed_as, self._reference_part(index, name)) for name, fed_as in gated.references.items())
-            own = self._scoring.names if self._scoring is not None else ()
-            within = {one.tensor for one in self._compared} - set(own)
-            within -= {one.tensor for one in self.judged if one.name not in gated.compared}
-            tensors = tuple(tensor for tensor in self.tensors if tensor not in within)
-            fetched = runner.run(feed, [*(gated.outputs[t] for t in tensors), *gated.compared.values()])
-            sums = {name: fetched[output] for name, output in gated.compared.items()}
-            if all(np.isfinite(one).all() for one in sums.values()):
-                sums = {name: np.concatenate([one, self._reference_sums(index, name)], 1)
-                        for name, one in sums.items()}
-                return {tensor: comparable(fetched[gated.outputs[tensor]]) for tensor in tensors}, sums
-        feed.update((gated.references[one.name], self._no_reference(one, feed)) for one in self._compared)
-        fetched = runner.run(feed, [gated.outputs[tensor] for tensor in self.tensors])
-        return {tensor: comparable(fetched[gated.outputs[tensor]]) for tensor in self.tensors}, {}
+    def _execute_feed(self, gated_graph: GatedGraph, runner: Runner, feed_index: int, config_feed: Mapping[str,
+                                                                                                           np.ndarray],
+                      compares_in_graph: bool) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """What `_execute_feeds` yields for a feed."""
+        feed, tensors = {**self._feed_cache.get_feed(feed_index), **config_feed}, self.fetched_tensors
+        if compares_in_graph and gated_graph.compared_outputs:
+            feed.update((fed_as, self._get_reference_output(feed_index, name))
+                        for name, fed_as in gated_graph.reference_inputs.items())
+            metric_names = self._metric_scorer.output_names if self._metric_scorer is not None else ()
+            within = {entry.tensor for entry in self._compared_outputs} - set(metric_names)
+            within -= {entry.tensor for entry in self.judged_outputs if entry.name not in gated_graph.compared_outputs}
+            tensors = tuple(tensor for tensor in self.fetched_tensors if tensor not in within)
+            fetched = runner.run(feed, [
+                *(gated_graph.test_outputs[fetched_tensor]
+                  for fetched_tensor in tensors), *gated_graph.compared_outputs.values()
+            ])
+            sums = {name: fetched[output] for name, output in gated_graph.compared_outputs.items()}
+            if all(np.isfinite(entry).all() for entry in sums.values()):
+                sums = {name: np.concatenate([entry, self._compute_reference_row_energy(feed_index, name)], 1)
+                        for name, entry in sums.items()}
+                return {
+                    tensor: convert_to_comparable_array(fetched[gated_graph.test_outputs[tensor]])
+                    for tensor in tensors
+                }, sums
+        feed.update((gated_graph.reference_inputs[entry.name], self._make_zero_reference(entry, feed))
+                    for entry in self._compared_outputs)
+        fetched = runner.run(feed, [gated_graph.test_outputs[tensor] for tensor in self.fetched_tensors])
+        return {
+            tensor: convert_to_comparable_array(fetched[gated_graph.test_outputs[tensor]])
+            for tensor in self.fetched_tensors
+        }, {}
 
-    def _no_reference(self, compared: Compared, feed: Mapping[str, np.ndarray]) -> np.ndarray:
+    def _make_zero_reference(self, compared_output: ComparedTensor, feed: Mapping[str, np.ndarray]) -> np.ndarray:
         """What stands for a part of the reference where sums are of no interest: of the shape that the part has in runs
         that are compared, where that is known, so that this is a run of the same shapes."""
-        known = self._shapes.get((compared.name, *(feed[info.name].shape for info in self.network.inputs)))
-        shape = known or (1,) * len(self.network.shape(compared.tensor) or ())
-        return self._blank.setdefault(shape, np.zeros(shape, np.float32))
+        known_shape = self._compared_shapes.get(
+            (compared_output.name, *(feed[info.name].shape for info in self.network.inputs)))
+        shape = known_shape or (1,) * len(self.network.shape(compared_output.tensor) or ())
+        return self._blank_references.setdefault(shape, np.zeros(shape, np.float32))
 
-    def _note_shapes(self, feed: Mapping[str, np.ndarray], result: Mapping[str, np.ndarray]) -> None:
+    def _store_shapes_of_compared_outputs(self, feed: Mapping[str, np.ndarray], outputs: Mapping[str,
+                                                                                                 np.ndarray]) -> None:
         """Notes the shapes of what is compared where those of the inputs decide them."""
-        given = [shape for info in self.network.inputs if (shape := info.shape) is not None]
-        sizes = {size for shape in given for size in shape if isinstance(size, str)}
-        for one in self._compared:
-            own = self.network.shape(one.tensor) or ()
+        input_shapes = [shape for info in self.network.inputs if (shape := info.shape) is not None]
+        sizes = {size for shape in input_shapes for size in shape if isinstance(size, str)}
+        for compared_output in self._compared_outputs:
+            own = self.network.shape(compared_output.tensor) or ()
             if all(isinstance(size, int) or size in sizes for size in own):
-                judged = next(judged for judged in self.judged if judged.name == one.name)
-                key = one.name, *(feed[info.name].shape for info in self.network.inputs)
-                self._shapes[key] = take(result[one.tensor], judged).shape
+                judged_output = next(judged_output for judged_output in self.judged_outputs
+                                     if judged_output.name == compared_output.name)
+                key = compared_output.name, *(feed[info.name].shape for info in self.network.inputs)
+                self._compared_shapes[key] = take_judged_slice(outputs[compared_output.tensor], judged_output).shape
 
-    def reference(self, index: int) -> dict[str, np.ndarray]:
+    def get_reference_outputs(self, feed_index: int) -> dict[str, np.ndarray]:
         """The judged tensors that errors are taken against for one feed, measured once.
 
         Raises:
             InputError: they hold NaN, or the network cannot run these data.
         """
-        if self._owner is not None:
-            if index not in self._reference:
-                whole = {feed: self._owner.reference(feed) for feed in {feed for feed, _ in self._places[index]}}
-                self._reference.put(index, {tensor: np.stack([whole[feed][tensor][row]
-                                                              for feed, row in self._places[index]])
-                                            for tensor in self.tensors})
-            return self._reference.get(index)
-        if self.against is None:
-            return self.own(index)
-        if index not in self._reference:
-            found = self.against.outputs(self.samples, index)
-            found = {tensor: found[tensor] for tensor in self.tensors if tensor in found}
-            refuse_nan(self.judged, self.samples, index, found, self.against.name)
-            if len(found) < len(self.tensors):
-                found = self.own(index) | found
-            self._reference.put(index, found)
-        return self._reference.get(index)
+        if self._original is not None:
+            if feed_index not in self._reference_cache:
+                original_outputs = {
+                    feed: self._original.get_reference_outputs(feed)
+                    for feed in {feed
+                                 for feed, _ in self._sample_positions[feed_index]}
+                }
+                self._reference_cache.put(
+                    feed_index, {
+                        tensor: np.stack(
+                            [original_outputs[feed][tensor][row]
+                             for feed, row in self._sample_positions[feed_index]])
+                        for tensor in self.fetched_tensors
+                    })
+            return self._reference_cache.get(feed_index)
+        if self.reference_source is None:
+            return self.get_fp32_outputs(feed_index)
+        if feed_index not in self._reference_cache:
+            arrays = self.reference_source.get_outputs(self.samples, feed_index)
+            arrays = {tensor: arrays[tensor] for tensor in self.fetched_tensors if tensor in arrays}
+            refuse_nan_in_judged_tensors(self.judged_outputs, self.samples, feed_index, arrays,
+                                         self.reference_source.name)
+            if len(arrays) < len(self.fetched_tensors):
+                arrays = self.get_fp32_outputs(feed_index) | arrays
+            self._reference_cache.put(feed_index, arrays)
+        return self._reference_cache.get(feed_index)
 
-    def own(self, index: int) -> dict[str, np.ndarray]:
-        """The network's own judged tensors in FP32 for one feed, measured once; raises as `reference`, and where the
-        file declares an output of another size."""
-        if index not in self._own:
-            result, _ = next(self._runs(PrecisionConfig.uniform(Precision.FP32), {}, [index]))
-            refuse_wrong_outputs(self.network, result)
-            if self.against is None:
-                self._refuse_nan(index, result)
-            self._note_shapes(self._fed.feed(index), result)
-            self._own.put(index, result)
-        return self._own.get(index)
+    def get_fp32_outputs(self, feed_index: int) -> dict[str, np.ndarray]:
+        """The network's own judged tensors in FP32 for one feed, measured once; raises as `get_reference_outputs`, and
+        where the file declares an output of another size."""
+        if feed_index not in self._fp32_cache:
+            result, _ = next(self._execute_feeds(PrecisionConfig.from_precision(Precision.FP32), {}, [feed_index]))
+            refuse_undeclared_output_sizes(self.network, result)
+            if self.reference_source is None:
+                self._refuse_nan_in_fp32_outputs(feed_index, result)
+            self._store_shapes_of_compared_outputs(self._feed_cache.get_feed(feed_index), result)
+            self._fp32_cache.put(feed_index, result)
+        return self._fp32_cache.get(feed_index)
 
-    def _refuse_nan(self, index: int, result: Mapping[str, np.ndarray]) -> None:
+    def _refuse_nan_in_fp32_outputs(self, feed_index: int, fp32_outputs: Mapping[str, np.ndarray]) -> None:
         """Refuses NaN in the network's own FP32 run; names the value that it comes from.
 
         Raises:
             InputError: NaN stands where it counts.
         """
         try:
-            refuse_nan(self.judged, self.samples, index, result, "the FP32 network")
+            refuse_nan_in_judged_tensors(self.judged_outputs, self.samples, feed_index, fp32_outputs,
+                                         "the FP32 network")
         except InputError as error:
-            found = find_first_not_finite(self.network.model, self.samples, index, self.backend)
-            if found is None:
+            first_non_finite = find_first_non_finite_value(self.network.model, self.samples, feed_index, self.backend)
+            if first_non_finite is None:
                 raise
-            raise InputError(error.title, f"{error.cause}: {found.text}", MEND) from None
+            raise InputError(error.title, f"{error.cause}: {first_non_finite.origin_text}", REMEDY) from None
 
-    def no_shares_reason(self, feeds: Sequence[int] | None = None) -> str:
+    def explain_missing_shares(self, feed_indices: Sequence[int] | None = None) -> str:
         """Returns why raising groups to FP32 shows nothing, as a sentence; "" if it does.
 
         Only against something else than FP32 of the network: without it such a network is refused.
         """
-        for index in self.indices(feeds) if self.against is not None else ():
+        for index in self.resolve_feed_indices(feed_indices) if self.reference_source is not None else ():
             try:
-                self._refuse_nan(index, self.own(index))
+                self._refuse_nan_in_fp32_outputs(index, self.get_fp32_outputs(index))
             except InputError as error:
                 return f"{error.title[:1].upper()}{error.title[1:]}: {error.cause}"
         return ""
 
-    def _reference_part(self, index: int, name: str) -> np.ndarray:
+    def _get_reference_output(self, feed_index: int, output_name: str) -> np.ndarray:
         """A judged output of the reference for one feed, the same array again."""
-        judged = next(one for one in self.judged if one.name == name)
-        whole = self.reference(index)[judged.tensor]
-        if not judged.slices:
-            return whole
-        if (index, name) not in self._parts:
-            self._parts[index, name] = np.ascontiguousarray(take(whole, judged))
-        return self._parts[index, name]
+        judged_output = next(output for output in self.judged_outputs if output.name == output_name)
+        array = self.get_reference_outputs(feed_index)[judged_output.tensor]
+        if not judged_output.slices:
+            return array
+        if (feed_index, output_name) not in self._reference_slices:
+            self._reference_slices[feed_index,
+                                   output_name] = np.ascontiguousarray(take_judged_slice(array, judged_output))
+        return self._reference_slices[feed_index, output_name]
 
-    def _reference_sums(self, index: int, name: str) -> np.ndarray:
+    def _compute_reference_row_energy(self, feed_index: int, output_name: str) -> np.ndarray:
         """Σref² and the largest |ref| of each row of a judged output for one feed, float64 ``(rows, 2)``."""
-        if (index, name) not in self._sums:
-            array = self._reference_part(index, name)
+        if (feed_index, output_name) not in self._reference_row_sums:
+            array = self._get_reference_output(feed_index, output_name)
             rows = array.reshape(len(array), -1).astype(np.float64)
-            self._sums[index, name] = np.stack([np.einsum("ij,ij->i", rows, rows), np.abs(rows).max(axis=1)], 1)
-        return self._sums[index, name]
+            self._reference_row_sums[feed_index, output_name] = np.stack(
+                [np.einsum("ij,ij->i", rows, rows), np.abs(rows).max(axis=1)], 1)
+        return self._reference_row_sums[feed_index, output_name]
 
     # -- verdicts -----------------------------------------------------------------------------------------------

@@ -5,211 +5,228 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from trt_tui.core.data.dumps import DUMP_SUFFIXES, split_dump
-from trt_tui.core.measure.comparison import EngineResult, Verdict
-from trt_tui.core.measure.inputs import InputDifference
+from trt_tui.core.data.dumps import DUMP_SUFFIXES, split_dump_spec
+from trt_tui.core.measure.production_inputs import InputDifference
+from trt_tui.core.measure.results import Accuracy, EngineResult
 from trt_tui.core.measure.target import Target
-from trt_tui.core.measure.target_result import judge_accuracy
+from trt_tui.core.measure.target_outcome import judge_accuracy
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.errors import InputError
-from trt_tui.words import decibels, with_unit
+from trt_tui.formatting import add_decibel_unit, decibels_text
 
-SIMULATED, BUILT, NETWORK, OUTPUTS, ENGINE = "simulated", "built", "network", "outputs", "engine"
+SIMULATED_STAGE, BUILT_STAGE, NETWORK_STAGE, OUTPUTS_STAGE, ENGINE_STAGE = ("simulated", "built", "network", "outputs",
+                                                                            "engine")
 """What a stage is: a run of the simulation, its engine, another network, a dump of tensors, an engine in a file."""
 
-RUNS = ("fp16", "int8", "config")
+STAGE_RUNS = ("fp16", "int8", "config")
 ENGINE_SUFFIXES = (".plan", ".engine", ".trt")
-PRODUCTION = "production"
+PRODUCTION_STAGE = "production"
 
-AGREES_DB = 40.0
+MIN_AGREEMENT_DB = 40.0
 """Outputs that are this close agree: an error of 1 % of them."""
 
-TESTED_DB = 3.0
+MAX_PRODUCTION_GAP_DB = 3.0
 """Production does something else where its error against FP32 is this much larger than that of what was tested, or
 where both are not this much nearer to each other than to FP32."""
 
 
 @dataclass(frozen=True)
-class Asked:
+class StageSpec:
     """A stage that is asked for.
 
     Attributes:
         kind: One of the kinds above.
-        run: Of a simulated or built one: "fp16", "int8" or "config".
-        file: Of the others.
+        run_name: Of a simulated or built one: "fp16", "int8" or "config".
+        file_path: Of the others.
     """
 
     name: str
     kind: str
-    run: str = ""
-    file: str = ""
+    run_name: str = ""
+    file_path: str = ""
 
 
 @dataclass(frozen=True)
-class Stage:
+class StageResult:
     """A stage and its figures.
 
     Attributes:
-        cause: What this stage does, in a word or two: "quantization", "the build".
+        effect_text: What this stage does, in a word or two: "quantization", "the build".
         config: Of a simulated or built one: its figures stand in the store of results under it.
-        verdict: Of the others, against what errors are taken against.
-        before: Against the stage before, as far as both have the same outputs; None for the first one.
-        beside: Against others, by their names: of production what was simulated and built.
-        engine: An engine in a file: what it is made of, its latency and size.
-        inputs: How the inputs that production has dumped differ from those here.
-        failed: Why there are no figures, "" where there are.
+        accuracy: Of the others, against what errors are taken against.
+        accuracy_to_previous: Against the stage before, as far as both have the same outputs; None for the first one.
+        other_accuracies: Against others, by their names: of production what was simulated and built.
+        engine_result: An engine in a file: what it is made of, its latency and size.
+        input_differences: How the inputs that production has dumped differ from those here.
+        failure_reason: Why there are no figures, "" where there are.
     """
 
     name: str
     kind: str
-    cause: str
-    file: str = ""
+    effect_text: str
+    file_path: str = ""
     config: PrecisionConfig | None = None
-    verdict: Verdict | None = None
-    before: Verdict | None = None
-    beside: tuple[tuple[str, Verdict], ...] = ()
-    engine: EngineResult | None = None
-    inputs: tuple[InputDifference, ...] = ()
-    failed: str = ""
-    lines: tuple[str, ...] = field(default=())
+    accuracy: Accuracy | None = None
+    accuracy_to_previous: Accuracy | None = None
+    other_accuracies: tuple[tuple[str, Accuracy], ...] = ()
+    engine_result: EngineResult | None = None
+    input_differences: tuple[InputDifference, ...] = ()
+    failure_reason: str = ""
+    detail_lines: tuple[str, ...] = field(default=())
 
 
-def parse_stage(text: str) -> Asked:
+def parse_stage_spec(stage_text: str) -> StageSpec:
     """Reads ``NAME=FILE``, ``fp16``, ``int8``, ``config``, or one of these as built: ``trt-fp16``.
 
     Raises:
         InputError: it is none of these.
     """
-    name, equals, file = text.partition("=")
+    name, equals, file = stage_text.partition("=")
     name = name.strip()
     if not equals:
         run = name.removeprefix("trt-")
-        if run not in RUNS:
-            raise InputError(f"--stage {text}: there is no stage of that name", f"without a file there are "
-                             f"{', '.join(RUNS)}, and as built {', '.join(f'trt-{run}' for run in RUNS)}",
+        if run not in STAGE_RUNS:
+            raise InputError(f"--stage {stage_text}: there is no stage of that name", f"without a file there are "
+                             f"{', '.join(STAGE_RUNS)}, and as built {', '.join(f'trt-{run}' for run in STAGE_RUNS)}",
                              "Name a file: --stage NAME=Q.onnx, NAME=outputs.npz or NAME=model.plan.")
-        return Asked(name, BUILT if name.startswith("trt-") else SIMULATED, run=run)
+        return StageSpec(name, BUILT_STAGE if name.startswith("trt-") else SIMULATED_STAGE, run_name=run)
     if not name or not file:
-        raise InputError(f"--stage {text}: {'a file' if name else 'a name'} is missing", "",
+        raise InputError(f"--stage {stage_text}: {'a file' if name else 'a name'} is missing", "",
                          "Write it as NAME=FILE, for example --stage qdq=quantized.onnx.")
-    return Asked(name, kind_of_file(file, f"--stage {text}"), file=file)
+    return StageSpec(name, find_stage_kind_of_file(file, f"--stage {stage_text}"), file_path=file)
 
 
-def kind_of_file(file: str, option: str) -> str:
+def find_stage_kind_of_file(file_name: str, option_text: str) -> str:
     """What a file is as a stage, by its name.
 
     Args:
-        option: The option that names it.
+        option_text: The option that names it.
 
     Raises:
         InputError: it is nothing that a stage can be.
     """
-    suffix = split_dump(file)[0].suffix.lower()
+    suffix = split_dump_spec(file_name)[0].suffix.lower()
     if suffix == ".onnx":
-        return NETWORK
-    if suffix in DUMP_SUFFIXES or Path(file).is_dir():
-        return OUTPUTS
+        return NETWORK_STAGE
+    if suffix in DUMP_SUFFIXES or Path(file_name).is_dir():
+        return OUTPUTS_STAGE
     if suffix in ENGINE_SUFFIXES:
-        return ENGINE
-    raise InputError(f"{option}: what {Path(file).name} is cannot be told", f"its name ends in {suffix or 'nothing'}",
-                     f"A network ends in .onnx, outputs in {' or '.join(DUMP_SUFFIXES)}, an engine in "
-                     f"{', '.join(ENGINE_SUFFIXES)}: link it to such a name.")
+        return ENGINE_STAGE
+    raise InputError(
+        f"{option_text}: what {Path(file_name).name} is cannot be told", f"its name ends in {suffix or 'nothing'}",
+        f"A network ends in .onnx, outputs in {' or '.join(DUMP_SUFFIXES)}, an engine in "
+        f"{', '.join(ENGINE_SUFFIXES)}: link it to such a name.")
 
 
-def stages_of(texts: Sequence[str], engine: str | None, outputs: str | None) -> tuple[Asked, ...]:
+def list_requested_stages(stage_texts: Sequence[str], engine_file: str | None,
+                          outputs_file: str | None) -> tuple[StageSpec, ...]:
     """All stages that are asked for, in their order: those named, an engine in a file, and production last.
 
     Raises:
         InputError: one cannot be read, two have the same name, or a file of production is no dump.
     """
-    found = [parse_stage(text) for text in texts]
-    if engine is not None:
-        found.append(Asked(Path(engine).name, ENGINE, file=engine))
-    if outputs is not None:
-        if kind_of_file(outputs, "--outputs") != OUTPUTS:
-            raise InputError(f"--outputs {Path(outputs).name} is no dump of tensors", "",
+    stage_specs = [parse_stage_spec(text) for text in stage_texts]
+    if engine_file is not None:
+        stage_specs.append(StageSpec(Path(engine_file).name, ENGINE_STAGE, file_path=engine_file))
+    if outputs_file is not None:
+        if find_stage_kind_of_file(outputs_file, "--outputs") != OUTPUTS_STAGE:
+            raise InputError(f"--outputs {Path(outputs_file).name} is no dump of tensors", "",
                              "Give Polygraphy's RunResults (.json) or an .npz; an engine is named with --engine.")
-        found.append(Asked(PRODUCTION, OUTPUTS, file=outputs))
-    names = [one.name for one in found]
+        stage_specs.append(StageSpec(PRODUCTION_STAGE, OUTPUTS_STAGE, file_path=outputs_file))
+    names = [stage_spec.name for stage_spec in stage_specs]
     if twice := [name for name in names if names.count(name) > 1]:
         raise InputError(f"two stages are called {twice[0]}", "their rows could not be told apart",
                          "Give each a name of its own.")
-    return tuple(found)
+    return tuple(stage_specs)
 
 
-def worst_db(verdict: Verdict | None) -> float | None:
+def worst_output_sqnr_db(accuracy: Accuracy | None) -> float | None:
     """The SQNR of the worst output: infinite for an exact copy, minus infinity where it is not finite; None without."""
-    if verdict is None or verdict.worst is None:
+    if accuracy is None or accuracy.worst_output is None:
         return None
-    errors = verdict.worst[1].errors
+    errors = accuracy.worst_output[1].errors
     if errors.mismatch is not None:
         return math.inf if errors.exact else -10 * math.log10(errors.mismatch)
-    if errors.bad or errors.sqnr_db is None and not errors.exact:
+    if errors.nonfinite_count or errors.sqnr_db is None and not errors.exact:
         return -math.inf
     return math.inf if errors.exact or errors.sqnr_db is None else errors.sqnr_db
 
 
-def diverges(stages: Sequence[tuple[Stage, Verdict | None]], targets: Sequence[Target], more: bool = False) -> str:
+def first_divergence_text(stages_with_accuracy: Sequence[tuple[StageResult, Accuracy | None]],
+                          targets: Sequence[Target], has_unmeasured_stages: bool = False) -> str:
     """Where it first goes wrong, in a line; "" without stages that have figures.
 
     The first stage that misses the targets is it. If its outputs agree and only the metric does not, what comes behind
     the judged outputs is at fault.
 
     Args:
-        stages: In their order, each with its verdict against FP32.
-        more: Others are still to be measured, so that nobody knows that none misses the target.
+        stages_with_accuracy: In their order, each with its verdict against FP32.
+        has_unmeasured_stages: Others are still to be measured, so that nobody knows that none misses the target.
     """
-    known = [(stage, verdict) for stage, verdict in stages if verdict is not None]
-    for stage, verdict in known:
-        result = judge_accuracy(targets, verdict)
+    measured_stages = [(stage, accuracy) for stage, accuracy in stages_with_accuracy if accuracy is not None]
+    for stage, accuracy in measured_stages:
+        result = judge_accuracy(targets, accuracy)
         if result is None or result.passes:
             continue
-        figure = max((db for db in (worst_db(verdict), worst_db(stage.before)) if db is not None), default=-math.inf)
-        metric_alone = all(target.kind == "metric" for target in targets if not target.reached(verdict))
-        if metric_alone and not verdict.bad and figure >= AGREES_DB:
+        figure = max((db for db in (worst_output_sqnr_db(accuracy), worst_output_sqnr_db(stage.accuracy_to_previous))
+                      if db is not None), default=-math.inf)
+        metric_alone = all(failed_target.kind == "metric"
+                           for failed_target in targets
+                           if not failed_target.is_met_by(accuracy))
+        if metric_alone and not accuracy.nonfinite_count and figure >= MIN_AGREEMENT_DB:
             return f"first diverges: {stage.name}: its outputs agree, the metric does not: look at the postprocessing"
-        return f"first diverges: {stage.name}: {stage.cause}"
-    lowest = min(known, key=lambda one: _loss(one[0], one[1]), default=None)
-    if lowest is None or more:
+        return f"first diverges: {stage.name}: {stage.effect_text}"
+    lowest = min(measured_stages, key=lambda one: _stage_sqnr_db(one[0], one[1]), default=None)
+    if lowest is None or has_unmeasured_stages:
         return ""
-    stage, verdict = lowest
-    against = stage.before if stage.before is not None else verdict
-    worst = against.worst if against is not None else None
-    figure_text = with_unit(worst[1].errors.figure("")) if worst is not None else ""
-    what = "the stage before" if stage.before is not None else "FP32"
-    return f"no stage misses the target; furthest from {what} is {stage.name}, {figure_text}: {stage.cause}"
+    stage, accuracy = lowest
+    against = stage.accuracy_to_previous if stage.accuracy_to_previous is not None else accuracy
+    worst = against.worst_output if against is not None else None
+    figure_text = add_decibel_unit(worst[1].errors.sqnr_text("")) if worst is not None else ""
+    compared_with = "the stage before" if stage.accuracy_to_previous is not None else "FP32"
+    return (
+        f"no stage misses the target; furthest from {compared_with} is {stage.name}, {figure_text}: {stage.effect_text}"
+    )
 
 
-def _loss(stage: Stage, verdict: Verdict | None) -> float:
-    db = worst_db(stage.before if stage.before is not None else verdict)
+def _stage_sqnr_db(stage_result: StageResult, accuracy: Accuracy | None) -> float:
+    db = worst_output_sqnr_db(
+        stage_result.accuracy_to_previous if stage_result.accuracy_to_previous is not None else accuracy)
     return db if db is not None else math.inf
 
 
-def is_tested(stage: Stage, verdict: Verdict | None, tested: Verdict | None, what: str) -> tuple[bool, str] | None:
+def compare_production_with_tested_run(stage_result: StageResult, accuracy: Accuracy | None,
+                                       tested_accuracy: Accuracy | None, tested_name: str) -> tuple[bool, str] | None:
     """Whether production does what was tested, with a sentence; None where nobody knows.
 
     Errors of two runs of the same precisions are mostly the same errors, so they are nearer to each other than to FP32;
     those of other ranges or other layers are not.
 
     Args:
-        verdict: Of production, against FP32.
-        tested: Of what it should do, against FP32.
-        what: What that is called.
+        accuracy: Of production, against FP32.
+        tested_accuracy: Of what it should do, against FP32.
+        tested_name: What that is called.
     """
-    if wrong := [one for one in stage.inputs if not one.same]:
-        return False, f"production is given other inputs: {wrong[0].said}. Compare what prepares the data first."
-    here, there = worst_db(verdict), worst_db(tested)
-    between = next((db for name, one in stage.beside if name == what and (db := worst_db(one)) is not None), None)
-    if here is None or there is None or between is None:
+    if wrong := [entry for entry in stage_result.input_differences if not entry.is_equal_except_rounding]:
+        return False, f"production is given other inputs: {wrong[0].description}. Compare what prepares the data first."
+    production_db, tested_db = worst_output_sqnr_db(accuracy), worst_output_sqnr_db(tested_accuracy)
+    between = next((db for name, entry in stage_result.other_accuracies
+                    if name == tested_name and (db := worst_output_sqnr_db(entry)) is not None), None)
+    if production_db is None or tested_db is None or between is None:
         return None
-    said = f"{_db(here)} against FP32, {what} {_db(there)}; {_db(between)} between them"
-    if between >= AGREES_DB or here >= there - TESTED_DB and between >= min(here, there) + TESTED_DB:
-        return True, f"production is what was tested: {said}."
-    return False, (f"production is NOT what was tested: {said}. Look for another engine, config or ranges, other "
+    text = (
+        f"{_sqnr_db_text(production_db)} against FP32, "
+        f"{tested_name} {_sqnr_db_text(tested_db)}; {_sqnr_db_text(between)} between them"
+    )
+    if between >= MIN_AGREEMENT_DB or production_db >= tested_db - MAX_PRODUCTION_GAP_DB and between >= min(
+            production_db, tested_db) + MAX_PRODUCTION_GAP_DB:
+        return True, f"production is what was tested: {text}."
+    return False, (f"production is NOT what was tested: {text}. Look for another engine, config or ranges, other "
                    "preprocessing (--inputs compares what it was given), and what comes behind the network.")
 
 
-def _db(value: float) -> str:
-    if value == -math.inf:
+def _sqnr_db_text(value_db: float) -> str:
+    if value_db == -math.inf:
         return "NaN or Inf"
-    return with_unit(decibels(value if math.isfinite(value) else None, exact=value == math.inf, mark=""))
+    return add_decibel_unit(
+        decibels_text(value_db if math.isfinite(value_db) else None, exact=value_db == math.inf, mark=""))

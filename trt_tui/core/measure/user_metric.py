@@ -8,9 +8,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from trt_tui.core.data.userscript import DETECTION, UserFunction, split_spec
-from trt_tui.core.measure.detection import Detection
-from trt_tui.errors import InputError, text_of
+from trt_tui.core.data.userscript import DETECTION_PREFIX, UserFunction, split_script_spec
+from trt_tui.core.measure.detection import DetectionMetric
+from trt_tui.errors import InputError, exception_text
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Metric:
 
     def __init__(self, function: MetricFunction) -> None:
         self._function = function
-        self.inner = isinstance(function, Detection)
+        self.needs_inner_tensors = isinstance(function, DetectionMetric)
 
     @property
     def name(self) -> str:
@@ -63,68 +63,69 @@ class Metric:
         Raises:
             InputError: it raised, or returned anything but a finite number or a mapping of names to finite numbers.
         """
-        return self._result(self._function(dict(outputs), dict(labels)))
+        return self._parse_result(self._function(dict(outputs), dict(labels)))
 
-    def on_draws(self, outputs: Mapping[str, np.ndarray], labels: Mapping[str, np.ndarray],
-                 draws: Iterable[np.ndarray]) -> Iterator[MetricResult | None]:
+    def resample_metric(self, outputs: Mapping[str, np.ndarray], labels: Mapping[str, np.ndarray],
+                        resamples: Iterable[np.ndarray]) -> Iterator[MetricResult | None]:
         """Yields the metric on each draw of the samples; None if it fails on that draw.
 
         Args:
-            draws: Indices of samples, as many as there are samples, with repetitions.
+            resamples: Indices of samples, as many as there are samples, with repetitions.
         """
-        if isinstance(self._function, Detection):
-            yield from map(self._result_or_none, self._function.on_draws(outputs, labels, draws))
+        if isinstance(self._function, DetectionMetric):
+            yield from map(self._parse_result_or_none, self._function.resample_metric(outputs, labels, resamples))
             return
-        for samples in draws:
+        for samples in resamples:
             try:
                 yield self({name: array[samples] for name, array in outputs.items()},
                            {name: array[samples] for name, array in labels.items()})
             except InputError:  # for one, if no sample of a class was drawn
                 yield None
 
-    def _result_or_none(self, returned: object) -> MetricResult | None:
+    def _parse_result_or_none(self, returned_value: object) -> MetricResult | None:
         try:
-            return self._result(returned)
+            return self._parse_result(returned_value)
         except InputError:
             return None
 
-    def _result(self, returned: object) -> MetricResult:
-        if not isinstance(returned, Mapping):
-            return MetricResult(self._number(returned, ""), {})
+    def _parse_result(self, returned_value: object) -> MetricResult:
+        if not isinstance(returned_value, Mapping):
+            return MetricResult(self._parse_number(returned_value, ""), {})
         try:
-            items = list(returned.items())
+            items = list(returned_value.items())
         except Exception as error:
-            raise self._nonsense(f"a {type(returned).__name__} that cannot be read: {text_of(error)}") from error
+            raise self._invalid_result_error(
+                f"a {type(returned_value).__name__} that cannot be read: {exception_text(error)}") from error
         if not items:
-            raise self._nonsense("an empty mapping")
+            raise self._invalid_result_error("an empty mapping")
         parts = {}
         for key, value in items:
             if not isinstance(key, str):
-                raise self._nonsense(f"a mapping with the key {_describe(key)}")
-            parts[key] = self._number(value, f" for {key!r}")
+                raise self._invalid_result_error(f"a mapping with the key {_describe_value(key)}")
+            parts[key] = self._parse_number(value, f" for {key!r}")
         return MetricResult(next(iter(parts.values())), parts)
 
-    def _number(self, value: object, where: str) -> float:
+    def _parse_number(self, value: object, location: str) -> float:
         try:
             array = np.asarray(value)
         except Exception:  # an object's own __array__ may raise anything
-            raise self._nonsense(f"{_describe(value)}{where}") from None
+            raise self._invalid_result_error(f"{_describe_value(value)}{location}") from None
         if array.size != 1 or array.dtype.kind not in "biuf":
-            raise self._nonsense(f"{_describe(value)}{where}")
+            raise self._invalid_result_error(f"{_describe_value(value)}{location}")
         number = float(array.reshape(()))
         if not math.isfinite(number):
-            raise self._nonsense(f"{number}{where}")
+            raise self._invalid_result_error(f"{number}{location}")
         return number
 
-    def _nonsense(self, what: str) -> InputError:
+    def _invalid_result_error(self, returned_text: str) -> InputError:
         return InputError(
-            f"Metric {self.name} returned {what}",
+            f"Metric {self.name} returned {returned_text}",
             "A metric returns a finite number, or a mapping of names to finite numbers (the first is the headline).",
             f"Correct {self._function.path}.",
         )
 
 
-def _describe(value: object) -> str:
+def _describe_value(value: object) -> str:
     if isinstance(value, np.ndarray):
         return f"an array of shape {value.shape} and type {value.dtype}"
     try:
@@ -134,21 +135,21 @@ def _describe(value: object) -> str:
     return f"{type(value).__name__} {text}" if value is not None and len(text) <= 40 else type(value).__name__
 
 
-def load_metric(spec: str, size: tuple[int, int] | None = None) -> Metric:
+def load_metric(metric_spec: str, image_input_size: tuple[int, int] | None = None) -> Metric:
     """Loads ``FILE.py:FUNCTION``, or ``detection:map=FILE.json`` (see `trt_tui.core.measure.detection`).
 
     Args:
-        size: Height and width of the network's image input; None where it has none.
+        image_input_size: Height and width of the network's image input; None where it has none.
 
     Raises:
         InputError: the text has another form, the file cannot be loaded, or it has no such function.
     """
-    if spec.startswith(DETECTION):
-        return Metric(Detection(spec, size))
-    path, function = split_spec(spec) or (None, None)
+    if metric_spec.startswith(DETECTION_PREFIX):
+        return Metric(DetectionMetric(metric_spec, image_input_size))
+    path, function = split_script_spec(metric_spec) or (None, None)
     if path is None or function is None:
         raise InputError(
-            f"Not a metric: {spec}",
+            f"Not a metric: {metric_spec}",
             "A metric is given as FILE.py:FUNCTION, or as detection:map=FILE.json with COCO annotations.",
             "For example: --metric metric.py:accuracy",
         )

@@ -9,13 +9,13 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import TypeVar
 
-from trt_tui.core.codes import CODES
-from trt_tui.core.moves.choice import Choice
-from trt_tui.core.moves.kinds import KINDS
-from trt_tui.core.moves.move import GROUPS, Defaults, Move
-from trt_tui.core.moves.range_choice import RangeChoice
-from trt_tui.core.network.layers import Group, Outline
-from trt_tui.core.precision import LADDER, Precision, rank
+from trt_tui.core.moves.move import GROUP_SUBJECTS, DefaultPrecisions, Move
+from trt_tui.core.moves.move_kinds import MOVE_KINDS
+from trt_tui.core.moves.precision_move import PrecisionMove
+from trt_tui.core.moves.range_move import RangeMove
+from trt_tui.core.network.layers import FusionGroup, NetworkOutline
+from trt_tui.core.precision import DEFAULT_STEPS, Precision, precision_rank
+from trt_tui.core.quantized_types import QUANTIZED_TYPES
 
 M = TypeVar("M", bound=Move)
 MoveKey = tuple[str, str]
@@ -23,10 +23,10 @@ MoveKey = tuple[str, str]
 
 
 @dataclass(frozen=True)
-class PrecisionConfig(Defaults):
+class PrecisionConfig(DefaultPrecisions):
     """Which group runs in what. Immutable: every change makes a new config.
 
-    Two configs are equal if they decide the same (`key`), whoever made the moves.
+    Two configs are equal if they decide the same (`comparison_key`), whoever made the moves.
 
     Attributes:
         moves: What was decided beside the defaults, by kind and target.
@@ -44,217 +44,250 @@ class PrecisionConfig(Defaults):
         """Whether both decide the same, for whatever reasons."""
         if not isinstance(other, PrecisionConfig):
             return NotImplemented
-        return self is other or self.key() == other.key()
+        return self is other or self.comparison_key() == other.comparison_key()
 
     def __hash__(self) -> int:
-        return hash(self.key())
+        return hash(self.comparison_key())
 
-    def key(self) -> tuple[object, ...]:
+    def comparison_key(self) -> tuple[object, ...]:
         """Equal for configs that lower to the same networks: who decided is no part of it."""
-        return self._key
+        return self._cached_comparison_key
 
     @cached_property
-    def _key(self) -> tuple[object, ...]:
-        parts: dict[str, list[tuple[str, object]]] = {Choice.kind: [], RangeChoice.kind: []}
-        for (kind, target), move in sorted(self.moves.items(), key=lambda one: one[0]):
-            parts.setdefault(kind, []).append((target, move.decides))
-        chosen, ranges = tuple(parts.pop(Choice.kind)), tuple(parts.pop(RangeChoice.kind))
-        more = tuple((kind, tuple(decided)) for kind, decided in parts.items())
-        return (self.quantized.value, self.other.value, self.tf32, chosen, ranges, *more)
+    def _cached_comparison_key(self) -> tuple[object, ...]:
+        effects_by_kind: dict[str, list[tuple[str, object]]] = {PrecisionMove.kind: [], RangeMove.kind: []}
+        for (kind, subject), move in sorted(self.moves.items(), key=lambda item: item[0]):
+            effects_by_kind.setdefault(kind, []).append((subject, move.effect_key))
+        precision_effects, range_effects = tuple(effects_by_kind.pop(PrecisionMove.kind)), tuple(
+            effects_by_kind.pop(RangeMove.kind))
+        other_effects = tuple((kind, tuple(effects)) for kind, effects in effects_by_kind.items())
+        return (self.quantized.value, self.other.value, self.tf32, precision_effects, range_effects, *other_effects)
 
     @classmethod
-    def uniform(cls, precision: Precision, other: Precision = Precision.FP16, tf32: bool = False) -> PrecisionConfig:
-        """Everything in one precision; where that is of codes, ``other`` is what the rest runs in."""
-        return cls(precision, other if precision in CODES else precision.values, tf32)
+    def from_precision(cls, precision: Precision, other_precision: Precision = Precision.FP16,
+                       tf32: bool = False) -> PrecisionConfig:
+        """Everything in one precision; where that is of codes, ``other_precision`` is what the rest runs in."""
+        return cls(precision, other_precision if precision in QUANTIZED_TYPES else precision.value_type, tf32)
 
     @cached_property
-    def ladder(self) -> tuple[Precision, ...]:
+    def precision_steps(self) -> tuple[Precision, ...]:
         """What one key press up or down steps through, lowest first: the codes and the 16-bit types in use, those of
-        `LADDER` where none is, and FP32."""
-        used = {self.quantized, self.other, *(one.precision for one in self.groups.values())}
-        kinds = (CODES, (Precision.FP16, Precision.FP16_SUMS_FP32, Precision.BF16))
-        rungs = [one for kind in kinds for one in sorted(used.intersection(kind) or set(LADDER).intersection(kind))]
-        return tuple(sorted((*rungs, Precision.FP32), key=rank))
+        `DEFAULT_STEPS` where none is, and FP32."""
+        used = {self.quantized, self.other, *(precision.precision for precision in self.precision_moves.values())}
+        precision_families = (QUANTIZED_TYPES, (Precision.FP16, Precision.FP16_ACC_FP32, Precision.BF16))
+        precisions = [
+            precision for family in precision_families
+            for precision in sorted(used.intersection(family) or set(DEFAULT_STEPS).intersection(family))
+        ]
+        return tuple(sorted((*precisions, Precision.FP32), key=precision_rank))
 
     @property
-    def as_in_file(self) -> bool:
+    def uses_only_file_precisions(self) -> bool:
         """Whether every group has what it has in the network's own file."""
         return self.quantized is Precision.FILE and not self.moves
 
-    def codes_in_use(self, network: Outline) -> Precision:
+    def find_main_quantized_type(self, network: NetworkOutline) -> Precision:
         """The codes that the groups of a network mostly are in, by a file's own precisions too; where none is, those
         that the config's default names, else INT8."""
-        counts = Counter(named for group in network.groups
-                         if (named := group.stands_for(self.precision_of(group))) in CODES)
+        counts = Counter(
+            quantized_type for group in network.groups
+            if (quantized_type := group.resolve_file_precision(self.precision_of(group))) in QUANTIZED_TYPES)
         if counts:
-            return min(counts, key=lambda precision: (-counts[precision], rank(precision)))
-        return self.quantized if self.quantized in CODES else Precision.INT8
+            return min(counts, key=lambda precision: (-counts[precision], precision_rank(precision)))
+        return self.quantized if self.quantized in QUANTIZED_TYPES else Precision.INT8
 
-    def lowest_in_use(self, network: Outline) -> Precision:
+    def find_main_low_precision(self, network: NetworkOutline) -> Precision:
         """The codes in use, or of a config without any the 16-bit type that most groups are in, if there is one."""
-        codes = self.codes_in_use(network)
-        counts = Counter(group.stands_for(self.precision_of(group)).values for group in network.groups)
-        if counts[codes] or self.quantized in CODES:
-            return codes
-        return max((Precision.FP16, Precision.BF16, codes), key=lambda one: counts[one])
+        quantized_type = self.find_main_quantized_type(network)
+        counts = Counter(group.resolve_file_precision(self.precision_of(group)).value_type for group in network.groups)
+        if counts[quantized_type] or self.quantized in QUANTIZED_TYPES:
+            return quantized_type
+        return max((Precision.FP16, Precision.BF16, quantized_type), key=lambda precision: counts[precision])
 
     # -- moves --------------------------------------------------------------------------------------------------
 
-    def of(self, kind: type[M]) -> Mapping[str, M]:
+    def get_moves(self, move_class: type[M]) -> Mapping[str, M]:
         """The moves of a kind, by target."""
-        return MappingProxyType({target: move for (_, target), move in self.moves.items() if isinstance(move, kind)})
+        return MappingProxyType(
+            {subject: move
+             for (_, subject), move in self.moves.items()
+             if isinstance(move, move_class)})
 
     @cached_property
-    def groups(self) -> Mapping[str, Choice]:
+    def precision_moves(self) -> Mapping[str, PrecisionMove]:
         """The precisions that were chosen, by group name."""
-        return self.of(Choice)
+        return self.get_moves(PrecisionMove)
 
     @cached_property
-    def ranges(self) -> Mapping[str, RangeChoice]:
+    def range_moves(self) -> Mapping[str, RangeMove]:
         """The ranges that differ from the calibration, by tensor name."""
-        return self.of(RangeChoice)
+        return self.get_moves(RangeMove)
 
     def with_moves(self, moves: Mapping[str, Move]) -> PrecisionConfig:
         """The config with moves, by target, in place of those of the same kind on the same target."""
-        return replace(self, moves={**self.moves, **{(move.kind, target): move for target, move in moves.items()}})
+        return replace(self, moves={**self.moves, **{(move.kind, subject): move for subject, move in moves.items()}})
 
-    def without(self, kind: type[Move], targets: Iterable[str] | None = None) -> PrecisionConfig:
+    def without_moves(self, move_class: type[Move], subjects: Iterable[str] | None = None) -> PrecisionConfig:
         """The config without the moves of a kind: those on some targets, or all."""
-        gone = None if targets is None else set(targets)
-        return replace(self, moves={(word, target): move for (word, target), move in self.moves.items()
-                                    if word != kind.kind or gone is not None and target not in gone})
+        removed_subjects = None if subjects is None else set(subjects)
+        return replace(
+            self,
+            moves={(kind_name, subject): move
+                   for (kind_name, subject), move in self.moves.items()
+                   if kind_name != move_class.kind or removed_subjects is not None and subject not in removed_subjects})
 
-    def moves_on(self, group: Group) -> Iterator[tuple[str, Move]]:
+    def find_moves_on_group(self, group: FusionGroup) -> Iterator[tuple[str, Move]]:
         """The moves on a group and on the tensors that it reads in INT8, with their targets, by kind."""
-        for kind in KINDS.values():
-            yield from ((target, self.moves[kind.kind, target]) for target in dict.fromkeys(kind.subject.of(group))
-                        if (kind.kind, target) in self.moves)
+        for move_class in MOVE_KINDS.values():
+            yield from ((subject, self.moves[move_class.kind, subject])
+                        for subject in dict.fromkeys(move_class.subject_kind.list_subjects_of_group(group))
+                        if (move_class.kind, subject) in self.moves)
 
-    def shown(self, network: Outline) -> Iterator[tuple[type[Move], list[tuple[str, Move]]]]:
+    def list_moves(self, network: NetworkOutline) -> Iterator[tuple[type[Move], list[tuple[str, Move]]]]:
         """The kinds of which there are moves, and these with their targets in network order."""
-        for kind in KINDS.values():
-            targets = [target for word, target in self.moves if word == kind.kind]
-            if targets:
-                yield kind, [(target, self.moves[kind.kind, target])
-                             for target in kind.subject.ordered(network, targets)]
+        for move_class in MOVE_KINDS.values():
+            subjects = [subject for kind_name, subject in self.moves if kind_name == move_class.kind]
+            if subjects:
+                yield move_class, [(subject, self.moves[move_class.kind, subject])
+                                   for subject in move_class.subject_kind.sort_subjects(network, subjects)]
 
     # -- precisions ---------------------------------------------------------------------------------------------
 
     @cached_property
-    def _runs_in(self) -> dict[str, Precision]:
+    def _precision_by_moved_group(self) -> dict[str, Precision]:
         """The precision that moves have a group run in, by its name."""
-        asked: dict[str, Precision] = {}
-        for kind in KINDS:
-            for (word, target), move in self.moves.items():
-                if word == kind and (precision := move.runs_in) is not None:
-                    asked.setdefault(target, precision)
-        return asked
+        requested: dict[str, Precision] = {}
+        for kind in MOVE_KINDS:
+            for (kind_name, subject), move in self.moves.items():
+                if kind_name == kind and (precision := move.group_precision) is not None:
+                    requested.setdefault(subject, precision)
+        return requested
 
-    def wanted(self, group: Group) -> Precision:
+    def requested_precision(self, group: FusionGroup) -> Precision:
         """The precision that a group would be given, whether it can run in it or not."""
-        return self._runs_in.get(group.name, self.quantized)
+        return self._precision_by_moved_group.get(group.name, self.quantized)
 
-    def precision_of(self, group: Group) -> Precision:
+    def precision_of(self, group: FusionGroup) -> Precision:
         """The precision a group is asked to run in."""
-        precision = self._runs_in.get(group.name)
-        return precision if precision is not None else self.default_for(group)
+        precision = self._precision_by_moved_group.get(group.name)
+        return precision if precision is not None else self.default_precision_of(group)
 
-    def assignment(self, network: Outline) -> dict[str, Precision]:
+    def precision_by_group(self, network: NetworkOutline) -> dict[str, Precision]:
         """The asked precision of every group, by group name, in network order."""
         return {group.name: self.precision_of(group) for group in network.groups}
 
     @cached_property
-    def held(self) -> frozenset[str]:
+    def groups_kept_by_rule(self) -> frozenset[str]:
         """Names of the groups that keep their precision by rule."""
-        return frozenset(target for (_, target), move in self.moves.items() if move.holds)
+        return frozenset(subject for (_, subject), move in self.moves.items() if move.keeps_precision)
 
-    def with_groups(self, groups: Iterable[Group], precision: Precision, reason: str = "user") -> PrecisionConfig:
+    def with_group_precision(self, groups: Iterable[FusionGroup], precision: Precision,
+                             reason: str = "user") -> PrecisionConfig:
         """The config that gives groups a precision; those that cannot run in it, or are held, keep what they have."""
-        able = [group for group in groups if precision in group.allowed and group.name not in self.held]
-        chosen = {group.name: Choice(precision, reason) for group in able if precision is not self.default_for(group)}
-        return self.without_groups(able).with_moves(chosen)
+        changeable = [
+            group for group in groups
+            if precision in group.allowed_precisions and group.name not in self.groups_kept_by_rule
+        ]
+        new_moves = {
+            group.name: PrecisionMove(precision, reason)
+            for group in changeable
+            if precision is not self.default_precision_of(group)
+        }
+        return self.without_group_precision(changeable).with_moves(new_moves)
 
-    def without_groups(self, groups: Iterable[Group]) -> PrecisionConfig:
+    def without_group_precision(self, groups: Iterable[FusionGroup]) -> PrecisionConfig:
         """Returns groups to the defaults."""
-        return self.without(Choice, (group.name for group in groups))
+        return self.without_moves(PrecisionMove, (group.name for group in groups))
 
-    def toggled(self, groups: Iterable[Group]) -> PrecisionConfig:
+    def with_toggled_fp32(self, groups: Iterable[FusionGroup]) -> PrecisionConfig:
         """FP32 on and off: raises all of them, or returns all of them to their defaults if all are FP32."""
-        groups = [group for group in groups if len(group.allowed) > 1 and group.name not in self.held]
+        groups = [
+            group for group in groups
+            if len(group.allowed_precisions) > 1 and group.name not in self.groups_kept_by_rule
+        ]
         if groups and all(self.precision_of(group) is Precision.FP32 for group in groups):
-            return self.without_groups(groups)
-        return self.with_groups(groups, Precision.FP32)
+            return self.without_group_precision(groups)
+        return self.with_group_precision(groups, Precision.FP32)
 
-    def raised(self, network: Outline) -> tuple[str, ...]:
+    def find_raised_groups(self, network: NetworkOutline) -> tuple[str, ...]:
         """Names of the groups that run in a higher precision than the defaults give them, in network order."""
-        return tuple(group.name for group in network.groups
-                     if group.name in self._runs_in
-                     and group.rank(self.precision_of(group)) > group.rank(self.default_for(group)))
+        return tuple(
+            group.name for group in network.groups if group.name in self._precision_by_moved_group
+            and group.precision_rank(self.precision_of(group)) > group.precision_rank(self.default_precision_of(group)))
 
     # -- ranges -------------------------------------------------------------------------------------------------
 
-    def with_range(self, tensor: str, choice: RangeChoice | None) -> PrecisionConfig:
+    def with_range(self, tensor: str, range_move: RangeMove | None) -> PrecisionConfig:
         """Replaces the range of a tensor, or returns it to the calibrated one."""
-        return self.without(RangeChoice, (tensor,)) if choice is None else self.with_moves({tensor: choice})
+        return self.without_moves(RangeMove, (tensor,)) if range_move is None else self.with_moves({tensor: range_move})
 
-    def without_measured(self) -> PrecisionConfig:
+    def without_measured_moves(self) -> PrecisionConfig:
         """The config without the moves that hold figures: ranges of a method, factors of channels, shifts of biases."""
-        return replace(self, moves={key: move for key, move in self.moves.items() if not move.measured})
+        return replace(self, moves={key: move for key, move in self.moves.items() if not move.has_measured_values})
 
 
 # -- between two configs ----------------------------------------------------------------------------------------------
 
 
-def distance(one: PrecisionConfig, other: PrecisionConfig) -> int:
+def count_config_differences(first_config: PrecisionConfig, second_config: PrecisionConfig) -> int:
     """How many decisions, default precisions included, differ between two configs."""
-    def decided(config: PrecisionConfig) -> set[tuple[MoveKey, Hashable]]:
-        return {(key, move.decides) for key, move in config.moves.items()}
+    def list_effect_keys(config: PrecisionConfig) -> set[tuple[MoveKey, Hashable]]:
+        return {(key, move.effect_key) for key, move in config.moves.items()}
 
-    moves = {key for key, _ in decided(one) ^ decided(other)}
-    return len(moves) + (one.quantized is not other.quantized) + (one.other is not other.other)
+    moves = {key for key, _ in list_effect_keys(first_config) ^ list_effect_keys(second_config)}
+    return len(moves) + (first_config.quantized is not second_config.quantized) + (first_config.other
+                                                                                   is not second_config.other)
 
 
-def tables(config: PrecisionConfig, network: Outline) -> Iterator[tuple[tuple[str, ...], list[tuple[str, ...]]]]:
+def move_tables(config: PrecisionConfig,
+                network: NetworkOutline) -> Iterator[tuple[tuple[str, ...], list[tuple[str, ...]]]]:
     """The moves of each kind as a table: its header, and rows of target, operator (of a group), what, by whom."""
-    for kind, moves in config.shown(network):
-        if kind.subject is GROUPS:
-            yield ((kind.subject.noun, "operator", kind.column, "set by"),
-                   [(target, network.group(target).operator, move.label, move.set_by) for target, move in moves])
+    for move_class, moves in config.list_moves(network):
+        if move_class.subject_kind is GROUP_SUBJECTS:
+            yield ((move_class.subject_kind.noun, "operator", move_class.column, "set by"), [
+                (subject, network.get_group(subject).operator, move.label, move.origin_text) for subject, move in moves
+            ])
         else:
-            yield ((kind.subject.noun, kind.column, "set by"),
-                   [(target, move.label, move.set_by) for target, move in moves])
+            yield ((move_class.subject_kind.noun, move_class.column, "set by"),
+                   [(subject, move.label, move.origin_text) for subject, move in moves])
 
 
 @dataclass(frozen=True)
-class Compared:
+class ConfigDifference:
     """A line of the comparison of two configs: the kind of move, its target, and in words what each has there."""
 
-    kind: type[Move]
-    target: str
-    here: str
-    there: str
+    move_class: type[Move]
+    subject: str
+    first_text: str
+    second_text: str
 
 
-def compared(one: PrecisionConfig, other: PrecisionConfig, network: Outline) -> list[Compared]:
+def list_config_differences(first_config: PrecisionConfig, second_config: PrecisionConfig,
+                            network: NetworkOutline) -> list[ConfigDifference]:
     """What differs between two configs in words, by kind, in network order."""
     lines = []
-    for kind in KINDS.values():
-        targets = {target for config in (one, other) for target in config.of(kind)}
-        if kind.subject is GROUPS:  # their defaults may differ
-            targets |= {group.name for group in network.groups}
-        for target in kind.subject.ordered(network, targets):
-            moves = [config.moves.get((kind.kind, target)) for config in (one, other)]
-            here, there = (kind.label_without(network, target, config) if move is None else move.compared
-                           for move, config in zip(moves, (one, other), strict=True))
-            if here != there or moves[0] and moves[1] and moves[0].decides != moves[1].decides:
-                lines.append(Compared(kind, target, here, there))
+    for move_class in MOVE_KINDS.values():
+        subjects = {subject for config in (first_config, second_config) for subject in config.get_moves(move_class)}
+        if move_class.subject_kind is GROUP_SUBJECTS:  # their defaults may differ
+            subjects |= {group.name for group in network.groups}
+        for subject in move_class.subject_kind.sort_subjects(network, subjects):
+            moves = [config.moves.get((move_class.kind, subject)) for config in (first_config, second_config)]
+            first_text, second_text = (move_class.default_label(network, subject, config)
+                                       if move is None else move.difference_text
+                                       for move, config in zip(moves, (first_config, second_config), strict=True))
+            if first_text != second_text or moves[0] and moves[1] and moves[0].effect_key != moves[1].effect_key:
+                lines.append(ConfigDifference(move_class, subject, first_text, second_text))
     return lines
 
 
-def step(group: Group, precision: Precision, up: bool, ladder: Sequence[Precision] = LADDER) -> Precision:
+def find_next_precision(group: FusionGroup, precision: Precision, is_increase: bool,
+                        precision_steps: Sequence[Precision] = DEFAULT_STEPS) -> Precision:
     """The next precision of a ladder that the group can run in, or the same one at an end."""
-    now = group.rank(precision)
-    candidates = [p for p in ladder if p in group.allowed and (rank(p) > now) is up and rank(p) != now]
+    current_rank = group.precision_rank(precision)
+    candidates = [
+        candidate for candidate in precision_steps if candidate in group.allowed_precisions and (
+            precision_rank(candidate) > current_rank) is is_increase and precision_rank(candidate) != current_rank
+    ]
     if not candidates:
         return precision
-    return min(candidates, key=rank) if up else max(candidates, key=rank)
+    return min(candidates, key=precision_rank) if is_increase else max(candidates, key=precision_rank)

@@ -7,13 +7,13 @@ from typing import ClassVar
 
 import numpy as np
 
-from trt_tui.core.network.free import Port
-from trt_tui.core.network.layers import Group, Outline
+from trt_tui.core.network.layers import FusionGroup, NetworkOutline
+from trt_tui.core.network.zero_cost_support import Port
 from trt_tui.core.precision import Precision
 
 
 @dataclass(frozen=True)
-class Defaults:
+class DefaultPrecisions:
     """The precisions of a config before any move.
 
     Attributes:
@@ -27,29 +27,29 @@ class Defaults:
     tf32: bool = False
 
     @property
-    def defaults_said(self) -> str:
+    def defaults_text(self) -> str:
         """The precisions before any move, in words."""
         if self.quantized is Precision.FILE:
             return "Layers run as in the file"
         return f"Layers that can be quantized run in {self.quantized.label}, the others in {self.other.label}"
 
-    def default_for(self, group: Group) -> Precision:
+    def default_precision_of(self, group: FusionGroup) -> Precision:
         """The precision that a group has before any move."""
-        if self.quantized in group.allowed and group.quantizable:
+        if self.quantized in group.allowed_precisions and group.is_quantizable:
             return self.quantized
-        return self.other if self.other in group.allowed else Precision.FP32
+        return self.other if self.other in group.allowed_precisions else Precision.FP32
 
 
-    def precision_of(self, group: Group) -> Precision:
+    def precision_of(self, group: FusionGroup) -> Precision:
         """The precision that a group is asked to run in."""
-        return self.default_for(group)
+        return self.default_precision_of(group)
 
 
-class Change(ABC):
+class ConstantEdit(ABC):
     """What a move makes of a constant that a layer reads."""
 
     @abstractmethod
-    def apply(self, constant: np.ndarray | None) -> np.ndarray:
+    def edit_constant(self, constant: np.ndarray | None) -> np.ndarray:
         """The constant that stands in its place, float32 and of the same shape; the old one is left as it is.
 
         Args:
@@ -57,160 +57,161 @@ class Change(ABC):
         """
 
 
-class Subject(ABC):
+class SubjectKind(ABC):
     """What moves of a kind are made on, and how a file names it.
 
     Attributes:
         noun: One of their names in words, which also heads the column of a table.
-        key: The entry of a file that lists names.
-        whole: One target in words.
-        why_one: Why all names of a target share its moves.
+        names_key: The entry of a file that lists names.
+        subject_noun: One target in words.
+        shared_move_reason: Why all names of a target share its moves.
     """
 
     noun: ClassVar[str]
-    key: ClassVar[str]
-    whole: ClassVar[str]
-    why_one: ClassVar[str]
+    names_key: ClassVar[str]
+    subject_noun: ClassVar[str]
+    shared_move_reason: ClassVar[str]
 
     @abstractmethod
-    def has(self, network: Outline, name: str) -> bool:
+    def has_subject_name(self, network: NetworkOutline, name: str) -> bool:
         """Whether a name of a file is one of the network."""
 
     @abstractmethod
-    def known(self, network: Outline) -> list[str]:
+    def list_subject_names(self, network: NetworkOutline) -> list[str]:
         """The names that a file may hold, in network order."""
 
     @abstractmethod
-    def target(self, network: Outline, name: str) -> str | None:
+    def find_move_subject(self, network: NetworkOutline, name: str) -> str | None:
         """The target that a name of the network belongs to, None where it belongs to none."""
 
-    def why_none(self, network: Outline, name: str) -> str:
+    def missing_subject_reason(self, network: NetworkOutline, name: str) -> str:
         """Why a name of the network belongs to no target."""
-        return f"it is no {self.whole}"
+        return f"it is no {self.subject_noun}"
 
     @abstractmethod
-    def names(self, network: Outline, target: str) -> tuple[str, ...]:
+    def list_names_of_subject(self, network: NetworkOutline, subject: str) -> tuple[str, ...]:
         """Every name of a target, in network order."""
 
     @abstractmethod
-    def of(self, group: Group) -> Sequence[str]:
+    def list_subjects_of_group(self, group: FusionGroup) -> Sequence[str]:
         """The targets that are shown with a group."""
 
     @abstractmethod
-    def ordered(self, network: Outline, targets: Iterable[str]) -> list[str]:
+    def sort_subjects(self, network: NetworkOutline, subjects: Iterable[str]) -> list[str]:
         """Targets in network order, those that the network lacks at the end by name."""
 
 
-class _Groups(Subject):
+class _GroupSubjectKind(SubjectKind):
     """Fusion groups: a file names every layer of a group, so that a reader need not know the groups."""
 
-    noun, key, whole, why_one = "layer", "layers", "group", "TensorRT fuses them"
+    noun, names_key, subject_noun, shared_move_reason = "layer", "layers", "group", "TensorRT fuses them"
 
-    def has(self, network: Outline, name: str) -> bool:
+    def has_subject_name(self, network: NetworkOutline, name: str) -> bool:
         return network.has_layer(name)
 
-    def known(self, network: Outline) -> list[str]:
+    def list_subject_names(self, network: NetworkOutline) -> list[str]:
         return [layer.name for layer in network.layers]
 
-    def target(self, network: Outline, name: str) -> str | None:
-        group = network.group_of(name)
+    def find_move_subject(self, network: NetworkOutline, name: str) -> str | None:
+        group = network.find_group(name)
         return None if group is None else group.name
 
-    def why_none(self, network: Outline, name: str) -> str:
-        return f"it has no precision of its own: {network.layer(name).note or 'no float result'}"
+    def missing_subject_reason(self, network: NetworkOutline, name: str) -> str:
+        return f"it has no precision of its own: {network.get_layer(name).refusal_reason or 'no float result'}"
 
-    def names(self, network: Outline, target: str) -> tuple[str, ...]:
-        return network.group(target).layers
+    def list_names_of_subject(self, network: NetworkOutline, subject: str) -> tuple[str, ...]:
+        return network.get_group(subject).layers
 
-    def of(self, group: Group) -> Sequence[str]:
+    def list_subjects_of_group(self, group: FusionGroup) -> Sequence[str]:
         return (group.name,)
 
-    def ordered(self, network: Outline, targets: Iterable[str]) -> list[str]:
-        return in_order([group.name for group in network.groups], targets)
+    def sort_subjects(self, network: NetworkOutline, subjects: Iterable[str]) -> list[str]:
+        return sort_names_in_order([group.name for group in network.groups], subjects)
 
 
-class _Tensors(Subject):
+class _TensorSubjectKind(SubjectKind):
     """Tensors; a group's are those that it reads through Q/DQ in INT8."""
 
-    noun, key, whole, why_one = "tensor", "tensors", "tensor", "a tensor has one"
+    noun, names_key, subject_noun, shared_move_reason = "tensor", "tensors", "tensor", "a tensor has one"
 
-    def has(self, network: Outline, name: str) -> bool:
+    def has_subject_name(self, network: NetworkOutline, name: str) -> bool:
         return network.has_tensor(name)
 
-    def known(self, network: Outline) -> list[str]:
+    def list_subject_names(self, network: NetworkOutline) -> list[str]:
         outputs = [output for layer in network.layers for output in layer.outputs if output]
         return [*(info.name for info in network.inputs), *outputs]
 
-    def target(self, network: Outline, name: str) -> str | None:
+    def find_move_subject(self, network: NetworkOutline, name: str) -> str | None:
         return name
 
-    def names(self, network: Outline, target: str) -> tuple[str, ...]:
-        return (target,)
+    def list_names_of_subject(self, network: NetworkOutline, subject: str) -> tuple[str, ...]:
+        return (subject,)
 
-    def of(self, group: Group) -> Sequence[str]:
-        return [site.tensor for site in group.activations()]
+    def list_subjects_of_group(self, group: FusionGroup) -> Sequence[str]:
+        return [site.tensor for site in group.activation_qdq_sites()]
 
-    def ordered(self, network: Outline, targets: Iterable[str]) -> list[str]:
-        return in_order(network.activations, targets)
+    def sort_subjects(self, network: NetworkOutline, subjects: Iterable[str]) -> list[str]:
+        return sort_names_in_order(network.calibrated_tensors, subjects)
 
 
-def in_order(order: Iterable[str], names: Iterable[str]) -> list[str]:
+def sort_names_in_order(ordered_names: Iterable[str], names: Iterable[str]) -> list[str]:
     """Names in the order of others, those that are not among them at the end by name."""
-    places = {name: place for place, name in enumerate(order)}
-    return sorted(names, key=lambda name: (places.get(name, len(places)), name))
+    positions = {name: position for position, name in enumerate(ordered_names)}
+    return sorted(names, key=lambda name: (positions.get(name, len(positions)), name))
 
 
-GROUPS, TENSORS = _Groups(), _Tensors()
+GROUP_SUBJECTS, TENSOR_SUBJECTS = _GroupSubjectKind(), _TensorSubjectKind()
 
 
 @dataclass(frozen=True)
 class Move(ABC):
     """One decision; which target it is made on stands beside it, in the config. Immutable: a frozen dataclass.
 
-    All lowerings read a config through the rulebook (`trt_tui.core.lowering.rules`), which asks moves for `runs_in`,
-    `adjust`, `folds` and `rewrites`, so that typed, gated, explicit and weak mean the same by a move.
+    All lowerings read a config through the rulebook (`trt_tui.core.lowering.rulebook`), which asks moves for
+    `group_precision`, `adjust_ranges`, `find_constant_edits` and `is_normalisation_rewrite`, so that typed, gated,
+    explicit and weak mean the same by a move.
 
     The fields of the dataclass are its entry in a file and in a saved session, under their own names and checked by
     their types.
 
     Attributes:
         kind: The word for it in files.
-        subject: What it is made on.
+        subject_kind: What it is made on.
         column: What it decides, in a word: the header of a table.
-        absent: What stands in a comparison where there is no such move.
-        folding: Whether it changes constants; see `folds`.
-        holds: Whether its group keeps the precision that it runs in, whatever other moves say.
+        no_move_text: What stands in a comparison where there is no such move.
+        edits_constants: Whether it changes constants; see `find_constant_edits`.
+        keeps_precision: Whether its group keeps the precision that it runs in, whatever other moves say.
     """
 
     kind: ClassVar[str]
-    subject: ClassVar[Subject]
+    subject_kind: ClassVar[SubjectKind]
     column: ClassVar[str]
-    absent: ClassVar[str] = "–"
-    folding: ClassVar[bool] = False
-    holds: ClassVar[bool] = False
+    no_move_text: ClassVar[str] = "–"
+    edits_constants: ClassVar[bool] = False
+    keeps_precision: ClassVar[bool] = False
 
     # -- what it means --
 
     @property
-    def measured(self) -> bool:
+    def has_measured_values(self) -> bool:
         """Whether it holds figures that were measured, and so does not outlive weights or data."""
         return False
 
     @property
     @abstractmethod
-    def decides(self) -> Hashable:
+    def effect_key(self) -> Hashable:
         """What it changes, without who said so. It has a ``repr`` that is the same in every run."""
 
     @abstractmethod
-    def refused(self, network: Outline, target: str) -> str:
+    def refusal_reason(self, network: NetworkOutline, subject: str) -> str:
         """Why it cannot be made on a target of the network, "" where it can."""
 
     @property
-    def runs_in(self) -> Precision | None:
+    def group_precision(self) -> Precision | None:
         """The precision that it has its group run in; None where it says nothing of that."""
         return None
 
-    def adjust(self, amax: dict[str, float], tensors: Sequence[str]) -> None:
+    def adjust_ranges(self, amax_by_tensor: dict[str, float], tensors: Sequence[str]) -> None:
         """Changes the ranges (amax by tensor name) that INT8 takes its scales from.
 
         Args:
@@ -218,21 +219,22 @@ class Move(ABC):
         """
         return
 
-    def folds(self, network: Outline, target: str, defaults: Defaults) -> Mapping[Port, Change]:
+    def find_constant_edits(self, network: NetworkOutline, subject: str,
+                            default_precisions: DefaultPrecisions) -> Mapping[Port, ConstantEdit]:
         """The constants that it changes, by the layer input that reads them.
 
         Args:
-            defaults: The config that it is part of.
+            default_precisions: The config that it is part of.
         """
         return {}
 
     @property
-    def divides(self) -> np.ndarray | None:
+    def channel_divisors(self) -> np.ndarray | None:
         """What the channels that its group's normalisation yields are divided by, float32; None where they are not."""
         return None
 
     @property
-    def rewrites(self) -> bool:
+    def is_normalisation_rewrite(self) -> bool:
         """Whether the normalisation of its group is written as the operator."""
         return False
 
@@ -244,42 +246,42 @@ class Move(ABC):
         """What it decides, short, as a table shows it."""
 
     @property
-    def compared(self) -> str:
+    def difference_text(self) -> str:
         """What stands for it in a comparison."""
         return self.label
 
     @property
     @abstractmethod
-    def set_by(self) -> str:
+    def origin_text(self) -> str:
         """Who or what decided it: "user", "search:<method>", the method of a range."""
 
     @property
     @abstractmethod
-    def infinitive(self) -> str:
+    def action_text(self) -> str:
         """What the target is to do by it, as words after "cannot"."""
 
     @property
-    def note(self) -> str:
+    def row_note(self) -> str:
         """What is said of it on the row of a group."""
-        return f"{self.column} {self.label} by {self.set_by}"
+        return f"{self.column} {self.label} by {self.origin_text}"
 
     @classmethod
-    def label_without(cls, network: Outline, target: str, defaults: Defaults) -> str:
+    def default_label(cls, network: NetworkOutline, subject: str, default_precisions: DefaultPrecisions) -> str:
         """What stands in a comparison for a target without such a move."""
-        return cls.absent
+        return cls.no_move_text
 
     @classmethod
-    def about(cls, title: str) -> str:
+    def difference_title(cls, subject_title: str) -> str:
         """What a line of a comparison is about, given the target's title."""
-        return f"{cls.column} of {title}"
+        return f"{cls.column} of {subject_title}"
 
 
-class Decided(Move):
+class AttributedMove(Move):
     """A move that says who made it: ``user`` or ``search:<method>``."""
 
     reason: str
 
     @property
-    def set_by(self) -> str:
+    def origin_text(self) -> str:
         """The reason."""
         return self.reason

@@ -5,28 +5,29 @@ A config holds such a change as a range for each tensor, so that it is undone, s
 
 from collections import Counter
 
-from trt_tui.core.calibration.methods import RANGE_METHODS
+from trt_tui.core.calibration.range_methods import RANGE_METHODS
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.range_choice import RangeChoice
-from trt_tui.core.network.layers import Outline
+from trt_tui.core.moves.range_move import RangeMove
+from trt_tui.core.network.layers import NetworkOutline
 
 
-def network_method(config: PrecisionConfig, network: Outline) -> str:
+def find_network_range_method(config: PrecisionConfig, network: NetworkOutline) -> str:
     """Returns the calibration method whose ranges more than half of the tensors of a network have by choice.
 
     "" if there is none: a few tensors have ranges of their own, or none.
     """
-    methods = Counter(choice.method for choice in config.ranges.values() if choice.method in RANGE_METHODS)
+    methods = Counter(choice.method for choice in config.range_moves.values() if choice.method in RANGE_METHODS)
     method, count = methods.most_common(1)[0] if methods else ("", 0)
-    return method if count > len(range_tensors(network)) / 2 else ""
+    return method if count > len(list_range_tensors(network)) / 2 else ""
 
 
-def range_tensors(network: Outline) -> tuple[str, ...]:
+def list_range_tensors(network: NetworkOutline) -> tuple[str, ...]:
     """Returns the tensors of a network that can have a range, each once, in network order."""
-    return tuple(dict.fromkeys(site.tensor for group in network.groups for site in group.activations()))
+    return tuple(dict.fromkeys(site.tensor for group in network.groups for site in group.activation_qdq_sites()))
 
 
-def without_method(config: PrecisionConfig, network: Outline) -> PrecisionConfig:
-    """Returns a config without the ranges of its `network_method`."""
-    method = network_method(config, network)
-    return config.without(RangeChoice, [tensor for tensor, choice in config.ranges.items() if choice.method == method])
+def remove_network_range_method(config: PrecisionConfig, network: NetworkOutline) -> PrecisionConfig:
+    """Returns a config without the ranges of its `find_network_range_method`."""
+    method = find_network_range_method(config, network)
+    return config.without_moves(RangeMove,
+                                [tensor for tensor, choice in config.range_moves.items() if choice.method == method])

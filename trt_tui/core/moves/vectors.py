@@ -6,12 +6,12 @@ import binascii
 import numpy as np
 
 
-def packed(vector: np.ndarray) -> str:
+def encode_vector(vector: np.ndarray) -> str:
     """The text of a vector ``(n,)``."""
     return base64.b64encode(np.ascontiguousarray(vector, "<f4").tobytes()).decode("ascii")
 
 
-def unpacked(text: str) -> np.ndarray:
+def decode_vector(text: str) -> np.ndarray:
     """The vector of a text, float32 ``(n,)``.
 
     Raises:
@@ -26,10 +26,10 @@ def unpacked(text: str) -> np.ndarray:
     return vector
 
 
-def refused(text: str, length: int, *, positive: bool = False) -> str:
+def vector_refusal_reason(text: str, length: int, *, positive: bool = False) -> str:
     """Why a text is not a vector of this length, "" where it is."""
     try:
-        vector = unpacked(text)
+        vector = decode_vector(text)
     except ValueError as error:
         return f"its figures are not base64 of float32 numbers: {error}"
     if len(vector) != length:

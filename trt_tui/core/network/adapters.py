@@ -10,25 +10,25 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from trt_tui.core.network.constants import constant_tensor
-from trt_tui.core.network.naming import FreshNames, name_of
-from trt_tui.words import first_few
+from trt_tui.core.network.constants import stored_tensor
+from trt_tui.core.network.naming import FreshNames, value_name
+from trt_tui.formatting import name_list_text
 
 
-def prepare(model: ir.Model, before: int, after: int) -> None:
+def drop_batch_normalisation_outputs(model: ir.Model, source_opset: int, target_opset: int) -> None:
     """Removes the two outputs of BatchNormalizations that opset 14 no longer has; the model is changed.
 
     Raises:
         ValueError: something reads one of them.
     """
-    if not before < 14 <= after:
+    if not source_opset < 14 <= target_opset:
         return
     for node in model.graph.all_nodes():
-        if node.op_type == "BatchNormalization" and not node.domain and len(node.outputs) > _BATCH_NORM_OUTPUTS:
-            if any(output.uses() or output.is_graph_output() for output in node.outputs[_BATCH_NORM_OUTPUTS:]):
+        if node.op_type == "BatchNormalization" and not node.domain and len(node.outputs) > _MAX_BATCH_NORM_OUTPUTS:
+            if any(output.uses() or output.is_graph_output() for output in node.outputs[_MAX_BATCH_NORM_OUTPUTS:]):
                 raise ValueError(f"{node.name} (BatchNormalization) is in training mode, and its saved statistics are "
                                  "read, which newer opsets do not have")
-            node.resize_outputs(_BATCH_NORM_OUTPUTS)
+            node.resize_outputs(_MAX_BATCH_NORM_OUTPUTS)
 
 
 class OpsetError(ValueError):
@@ -43,103 +43,107 @@ class OpsetError(ValueError):
         self.next_step = next_step
 
 
-CUBIC_READ_AS_NEAREST = ("{} (GridSample) has mode cubic: from opset 20 on the parsers of TensorRT up to 11.1 and of "
-                         "TensorRT-RTX up to 1.5 read it as nearest")
+CUBIC_GRID_NOTE = ("{} (GridSample) has mode cubic: from opset 20 on the parsers of TensorRT up to 11.1 and of "
+                   "TensorRT-RTX up to 1.5 read it as nearest")
 """Source: `trt_tui.core.network.opset_changes`."""
 
-OLDER_CUBIC = "Export the network with an opset from 16 to 19, which names the mode bicubic."
+CUBIC_GRID_NEXT_STEP = "Export the network with an opset from 16 to 19, which names the mode bicubic."
 
 
-def adapt(model: ir.Model, before: int) -> None:
+def adapt_converted_operators(model: ir.Model, source_opset: int) -> None:
     """Puts operators right that a conversion from an opset left with another meaning; the model is changed.
 
     Raises:
         ValueError: an operator means what no operator of the new opset does.
     """
-    after = model.graph.opset_imports[""]
-    names = FreshNames(model.graph)
+    target_opset = model.graph.opset_imports[""]
+    fresh_names = FreshNames(model.graph)
     for node in list(model.graph.all_nodes()):
-        change = _CHANGED.get(node.op_type) if node.domain == "" else None
-        if change is not None and before < change.opset <= after:
-            change.adapter(node, names)
+        change = _ADAPTERS.get(node.op_type) if node.domain == "" else None
+        if change is not None and source_opset < change.opset <= target_opset:
+            change.adapter(node, fresh_names)
 
 
-def reading_notes(model: ir.Model, after: int) -> list[str]:
+def parser_difference_notes(model: ir.Model, target_opset: int) -> list[str]:
     """Returns what TensorRT's parser reads otherwise than ONNX Runtime, whose reading a conversion keeps."""
-    if model.graph.opset_imports.get("", 0) >= _CHANGED["Resize"].opset or after < _CHANGED["Resize"].opset:
+    if model.graph.opset_imports.get("", 0) >= _ADAPTERS["Resize"].opset or target_opset < _ADAPTERS["Resize"].opset:
         return []
-    found = [node.name or "" for node in model.graph.all_nodes() if node.op_type == "Resize" and not node.domain
-             and node.attributes.get_string("mode", "nearest") == "nearest" and _least_scale(node) < 1]
-    return [f"{first_few(found, most=2)} (Resize of opset 10) shrinks by nearest values: ONNX Runtime takes the value "
-            "behind a place between two, TensorRT's parser the one before. Files that are written here say what ONNX "
-            "Runtime does, for both."] if found else []
+    resize_names = [node.name or "" for node in model.graph.all_nodes() if node.op_type == "Resize" and not node.domain
+                    and node.attributes.get_string("mode", "nearest") == "nearest" and _find_min_resize_scale(node) < 1]
+    return ([
+        f"{name_list_text(resize_names, max_count=2)} (Resize of opset 10) shrinks by nearest values: ONNX Runtime "
+        f"takes the value "
+        "behind a place between two, TensorRT's parser the one before. Files that are written here say what ONNX "
+        "Runtime does, for both."
+    ] if resize_names else [])
 
 
-def _least_scale(node: ir.Node) -> float:
+def _find_min_resize_scale(node: ir.Node) -> float:
     """Returns the least scale of a Resize of opset 10; 1.0 if it is computed."""
-    scales = constant_tensor(node.inputs[1]) if len(node.inputs) > 1 and node.inputs[1] is not None else None
+    scales = stored_tensor(node.inputs[1]) if len(node.inputs) > 1 and node.inputs[1] is not None else None
     return 1.0 if scales is None else float(scales.numpy().min(initial=1))
 
 
-def leave_out_linear_modes(model: ir.Model) -> list[str]:
+def drop_linear_grid_sample_modes(model: ir.Model) -> list[str]:
     """Leaves the mode out of GridSamples of opset 20 or later where it is the default, linear; returns their names.
 
     TensorRT's parser reads "linear" as nearest, and an absent mode as linear; ONNX means linear by both.
     """
-    if model.graph.opset_imports.get("", 0) < _GRID_MODES:
+    if model.graph.opset_imports.get("", 0) < _GRID_MODE_OPSET:
         return []
-    found = [node for node in model.graph.all_nodes() if node.op_type == "GridSample" and not node.domain
-             and node.attributes.get_string("mode", "") == "linear"]
-    for node in found:
+    linear_nodes = [node for node in model.graph.all_nodes() if node.op_type == "GridSample" and not node.domain
+                    and node.attributes.get_string("mode", "") == "linear"]
+    for node in linear_nodes:
         del node.attributes["mode"]
-    return [node.name or "" for node in found]
+    return [node.name or "" for node in linear_nodes]
 
 
-def cubic_grids(model: ir.Model) -> list[str]:
+def find_cubic_grid_samples(model: ir.Model) -> list[str]:
     """Returns the names of the GridSamples whose mode TensorRT's parser may read as nearest."""
-    if model.graph.opset_imports.get("", 0) < _GRID_MODES:
+    if model.graph.opset_imports.get("", 0) < _GRID_MODE_OPSET:
         return []
     return [node.name or "" for node in model.graph.all_nodes() if node.op_type == "GridSample" and not node.domain
             and node.attributes.get_string("mode", "") == "cubic"]
 
 
-def _grid_mode(node: ir.Node, names: FreshNames) -> None:
+def _adapt_grid_sample(node: ir.Node, fresh_names: FreshNames) -> None:
     """GridSample spells its modes otherwise since opset 20, and TensorRT's parser knows the older words alone."""
     mode = node.attributes.get_string("mode", "")
     if mode in ("cubic", "bicubic"):
-        raise OpsetError(CUBIC_READ_AS_NEAREST.format(node.name),
+        raise OpsetError(CUBIC_GRID_NOTE.format(node.name),
                          "Give no layer FP8, INT4 or BF16, and write no normalisation as RMSNormalization: all else is "
                          "written at opset 19 or lower, which names the mode bicubic.")
     if mode in ("linear", "bilinear"):
         del node.attributes["mode"]
 
 
-def _padding_alone(node: ir.Node, names: FreshNames) -> None:
+def _adapt_pad(node: ir.Node, fresh_names: FreshNames) -> None:
     """The value of a Pad is an input since opset 11; the converter leaves the attribute where the mode needs none."""
     node.attributes.pop("value", None)
 
 
-def _in_training(node: ir.Node, names: FreshNames) -> None:
+def _adapt_batch_normalisation(node: ir.Node, fresh_names: FreshNames) -> None:
     """More outputs than one meant training mode."""
     if len(node.outputs) > 1:
         node.attributes["training_mode"] = ir.AttrInt64("training_mode", 1)
 
 
-def _old_resize(node: ir.Node, names: FreshNames) -> None:
+def _adapt_resize(node: ir.Node, fresh_names: FreshNames) -> None:
     """Resize-10 and Upsample count from the corner, and take the value before a place between two (ONNX Runtime, as
     TensorRT; where they shrink, the one behind)."""
     node.attributes["coordinate_transformation_mode"] = ir.AttrString("coordinate_transformation_mode", "asymmetric")
     if node.attributes.get_string("mode", "nearest") != "nearest":
         return
-    scales = constant_tensor(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] is not None else None
-    known = np.ones(1) if scales is None else scales.numpy()
-    if known.min(initial=1) < 1 < known.max(initial=1):
+    scales = stored_tensor(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] is not None else None
+    scale_values = np.ones(1) if scales is None else scales.numpy()
+    if scale_values.min(initial=1) < 1 < scale_values.max(initial=1):
         raise ValueError(f"{node.name} ({node.op_type}) takes the nearest value both up and down, which newer opsets "
                          "have no form of")
-    node.attributes["nearest_mode"] = ir.AttrString("nearest_mode", "ceil" if known.min(initial=1) < 1 else "floor")
+    node.attributes["nearest_mode"] = ir.AttrString("nearest_mode",
+                                                    "ceil" if scale_values.min(initial=1) < 1 else "floor")
 
 
-def _per_channel(node: ir.Node, names: FreshNames) -> None:
+def _adapt_group_normalisation(node: ir.Node, fresh_names: FreshNames) -> None:
     """GroupNormalization has a scale and a bias for each channel since opset 21, for each group before."""
     groups = node.attributes.get_int("num_groups", 1)
     data = node.inputs[0]
@@ -149,79 +153,88 @@ def _per_channel(node: ir.Node, names: FreshNames) -> None:
                          "has is not known")
     for index, value in enumerate(node.inputs[1:3], 1):
         if value is not None and channels != groups:
-            node.replace_input_with(index, _repeated(node, value, channels // groups, names))
+            node.replace_input_with(index, _repeat_elements(node, value, channels // groups, fresh_names))
 
 
-def _repeated(node: ir.Node, value: ir.Value, times: int, names: FreshNames) -> ir.Value:
+def _repeat_elements(node: ir.Node, value: ir.Value, count: int, fresh_names: FreshNames) -> ir.Value:
     """Each element of a vector some times, one behind the other."""
-    stored = constant_tensor(value)
-    if stored is not None:
-        return _stored(node, np.repeat(stored.numpy(), times), names.new(f"{name_of(value)}_per_channel"))
-    column = _before(node, "Reshape", [value, _stored(node, np.array([-1, 1]), names.new("column"))], names)
-    ones = _stored(node, np.array([1, times]), names.new("times"))
-    return _before(node, "Reshape", [_before(node, "Expand", [column, ones], names),
-                                     _stored(node, np.array([-1]), names.new("whole"))], names)
+    constant = stored_tensor(value)
+    if constant is not None:
+        return _add_initializer(node, np.repeat(constant.numpy(), count),
+                                fresh_names.make_unique_name(f"{value_name(value)}_per_channel"))
+    column = _insert_operator_before(
+        node, "Reshape",
+        [value, _add_initializer(node, np.array([-1, 1]), fresh_names.make_unique_name("column"))], fresh_names)
+    ones = _add_initializer(node, np.array([1, count]), fresh_names.make_unique_name("times"))
+    return _insert_operator_before(node, "Reshape", [
+        _insert_operator_before(node, "Expand", [column, ones], fresh_names),
+        _add_initializer(node, np.array([-1]), fresh_names.make_unique_name("whole"))
+    ], fresh_names)
 
 
-def _coerced(node: ir.Node, names: FreshNames) -> None:
+def _adapt_hardmax(node: ir.Node, fresh_names: FreshNames) -> None:
     """Below opset 13 Hardmax works over all axes from its own on, since then over that one."""
     axis = node.attributes.get_int("axis", 1)
     node.attributes["axis"] = ir.AttrInt64("axis", -1)
     (source,), (result,) = node.inputs, node.outputs
     assert source is not None
-    shape = _before(node, "Shape", [source], names)
-    node.replace_input_with(0, _before(node, "Flatten", [source], names, axis=axis))
-    reshaped = ir.Node("", "Reshape", [result, shape], name=names.new(f"{node.name}_reshaped"))
-    graph = _graph(node)
-    graph.insert_after(node, reshaped)
-    new, = reshaped.outputs
-    new.type, new.shape = result.type, result.shape
-    users = [use for use in result.uses() if use.node is not reshaped]
+    shape = _insert_operator_before(node, "Shape", [source], fresh_names)
+    node.replace_input_with(0, _insert_operator_before(node, "Flatten", [source], fresh_names, axis=axis))
+    reshape_node = ir.Node("", "Reshape", [result, shape], name=fresh_names.make_unique_name(f"{node.name}_reshaped"))
+    graph = _get_graph(node)
+    graph.insert_after(node, reshape_node)
+    new_value, = reshape_node.outputs
+    new_value.type, new_value.shape = result.type, result.shape
+    users = [use for use in result.uses() if use.node is not reshape_node]
     for use in users:
-        use.node.replace_input_with(use.idx, new)
+        use.node.replace_input_with(use.idx, new_value)
     for index, value in enumerate(graph.outputs):
         if value is result:
-            graph.outputs[index] = new
-    new.name, result.name = result.name, names.new(f"{name_of(result)}_flat")
+            graph.outputs[index] = new_value
+    new_value.name, result.name = result.name, fresh_names.make_unique_name(f"{value_name(result)}_flat")
     result.shape = None
 
 
-def _before(node: ir.Node, operator: str, inputs: list[ir.Value], names: FreshNames, **attributes: int) -> ir.Value:
-    new = ir.node(operator, inputs, attributes, name=names.new(f"{node.name}_{operator.lower()}"))
-    _graph(node).insert_before(node, new)
-    output = new.outputs[0]
-    output.name = names.new(f"{new.name}_output")
+def _insert_operator_before(next_node: ir.Node, operator: str, inputs: list[ir.Value], fresh_names: FreshNames,
+                            **attributes: int) -> ir.Value:
+    new_node = ir.node(operator, inputs, attributes,
+                       name=fresh_names.make_unique_name(f"{next_node.name}_{operator.lower()}"))
+    _get_graph(next_node).insert_before(next_node, new_node)
+    output = new_node.outputs[0]
+    output.name = fresh_names.make_unique_name(f"{new_node.name}_output")
     source = inputs[0]
     output.type = ir.TensorType(ir.DataType.INT64) if operator == "Shape" else source.type
     return output
 
 
-def _stored(node: ir.Node, array: np.ndarray, name: str) -> ir.Value:
+def _add_initializer(node: ir.Node, array: np.ndarray, name: str) -> ir.Value:
     tensor = ir.tensor(array, name=name)
     value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(array.shape), const_value=tensor)
-    _graph(node).register_initializer(value)
+    _get_graph(node).register_initializer(value)
     return value
 
 
-def _graph(node: ir.Node) -> ir.Graph:
+def _get_graph(node: ir.Node) -> ir.Graph:
     assert isinstance(node.graph, ir.Graph)  # functions are inlined
     return node.graph
 
 
-_BATCH_NORM_OUTPUTS = 3
-_GRID_MODES = 20
+_MAX_BATCH_NORM_OUTPUTS = 3
+_GRID_MODE_OPSET = 20
 
 
 @dataclass(frozen=True)
-class _Change:
+class _OpsetAdapter:
     opset: int
     adapter: Callable[[ir.Node, FreshNames], None]
 
 
-_CHANGED = {"BatchNormalization": _Change(14, _in_training), "Resize": _Change(11, _old_resize),
-            "Hardmax": _Change(13, _coerced), "GroupNormalization": _Change(21, _per_channel),
-            "GridSample": _Change(20, _grid_mode), "Pad": _Change(11, _padding_alone)}
+_ADAPTERS = {
+    "BatchNormalization": _OpsetAdapter(14, _adapt_batch_normalisation), "Resize": _OpsetAdapter(11, _adapt_resize),
+    "Hardmax": _OpsetAdapter(13, _adapt_hardmax), "GroupNormalization": _OpsetAdapter(21, _adapt_group_normalisation),
+    "GridSample": _OpsetAdapter(20, _adapt_grid_sample), "Pad": _OpsetAdapter(11, _adapt_pad)
+}
 """By operator as the converter writes it: the opset that changed it, and what puts it right."""
 
-ADAPTED = frozenset(_CHANGED)
+ADAPTED_OPERATORS = frozenset(_ADAPTERS)
 """The operators that have an adapter."""

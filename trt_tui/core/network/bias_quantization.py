@@ -15,16 +15,16 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
-from trt_tui.core.network.constants import constant_tensor
-from trt_tui.core.network.given import Given
-from trt_tui.core.network.steps import FLOATS, casts, dequantizes
-from trt_tui.core.precision import FP16_LEAST, FP16_MAX, Precision
+from trt_tui.core.network.constants import stored_tensor
+from trt_tui.core.network.qdq_steps import PRECISION_BY_FLOAT_TYPE, is_cast, is_dequantize
+from trt_tui.core.network.source_model import SourceModel
+from trt_tui.core.precision import FP16_MAX, FP16_MIN, Precision
 
 MAX_BIAS_QUOTIENT = {Precision.FP16: FP16_MAX, Precision.FP32: 2.0**30}
 """The largest quotient of a bias and the product of its scales by the type of the scales: the largest FP16
 value, and half of INT32's range, since an INT8 kernel adds up to 65,536 products of 2^14 to it in INT32."""
 
-MIN_BIAS_SCALE = {Precision.FP16: FP16_LEAST, Precision.FP32: float(np.finfo(np.float32).tiny)}
+MIN_BIAS_SCALE = {Precision.FP16: FP16_MIN, Precision.FP32: float(np.finfo(np.float32).tiny)}
 """The least product of an input scale and a weight scale, by their type."""
 
 FLOAT_TYPES: Mapping[Precision, np.dtype[Any]] = {Precision.FP16: np.dtype(np.float16),
@@ -34,70 +34,76 @@ FLOAT_TYPES: Mapping[Precision, np.dtype[Any]] = {Precision.FP16: np.dtype(np.fl
 BIAS_INPUTS = {"Conv": 2, "ConvTranspose": 2, "Gemm": 2}
 """The index of the bias, by operator; that of a MatMul is added behind it."""
 
-_EIGHT_BITS = (ir.DataType.INT8, ir.DataType.UINT8)
+_EIGHT_BIT_TYPES = (ir.DataType.INT8, ir.DataType.UINT8)
 
 
-def overflows(weight_scale: np.ndarray, input_scale: float, magnitude: np.ndarray, held: Precision) -> np.ndarray:
+def flag_channels_with_bias_overflow(weight_scale: np.ndarray, input_scale: float, bias_magnitudes: np.ndarray,
+                                     scale_precision: Precision) -> np.ndarray:
     """Returns True for each channel whose bias ONNX Runtime cannot quantize.
 
     Providers round the product of the scales before they divide, or not: both are looked at.
 
     Args:
-        magnitude: Of the bias, by channel; see `magnitude_by_channel`.
-        held: The type of the scales, one of `FLOAT_TYPES`.
+        bias_magnitudes: Of the bias, by channel; see `measure_bias_channel_magnitudes`.
+        scale_precision: The type of the scales, one of `FLOAT_TYPES`.
     """
-    exact = weight_scale.astype(np.float64) * input_scale
+    exact_scale = weight_scale.astype(np.float64) * input_scale
     with np.errstate(divide="ignore", invalid="ignore", over="ignore", under="ignore"):
-        rounded = exact.astype(FLOAT_TYPES[held]).astype(np.float64)
-        over = np.maximum(magnitude / exact, magnitude / rounded) > MAX_BIAS_QUOTIENT[held]
-    harmful: np.ndarray = over | (rounded < MIN_BIAS_SCALE[held])
-    return harmful
+        rounded_scale = exact_scale.astype(FLOAT_TYPES[scale_precision]).astype(np.float64)
+        is_too_large = np.maximum(bias_magnitudes / exact_scale,
+                                  bias_magnitudes / rounded_scale) > MAX_BIAS_QUOTIENT[scale_precision]
+    is_harmful: np.ndarray = is_too_large | (rounded_scale < MIN_BIAS_SCALE[scale_precision])
+    return is_harmful
 
 
-def magnitude_by_channel(bias: np.ndarray, channels: int) -> np.ndarray:
+def measure_bias_channel_magnitudes(bias: np.ndarray, channel_count: int) -> np.ndarray:
     """Returns the largest magnitude of a bias by the channel of a weight scale, float64.
 
     A bias whose size is no multiple of the channels counts with its largest magnitude for all of them.
     """
     magnitude = np.abs(np.nan_to_num(bias.astype(np.float64))).ravel()
-    if channels == 1 or magnitude.size == 0 or magnitude.size % channels:
-        return np.full(channels, magnitude.max(initial=0))
-    largest: np.ndarray = magnitude.reshape(-1, channels).max(0)
+    if channel_count == 1 or magnitude.size == 0 or magnitude.size % channel_count:
+        return np.full(channel_count, magnitude.max(initial=0))
+    largest: np.ndarray = magnitude.reshape(-1, channel_count).max(0)
     return largest
 
 
-def overflowing_biases(given: Given) -> list[str]:
+def find_overflowing_biases(source_model: SourceModel) -> list[str]:
     """Returns the nodes of a quantized file whose bias ONNX Runtime cannot quantize, in the file's order."""
-    found = []
-    for node in given.model.graph:
-        bias = _bias(node)
-        steps = [given.step(maker) for value in node.inputs[:2] if value is not None
-                 and (maker := value.producer()) is not None and dequantizes(maker)]
-        if bias is None or len(steps) < 2 or any(step.codes not in _EIGHT_BITS or step.block for step in steps):
+    node_names = []
+    for node in source_model.model.graph:
+        bias = _find_constant_bias(node)
+        steps = [source_model.get_qdq_step(producer) for value in node.inputs[:2] if value is not None
+                 and (producer := value.producer()) is not None and is_dequantize(producer)]
+        if bias is None or len(steps) < 2 or any(step.quantized_dtype not in _EIGHT_BIT_TYPES or step.block_size
+                                                 for step in steps):
             continue
-        held = FLOATS.get(steps[1].dtype)
-        read, weight = (step.scale for step in steps)
-        if held is None or held not in FLOAT_TYPES or read is None or weight is None or read.size != 1:
+        scale_precision = PRECISION_BY_FLOAT_TYPE.get(steps[1].dtype)
+        input_scale, weight_scale = (step.scale for step in steps)
+        if (scale_precision is None or scale_precision not in FLOAT_TYPES or input_scale is None or weight_scale is None
+                or input_scale.size != 1):
             continue
-        magnitude = magnitude_by_channel(bias.numpy().astype(FLOAT_TYPES[held]), weight.size)
-        if overflows(weight.ravel(), float(read.reshape(())), magnitude, held).any():
-            found.append(node.name or "")
-    return found
+        magnitude = measure_bias_channel_magnitudes(bias.numpy().astype(FLOAT_TYPES[scale_precision]),
+                                                    weight_scale.size)
+        if flag_channels_with_bias_overflow(weight_scale.ravel(), float(input_scale.reshape(())), magnitude,
+                                            scale_precision).any():
+            node_names.append(node.name or "")
+    return node_names
 
 
-def _bias(node: ir.Node) -> ir.TensorProtocol | None:
+def _find_constant_bias(node: ir.Node) -> ir.TensorProtocol | None:
     """Returns the constant bias of a product, None if it has none."""
     if node.domain:
         return None
     if (index := BIAS_INPUTS.get(node.op_type)) is not None:
-        return _stored(node.inputs[index]) if len(node.inputs) > index else None
+        return _find_stored_tensor(node.inputs[index]) if len(node.inputs) > index else None
     users = list(node.outputs[0].uses()) if node.op_type == "MatMul" else []
     if len(users) != 1 or users[0].node.op_type != "Add":
         return None
-    return next(filter(None, map(_stored, users[0].node.inputs)), None)
+    return next(filter(None, map(_find_stored_tensor, users[0].node.inputs)), None)
 
 
-def _stored(value: ir.Value | None) -> ir.TensorProtocol | None:
+def _find_stored_tensor(value: ir.Value | None) -> ir.TensorProtocol | None:
     """Returns a stored constant, also one behind a Cast."""
-    maker = value.producer() if value is not None else None
-    return constant_tensor(maker.inputs[0] if maker is not None and casts(maker) else value)
+    producer = value.producer() if value is not None else None
+    return stored_tensor(producer.inputs[0] if producer is not None and is_cast(producer) else value)

@@ -4,12 +4,12 @@ import onnx
 import onnx_ir as ir
 
 from trt_tui.core.network import adapters, plugins
-from trt_tui.core.network.naming import name_nodes
+from trt_tui.core.network.model_file import SMALL_TENSOR_BYTES
+from trt_tui.core.network.naming import assign_node_names
 from trt_tui.core.network.opset_changes import NEWEST_WRITTEN_OPSET
-from trt_tui.core.network.reading import SMALL_TENSOR_BYTES
 
 
-def ir_version_for(opset: int) -> int:
+def find_ir_version(opset: int) -> int:
     """The IR version that came with an opset; that of opset 22 for opsets that onnx does not know."""
     try:
         return onnx.helper.find_min_ir_version_for([onnx.helper.make_opsetid("", opset)])
@@ -17,7 +17,7 @@ def ir_version_for(opset: int) -> int:
         return 10
 
 
-def without_weights(model: ir.Model) -> tuple[onnx.ModelProto, dict[str, ir.Value]]:
+def detach_big_weights(model: ir.Model) -> tuple[onnx.ModelProto, dict[str, ir.Value]]:
     """The model without its big weights, and those by name.
 
     The weights over 1 KiB stand as graph inputs, so that neither size limits nor copies matter. The given model is left
@@ -43,7 +43,7 @@ def without_weights(model: ir.Model) -> tuple[onnx.ModelProto, dict[str, ir.Valu
         graph.initializers.update(initializers)
 
 
-def _with_weights(proto: onnx.ModelProto, weights: dict[str, ir.Value]) -> ir.Model:
+def _attach_big_weights(proto: onnx.ModelProto, weights: dict[str, ir.Value]) -> ir.Model:
     """The model of a skeleton, its big weights put back."""
     model = ir.from_proto(proto)
     graph = model.graph
@@ -68,46 +68,48 @@ def convert_opset(model: ir.Model, opset: int) -> ir.Model:
     if opset > NEWEST_WRITTEN_OPSET:
         raise ValueError(f"no network is raised above opset {NEWEST_WRITTEN_OPSET}")
     before_opset = model.graph.opset_imports[""]
-    adapters.prepare(model, before_opset, opset)
-    with plugins.out_of_the_way(model):
-        skeleton, weights = without_weights(model)
-    converted = _with_weights(onnx.version_converter.convert_version(skeleton, opset), weights)
-    plugins.put_back(converted)
-    _name_replacements(model.graph, converted.graph)
-    adapters.adapt(converted, before_opset)
-    before = {node.name: node for node in model.graph}
-    for node in converted.graph:
-        if node.name in before:
-            node.metadata_props.update(before[node.name].metadata_props)
-            node.meta.update(before[node.name].meta)
-    name_nodes(converted.graph)
-    converted.ir_version = max(model.ir_version, ir_version_for(opset))
-    drop_initializer_inputs(converted.graph)
-    return converted
+    adapters.drop_batch_normalisation_outputs(model, before_opset, opset)
+    with plugins.move_plugins_to_own_domain(model):
+        skeleton, weights = detach_big_weights(model)
+    converted_model = _attach_big_weights(onnx.version_converter.convert_version(skeleton, opset), weights)
+    plugins.restore_plugin_domains(converted_model)
+    _restore_names_of_replaced_nodes(model.graph, converted_model.graph)
+    adapters.adapt_converted_operators(converted_model, before_opset)
+    node_by_name = {node.name: node for node in model.graph}
+    for node in converted_model.graph:
+        if node.name in node_by_name:
+            node.metadata_props.update(node_by_name[node.name].metadata_props)
+            node.meta.update(node_by_name[node.name].meta)
+    assign_node_names(converted_model.graph)
+    converted_model.ir_version = max(model.ir_version, find_ir_version(opset))
+    drop_initializer_inputs(converted_model.graph)
+    return converted_model
 
 
-def _name_replacements(before: ir.Graph, after: ir.Graph) -> None:
+def _restore_names_of_replaced_nodes(source_graph: ir.Graph, converted_graph: ir.Graph) -> None:
     """Gives operators that the converter rewrote (Upsample is Resize) the names that they and their outputs had."""
-    known = {node.name for node in after}
-    tensors = {value.name for node in after for value in node.outputs} | set(after.initializers)
-    lost = [node for node in before if node.name not in known]
-    for node in after:
+    node_names = {node.name for node in converted_graph}
+    tensor_names = {value.name
+                    for node in converted_graph
+                    for value in node.outputs} | set(converted_graph.initializers)
+    lost_nodes = [node for node in source_graph if node.name not in node_names]
+    for node in converted_graph:
         if node.name:
             continue
-        old = next((one for one in lost if one.op_type == node.op_type
-                    or (one.op_type, node.op_type) == ("Upsample", "Resize")), None)
-        if old is None:
+        old_node = next((candidate for candidate in lost_nodes if candidate.op_type == node.op_type
+                         or (candidate.op_type, node.op_type) == ("Upsample", "Resize")), None)
+        if old_node is None:
             continue
-        lost.remove(old)
-        node.name = old.name
-        for new, value in zip(node.outputs, old.outputs, strict=False):
-            if value.name and value.name not in tensors:
-                new.name = value.name
+        lost_nodes.remove(old_node)
+        node.name = old_node.name
+        for new_value, value in zip(node.outputs, old_node.outputs, strict=False):
+            if value.name and value.name not in tensor_names:
+                new_value.name = value.name
 
 
 def drop_initializer_inputs(graph: ir.Graph) -> None:
     """Old files list every weight among the inputs; only what has no value is an input."""
-    kept = [value for value in graph.inputs if value.name not in graph.initializers]
-    if len(kept) != len(graph.inputs):
+    inputs = [value for value in graph.inputs if value.name not in graph.initializers]
+    if len(inputs) != len(graph.inputs):
         graph.inputs.clear()
-        graph.inputs.extend(kept)
+        graph.inputs.extend(inputs)

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from trt_tui.core.network.layers import FOLDED_KINDS, Group, Layer
-from trt_tui.core.network.scopes import place, places_by_structure
+from trt_tui.core.network.layers import IRRELEVANT_KINDS, FusionGroup, Layer
+from trt_tui.core.network.scopes import find_layer_scope, find_scopes_by_structure
 from trt_tui.core.precision import Precision
 
 
@@ -25,27 +25,29 @@ class GroupRow:
         path: Unique in the tree: scope parts and the row's own part, joined by "/". Two blocks that repeat have the
             same paths below their own.
         group: The group; its ``layers`` are the nodes below the row.
-        refused: Why it cannot run in INT8 or, where it cannot run in FP16 either, in FP16; "" where it can run in both.
+        refusal_reason: Why it cannot run in INT8 or, where it cannot run in FP16 either, in FP16; "" where it can run
+    in both.
     """
 
     label: str
     path: str
-    group: Group
-    refused: str
+    group: FusionGroup
+    refusal_reason: str
 
 
 @dataclass(frozen=True, eq=False)
-class LayerRow:
-    """A layer that is in no group and not folded: an If, a custom operator, ... with the reason in ``refused``."""
+class UngroupedRow:
+    """A layer that is in no group and not folded: an If, a custom operator, ... with the reason in ``refusal_reason``.
+    """
 
     label: str
     path: str
     layer: Layer
-    refused: str
+    refusal_reason: str
 
 
 @dataclass(frozen=True, eq=False)
-class FoldedRow:
+class OtherNodesRow:
     """All layers that make no difference to precision, by name; always the last row of the tree."""
 
     label: str
@@ -75,29 +77,30 @@ class Scope:
         return self.name
 
 
-Row: TypeAlias = "Scope | GroupRow | LayerRow | FoldedRow"
+Row: TypeAlias = "Scope | GroupRow | UngroupedRow | OtherNodesRow"
 
-CORE = "attention core"
+ATTENTION_LABEL = "attention core"
 """What the row of the groups of one attention is called."""
 
-_Placed: TypeAlias = "tuple[int, tuple[str, ...], str, str, Group | Layer]"  # index, scope, own part, label
+_PlacedRow: TypeAlias = "tuple[int, tuple[str, ...], str, str, FusionGroup | Layer]"  # index, scope, own part, label
 
 
 # -- building -------------------------------------------------------------------------------------------------------
 
 
-class _Open:
+class _ScopeBuilder:
     """A scope while the tree is built: its children by name, rows as lists of what has this own part."""
 
     __slots__ = ("name", "scopes", "items")
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.scopes: dict[str, _Open] = {}
-        self.items: list[_Open | tuple[str, str, Group | Layer]] = []  # a row is own part, label, what it shows
+        self.scopes: dict[str, _ScopeBuilder] = {}
+        self.items: list[_ScopeBuilder | tuple[str, str, FusionGroup | Layer]] = [
+        ]  # a row is own part, label, what it shows
 
 
-def build_tree(layers: Sequence[Layer], groups: Sequence[Group]) -> Scope:
+def build_scope_tree(layers: Sequence[Layer], groups: Sequence[FusionGroup]) -> Scope:
     """The tree of a network.
 
     Args:
@@ -105,127 +108,137 @@ def build_tree(layers: Sequence[Layer], groups: Sequence[Group]) -> Scope:
         groups: All groups, in network order. A group lies in the scope of the layer that it is named after.
     """
     by_name = {layer.name: layer for layer in layers}
-    grouped = {name for group in groups for name in group.layers}
-    folded = tuple(layer.name for layer in layers if layer.kind in FOLDED_KINDS and layer.name not in grouped)
-    others = [layer for layer in layers if layer.kind not in FOLDED_KINDS and layer.name not in grouped]
+    grouped_layers = {name for group in groups for name in group.layers}
+    folded_layers = tuple(layer.name
+                          for layer in layers
+                          if layer.kind in IRRELEVANT_KINDS and layer.name not in grouped_layers)
+    other_layers = [
+        layer for layer in layers if layer.kind not in IRRELEVANT_KINDS and layer.name not in grouped_layers
+    ]
 
-    placed: list[_Placed] = []
+    placed_rows: list[_PlacedRow] = []
     for group in groups:
-        scope, own = place(by_name[group.name])
-        placed.append((by_name[group.layers[0]].index, scope, own, own, group))
-    if len(groups) > 1 and not any(scope for _, scope, *_ in placed):
-        placed = [(index, scope, role, own, group) for (index, _, _, own, group), (scope, role)
-                  in zip(placed, places_by_structure(groups, by_name), strict=True)]
-    for layer in others:
-        scope, own = place(layer)
-        placed.append((layer.index, scope, own, own, layer))
-    placed = _with_cores(placed)
-    if others:
-        placed.sort(key=lambda one: one[0])
+        scope, own_part = find_layer_scope(by_name[group.name])
+        placed_rows.append((by_name[group.layers[0]].index, scope, own_part, own_part, group))
+    if len(groups) > 1 and not any(scope for _, scope, *_ in placed_rows):
+        placed_rows = [(index, scope, role, own_part, group) for (index, _, _, own_part, group), (scope, role)
+                       in zip(placed_rows, find_scopes_by_structure(groups, by_name), strict=True)]
+    for layer in other_layers:
+        scope, own_part = find_layer_scope(layer)
+        placed_rows.append((layer.index, scope, own_part, own_part, layer))
+    placed_rows = _move_attention_into_own_scopes(placed_rows)
+    if other_layers:
+        placed_rows.sort(key=lambda placed_row: placed_row[0])
 
-    root = _Open("")
-    for _, scope, own, label, thing in placed:
-        at = root
+    root = _ScopeBuilder("")
+    for _, scope, own_part, label, group_or_layer in placed_rows:
+        parent = root
         for part in scope:
-            inner = at.scopes.get(part)
-            if inner is None:
-                inner = at.scopes[part] = _Open(part)
-                at.items.append(inner)
-            at = inner
-        at.items.append((own, label, thing))
-    return _closed(root, folded)
+            child = parent.scopes.get(part)
+            if child is None:
+                child = parent.scopes[part] = _ScopeBuilder(part)
+                parent.items.append(child)
+            parent = child
+        parent.items.append((own_part, label, group_or_layer))
+    return _build_immutable_tree(root, folded_layers)
 
 
-def _with_cores(placed: Sequence[_Placed]) -> list[_Placed]:
+def _move_attention_into_own_scopes(placed_rows: Sequence[_PlacedRow]) -> list[_PlacedRow]:
     """Puts the groups of each attention into a scope of its own, in the innermost one that they have in common."""
-    scopes: dict[str, list[tuple[str, ...]]] = {}
-    for _, scope, _, _, thing in placed:
-        if isinstance(thing, Group) and thing.core:
-            scopes.setdefault(thing.core, []).append(scope)
-    taken: set[str] = set()
-    cores = {}
-    for core, found in scopes.items():
-        around = tuple(os.path.commonprefix(found))
-        *_, name = _unique("/".join((*around, CORE)), taken).split("/")
-        cores[core] = (*around, name)
-    return [(index, cores[thing.core], thing.role, thing.role, thing)
-            if isinstance(thing, Group) and thing.core else (index, scope, own, label, thing)
-            for index, scope, own, label, thing in placed]
+    scopes_by_attention: dict[str, list[tuple[str, ...]]] = {}
+    for _, scope, _, _, group_or_layer in placed_rows:
+        if isinstance(group_or_layer, FusionGroup) and group_or_layer.attention:
+            scopes_by_attention.setdefault(group_or_layer.attention, []).append(scope)
+    taken_names: set[str] = set()
+    attention_scopes = {}
+    for attention, group_scopes in scopes_by_attention.items():
+        common_scope = tuple(os.path.commonprefix(group_scopes))
+        *_, name = _make_unique_label("/".join((*common_scope, ATTENTION_LABEL)), taken_names).split("/")
+        attention_scopes[attention] = (*common_scope, name)
+    return [(index, attention_scopes[group_or_layer.attention], group_or_layer.attention_role,
+             group_or_layer.attention_role,
+             group_or_layer) if isinstance(group_or_layer, FusionGroup) and group_or_layer.attention else
+            (index, scope, own_part, label, group_or_layer)
+            for index, scope, own_part, label, group_or_layer in placed_rows]
 
 
-def _closed(root: _Open, folded: tuple[str, ...]) -> Scope:
+def _build_immutable_tree(root: _ScopeBuilder, folded_layers: tuple[str, ...]) -> Scope:
     """The immutable tree, from the leaves up and without recursion (names may nest deeper than Python does)."""
-    order: list[tuple[_Open, str]] = []
+    scopes: list[tuple[_ScopeBuilder, str]] = []
     stack = [(root, "")]
     while stack:
         scope, path = stack.pop()
-        order.append((scope, path))
+        scopes.append((scope, path))
         stack.extend((item, f"{path}/{item.name}" if path else item.name)
-                     for item in scope.items if isinstance(item, _Open))
-    done: dict[int, Row] = {}
-    for scope, path in reversed(order):
-        taken = set(scope.scopes)
+                     for item in scope.items if isinstance(item, _ScopeBuilder))
+    row_by_scope: dict[int, Row] = {}
+    for scope, path in reversed(scopes):
+        taken_names = set(scope.scopes)
         rows: list[Row] = []
         for item in scope.items:
-            if isinstance(item, _Open):
-                rows.append(done.pop(id(item)))
+            if isinstance(item, _ScopeBuilder):
+                rows.append(row_by_scope.pop(id(item)))
                 continue
-            own, label, thing = item
-            own = _unique(own, taken)
-            rows.append(_row(label, f"{path}/{own}" if path else own, thing))
+            own_part, label, group_or_layer = item
+            own_part = _make_unique_label(own_part, taken_names)
+            rows.append(_build_row(label, f"{path}/{own_part}" if path else own_part, group_or_layer))
         if scope is not root and len(rows) == 1:
-            done[id(scope)] = _joined(scope, rows[0], fresh=not isinstance(scope.items[0], _Open))
+            row_by_scope[id(scope)] = _merge_scope_with_single_child(
+                scope, rows[0], use_scope_label=not isinstance(scope.items[0], _ScopeBuilder))
             continue
-        rows = _labelled(rows)
-        if scope is root and folded:
-            plural = "s" if len(folded) > 1 else ""
-            rows.append(FoldedRow(f"{len(folded)} shape and constant node{plural} folded", "\0folded", folded))
+        rows = _make_labels_unique(rows)
+        if scope is root and folded_layers:
+            plural = "s" if len(folded_layers) > 1 else ""
+            rows.append(
+                OtherNodesRow(f"{len(folded_layers)} shape and constant node{plural} folded", "\0folded",
+                              folded_layers))
         names: list[str] = []
         for row in rows:
             names.extend(_group_names(row))
-        done[id(scope)] = Scope(scope.name, path, tuple(rows), tuple(names))
-    tree = done[id(root)]
+        row_by_scope[id(scope)] = Scope(scope.name, path, tuple(rows), tuple(names))
+    tree = row_by_scope[id(root)]
     assert isinstance(tree, Scope)
     return tree
 
 
-def _row(label: str, path: str, thing: Group | Layer) -> GroupRow | LayerRow:
-    if isinstance(thing, Layer):
-        return LayerRow(label, path, thing, thing.note)
-    refused = thing.refusals.get(Precision.FP16) or thing.refusals.get(Precision.INT8, "")
-    return GroupRow(label, path, thing, refused)
+def _build_row(label: str, path: str, group_or_layer: FusionGroup | Layer) -> GroupRow | UngroupedRow:
+    if isinstance(group_or_layer, Layer):
+        return UngroupedRow(label, path, group_or_layer, group_or_layer.refusal_reason)
+    refusal_reason = group_or_layer.refusal_reasons.get(Precision.FP16) or group_or_layer.refusal_reasons.get(
+        Precision.INT8, "")
+    return GroupRow(label, path, group_or_layer, refusal_reason)
 
 
-def _joined(scope: _Open, row: Row, fresh: bool) -> Row:
+def _merge_scope_with_single_child(scope: _ScopeBuilder, child_row: Row, use_scope_label: bool) -> Row:
     """A scope with one child: the child under both names; a group's own part goes where the scope names it already."""
-    label = scope.name if fresh else f"{scope.name}/{row.label}"
-    if isinstance(row, Scope):
-        return Scope(label, row.path, row.children, row.groups)
-    return _relabelled(row, label)
+    label = scope.name if use_scope_label else f"{scope.name}/{child_row.label}"
+    if isinstance(child_row, Scope):
+        return Scope(label, child_row.path, child_row.children, child_row.groups)
+    return _replace_label(child_row, label)
 
 
-def _relabelled(row: Row, label: str) -> Row:
+def _replace_label(row: Row, label: str) -> Row:
     if isinstance(row, GroupRow):
-        return GroupRow(label, row.path, row.group, row.refused)
+        return GroupRow(label, row.path, row.group, row.refusal_reason)
     return row if isinstance(row, Scope) else replace(row, label=label)
 
 
-def _unique(name: str, taken: set[str]) -> str:
-    wanted, count = name, 0
-    while name in taken:
+def _make_unique_label(label: str, taken_labels: set[str]) -> str:
+    base_name, count = label, 0
+    while label in taken_labels:
         count += 1
-        name = f"{wanted}_{count}"
-    taken.add(name)
-    return name
+        label = f"{base_name}_{count}"
+    taken_labels.add(label)
+    return label
 
 
-def _labelled(rows: list[Row]) -> list[Row]:
+def _make_labels_unique(rows: list[Row]) -> list[Row]:
     """Rows with labels unique among them; scopes keep theirs."""
     if len({row.label for row in rows}) == len(rows):
         return rows
-    taken = {row.label for row in rows if isinstance(row, Scope)}
-    return [row if isinstance(row, Scope) or (label := _unique(row.label, taken)) == row.label
-            else _relabelled(row, label) for row in rows]
+    taken_names = {row.label for row in rows if isinstance(row, Scope)}
+    return [row if isinstance(row, Scope) or (label := _make_unique_label(row.label, taken_names)) == row.label
+            else _replace_label(row, label) for row in rows]
 
 
 def _group_names(row: Row) -> tuple[str, ...]:
@@ -237,9 +250,9 @@ def _group_names(row: Row) -> tuple[str, ...]:
 # -- going over it -----------------------------------------------------------------------------------------------------
 
 
-def walk(tree: Scope) -> Iterator[tuple[int, Row]]:
+def walk_rows(scope_tree: Scope) -> Iterator[tuple[int, Row]]:
     """All rows below a scope in display order, each with its depth (0 for the scope's children)."""
-    stack: list[tuple[int, Row]] = [(0, row) for row in reversed(tree.children)]
+    stack: list[tuple[int, Row]] = [(0, row) for row in reversed(scope_tree.children)]
     while stack:
         depth, row = stack.pop()
         yield depth, row
@@ -247,14 +260,14 @@ def walk(tree: Scope) -> Iterator[tuple[int, Row]]:
             stack.extend((depth + 1, child) for child in reversed(row.children))
 
 
-def titles(tree: Scope) -> dict[str, str]:
+def group_titles(scope_tree: Scope) -> dict[str, str]:
     """Where each group stands in the tree, as a path of labels, by group name."""
-    found: dict[str, str] = {}
-    above: list[str] = []
-    for depth, row in walk(tree):
-        del above[depth:]
+    title_by_group: dict[str, str] = {}
+    parent_labels: list[str] = []
+    for depth, row in walk_rows(scope_tree):
+        del parent_labels[depth:]
         if isinstance(row, Scope):
-            above.append(row.label)
+            parent_labels.append(row.label)
         elif isinstance(row, GroupRow):
-            found[row.group.name] = "/".join((*above, row.label))
-    return found
+            title_by_group[row.group.name] = "/".join((*parent_labels, row.label))
+    return title_by_group

@@ -4,7 +4,7 @@ A rounded float that becomes an integer may become its neighbour: FP16 has no od
 another row of the table, or lies beyond it.
 
 The search walks back from each Cast to an integer type, and from each float input that is read as a position or a
-count (`POSITIONS`). Integer index inputs of Gather, ScatterND, Slice and others need no entry: floats reach them
+count (`INDEX_INPUTS`). Integer index inputs of Gather, ScatterND, Slice and others need no entry: floats reach them
 through a Cast, or through an operator that compares and so ends the walk. The walk follows copies, elementwise
 operators and casts. It ends at every other operator: products, normalisations and Softmax, whose results are inexact in
 any precision, reductions, and ArgMax, TopK, NonZero, NonMaxSuppression and comparisons, which order values. A Cast to
@@ -17,62 +17,63 @@ from collections.abc import Iterable
 import onnx_ir as ir
 
 from trt_tui.core.network.graph import LayerGraph
-from trt_tui.core.network.layers import Group, Kind, Layer
+from trt_tui.core.network.layers import FusionGroup, Layer, LayerKind
 from trt_tui.core.network.operators import COPIES, POINTWISE
 
-POSITIONS = {"OneHot": (0, 1), "Range": (0, 1, 2), "Resize": (2,), "Upsample": (1,)}
+INDEX_INPUTS = {"OneHot": (0, 1), "Range": (0, 1, 2), "Resize": (2,), "Upsample": (1,)}
 """Float inputs that are read as positions, counts or factors of a size, by operator. The region of interest of a
 Resize moves where it samples, which is a coordinate: see `trt_tui.core.measure.coordinates`."""
 
-_CASTS = frozenset(("Cast", "CastLike"))
+_CAST_OPERATORS = frozenset(("Cast", "CastLike"))
 
-_WALKED = POINTWISE | COPIES | _CASTS | {"Mod", "BitShift", "Range", "OneHot"}
+_FOLLOWED_OPERATORS = POINTWISE | COPIES | _CAST_OPERATORS | {"Mod", "BitShift", "Range", "OneHot"}
 
-_INTEGERS = frozenset((
+_INTEGER_TYPES = frozenset((
     ir.DataType.INT4, ir.DataType.UINT4, ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT16, ir.DataType.UINT16,
     ir.DataType.INT32, ir.DataType.UINT32, ir.DataType.INT64, ir.DataType.UINT64))
 
 
-def find_index_groups(graph: LayerGraph, groups: Iterable[Group]) -> tuple[str, ...]:
+def find_groups_computing_indices(graph: LayerGraph, groups: Iterable[FusionGroup]) -> tuple[str, ...]:
     """Returns the names of the groups whose floats become integers or positions, in network order."""
     groups = tuple(groups)
     group_by_layer = {layer: group for group in groups for layer in group.layers}
-    exact = {group.name for group in groups
-             if all(_is_walked(graph.by_name[name]) or graph.by_name[name].kind is Kind.INTEGER
-                    for name in group.layers)}
-    found: set[str] = set()
-    seen: set[str] = set()
-    waiting = [tensor for layer in graph.layers for tensor in _starts(graph, layer)]
-    while waiting:
-        tensor = waiting.pop()
-        if tensor in seen or tensor in graph.static:
+    exact_groups = {group.name for group in groups
+                    if all(_is_copy_or_elementwise(graph.by_name[name]) or graph.by_name[name].kind is LayerKind.INTEGER
+                           for name in group.layers)}
+    index_groups: set[str] = set()
+    visited: set[str] = set()
+    pending = [tensor for layer in graph.layers for tensor in _iterate_index_tensors(graph, layer)]
+    while pending:
+        tensor = pending.pop()
+        if tensor in visited or tensor in graph.static_tensors:
             continue
-        seen.add(tensor)
+        visited.add(tensor)
         layer = graph.by_name.get(graph.producer.get(tensor, ""))
-        if layer is None or not _is_walked(layer):
+        if layer is None or not _is_copy_or_elementwise(layer):
             continue
         group = group_by_layer.get(layer.name)
-        if group is not None and group.name in exact:
-            found.add(group.name)
-        waiting.extend(filter(None, layer.inputs))
-    return tuple(group.name for group in groups if group.name in found)
+        if group is not None and group.name in exact_groups:
+            index_groups.add(group.name)
+        pending.extend(filter(None, layer.inputs))
+    return tuple(group.name for group in groups if group.name in index_groups)
 
 
-def _is_walked(layer: Layer) -> bool:
+def _is_copy_or_elementwise(layer: Layer) -> bool:
     """Returns True if a layer copies values, converts them or computes each from those at the same position."""
-    return layer.domain in ("", "ai.onnx") and layer.op_type in _WALKED
+    return layer.domain in ("", "ai.onnx") and layer.op_type in _FOLLOWED_OPERATORS
 
 
-def _starts(graph: LayerGraph, layer: Layer) -> Iterable[str]:
+def _iterate_index_tensors(graph: LayerGraph, layer: Layer) -> Iterable[str]:
     """Yields the float tensors that a layer turns into integers, or reads as positions."""
     if layer.domain not in ("", "ai.onnx"):
         return
-    if layer.op_type in _CASTS:
-        if graph.is_float(layer.inputs[0]) and graph.value(layer.outputs[0]).dtype in _INTEGERS:
+    if layer.op_type in _CAST_OPERATORS:
+        if graph.is_float(layer.inputs[0]) and graph.ir_value(layer.outputs[0]).dtype in _INTEGER_TYPES:
             yield layer.inputs[0]
         return
-    for place in POSITIONS.get(layer.op_type, ()):
-        tensor = layer.inputs[place] if place < len(layer.inputs) else ""
-        if tensor and graph.is_float(tensor) and tensor not in graph.static:
+    for index in INDEX_INPUTS.get(layer.op_type, ()):
+        tensor = layer.inputs[index] if index < len(layer.inputs) else ""
+        if tensor and graph.is_float(tensor) and tensor not in graph.static_tensors:
             yield tensor
-            yield from layer.outputs if layer.op_type in _WALKED else ()  # its own group reads it in its float type
+            yield from layer.outputs if layer.op_type in _FOLLOWED_OPERATORS else (
+            )  # its own group reads it in its float type

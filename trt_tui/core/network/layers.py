@@ -9,13 +9,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import TypeAlias
 
-from trt_tui.core.codes import CODES
-from trt_tui.core.network.free import Free
-from trt_tui.core.precision import OFFERED, Precision, rank
+from trt_tui.core.network.zero_cost_support import ZeroCostSupport
+from trt_tui.core.precision import ASSIGNABLE, Precision, precision_rank
+from trt_tui.core.quantized_types import QUANTIZED_TYPES
 from trt_tui.core.runner import TensorInfo
 
 
-class Kind(str, Enum):
+class LayerKind(str, Enum):
     """What a layer is to the precision question."""
 
     COMPUTE = "compute"
@@ -27,7 +27,7 @@ class Kind(str, Enum):
     OPAQUE = "opaque"
 
 
-FOLDED_KINDS = (Kind.CAST, Kind.CONSTANT, Kind.SHAPE, Kind.INTEGER)
+IRRELEVANT_KINDS = (LayerKind.CAST, LayerKind.CONSTANT, LayerKind.SHAPE, LayerKind.INTEGER)
 """Kinds that make no difference to precision; the tree counts them in one row."""
 
 Shape: TypeAlias = tuple[int | str | None, ...]
@@ -43,7 +43,7 @@ class Layer:
         inputs: Tensor names, "" for an optional input left out.
         scope: Call path that the file states (local functions, exporter metadata), outermost first; may be empty.
         macs: Multiply-accumulates of one run with a batch of 1 where the file leaves it open; None where unknown.
-        note: Why the layer cannot take a lower precision, "" where it can.
+        refusal_reason: Why the layer cannot take a lower precision, "" where it can.
     """
 
     name: str
@@ -52,14 +52,14 @@ class Layer:
     index: int
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    kind: Kind
+    kind: LayerKind
     scope: tuple[str, ...] = ()
     macs: int | None = None
-    note: str = ""
+    refusal_reason: str = ""
 
 
 @dataclass(frozen=True)
-class Site:
+class QdqSite:
     """One input of a layer that carries Q/DQ when its group runs in INT8; fewer do in other code types.
 
     Attributes:
@@ -75,26 +75,26 @@ class Site:
 
 
 @dataclass(frozen=True)
-class AsGiven:
+class FilePrecision:
     """What a file of its own precisions runs a group in.
 
     Attributes:
         label: In words: "INT8", "INT4 w" where weights alone are codes, "FP16".
-        floats: The float type of its results.
-        stands_for: The precision that comes nearest to it.
-        plain: It is FP32, with nothing in front of it.
-        refused: Nodes in front of it, or its own, that a TensorRT refuses, and for what.
+        float_type: The float type of its results.
+        nearest_precision: The precision that comes nearest to it.
+        is_plain_fp32: It is FP32, with nothing in front of it.
+        refused_nodes: Nodes in front of it, or its own, that a TensorRT refuses, and for what.
     """
 
     label: str
-    floats: Precision
-    stands_for: Precision
-    plain: bool
-    refused: tuple[tuple[str, str], ...] = ()
+    float_type: Precision
+    nearest_precision: Precision
+    is_plain_fp32: bool
+    refused_nodes: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
-class Group:
+class FusionGroup:
     """Layers that TensorRT fuses and that take one precision.
 
     Attributes:
@@ -102,13 +102,14 @@ class Group:
         layers: Names, in network order.
         inputs: Float tensors computed outside, in order of first use.
         outputs: Tensors that something outside uses.
-        tail: The last computed tensor, where the group's error is taken.
+        final_tensor: The last computed tensor, where the group's error is taken.
         sites: Where Q/DQ goes when the group runs in INT8; empty if it cannot.
-        refusals: Why a precision is not possible, by precision.
-        inner: Layers in no group that compute, from the group's tensors, shapes that it reads; in network order.
-        core: The attention that it is a part of, named after its Softmax; "" where it is of none.
-        role: What it is in it: ``QK``, ``Softmax``, ``PV``, or ``mask`` for what lies between; "" where it is of none.
-        given: What the file runs it in, where the file has precisions of its own.
+        refusal_reasons: Why a precision is not possible, by precision.
+        shape_layers: Layers in no group that compute, from the group's tensors, shapes that it reads; in network order.
+        attention: The attention that it is a part of, named after its Softmax; "" where it is of none.
+        attention_role: What it is in it: ``QK``, ``Softmax``, ``PV``, or ``mask`` for what lies between; "" where it is
+        of none.
+        file_precision: What the file runs it in, where the file has precisions of its own.
     """
 
     name: str
@@ -116,126 +117,130 @@ class Group:
     layers: tuple[str, ...]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    tail: str
-    sites: tuple[Site, ...] = ()
-    refusals: Mapping[Precision, str] = field(default_factory=dict)
-    inner: tuple[str, ...] = ()
-    core: str = ""
-    role: str = ""
-    given: AsGiven | None = None
+    final_tensor: str
+    sites: tuple[QdqSite, ...] = ()
+    refusal_reasons: Mapping[Precision, str] = field(default_factory=dict)
+    shape_layers: tuple[str, ...] = ()
+    attention: str = ""
+    attention_role: str = ""
+    file_precision: FilePrecision | None = None
 
     @property
-    def quantizable(self) -> bool:
+    def is_quantizable(self) -> bool:
         """Whether it can run in INT8."""
-        return Precision.INT8 not in self.refusals
+        return Precision.INT8 not in self.refusal_reasons
 
     @cached_property
-    def allowed(self) -> frozenset[Precision]:
+    def allowed_precisions(self) -> frozenset[Precision]:
         """The precisions it can run in."""
-        own = (Precision.FILE,) if self.given is not None else ()
-        return frozenset(precision for precision in (*OFFERED, *own) if precision not in self.refusals)
+        file_precisions = (Precision.FILE,) if self.file_precision is not None else ()
+        return frozenset(precision for precision in (*ASSIGNABLE, *file_precisions)
+                         if precision not in self.refusal_reasons)
 
-    def stands_for(self, precision: Precision) -> Precision:
+    def resolve_file_precision(self, precision: Precision) -> Precision:
         """A precision, or for what the file has the one that comes nearest to it."""
-        return self.given.stands_for if precision is Precision.FILE and self.given is not None else precision
+        return (self.file_precision.nearest_precision
+                if precision is Precision.FILE and self.file_precision is not None else precision)
 
-    def seen_as(self, precision: Precision) -> Precision:
-        """What an engine that runs it in a precision shows: `stands_for`, without the type that products are summed in,
-        which no release tells."""
-        return self.stands_for(precision).values
+    def precision_shown_by_engine(self, precision: Precision) -> Precision:
+        """What an engine that runs it in a precision shows: `resolve_file_precision`, without the type that products
+        are summed in, which no release tells."""
+        return self.resolve_file_precision(precision).value_type
 
-    def rank(self, precision: Precision) -> int:
+    def precision_rank(self, precision: Precision) -> int:
         """The order of `precision.rank`, what the file has at its place in it."""
-        if precision is not Precision.FILE or self.given is None:
-            return rank(precision)
-        return rank(Precision.FP32) if self.given.plain else min(rank(self.given.stands_for), rank(Precision.FP16))
+        if precision is not Precision.FILE or self.file_precision is None:
+            return precision_rank(precision)
+        return precision_rank(Precision.FP32) if self.file_precision.is_plain_fp32 else min(
+            precision_rank(self.file_precision.nearest_precision), precision_rank(Precision.FP16))
 
-    def label(self, precision: Precision) -> str:
+    def precision_label(self, precision: Precision) -> str:
         """A precision as it is shown: what the file has with an ``f`` behind it."""
-        return f"{self.given.label} f" if precision is Precision.FILE and self.given is not None else precision.label
+        return (f"{self.file_precision.label} f"
+                if precision is Precision.FILE and self.file_precision is not None else precision.label)
 
     @cached_property
-    def anchors(self) -> frozenset[str]:
+    def main_layers(self) -> frozenset[str]:
         """The layers that give it its character: those that multiply, else the one it is named after."""
         return frozenset(site.layer for site in self.sites if site.role != "skip") or frozenset((self.name,))
 
-    def activations(self) -> tuple[Site, ...]:
+    def activation_qdq_sites(self) -> tuple[QdqSite, ...]:
         """Its sites on tensors that are computed."""
         return tuple(site for site in self.sites if site.role != "weight")
 
-    def weights(self) -> tuple[Site, ...]:
+    def weight_qdq_sites(self) -> tuple[QdqSite, ...]:
         """Its sites on constants."""
         return tuple(site for site in self.sites if site.role == "weight")
 
-    def coded(self, precision: Precision) -> tuple[Site, ...]:
+    def qdq_sites_at_precision(self, precision: Precision) -> tuple[QdqSite, ...]:
         """The sites that carry Q/DQ when it runs in a precision."""
-        code = CODES.get(precision)
-        if code is None:
+        quantized_type = QUANTIZED_TYPES.get(precision)
+        if quantized_type is None:
             return ()
-        return tuple(site for site in self.sites if site.role == "weight"
-                     or code.activations and (code.skips or site.role != "skip"))
+        return tuple(site for site in self.sites if site.role == "weight" or quantized_type.quantizes_activations and
+                     (quantized_type.quantizes_skips or site.role != "skip"))
 
-    def multiplied(self) -> tuple[Site, ...]:
+    def product_qdq_sites(self) -> tuple[QdqSite, ...]:
         """The sites on tensors that are computed and that a product reads."""
         return tuple(site for site in self.sites if site.role == "input")
 
-    def ranged(self, precision: Precision) -> tuple[Site, ...]:
+    def calibrated_qdq_sites(self, precision: Precision) -> tuple[QdqSite, ...]:
         """Those of them on tensors that are computed, which take their scales from ranges."""
-        return tuple(site for site in self.coded(precision) if site.role != "weight")
+        return tuple(site for site in self.qdq_sites_at_precision(precision) if site.role != "weight")
 
 
 @dataclass(frozen=True)
-class Trouble:
+class KnownIssue:
     """What is known of a layer in codes, as a sentence, and its source."""
 
     text: str
     source: str
 
     @property
-    def said(self) -> str:
+    def issue_description(self) -> str:
         """Both: "a Conv of 3 channels in, 12 out: ModelOpt leaves it out (ModelOpt 0.47)"."""
         return f"{self.text} ({self.source})"
 
 
 @dataclass(frozen=True, eq=False)
-class Outline:
+class NetworkOutline:
     """What a front end needs to know of a network: plain data, no weights, picklable.
 
     Attributes:
         shapes: Of each group's tail and each layer's first output.
         structure_sha256: Hash of everything but the weights' values.
         opset: Of ONNX's own operators.
-        digests: The first 3 bytes of each layer's hash, by name: tells which layers of two networks differ.
+        layer_digests: The first 3 bytes of each layer's hash, by name: tells which layers of two networks differ.
         notes: What was changed at opening, one sentence each.
         quantized_ranges: amax of activation tensors that carried Q/DQ pairs, by tensor name.
-        free: What can be changed at no cost at run time.
-        troubles: What is known to go wrong with groups in codes, by name; see `trt_tui.core.network.troubles`.
+        zero_cost_support: What can be changed at no cost at run time.
+        known_issues: What is known to go wrong with groups in codes, by name; see `trt_tui.core.network.known_issues`.
         index_groups: Groups whose floats become integers or positions; see `trt_tui.core.network.index_paths`.
     """
 
     name: str
     path: Path
     layers: tuple[Layer, ...]
-    groups: tuple[Group, ...]
+    groups: tuple[FusionGroup, ...]
     inputs: tuple[TensorInfo, ...] = ()
     outputs: tuple[TensorInfo, ...] = ()
     shapes: Mapping[str, Shape | None] = field(default_factory=dict)
     structure_sha256: str = ""
     opset: int = 0
-    digests: Mapping[str, bytes] = field(default_factory=dict)
+    layer_digests: Mapping[str, bytes] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     quantized_ranges: Mapping[str, float] = field(default_factory=dict)
-    free: Free = field(default_factory=Free)
-    troubles: Mapping[str, tuple[Trouble, ...]] = field(default_factory=dict)
+    zero_cost_support: ZeroCostSupport = field(default_factory=ZeroCostSupport)
+    known_issues: Mapping[str, tuple[KnownIssue, ...]] = field(default_factory=dict)
     index_groups: tuple[str, ...] = ()
 
     @property
-    def has_own_precisions(self) -> bool:
+    def has_file_precision(self) -> bool:
         """Whether the file says what its layers run in: it has Q/DQ, or float types below FP32."""
-        return any(group.given is not None for group in self.groups)
+        return any(group.file_precision is not None for group in self.groups)
 
     @cached_property
-    def group_by_name(self) -> dict[str, Group]:
+    def group_by_name(self) -> dict[str, FusionGroup]:
         """Groups by name."""
         return {group.name: group for group in self.groups}
 
@@ -245,21 +250,21 @@ class Outline:
         return {layer.name: layer for layer in self.layers}
 
     @cached_property
-    def group_by_layer(self) -> dict[str, Group]:
+    def group_by_layer(self) -> dict[str, FusionGroup]:
         """The group of each layer that is in one, by layer name."""
         return {layer: group for group in self.groups for layer in group.layers}
 
     @cached_property
-    def activations(self) -> tuple[str, ...]:
+    def calibrated_tensors(self) -> tuple[str, ...]:
         """Tensors whose range INT8 needs, each once, in network order."""
-        return tuple(dict.fromkeys(site.tensor for group in self.groups for site in group.activations()))
+        return tuple(dict.fromkeys(site.tensor for group in self.groups for site in group.activation_qdq_sites()))
 
     @cached_property
-    def _tensors(self) -> frozenset[str]:
+    def _tensor_names(self) -> frozenset[str]:
         return frozenset(info.name for info in self.inputs) | {
             tensor for layer in self.layers for tensor in (*layer.inputs, *layer.outputs) if tensor}
 
-    def layer(self, name: str) -> Layer:
+    def get_layer(self, name: str) -> Layer:
         """The layer of a name."""
         return self.layer_by_name[name]
 
@@ -267,17 +272,17 @@ class Outline:
         """Whether there is a layer of this name."""
         return name in self.layer_by_name
 
-    def group(self, name: str) -> Group:
+    def get_group(self, name: str) -> FusionGroup:
         """The group of a name."""
         return self.group_by_name[name]
 
-    def group_of(self, layer: str) -> Group | None:
+    def find_group(self, layer_name: str) -> FusionGroup | None:
         """The group a layer belongs to; None for folded layers."""
-        return self.group_by_layer.get(layer)
+        return self.group_by_layer.get(layer_name)
 
     def has_tensor(self, name: str) -> bool:
         """Whether a tensor of this name is read or made."""
-        return name in self._tensors
+        return name in self._tensor_names
 
     def shape(self, tensor: str) -> Shape | None:
         """Sizes of a tensor, as far as `shapes` has it."""

@@ -12,29 +12,29 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
-from trt_tui.core.network import forms, identity, plugins
-from trt_tui.core.network.constants import Constants
+from trt_tui.core.network import hashes, plugins, supported_precisions
+from trt_tui.core.network.constant_growth import check_constant_growth
+from trt_tui.core.network.constants import ConstantValues
 from trt_tui.core.network.conversion import convert_opset
-from trt_tui.core.network.fusion.groups import find_groups
+from trt_tui.core.network.fusion.groups import build_fusion_groups
 from trt_tui.core.network.graph import LayerGraph
-from trt_tui.core.network.growth import refuse_growth
-from trt_tui.core.network.index_paths import find_index_groups
-from trt_tui.core.network.layers import Group, Outline, Shape
-from trt_tui.core.network.norms import find_free
+from trt_tui.core.network.index_paths import find_groups_computing_indices
+from trt_tui.core.network.known_issues import find_known_issues
+from trt_tui.core.network.layers import FusionGroup, NetworkOutline, Shape
+from trt_tui.core.network.norm_finder import find_normalisations_and_biases
 from trt_tui.core.network.opening import OpenedModel, open_model
-from trt_tui.core.network.plugin_types import tell_types
-from trt_tui.core.network.troubles import troubles_of
-from trt_tui.core.network.true_weights import take_true_weights
+from trt_tui.core.network.plugin_types import infer_plugin_types
+from trt_tui.core.network.true_weights import restore_original_weights
 from trt_tui.core.precision import FP16_MAX
 from trt_tui.core.runner import Backend
 from trt_tui.errors import InputError
 
-FP16_MASK = FP16_MAX / 2
+FP16_MASK_VALUE = FP16_MAX / 2
 """What a constant beyond FP16 is clamped to: such constants are masks (-3.4e38 in front of a Softmax), and half of the
 range leaves room for the scores that are added to them."""
 
 
-class Network(Outline):
+class Network(NetworkOutline):
     """An opened network: an outline, and its tensors and weights. Immutable; nobody may change its model.
 
     Args:
@@ -46,8 +46,8 @@ class Network(Outline):
 
     Attributes:
         model: At `opset`.
-        graph: Its layers and tensors. `producer`, `consumers`, `constants`, `static`, `node`, `reads`, `value` and
-            `is_float` are the graph's.
+        graph: Its layers and tensors. `producer`, `consumers`, `constant_tensors`, `static_tensors`, `node`,
+            `input_tensors`, `ir_value` and `is_float` are the graph's.
         external_files: The data files that the weights lie in.
         given: What the file has of precisions of its own; None where it is FP32.
         behind: The plugin in front of each tensor that cannot be simulated, by tensor name.
@@ -57,44 +57,58 @@ class Network(Outline):
         InputError: the network computes constants that do not fit in memory.
     """
 
-    def __init__(self, opened: OpenedModel, path: Path, backend: Callable[[], Backend] | None = None,
-                 groups: Sequence[Group] | None = None, *, operators: bool = False) -> None:
-        self.model = opened.model
-        self.external_files = tuple(opened.external_files)
-        self.graph = graph = LayerGraph(self.model, operators)
+    def __init__(self, opened_model: OpenedModel, path: Path, get_backend: Callable[[], Backend] | None = None,
+                 groups: Sequence[FusionGroup] | None = None, *, has_operator_library: bool = False) -> None:
+        self.model = opened_model.model
+        self.external_files = tuple(opened_model.external_files)
+        self.graph = graph = LayerGraph(self.model, has_operator_library)
         self.producer, self.consumers = graph.producer, graph.consumers
-        self.constants, self.static, self.behind = graph.constants, graph.static, graph.behind
-        self.selected = graph.selected
-        self.node, self.reads, self.value, self.is_float = graph.node, graph.reads, graph.value, graph.is_float
-        cut = [(name, graph.by_name[name].op_type) for name in dict.fromkeys(self.behind.values())]
-        notes = (*opened.notes, *([plugins.note_of(cut)] if cut else []))
-        refuse_growth(graph, self.model.graph.opset_imports, path.name,
-                      sum(file.stat().st_size for file in (path, *self.external_files)))
-        self.given = opened.as_read
-        groups = find_groups(graph) if groups is None else tuple(groups)
-        if self.given is not None:
-            groups = tuple(replace(group, given=self.given.group(group, graph.by_name)) for group in groups)
-        tails = {group.tail for group in groups} | {name for layer in graph.layers for name in layer.outputs[:1]}
-        hashes = identity.layer_hashes(graph)
+        self.constant_tensors, self.static_tensors, self.blocking_plugins = (graph.constant_tensors,
+                                                                             graph.static_tensors,
+                                                                             graph.blocking_plugins)
+        self.value_sized_tensors = graph.value_sized_tensors
+        self.node, self.input_tensors, self.ir_value, self.is_float = (graph.node, graph.input_tensors, graph.ir_value,
+                                                                       graph.is_float)
+        blocking_plugins = [(name, graph.by_name[name].op_type)
+                            for name in dict.fromkeys(self.blocking_plugins.values())]
+        notes = (*opened_model.notes, *([plugins.plugin_note(blocking_plugins)] if blocking_plugins else []))
+        check_constant_growth(graph, self.model.graph.opset_imports, path.name,
+                              sum(file.stat().st_size for file in (path, *self.external_files)))
+        self.source_model = opened_model.source_model
+        groups = build_fusion_groups(graph) if groups is None else tuple(groups)
+        if self.source_model is not None:
+            groups = tuple(
+                replace(group, file_precision=self.source_model.find_file_precision(group, graph.by_name))
+                for group in groups)
+        output_tensors = {group.final_tensor
+                          for group in groups} | {name
+                                                  for layer in graph.layers
+                                                  for name in layer.outputs[:1]}
+        hash_by_layer = hashes.hash_layers(graph)
         super().__init__(
             path.name, path, graph.layers, groups, graph.inputs, graph.outputs,
-            {tensor: graph.shape(tensor) for tensor in tails},
-            identity.structure_sha256(graph, {**opened.unused_weights, **self.model.graph.initializers}, hashes),
-            graph.opset, {name: digest[:3] for name, digest in hashes.items()}, notes,
-            {tensor: amax for tensor, amax in opened.quantized_ranges.items() if graph.has_tensor(tensor)},
-            find_free(graph, groups), troubles_of(graph, graph.by_name, groups), find_index_groups(graph, groups))
-        self._values = Constants(graph, self.model, backend)
-        self._models: dict[int, ir.Model] = {self.opset: self.model}
-        self._backend, self._operators = backend, operators
+            {tensor: graph.shape(tensor)
+             for tensor in output_tensors},
+            hashes.hash_structure(graph, {**opened_model.unused_weights, **self.model.graph.initializers},
+                                  hash_by_layer), graph.opset,
+            {name: digest[:3]
+             for name, digest in hash_by_layer.items()}, notes,
+            {tensor: amax
+             for tensor, amax in opened_model.quantized_ranges.items()
+             if graph.has_tensor(tensor)}, find_normalisations_and_biases(graph, groups),
+            find_known_issues(graph, graph.by_name, groups), find_groups_computing_indices(graph, groups))
+        self._constant_values = ConstantValues(graph, self.model, get_backend)
+        self._model_by_opset: dict[int, ir.Model] = {self.opset: self.model}
+        self._get_backend, self._has_operator_library = get_backend, has_operator_library
 
-    def changed(self, model: ir.Model, groups: Sequence[Group]) -> Network:
+    def copy_with_model(self, model: ir.Model, groups: Sequence[FusionGroup]) -> Network:
         """The same file with another model, and that model's groups."""
-        return Network(OpenedModel(model, list(self.external_files)), self.path, self._backend, groups,
-                       operators=self._operators)
+        return Network(OpenedModel(model, list(self.external_files)), self.path, self._get_backend, groups,
+                       has_operator_library=self._has_operator_library)
 
-    def outline(self) -> Outline:
+    def build_outline(self) -> NetworkOutline:
         """The network without its tensors and weights."""
-        return Outline(**{field.name: getattr(self, field.name) for field in fields(Outline)})
+        return NetworkOutline(**{field.name: getattr(self, field.name) for field in fields(NetworkOutline)})
 
     # -- tensors ------------------------------------------------------------------------------------------------
 
@@ -107,39 +121,40 @@ class Network(Outline):
         return self.graph.shape(tensor)
 
     @cached_property
-    def range_sets(self) -> dict[str, tuple[str, ...]]:
+    def tensors_with_shared_range(self) -> dict[str, tuple[str, ...]]:
         """Tensors that must share one scale with others (inputs and output of a Concat), by tensor name."""
-        return forms.shared_ranges(self.graph)
+        return supported_precisions.find_tensors_with_shared_range(self.graph)
 
     # -- weights ------------------------------------------------------------------------------------------------
 
-    def constant(self, tensor: str) -> np.ndarray:
-        """The value of a constant tensor; raises as `trt_tui.core.network.constants.Constants.value`."""
-        return self._values.value(tensor)
+    def constant_value(self, tensor: str) -> np.ndarray:
+        """The value of a constant tensor; raises as `trt_tui.core.network.constants.ConstantValues.constant_value`."""
+        return self._constant_values.constant_value(tensor)
 
-    def constant_amax(self, tensor: str, axis: int | None = None, block: int | None = None) -> np.ndarray:
-        """Largest finite absolute value of a constant; see `trt_tui.core.network.constants.Constants.amax`."""
-        return self._values.amax(tensor, axis, block)
+    def constant_amax(self, tensor: str, axis: int | None = None, block_size: int | None = None) -> np.ndarray:
+        """Largest finite absolute value of a constant; see
+        `trt_tui.core.network.constants.ConstantValues.constant_amax`."""
+        return self._constant_values.constant_amax(tensor, axis, block_size)
 
-    def is_mask(self, constant: str) -> bool:
-        """Whether a constant beyond FP16 is a mask; see `trt_tui.core.network.constants.Constants.is_mask`."""
-        return self._values.is_mask(constant)
+    def is_mask(self, tensor: str) -> bool:
+        """Whether a constant beyond FP16 is a mask; see `trt_tui.core.network.constants.ConstantValues.is_mask`."""
+        return self._constant_values.is_mask(tensor)
 
     @property
-    def epsilons(self) -> frozenset[str]:
+    def epsilon_constants(self) -> frozenset[str]:
         """Constants that keep a divisor from being zero and that FP16 rounds to zero."""
-        return self._values.epsilons
+        return self._constant_values.epsilon_constants
 
     @property
-    def masked(self) -> frozenset[str]:
+    def masked_tensors(self) -> frozenset[str]:
         """Tensors that a mask constant was added to, selected into or scaled into, up to the Softmax behind."""
-        return self._values.masked
+        return self._constant_values.masked_tensors
 
-    def hidden_from(self, tensor: str) -> float:
+    def mask_magnitude_threshold(self, tensor: str) -> float:
         """The magnitude from which values of a tensor are masks that a Where put there, 0.0 where it has none."""
-        return self._values.hidden_from(tensor)
+        return self._constant_values.mask_magnitude_threshold(tensor)
 
-    def model_at(self, opset: int) -> ir.Model:
+    def convert_model_to_opset(self, opset: int) -> ir.Model:
         """The model at ``opset`` or, where it is newer already, as it is. Node names are the same.
 
         Raises:
@@ -147,48 +162,48 @@ class Network(Outline):
         """
         if opset <= self.opset:
             return self.model
-        if opset not in self._models:
+        if opset not in self._model_by_opset:
             try:
-                self._models[opset] = convert_opset(self.model, opset)
+                self._model_by_opset[opset] = convert_opset(self.model, opset)
             except Exception as error:
                 raise InputError(f"{self.name} cannot be converted from opset {self.opset} to {opset}", str(error),
                                  getattr(error, "next_step", "") or f"Export the network again with opset {opset}."
                                  ) from None
-        return self._models[opset]
+        return self._model_by_opset[opset]
 
     def sha256(self) -> str:
         """Hash of the file and its external data, read in pieces."""
-        return identity.sha256((self.path, *self.external_files))
+        return hashes.hash_files((self.path, *self.external_files))
 
 
-def open_network(path: Path | str, backend: Callable[[], Backend] | None = None, *, operators: bool = False,
-                 reference: Path | str | None = None) -> Network:
+def open_network(path: Path | str, get_backend: Callable[[], Backend] | None = None, *,
+                 has_operator_library: bool = False, reference: Path | str | None = None) -> Network:
     """Opens an ONNX file.
 
     Args:
-        backend: Gives what runs the network's constant expressions (weights that the file computes from others), such
-            as `trt_tui.backends.registry.get_backend`. Without it the network opens as well, and `Network.constant`
-            raises for those.
-        operators: The backend was given libraries of operators, and runs plugins too.
+        get_backend: Gives what runs the network's constant expressions (weights that the file computes from others),
+            such as `trt_tui.backends.registry.get_simulation_backend`. Without it the network opens as well, and
+            `Network.constant_value` raises for those.
+        has_operator_library: The backend was given libraries of operators, and runs plugins too.
         reference: The FP32 network that a quantized one was made from; it means nothing to one in FP32. See
             `trt_tui.core.network.true_weights`.
 
     Raises:
         InputError: see `trt_tui.core.network.opening.open_model`, `Network` and
-            `trt_tui.core.network.plugin_types.tell_types`.
+            `trt_tui.core.network.plugin_types.infer_plugin_types`.
     """
     path = Path(path)
-    with _without_garbage_collection():
-        opened = open_model(path)
-        if operators and backend is not None:
-            tell_types(opened.model, backend())
-        if reference is not None and opened.as_read is not None:
-            take_true_weights(opened, path.name, open_model(Path(reference)), Path(reference), backend)
-        return Network(opened, path, backend, operators=operators)
+    with _pause_garbage_collection():
+        opened_model = open_model(path)
+        if has_operator_library and get_backend is not None:
+            infer_plugin_types(opened_model.model, get_backend())
+        if reference is not None and opened_model.source_model is not None:
+            restore_original_weights(opened_model, path.name, open_model(Path(reference)), Path(reference), get_backend)
+        return Network(opened_model, path, get_backend, has_operator_library=has_operator_library)
 
 
 @contextmanager
-def _without_garbage_collection() -> Iterator[None]:
+def _pause_garbage_collection() -> Iterator[None]:
     """What opening makes lives as long as the network; searching it for garbage meanwhile takes 40 % of the time."""
     was_enabled = gc.isenabled()
     gc.disable()

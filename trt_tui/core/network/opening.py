@@ -11,35 +11,37 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from trt_tui.core.network import adapters, low_floats, quantized
-from trt_tui.core.network.bias_quantization import overflowing_biases
-from trt_tui.core.network.chance import chance_notes
-from trt_tui.core.network.conversion import convert_opset, drop_initializer_inputs, ir_version_for
-from trt_tui.core.network.given import Given
-from trt_tui.core.network.inference import infer_shapes, refuse_wrong_sizes
+from trt_tui.core.network import adapters, half_precision, qdq_removal
+from trt_tui.core.network.bias_quantization import find_overflowing_biases
+from trt_tui.core.network.conversion import convert_opset, drop_initializer_inputs, find_ir_version
+from trt_tui.core.network.inference import check_declared_sizes, infer_shapes
 from trt_tui.core.network.inlining import inline_functions
-from trt_tui.core.network.naming import FreshNames, name_nodes
-from trt_tui.core.network.qoperators import read_as_pairs, stored_blocks
-from trt_tui.core.network.reading import read_model
-from trt_tui.core.network.refused import summary
-from trt_tui.core.network.rotary_caches import spread_rotary_caches
-from trt_tui.core.network.steps import dequantizes, quantizes, read_step
-from trt_tui.core.network.structure import OLDEST_OPSET, check_ranks, refuse_other_opsets
-from trt_tui.core.network.types import spread_types
-from trt_tui.core.network.unread import unread_notes
+from trt_tui.core.network.integer_operators import convert_integer_operators_to_qdq, read_nbits_weights
+from trt_tui.core.network.model_file import read_model
+from trt_tui.core.network.naming import FreshNames, assign_node_names
+from trt_tui.core.network.qdq_steps import is_dequantize, is_quantize, read_qdq_step
+from trt_tui.core.network.randomness import randomness_notes
+from trt_tui.core.network.rotary_caches import expand_rotary_caches
+from trt_tui.core.network.source_model import SourceModel
+from trt_tui.core.network.structure_check import OLDEST_OPSET, check_operand_ranks, check_operator_opsets
+from trt_tui.core.network.typed_refusals import refusal_summary_lines
+from trt_tui.core.network.types import propagate_types
+from trt_tui.core.network.unsupported_operators import unsupported_operator_notes
 from trt_tui.errors import InputError
-from trt_tui.words import first_few, plural
+from trt_tui.formatting import counted_noun_text, name_list_text
 
-_NOTE = ("The file has precisions of its own ({}): layers run as in the file, and errors are taken against the FP32 "
-         "network with its weights.")
+_FILE_PRECISION_NOTE = (
+    "The file has precisions of its own ({}): layers run as in the file, and errors are taken against the FP32 "
+    "network with its weights.")
 
-_CODES_ALONE = ("{} stored as codes alone: what quantizing this lost is not known, and FP32 here means the "
-                "weights that the codes stand for; --reference FP32.onnx names the network that they were made from.")
+_QUANTIZED_WEIGHTS_NOTE = (
+    "{} stored as codes alone: what quantizing this lost is not known, and FP32 here means the "
+    "weights that the codes stand for; --reference FP32.onnx names the network that they were made from.")
 
-CODES_OPSET = 21
+QUANTIZED_TYPES_OPSET = 21
 """The first opset in which Q and DQ hold all that the operators of TensorRT and ONNX Runtime for the same do."""
 
-_EIGHT_BITS = (ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT32)
+_COMMON_QUANTIZED_TYPES = (ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT32)
 """The codes that Q and DQ of any opset hold."""
 
 BASE_OPSET = 17
@@ -55,7 +57,7 @@ class OpenedModel:
         external_files: The data files that the weights lie in.
         notes: What was changed at opening, one sentence each.
         quantized_ranges: amax of activation tensors that carried Q/DQ pairs, by tensor name.
-        as_read: The network before that, with what the FP32 network has of its own; None where it is that network.
+        source_model: The network before that, with what the FP32 network has of its own; None where it is that network.
         unused_weights: Initializers that nothing reads, by name, taken out of the model.
     """
 
@@ -63,7 +65,7 @@ class OpenedModel:
     external_files: list[Path] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     quantized_ranges: dict[str, float] = field(default_factory=dict)
-    as_read: Given | None = None
+    source_model: SourceModel | None = None
     unused_weights: dict[str, ir.Value] = field(default_factory=dict)
 
 
@@ -74,8 +76,8 @@ def open_model(path: Path) -> OpenedModel:
         InputError: the file is missing, empty, not ONNX, truncated, older than opset 7, or its external data is
             missing, too short or outside its folder; or it declares sizes that contradict its operators.
     """
-    opened = OpenedModel(*read_model(path))
-    model = opened.model
+    opened_model = OpenedModel(*read_model(path))
+    model = opened_model.model
     opset = model.graph.opset_imports.get("")
     if opset is None:
         if any(node.domain == "" for node in model.graph):
@@ -88,157 +90,186 @@ def open_model(path: Path) -> OpenedModel:
     if len(model.graph) == 0:
         raise InputError(f"{path.name} has no nodes", "the file holds an empty graph", "Check the export.")
     drop_initializer_inputs(model.graph)
-    _end_subgraphs_in_results(model)
+    _add_subgraph_output_identities(model)
     inline_functions(model, path.name)
-    name_nodes(model.graph)
-    refuse_other_opsets(model.graph, opset, path.name)
-    refuse_wrong_sizes(model, path.name)
+    assign_node_names(model.graph)
+    check_operator_opsets(model.graph, opset, path.name)
+    check_declared_sizes(model, path.name)
     if opset < BASE_OPSET:
-        opened.model = model = _converted(opened, path, opset, BASE_OPSET)
+        opened_model.model = model = _convert_opened_model(opened_model, path, opset, BASE_OPSET)
     opset = model.graph.opset_imports[""]
-    if opset < CODES_OPSET and any(stored_blocks(node) for node in model.graph if node.op_type == "MatMulNBits"):
-        opened.model = model = _converted(opened, path, opset, CODES_OPSET)
-    opened.notes += _grid_notes(model)
-    model.ir_version = max(model.ir_version, ir_version_for(model.graph.opset_imports[""]))
+    if opset < QUANTIZED_TYPES_OPSET and any(
+            read_nbits_weights(node) for node in model.graph if node.op_type == "MatMulNBits"):
+        opened_model.model = model = _convert_opened_model(opened_model, path, opset, QUANTIZED_TYPES_OPSET)
+    opened_model.notes += _rewrite_grid_samples_for_parser(model)
+    model.ir_version = max(model.ir_version, find_ir_version(model.graph.opset_imports[""]))
     model.graph.sort()
-    if spread := spread_rotary_caches(model):
-        opened.notes.append(spread)
-    if count := read_as_pairs(model.graph):
-        opened.notes.append(f"{plural(count, 'operator')} on codes, read and written as Q/DQ with the same codes: "
-                            "TensorRT takes no others.")
-    lowered = low_floats.has_low_floats(model.graph) or any(dequantizes(node) for node in model.graph)
-    as_read = _kept(model) if lowered else None
-    found = quantized.take_out_pairs(model.graph)
-    opened.quantized_ranges = found.ranges
-    opened.notes += found.notes
-    _drop_unused_weights(opened)
-    raised = low_floats.raise_to_fp32(model.graph) if lowered else low_floats.Raised()
-    if as_read is not None and (found.found or raised.found):
-        given = opened.as_read = Given(as_read, found.stands_for | raised.stands_for, found.made | raised.made)
-        opened.notes += _said_of(given)
+    if rotary_note := expand_rotary_caches(model):
+        opened_model.notes.append(rotary_note)
+    if count := convert_integer_operators_to_qdq(model.graph):
+        opened_model.notes.append(
+            f"{counted_noun_text(count, 'operator')} on codes, read and written as Q/DQ with the same codes: "
+            "TensorRT takes no others.")
+    has_file_types = half_precision.has_half_precision(model.graph) or any(is_dequantize(node) for node in model.graph)
+    original_model = _copy_model(model) if has_file_types else None
+    removal = qdq_removal.remove_qdq_pairs(model.graph)
+    opened_model.quantized_ranges = removal.ranges
+    opened_model.notes += removal.notes
+    _drop_unused_weights(opened_model)
+    upcast = half_precision.upcast_to_fp32(model.graph) if has_file_types else half_precision.UpcastResult()
+    if original_model is not None and (removal.has_pairs or upcast.has_changes):
+        source_model = opened_model.source_model = SourceModel(original_model,
+                                                               removal.source_tensors | upcast.source_tensors,
+                                                               removal.added_nodes | upcast.added_nodes)
+        opened_model.notes += _source_model_notes(source_model)
     opset = model.graph.opset_imports[""]
-    if opset < CODES_OPSET and as_read is not None and any(
-            dequantizes(node) and (node.domain == "trt" or node.domain and read_step(node).codes not in _EIGHT_BITS)
-            for node in as_read.graph):
-        opened.model = model = _converted(opened, path, opset, CODES_OPSET)
-    failed = infer_shapes(model)
-    if spread_types(model):
-        failed = infer_shapes(model)
-    if failed:
-        opened.notes.append(f"Shapes could not be inferred, so some layers may lack details: {failed}")
-    check_ranks(model.graph, path.name)
-    for gone, source in low_floats.drop_idle_casts(model.graph).items():
-        if (amax := opened.quantized_ranges.pop(gone, None)) is not None:
-            opened.quantized_ranges[source] = max(amax, opened.quantized_ranges.get(source, 0.0))
+    if opset < QUANTIZED_TYPES_OPSET and original_model is not None and any(
+            is_dequantize(node) and
+        (node.domain == "trt" or node.domain and read_qdq_step(node).quantized_dtype not in _COMMON_QUANTIZED_TYPES)
+            for node in original_model.graph):
+        opened_model.model = model = _convert_opened_model(opened_model, path, opset, QUANTIZED_TYPES_OPSET)
+    inference_error = infer_shapes(model)
+    if propagate_types(model):
+        inference_error = infer_shapes(model)
+    if inference_error:
+        opened_model.notes.append(f"Shapes could not be inferred, so some layers may lack details: {inference_error}")
+    check_operand_ranks(model.graph, path.name)
+    for removed_name, source_name in half_precision.drop_identity_casts(model.graph).items():
+        if (amax := opened_model.quantized_ranges.pop(removed_name, None)) is not None:
+            opened_model.quantized_ranges[source_name] = max(amax, opened_model.quantized_ranges.get(source_name, 0.0))
     nodes = list(model.graph.all_nodes())
-    opened.notes += [f"{node.name} (BatchNormalization) is in training mode: it takes the statistics of each batch, "
-                     "and TensorRT refuses it. Export the network in evaluation mode."
-                     for node in nodes if node.op_type == "BatchNormalization" and node.domain == ""
-                     and "training_mode" in node.attributes and node.attributes["training_mode"].as_int()]
-    opened.notes += chance_notes(nodes) + unread_notes(nodes)
-    return opened
+    opened_model.notes += [
+        f"{node.name} (BatchNormalization) is in training mode: it takes the statistics of each batch, "
+        "and TensorRT refuses it. Export the network in evaluation mode."
+        for node in nodes
+        if node.op_type == "BatchNormalization" and node.domain == "" and "training_mode" in node.attributes
+        and node.attributes["training_mode"].as_int()
+    ]
+    opened_model.notes += randomness_notes(nodes) + unsupported_operator_notes(nodes)
+    return opened_model
 
 
-def _grid_notes(model: ir.Model) -> list[str]:
+def _rewrite_grid_samples_for_parser(model: ir.Model) -> list[str]:
     """Writes GridSamples so that TensorRT's parser reads them as ONNX does; returns what to know of it."""
     notes = []
-    if found := adapters.leave_out_linear_modes(model):
-        notes.append(f"{first_few(found, most=2)} (GridSample): the parsers of TensorRT up to 11.1 and of TensorRT-RTX "
-                     "up to 1.5 read the mode linear of this file as nearest. Files that are written here leave the "
-                     "mode out, which is read as linear; build from these.")
-    if found := adapters.cubic_grids(model):
-        notes.append(f"{adapters.CUBIC_READ_AS_NEAREST.format(first_few(found, most=2))}. {adapters.OLDER_CUBIC}")
+    if node_names := adapters.drop_linear_grid_sample_modes(model):
+        notes.append(
+            f"{name_list_text(node_names, max_count=2)} (GridSample): the parsers of TensorRT up to 11.1 and of "
+            f"TensorRT-RTX "
+            "up to 1.5 read the mode linear of this file as nearest. Files that are written here leave the "
+            "mode out, which is read as linear; build from these.")
+    if node_names := adapters.find_cubic_grid_samples(model):
+        notes.append(
+            f"{adapters.CUBIC_GRID_NOTE.format(name_list_text(node_names, max_count=2))}. "
+            f"{adapters.CUBIC_GRID_NEXT_STEP}"
+        )
     return notes
 
 
-def _said_of(given: Given) -> list[str]:
+def _source_model_notes(source_model: SourceModel) -> list[str]:
     """What to know of a file's own precisions, one sentence each."""
-    notes = [*summary(given.refused), _NOTE.format(", ".join(sorted(given.words | given.float_words)))]
-    unknown = [node.name for node in given.unknown() if quantizes(node)]
-    if unknown:
-        notes.append(f"{len(unknown)} activations are quantized with scales that a run finds ({unknown[0]}): that is "
-                     "written back as it is, and is not simulated.")
-    if given.infinite:
-        notes.append(f"The scale of {first_few(given.infinite, most=2)} is infinite: what it quantizes becomes NaN. "
-                     "Quantizers write that for masks of -inf; quantize the network again without those layers.")
-    if found := overflowing_biases(given):
-        notes.append(f"ONNX Runtime cannot quantize the bias of {first_few(found, most=2)}, as it does under its "
-                     "default options: bias / (input scale x weight scale) overflows. Its results are wrong there, "
-                     "those of TensorRT are not. Load the file with the session's entry session.disable_quant_qdq "
-                     "set to 1.")
-    if given.codes_alone:
-        notes.append(codes_alone_note(given))
+    notes = [
+        *refusal_summary_lines(source_model.node_refusals),
+        _FILE_PRECISION_NOTE.format(", ".join(sorted(source_model.quantized_type_names
+                                                     | source_model.float_type_names)))
+    ]
+    runtime_nodes = [node.name for node in source_model.find_runtime_scale_nodes() if is_quantize(node)]
+    if runtime_nodes:
+        notes.append(
+            f"{len(runtime_nodes)} activations are quantized with scales that a run finds "
+            f"({runtime_nodes[0]}): that is "
+            "written back as it is, and is not simulated.")
+    if source_model.infinite_scale_nodes:
+        notes.append(
+            f"The scale of "
+            f"{name_list_text(source_model.infinite_scale_nodes, max_count=2)} is infinite: what it quantizes "
+            f"becomes NaN. "
+            "Quantizers write that for masks of -inf; quantize the network again without those layers.")
+    if bias_nodes := find_overflowing_biases(source_model):
+        notes.append(
+            f"ONNX Runtime cannot quantize the bias of "
+            f"{name_list_text(bias_nodes, max_count=2)}, as it does under its "
+            "default options: bias / (input scale x weight scale) overflows. Its results are wrong there, "
+            "those of TensorRT are not. Load the file with the session's entry session.disable_quant_qdq "
+            "set to 1.")
+    if source_model.quantized_weight_count:
+        notes.append(quantized_weights_note(source_model))
     return notes
 
 
-def codes_alone_note(given: Given) -> str:
+def quantized_weights_note(source_model: SourceModel) -> str:
     """The note on a file that stores weights as codes alone."""
-    return _CODES_ALONE.format("1 weight is" if given.codes_alone == 1 else f"{given.codes_alone} weights are")
+    return _QUANTIZED_WEIGHTS_NOTE.format("1 weight is" if source_model.quantized_weight_count ==
+                                          1 else f"{source_model.quantized_weight_count} weights are")
 
 
-def _kept(model: ir.Model) -> ir.Model:
+def _copy_model(model: ir.Model) -> ir.Model:
     """A copy of a model that keeps its types: those of a clone are the model's own."""
     copy = model.clone()
     for graph in (copy.graph, *copy.graph.subgraphs()):
-        for value in (*graph.inputs, *graph.initializers.values(), *(one for node in graph for one in node.outputs)):
+        for value in (*graph.inputs, *graph.initializers.values(), *(output for node in graph
+                                                                     for output in node.outputs)):
             if isinstance(value.type, ir.TensorType):
                 value.type = ir.TensorType(value.type.dtype)
     return copy
 
 
-def _end_subgraphs_in_results(model: ir.Model) -> None:
+def _add_subgraph_output_identities(model: ir.Model) -> None:
     """Puts an Identity where a branch or body returns what a graph around it holds, which no runtime takes as it is."""
     for graph in (model.graph, *(function.graph for function in model.functions.values())):
         if next(graph.subgraphs(), None) is not None:
-            _end_in_results(graph, ChainMap(), FreshNames(graph))
+            _add_identities_for_outer_values(graph, ChainMap(), FreshNames(graph))
 
 
-def _end_in_results(graph: ir.Graph, around: ChainMap[str | None, ir.Value], names: FreshNames) -> None:
-    own = {value.name: value for value in (*graph.inputs, *graph.initializers.values(),
-                                           *(value for node in graph for value in node.outputs))}
+def _add_identities_for_outer_values(graph: ir.Graph, outer_values: ChainMap[str | None, ir.Value],
+                                     fresh_names: FreshNames) -> None:
+    own_values = {value.name: value for value in (*graph.inputs, *graph.initializers.values(),
+                                                  *(value for node in graph for value in node.outputs))}
     for index, value in enumerate(graph.outputs):
-        if value.name not in own and value.name in around:  # onnx-ir makes another value of it, which nothing makes
-            copy = ir.Node("", "Identity", [around[value.name]])
-            graph.append(copy)
-            result, = copy.outputs
-            result.name, result.type, result.shape = names.new(f"{value.name}_returned"), value.type, value.shape
+        if value.name not in own_values and value.name in outer_values:
+            # onnx-ir makes another value of it, which nothing makes
+            identity = ir.Node("", "Identity", [outer_values[value.name]])
+            graph.append(identity)
+            result, = identity.outputs
+            result.name, result.type, result.shape = fresh_names.make_unique_name(
+                f"{value.name}_returned"), value.type, value.shape
             graph.outputs[index] = result
-    inside = around.new_child(own)
+    inner_values = outer_values.new_child(own_values)
     for node in graph:
         for attribute in node.attributes.values():
             if attribute.type == ir.AttributeType.GRAPH:
-                _end_in_results(attribute.as_graph(), inside, names)
+                _add_identities_for_outer_values(attribute.as_graph(), inner_values, fresh_names)
             elif attribute.type == ir.AttributeType.GRAPHS:
-                for inner in attribute.as_graphs():
-                    _end_in_results(inner, inside, names)
+                for subgraph in attribute.as_graphs():
+                    _add_identities_for_outer_values(subgraph, inner_values, fresh_names)
 
 
-def _drop_unused_weights(opened: OpenedModel) -> None:
+def _drop_unused_weights(opened_model: OpenedModel) -> None:
     """Takes out initializers that nothing reads: left by exporters, or by Q/DQ pairs that went.
 
     `onnx_ir.passes.common.RemoveUnusedNodesPass` would take nodes with them, which belong to what the file shows.
     """
-    initializers = opened.model.graph.initializers
+    initializers = opened_model.model.graph.initializers
     for name, value in list(initializers.items()):
         if not value.uses() and not value.is_graph_output():
-            opened.unused_weights[name] = initializers.pop(name)
+            opened_model.unused_weights[name] = initializers.pop(name)
 
 
-def _converted(opened: OpenedModel, path: Path, opset: int, target: int) -> ir.Model:
-    if opset < 9 and any(node.op_type == "Scan" for node in opened.model.graph.all_nodes()):
-        raise InputError(f"{path.name} uses opset {opset}, which could not be converted to {target}",
-                         "the Scan of opset 8 has another form", f"Export the network again with opset {target}.")
+def _convert_opened_model(opened_model: OpenedModel, path: Path, source_opset: int, target_opset: int) -> ir.Model:
+    if source_opset < 9 and any(node.op_type == "Scan" for node in opened_model.model.graph.all_nodes()):
+        raise InputError(f"{path.name} uses opset {source_opset}, which could not be converted to {target_opset}",
+                         "the Scan of opset 8 has another form", f"Export the network again with opset {target_opset}.")
     try:
         # The converter wants a model that its own checker's IR rules accept.
-        opened.model.ir_version = max(opened.model.ir_version, 4)
-        opened.notes += adapters.reading_notes(opened.model, target)
-        model = convert_opset(opened.model, target)
+        opened_model.model.ir_version = max(opened_model.model.ir_version, 4)
+        opened_model.notes += adapters.parser_difference_notes(opened_model.model, target_opset)
+        model = convert_opset(opened_model.model, target_opset)
     except Exception as error:
-        if opset >= 13:
-            opened.notes.append(f"Kept at opset {opset}: onnx's version converter says: {error}")
-            return opened.model
-        raise InputError(f"{path.name} uses opset {opset}, which could not be converted to {target}",
+        if source_opset >= 13:
+            opened_model.notes.append(f"Kept at opset {source_opset}: onnx's version converter says: {error}")
+            return opened_model.model
+        raise InputError(f"{path.name} uses opset {source_opset}, which could not be converted to {target_opset}",
                          str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__,
-                         f"Export the network again with opset {target} or higher.") from None
-    opened.notes.append(f"Converted from opset {opset} to {target}.")
+                         f"Export the network again with opset {target_opset} or higher.") from None
+    opened_model.notes.append(f"Converted from opset {source_opset} to {target_opset}.")
     return model

@@ -2,11 +2,11 @@
 
 from trt_tui.core.precision import Precision
 
-ANCHORS = frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul"))
+PRODUCTS = frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul"))
 """Operators that can run in INT8."""
 
-CODED = {Precision.INT8: ANCHORS, Precision.FP8: ANCHORS - {"ConvTranspose"},
-         Precision.INT4: ANCHORS & {"Gemm", "MatMul"}}
+QUANTIZABLE_OPERATORS = {Precision.INT8: PRODUCTS, Precision.FP8: PRODUCTS - {"ConvTranspose"},
+                         Precision.INT4: PRODUCTS & {"Gemm", "MatMul"}}
 """Operators that read codes, by precision: TensorRT-RTX 1.7 computes an FP8 ConvTranspose in 16 bits."""
 
 POINTWISE = frozenset(
@@ -27,35 +27,35 @@ COPIES = frozenset(
     "SpaceToDepth GatherElements GatherND ReverseSequence Compress Trilu Pad Concat".split())
 """Operators that move values and compute none."""
 
-SIZED_BY = {
+SIZE_INPUTS = {
     "NonZero": (0,), "Compress": (1,), "Unique": (0,), "NonMaxSuppression": (0, 1), "Loop": (0, 1), "Range": (0, 1, 2),
     "ConstantOfShape": (0,), "Expand": (1,), "Slice": (1, 2, 3, 4), "Tile": (1,), "Resize": (2, 3), "Pad": (1,),
     "TopK": (1,), "OneHot": (1,), "CenterCropPad": (1,)}
 """Inputs whose values decide how many values an operator makes."""
 
-FREE_COPIES = frozenset(
+FUSED_COPIES = frozenset(
     "Reshape Transpose Squeeze Unsqueeze Flatten Identity Dropout Slice Split Gather Expand DepthToSpace "
     "SpaceToDepth".split())
 """Copies that stay with what computed their values."""
 
-SAME_RANGE = frozenset("Reshape Transpose Squeeze Unsqueeze Flatten Identity Dropout".split())
+RANGE_PRESERVING_COPIES = frozenset("Reshape Transpose Squeeze Unsqueeze Flatten Identity Dropout".split())
 """Copies that hand on all values, so that their range is the same."""
 
-SELECTS_BY_ORDER = frozenset(("TopK",))
+ORDER_SELECTING_OPERATORS = frozenset(("TopK",))
 """Operators that pick values by comparing them."""
 
-QUANTIZED = frozenset(
+INTEGER_OPERATORS = frozenset(
     "QLinearConv QLinearMatMul ConvInteger MatMulInteger DynamicQuantizeLinear QuantizeLinear DequantizeLinear".split())
 """Operators that compute on integer codes."""
 
-SCATTERS = frozenset(("ScatterElements", "ScatterND"))
+SCATTER_OPERATORS = frozenset(("ScatterElements", "ScatterND"))
 """Operators that TensorRT-RTX 1.7 does not build with a reduction, nor ONNX Runtime runs with one in FP16."""
 
-TENSORRT_LACKS = {
+UNSUPPORTED_FLOAT_TYPES = {
     Precision.FP16: frozenset("Celu MeanVarianceNormalization TensorScatter".split()),
     Precision.BF16: frozenset("Celu ConvTranspose GRU HardSwish LpNormalization LpPool MeanVarianceNormalization Mish "
                               "TensorScatter".split())}
 """Operators that TensorRT-RTX 1.7 builds in FP32 and refuses in a 16-bit type."""
 
-STORED = {"STFT": (2,)}
+INITIALIZER_ONLY_INPUTS = {"STFT": (2,)}
 """Float inputs that TensorRT's parser reads from initializers alone, no Cast between, by operator."""

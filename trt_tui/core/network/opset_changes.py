@@ -21,46 +21,50 @@ NEWEST_WRITTEN_OPSET = 23
 """The highest opset that a network is raised to: RMSNormalization came with it."""
 
 
-class Handling(Enum):
+class OpsetChange(Enum):
     """What keeps the meaning of an operator across a change of its schema."""
 
     DEFAULT = "a new attribute or input, whose default is the earlier meaning, for ONNX and for TensorRT's parser"
     MOVED = "an attribute became an input, or an input is optional now; onnx's version converter moves it"
     CONVERTER = "onnx's version converter writes operators of the earlier meaning around it or sets an attribute"
     ADAPTER = "an adapter in `trt_tui.core.network.adapters` writes the earlier meaning or refuses the node"
-    UNREAD = "no TensorRT parser reads the operator; onnx's version converter keeps the meaning for ONNX Runtime"
-    TEXT = "the wording of the schema: more types, negative axes, formulas written out"
+    UNSUPPORTED = "no TensorRT parser reads the operator; onnx's version converter keeps the meaning for ONNX Runtime"
+    WORDING = "the wording of the schema: more types, negative axes, formulas written out"
 
 
-def _rows(handling: Handling, rows: Mapping[int, str]) -> dict[tuple[str, int], Handling]:
-    return {(operator, opset): handling for opset, operators in rows.items() for operator in operators.split()}
+def _map_operators_to_change(change: OpsetChange,
+                             operators_by_opset: Mapping[int, str]) -> dict[tuple[str, int], OpsetChange]:
+    return {(operator, opset): change
+            for opset, operators in operators_by_opset.items()
+            for operator in operators.split()}
 
 
-_REDUCTIONS = "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSumSquare"
+_REDUCTION_NAMES = (
+    "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSumSquare")
 
-OPSET_CHANGES: Mapping[tuple[str, int], Handling] = {
-    **_rows(Handling.DEFAULT, {
+OPSET_CHANGES: Mapping[tuple[str, int], OpsetChange] = {
+    **_map_operators_to_change(OpsetChange.DEFAULT, {
         8: "MaxPool", 10: "AveragePool MaxPool", 11: "Constant DepthToSpace Gemm",
         12: "ArgMax ArgMin Constant GatherND", 13: "DequantizeLinear QuantizeLinear", 14: "GRU LSTM RNN Reshape",
         15: "Shape", 16: "ScatterElements ScatterND", 18: "LpPool Resize",
         19: "AveragePool Cast CastLike QuantizeLinear", 21: "DequantizeLinear QuantizeLinear",
         23: "DequantizeLinear QuantizeLinear"}),
-    **_rows(Handling.MOVED, {
+    **_map_operators_to_change(OpsetChange.MOVED, {
         9: "Upsample", 10: "Slice TopK", 11: "Clip TopK", 12: "Dropout",
-        13: "ReduceSum Resize Split Squeeze Unsqueeze", 18: f"{_REDUCTIONS} Pad Split"}),
-    **_rows(Handling.CONVERTER, {
+        13: "ReduceSum Resize Split Squeeze Unsqueeze", 18: f"{_REDUCTION_NAMES} Pad Split"}),
+    **_map_operators_to_change(OpsetChange.CONVERTER, {
         9: "BatchNormalization Scan", 10: "Upsample", 11: "Scatter", 13: "LogSoftmax Softmax", 16: "RoiAlign"}),
-    **_rows(Handling.ADAPTER, {
+    **_map_operators_to_change(OpsetChange.ADAPTER, {
         11: "Pad Resize", 13: "Hardmax", 14: "BatchNormalization", 20: "GridSample", 21: "GroupNormalization"}),
-    **_rows(Handling.UNREAD, {18: "OptionalGetElement OptionalHasElement", 20: "DFT"}),
-    **_rows(Handling.TEXT, {
+    **_map_operators_to_change(OpsetChange.UNSUPPORTED, {18: "OptionalGetElement OptionalHasElement", 20: "DFT"}),
+    **_map_operators_to_change(OpsetChange.WORDING, {
         8: "Max Mean Min Sum", 9: "Cast", 10: "Dropout",
-        11: f"{_REDUCTIONS} ReduceSum ArgMax ArgMin AveragePool Compress Concat Conv ConvTranspose Flatten Gather "
+        11: f"{_REDUCTION_NAMES} ReduceSum ArgMax ArgMin AveragePool Compress Concat Conv ConvTranspose Flatten Gather "
             "Hardmax If LogSoftmax Loop LpPool MaxPool MaxUnpool NonMaxSuppression OneHot Scan Slice Softmax Split "
             "Squeeze Unsqueeze",
         12: "MaxPool ReduceMax ReduceMin",
-        13: f"{_REDUCTIONS} Abs ArgMax ArgMin Cast Ceil Clip Floor Gather Loop MeanVarianceNormalization Mod Pad Pow "
-            "Slice",
+        13: f"{_REDUCTION_NAMES} Abs ArgMax ArgMin Cast Ceil Clip Floor Gather Loop MeanVarianceNormalization Mod Pad "
+            "Pow Slice",
         14: "Add Div Mul Sub", 15: "BatchNormalization", 18: "ScatterElements ScatterND",
         19: "DequantizeLinear Pad Resize", 20: "ReduceMax ReduceMin", 21: "Transpose",
         22: "AveragePool Dropout EyeLike LSTM MaxPool", 23: "Squeeze Unsqueeze"}),

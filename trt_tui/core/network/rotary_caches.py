@@ -8,66 +8,71 @@ import numpy as np
 import onnx_ir as ir
 
 from trt_tui.core.network.inference import infer_shapes
-from trt_tui.core.network.naming import FreshNames, name_of
-from trt_tui.words import plural
+from trt_tui.core.network.naming import FreshNames, value_name
+from trt_tui.formatting import counted_noun_text
 
-_DATA, _CACHES, _POSITIONS = 0, (1, 2), 3
-_RANK = 3
+_DATA_INPUT, _CACHE_INPUTS, _POSITION_INPUT = 0, (1, 2), 3
+_CACHE_RANK = 3
 
 
-def spread_rotary_caches(model: ir.Model) -> str:
+def expand_rotary_caches(model: ir.Model) -> str:
     """Puts an Expand in front of caches of one row whose data has a batch that is not 1, in place.
 
     Returns:
         What was done, in words; "" where there was nothing to do.
     """
     graph = model.graph
-    found = [node for node in graph if node.op_type == "RotaryEmbedding" and not node.domain
-             and (len(node.inputs) <= _POSITIONS or node.inputs[_POSITIONS] is None)]
-    if not found:
+    rotary_nodes = [node for node in graph if node.op_type == "RotaryEmbedding" and not node.domain
+                    and (len(node.inputs) <= _POSITION_INPUT or node.inputs[_POSITION_INPUT] is None)]
+    if not rotary_nodes:
         return ""
-    if any(value is None or value.shape is None for node in found for value in node.inputs[:_POSITIONS]):
+    if any(value is None or value.shape is None for node in rotary_nodes for value in node.inputs[:_POSITION_INPUT]):
         infer_shapes(model)
     count = 0
-    names, nodes = FreshNames(graph), FreshNames(graph, taken=(node.name for node in graph if node.name))
-    for node in found:
-        data, caches = node.inputs[_DATA], [node.inputs[index] for index in _CACHES]
+    tensor_names, node_names = FreshNames(graph), FreshNames(graph,
+                                                             taken_names=(node.name for node in graph if node.name))
+    for node in rotary_nodes:
+        data, caches = node.inputs[_DATA_INPUT], [node.inputs[index] for index in _CACHE_INPUTS]
         if data is None or data.shape is None or data.shape[0] == 1 or any(
-                cache is None or cache.shape is None or len(cache.shape) != _RANK or cache.shape[0] != 1
+                cache is None or cache.shape is None or len(cache.shape) != _CACHE_RANK or cache.shape[0] != 1
                 for cache in caches):
             continue
         count += 1
-        batch = _before(node, "Shape", [data], names, nodes, start=0, end=1)
+        batch = _insert_operator_before(node, "Shape", [data], tensor_names, node_names, start=0, end=1)
         batch.type, batch.shape = ir.TensorType(ir.DataType.INT64), ir.Shape([1])
-        sizes = _before(node, "Concat", [batch, _ones(graph, node, names)], names, nodes, axis=0)
-        sizes.type, sizes.shape = batch.type, ir.Shape([_RANK])
-        for index, cache in zip(_CACHES, caches, strict=True):
+        sizes = _insert_operator_before(node, "Concat", [batch, _add_ones_constant(graph, node, tensor_names)],
+                                        tensor_names, node_names, axis=0)
+        sizes.type, sizes.shape = batch.type, ir.Shape([_CACHE_RANK])
+        for index, cache in zip(_CACHE_INPUTS, caches, strict=True):
             assert cache is not None and cache.shape is not None
-            whole = _before(node, "Expand", [cache, sizes], names, nodes)
-            whole.type, whole.shape = cache.type, ir.Shape([data.shape[0], *cache.shape[1:]])
-            node.replace_input_with(index, whole)
+            expanded_cache = _insert_operator_before(node, "Expand", [cache, sizes], tensor_names, node_names)
+            expanded_cache.type, expanded_cache.shape = cache.type, ir.Shape([data.shape[0], *cache.shape[1:]])
+            node.replace_input_with(index, expanded_cache)
     if not count:
         return ""
-    each = "has" if count == 1 else "have"
-    return (f"{plural(count, 'RotaryEmbedding')} {each} one row of angles for the whole batch, which neither ONNX "
-            "Runtime nor TensorRT takes: the angles are expanded to the batch.")
+    verb = "has" if count == 1 else "have"
+    return (
+        f"{counted_noun_text(count, 'RotaryEmbedding')} "
+        f"{verb} one row of angles for the whole batch, which neither ONNX "
+        "Runtime nor TensorRT takes: the angles are expanded to the batch.")
 
 
-def _ones(graph: ir.Graph, node: ir.Node, names: FreshNames) -> ir.Value:
-    tensor = ir.tensor(np.ones(_RANK - 1, np.int64), name=names.new(f"{node.name}_ones"))
-    value = ir.Value(name=tensor.name, type=ir.TensorType(tensor.dtype), shape=ir.Shape([_RANK - 1]),
-                     const_value=tensor)
+def _add_ones_constant(graph: ir.Graph, node: ir.Node, tensor_names: FreshNames) -> ir.Value:
+    ones_tensor = ir.tensor(np.ones(_CACHE_RANK - 1, np.int64), name=tensor_names.make_unique_name(f"{node.name}_ones"))
+    value = ir.Value(name=ones_tensor.name, type=ir.TensorType(ones_tensor.dtype), shape=ir.Shape([_CACHE_RANK - 1]),
+                     const_value=ones_tensor)
     graph.register_initializer(value)
     return value
 
 
-def _before(node: ir.Node, operator: str, inputs: list[ir.Value], names: FreshNames, nodes: FreshNames,
-            **attributes: int) -> ir.Value:
-    new = ir.node(operator, inputs, attributes, name=nodes.new(f"{node.name}_{operator.lower()}"))
-    new.metadata_props.update(node.metadata_props)
-    graph = node.graph
+def _insert_operator_before(next_node: ir.Node, operator: str, inputs: list[ir.Value], tensor_names: FreshNames,
+                            node_names: FreshNames, **attributes: int) -> ir.Value:
+    new_node = ir.node(operator, inputs, attributes,
+                       name=node_names.make_unique_name(f"{next_node.name}_{operator.lower()}"))
+    new_node.metadata_props.update(next_node.metadata_props)
+    graph = next_node.graph
     assert isinstance(graph, ir.Graph)
-    graph.insert_before(node, new)
-    output = new.outputs[0]
-    output.name = names.new(f"{name_of(node.outputs[0])}_{operator.lower()}")
+    graph.insert_before(next_node, new_node)
+    output = new_node.outputs[0]
+    output.name = tensor_names.make_unique_name(f"{value_name(next_node.outputs[0])}_{operator.lower()}")
     return output

@@ -2,7 +2,8 @@
 
 A scope comes from the first of these that says something:
 
-1. what the file states, `stated_scope`: metadata of torch's default exporter, the calls of inlined functions;
+1. what the file states, `read_scope_from_metadata`: metadata of torch's default exporter, the calls of inlined
+functions;
 2. node names: ``/layer1/0/conv/Conv`` (PyTorch's older exporter), ``a/b/c`` (TensorFlow), ``layer1.0.conv``;
 3. structure, where no layer's name carries a scope: the groups in network order are cut wherever a single tensor is
    alive, and what lies between two cuts is a block (a residual block, a fire or inception module, half an encoder
@@ -14,17 +15,17 @@ import ast
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from trt_tui.core.network.layers import Group, Layer
+from trt_tui.core.network.layers import FusionGroup, Layer
 
 _NAME_SCOPES = "pkg.torch.onnx.name_scopes"
 _NAMESPACE = "namespace"
 _NO_MODULE = "_empty_nn_module_stack_from_metadata_hook"
 
-_POOLS = frozenset(("MaxPool", "AveragePool", "LpPool"))
-_LONG_CHAIN = 8
+_POOLING_OPERATORS = frozenset(("MaxPool", "AveragePool", "LpPool"))
+_MAX_CHAIN_GROUPS = 8
 
 
-def stated_scope(metadata: Mapping[str, str], calls: Iterable[str] = ()) -> tuple[str, ...]:
+def read_scope_from_metadata(metadata: Mapping[str, str], function_calls: Iterable[str] = ()) -> tuple[str, ...]:
     """The scope that the file states for a node, outermost part first; () where it states none.
 
     Reads ``pkg.torch.onnx.name_scopes`` (the repr of a list of module paths, each with those around it, the last one
@@ -32,12 +33,13 @@ def stated_scope(metadata: Mapping[str, str], calls: Iterable[str] = ()) -> tupl
 
     Args:
         metadata: The node's `metadata_props`.
-        calls: Names of the function calls that the node was inlined from.
+        function_calls: Names of the function calls that the node was inlined from.
     """
-    return (*_module_parts(_modules(metadata)), *(part for call in calls for part in _split(call)))
+    return (*_split_module_paths(_read_module_paths(metadata)), *(part for call in function_calls
+                                                                  for part in _split_name_into_parts(call)))
 
 
-def _modules(metadata: Mapping[str, str]) -> list[str]:
+def _read_module_paths(metadata: Mapping[str, str]) -> list[str]:
     text = metadata.get(_NAME_SCOPES)
     if text:
         try:
@@ -52,10 +54,10 @@ def _modules(metadata: Mapping[str, str]) -> list[str]:
     return []
 
 
-def _module_parts(modules: Iterable[str]) -> list[str]:
+def _split_module_paths(module_paths: Iterable[str]) -> list[str]:
     parts: list[str] = []
     outer = ""
-    for module in modules:
+    for module in module_paths:
         if not module or module == _NO_MODULE:
             continue
         inner = module[len(outer) + 1:] if outer and module.startswith(outer + ".") else module
@@ -65,42 +67,43 @@ def _module_parts(modules: Iterable[str]) -> list[str]:
     return parts
 
 
-def _split(name: str) -> list[str]:
+def _split_name_into_parts(name: str) -> list[str]:
     return [part for part in name.replace("/", ".").split(".") if part]
 
 
-def _from_name(name: str) -> tuple[tuple[str, ...], str]:
+def _parse_node_name(node_name: str) -> tuple[tuple[str, ...], str]:
     """Scope and own part of a node name."""
-    if name.startswith("node_of_"):  # named after its first output
-        name = name[len("node_of_"):].removesuffix("_output_0")
-    if "/" in name:
-        scope, _, own = name.rstrip("/").rpartition("/")
-        return tuple(_split(scope)), own or name
-    *scope_parts, own = [part for part in name.split(".") if part] or [name]
+    if node_name.startswith("node_of_"):  # named after its first output
+        node_name = node_name[len("node_of_"):].removesuffix("_output_0")
+    if "/" in node_name:
+        scope, _, own_part = node_name.rstrip("/").rpartition("/")
+        return tuple(_split_name_into_parts(scope)), own_part or node_name
+    *scope_parts, own_part = [part for part in node_name.split(".") if part] or [node_name]
     if any(part.isidentifier() for part in scope_parts):
-        return tuple(scope_parts), own
-    return (), name
+        return tuple(scope_parts), own_part
+    return (), node_name
 
 
-def place(layer: Layer) -> tuple[tuple[str, ...], str]:
+def find_layer_scope(layer: Layer) -> tuple[tuple[str, ...], str]:
     """Scope and own part of a layer."""
-    scope, own = _from_name(layer.name)
+    scope, own_part = _parse_node_name(layer.name)
     if not layer.scope:
-        return scope, own
-    if own.startswith("node_"):  # torch's default exporter numbers its nodes through the whole network
-        own = re.sub(r"_\d+$", "", own[len("node_"):])
-    return tuple(part for stated in layer.scope for part in _split(stated)), own
+        return scope, own_part
+    if own_part.startswith("node_"):  # torch's default exporter numbers its nodes through the whole network
+        own_part = re.sub(r"_\d+$", "", own_part[len("node_"):])
+    return tuple(part for scope_name in layer.scope for part in _split_name_into_parts(scope_name)), own_part
 
 
 # -- structure ------------------------------------------------------------------------------------------------------
 
 
-def places_by_structure(groups: Sequence[Group], by_name: Mapping[str, Layer]) -> list[tuple[tuple[str, ...], str]]:
+def find_scopes_by_structure(groups: Sequence[FusionGroup],
+                             layer_by_name: Mapping[str, Layer]) -> list[tuple[tuple[str, ...], str]]:
     """Scope and role of each group, by where a single tensor is alive. A role is the operator, ``+Add`` for a join."""
-    segments = _segments(groups)
-    if len(groups) > _LONG_CHAIN and all(len(segment) == 1 for segment in segments):
-        segments = _cut_behind_pools(groups)
-    result: list[tuple[tuple[str, ...], str]] = []
+    segments = _split_groups_at_single_tensors(groups)
+    if len(groups) > _MAX_CHAIN_GROUPS and all(len(segment) == 1 for segment in segments):
+        segments = _split_groups_after_pooling(groups)
+    scopes_and_roles: list[tuple[tuple[str, ...], str]] = []
     block = 0
     for segment in segments:
         scope: tuple[str, ...] = ()
@@ -109,42 +112,43 @@ def places_by_structure(groups: Sequence[Group], by_name: Mapping[str, Layer]) -
             block += 1
         for index in segment:
             group = groups[index]
-            joins = any(by_name[name].op_type in ("Add", "Sum") and sum(map(bool, by_name[name].inputs)) > 1
-                        and len(group.inputs) > 1 for name in group.layers[1:])
-            result.append((scope, f"{group.operator}+Add" if joins else group.operator))
-    return result
+            has_join = any(layer_by_name[name].op_type in (
+                "Add", "Sum") and sum(map(bool, layer_by_name[name].inputs)) > 1 and len(group.inputs) > 1
+                           for name in group.layers[1:])
+            scopes_and_roles.append((scope, f"{group.operator}+Add" if has_join else group.operator))
+    return scopes_and_roles
 
 
-def _segments(groups: Sequence[Group]) -> list[list[int]]:
-    made = {tensor: index for index, group in enumerate(groups) for tensor in group.outputs}
-    last: dict[str, int] = {}
+def _split_groups_at_single_tensors(groups: Sequence[FusionGroup]) -> list[list[int]]:
+    producer_index = {tensor: index for index, group in enumerate(groups) for tensor in group.outputs}
+    last_reader_index: dict[str, int] = {}
     readers: dict[str, int] = {}
     for index, group in enumerate(groups):
         for tensor in group.inputs:
-            if tensor in made:
-                last[tensor] = index
+            if tensor in producer_index:
+                last_reader_index[tensor] = index
                 readers[tensor] = readers.get(tensor, 0) + 1
-    ending: list[int] = [0] * len(groups)
-    counted = {tensor for tensor, end in last.items()
-               if readers[tensor] < 3 or end - made[tensor] <= len(groups) / 2}
-    for tensor in counted:
-        ending[last[tensor]] += 1
-    alive, segments, current = 0, [], []
+    ending_counts: list[int] = [0] * len(groups)
+    counted_tensors = {tensor for tensor, last_index in last_reader_index.items()
+                       if readers[tensor] < 3 or last_index - producer_index[tensor] <= len(groups) / 2}
+    for tensor in counted_tensors:
+        ending_counts[last_reader_index[tensor]] += 1
+    alive_count, segments, current_segment = 0, [], []
     for index, group in enumerate(groups):
-        current.append(index)
-        alive += sum(tensor in counted for tensor in group.outputs) - ending[index]
-        if alive <= 1:
-            segments.append(current)
-            current = []
-    if current:
-        segments.append(current)
+        current_segment.append(index)
+        alive_count += sum(tensor in counted_tensors for tensor in group.outputs) - ending_counts[index]
+        if alive_count <= 1:
+            segments.append(current_segment)
+            current_segment = []
+    if current_segment:
+        segments.append(current_segment)
     return segments
 
 
-def _cut_behind_pools(groups: Sequence[Group]) -> list[list[int]]:
+def _split_groups_after_pooling(groups: Sequence[FusionGroup]) -> list[list[int]]:
     segments: list[list[int]] = [[]]
     for index, group in enumerate(groups):
         segments[-1].append(index)
-        if group.operator in _POOLS:
+        if group.operator in _POOLING_OPERATORS:
             segments.append([])
     return [segment for segment in segments if segment]

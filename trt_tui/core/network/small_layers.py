@@ -25,7 +25,7 @@ def has_many_small_layers(graph: ir.Graph) -> bool:
     return sum(sizes) <= MAX_MEAN_ELEMENTS * len(graph)
 
 
-def release_memory() -> None:
+def collect_garbage_and_trim_memory() -> None:
     """Frees graphs that nothing refers to and returns freed memory to the system, before or after a large session.
 
     Nodes and values of a graph refer to each other, so only the garbage collector frees them. It rarely looks at old

@@ -13,181 +13,199 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
-from trt_tui.core.network.constants import Constants, constant_tensor
+from trt_tui.core.network.constants import ConstantValues, stored_tensor
 from trt_tui.core.network.graph import LayerGraph
-from trt_tui.core.network.naming import name_of
-from trt_tui.core.network.opening import OpenedModel, codes_alone_note
-from trt_tui.core.network.operators import ANCHORS
-from trt_tui.core.network.steps import LOW_FLOATS
-from trt_tui.core.network.true_activations import take_true_activations
+from trt_tui.core.network.naming import value_name
+from trt_tui.core.network.opening import OpenedModel, quantized_weights_note
+from trt_tui.core.network.operators import PRODUCTS
+from trt_tui.core.network.qdq_steps import PRECISION_BY_HALF_TYPE
+from trt_tui.core.network.true_activations import restore_original_activations
 from trt_tui.core.runner import Backend
 from trt_tui.errors import InputError
-from trt_tui.words import first_few, plural
+from trt_tui.formatting import counted_noun_text, name_list_text
 
-MOST_NOISE = 0.25
+MAX_WEIGHT_NOISE_SHARE = 0.25
 """Two weights are alike up to this energy of their difference, as a share of the weight's: 6 dB. INT4 in blocks loses a
 fiftieth of it; a folded weight is another one altogether."""
 
-_Port = tuple[ir.Node, int]
+_InputPort = tuple[ir.Node, int]
 
 
-class _Reference:
+class _Fp32Network:
     """The FP32 network: its layers and the values of its constants."""
 
-    def __init__(self, opened: OpenedModel, backend: Callable[[], Backend] | None) -> None:
-        self.graph = LayerGraph(opened.model)
-        self.values = Constants(self.graph, opened.model, backend)
+    def __init__(self, opened_model: OpenedModel, get_backend: Callable[[], Backend] | None) -> None:
+        self.graph = LayerGraph(opened_model.model)
+        self.constant_values = ConstantValues(self.graph, opened_model.model, get_backend)
 
 
-def take_true_weights(opened: OpenedModel, name: str, reference: OpenedModel, path: Path,
-                      backend: Callable[[], Backend] | None) -> None:
-    """Replaces the weights of ``opened`` by those of the FP32 network that it was quantized from, in place.
+def restore_original_weights(opened_model: OpenedModel, file_name: str, fp32_model: OpenedModel, fp32_path: Path,
+                             get_backend: Callable[[], Backend] | None) -> None:
+    """Replaces the weights of ``opened_model`` by those of the FP32 network that it was quantized from, in place.
 
     What runs as in the file goes on with the file's own.
 
     Args:
-        name: The name of the quantized network's file.
-        reference: The FP32 network.
-        path: Its file.
-        backend: Gives what runs its constant expressions.
+        file_name: The name of the quantized network's file.
+        fp32_model: The FP32 network.
+        fp32_path: Its file.
+        get_backend: Gives what runs its constant expressions.
 
     Raises:
         InputError: the reference is in FP32, and no quantized layer has a weight like one of its.
     """
-    given = opened.as_read
-    on_codes = [node.name or "" for node in opened.model.graph if node.op_type in ("ConvInteger", "MatMulInteger")]
-    if given is None or reference.as_read is not None or on_codes:
-        why = f"is computed on codes in {first_few(on_codes, most=2)}" if on_codes else \
-            f"keeps the weights of its codes, as {path.name} is quantized, or typed in 16 bits, itself"
-        opened.notes.append(f"{name} {why}: only its outputs are compared with {path.name}'s.")
+    source_model = opened_model.source_model
+    integer_nodes = [
+        node.name or "" for node in opened_model.model.graph if node.op_type in ("ConvInteger", "MatMulInteger")
+    ]
+    if source_model is None or fp32_model.source_model is not None or integer_nodes:
+        reason_text = f"is computed on codes in {name_list_text(integer_nodes, max_count=2)}" if integer_nodes else \
+            f"keeps the weights of its codes, as {fp32_path.name} is quantized, or typed in 16 bits, itself"
+        opened_model.notes.append(
+            f"{file_name} {reason_text}: only its outputs are compared with {fp32_path.name}'s.")
         return
-    exact = _Reference(reference, backend)
-    partners = _partners(opened.model.graph, exact.graph)
-    taken, missed = [], []
-    for value, ports in _weights(opened.model.graph):
-        array = _true_weight(value, ports, partners, exact)
+    original = _Fp32Network(fp32_model, get_backend)
+    reference_names = _match_nodes_to_fp32_layers(opened_model.model.graph, original.graph)
+    replaced_names, unmatched_layers = [], []
+    for value, ports in _list_weights_with_readers(opened_model.model.graph):
+        array = _find_original_weight(value, ports, reference_names, original)
         if array is not None:
             value.const_value = ir.tensor(array, name=value.name)
-            taken.append(name_of(value))
-        elif ports[0][0].op_type in ANCHORS and ports[0][1] < 2:
-            missed.append(ports[0][0].name or "")
-    if not any(node.op_type in ANCHORS for value, ports in _weights(opened.model.graph) for node, _ in ports
-               if value.name in set(taken)):
+            replaced_names.append(value_name(value))
+        elif ports[0][0].op_type in PRODUCTS and ports[0][1] < 2:
+            unmatched_layers.append(ports[0][0].name or "")
+    if not any(node.op_type in PRODUCTS
+               for value, ports in _list_weights_with_readers(opened_model.model.graph)
+               for node, _ in ports
+               if value.name in set(replaced_names)):
         raise InputError(
-            f"{path.name} is no reference of {name}",
-            f"it has no weights like those of {first_few(missed) or 'its layers'}",
-            f"Name the FP32 network that {name} was made from.")
-    taken += _take_lost_constants(opened.model.graph, partners, exact, frozenset(taken))
-    given.replaced = frozenset(taken)
-    changed = take_true_activations(opened.model.graph, given, partners, exact.graph, exact.values)
-    opened.external_files += [path, *reference.external_files]
-    opened.notes.append(f"FP32 means the weights of {path.name}." if not missed else
-                        f"FP32 means the weights of {path.name}, but for {plural(len(missed), 'layer')} that it "
-                        f"has no like weights for, which keep those of their codes: {first_few(missed)}.")
-    if changed:
-        opened.notes.append(f"{plural(changed, 'activation')} restored as {path.name} has them, not as their ranges "
-                            "suggest.")
-    if not missed:
-        opened.notes = [note for note in opened.notes if note != codes_alone_note(given)]
+            f"{fp32_path.name} is no reference of {file_name}",
+            f"it has no weights like those of {name_list_text(unmatched_layers) or 'its layers'}",
+            f"Name the FP32 network that {file_name} was made from.")
+    replaced_names += _restore_constants_beyond_16_bits(opened_model.model.graph, reference_names, original,
+                                                        frozenset(replaced_names))
+    source_model.replaced_constants = frozenset(replaced_names)
+    change_count = restore_original_activations(opened_model.model.graph, source_model, reference_names, original.graph,
+                                                original.constant_values)
+    opened_model.external_files += [fp32_path, *fp32_model.external_files]
+    opened_model.notes.append(
+        f"FP32 means the weights of {fp32_path.name}." if not unmatched_layers else
+        f"FP32 means the weights of "
+        f"{fp32_path.name}, but for {counted_noun_text(len(unmatched_layers), 'layer')} that it "
+        f"has no like weights for, which keep those of their codes: {name_list_text(unmatched_layers)}.")
+    if change_count:
+        opened_model.notes.append(
+            f"{counted_noun_text(change_count, 'activation')} restored as "
+            f"{fp32_path.name} has them, not as their ranges "
+            "suggest.")
+    if not unmatched_layers:
+        opened_model.notes = [note for note in opened_model.notes if note != quantized_weights_note(source_model)]
 
 
-def _take_lost_constants(graph: ir.Graph, partners: dict[str, str], reference: _Reference,
-                         taken: frozenset[str]) -> list[str]:
+def _restore_constants_beyond_16_bits(graph: ir.Graph, fp32_layer_by_node: dict[str, str], fp32_network: _Fp32Network,
+                                      replaced_names: frozenset[str]) -> list[str]:
     """Replaces constants that 16 bits could not hold: masks that became infinite, epsilons that became 0.
 
     Returns their names. A constant is taken only if it rounds to the file's own.
     """
-    ports: dict[ir.Value, list[_Port]] = defaultdict(list)
+    ports_by_value: dict[ir.Value, list[_InputPort]] = defaultdict(list)
     for node in graph:
         for index, value in enumerate(node.inputs):
-            stored = constant_tensor(value)
-            if value is not None and stored is not None and stored.dtype is ir.DataType.FLOAT \
-                    and name_of(value) not in taken:
-                ports[value].append((node, index))
-    found = []
-    for value, read in ports.items():
-        stored = constant_tensor(value)
-        assert stored is not None  # as above
-        own = stored.numpy()
-        array = _counterpart(read, partners, reference) if not np.isfinite(own).all() or not own.any() else None
-        if array is None or np.array_equal(array, own) or not _rounds_to(array, own):
+            constant = stored_tensor(value)
+            if value is not None and constant is not None and constant.dtype is ir.DataType.FLOAT \
+                    and value_name(value) not in replaced_names:
+                ports_by_value[value].append((node, index))
+    restored_names = []
+    for value, value_ports in ports_by_value.items():
+        constant = stored_tensor(value)
+        assert constant is not None  # as above
+        own_array = constant.numpy()
+        array = _find_original_constant(
+            value_ports, fp32_layer_by_node,
+            fp32_network) if not np.isfinite(own_array).all() or not own_array.any() else None
+        if array is None or np.array_equal(array, own_array) or not _is_equal_after_rounding(array, own_array):
             continue
-        tensor, maker = ir.tensor(array, name=value.name), value.producer()
-        if maker is None:
+        tensor, producer = ir.tensor(array, name=value.name), value.producer()
+        if producer is None:
             value.const_value = tensor
         else:
-            maker.attributes.clear()
-            maker.attributes["value"] = ir.AttrTensor("value", tensor)
-        found.append(name_of(value))
-    return found
+            producer.attributes.clear()
+            producer.attributes["value"] = ir.AttrTensor("value", tensor)
+        restored_names.append(value_name(value))
+    return restored_names
 
 
-def _rounds_to(array: np.ndarray, own: np.ndarray) -> bool:
+def _is_equal_after_rounding(array: np.ndarray, rounded_array: np.ndarray) -> bool:
     """Returns True if an array is a file's own in FP16 or BF16."""
     with np.errstate(over="ignore"):
-        return array.shape == own.shape and any(np.array_equal(array.astype(dtype.numpy()).astype(np.float32), own)
-                                                for dtype in LOW_FLOATS)
+        return array.shape == rounded_array.shape and any(
+            np.array_equal(array.astype(dtype.numpy()).astype(np.float32), rounded_array)
+            for dtype in PRECISION_BY_HALF_TYPE)
 
 
-def _counterpart(ports: list[_Port], partners: dict[str, str], reference: _Reference) -> np.ndarray | None:
+def _find_original_constant(input_ports: list[_InputPort], fp32_layer_by_node: dict[str, str],
+                            fp32_network: _Fp32Network) -> np.ndarray | None:
     """Returns the reference's constant at some inputs, float32; None if there is not exactly one."""
     names = set()
-    for node, index in ports:
-        layer = partners.get(node.name or "")
-        inputs = reference.graph.by_name[layer].inputs if layer is not None else ()
+    for node, index in input_ports:
+        layer = fp32_layer_by_node.get(node.name or "")
+        inputs = fp32_network.graph.by_name[layer].inputs if layer is not None else ()
         names.add(inputs[index] if index < len(inputs) else "")
     tensor = names.pop()
-    if names or tensor not in reference.graph.constants or not reference.graph.is_float(tensor):
+    if names or tensor not in fp32_network.graph.constant_tensors or not fp32_network.graph.is_float(tensor):
         return None
-    return np.asarray(reference.values.value(tensor), np.float32)
+    return np.asarray(fp32_network.constant_values.constant_value(tensor), np.float32)
 
 
-def _weights(graph: ir.Graph) -> list[tuple[ir.Value, list[_Port]]]:
+def _list_weights_with_readers(graph: ir.Graph) -> list[tuple[ir.Value, list[_InputPort]]]:
     """Float initializers of more than one element, with the inputs of nodes that read them."""
-    found: dict[ir.Value, list[_Port]] = defaultdict(list)
+    ports_by_weight: dict[ir.Value, list[_InputPort]] = defaultdict(list)
     for node in graph:
         for index, value in enumerate(node.inputs):
             if value is not None and value.producer() is None and value.dtype == ir.DataType.FLOAT \
                     and value.const_value is not None and value.const_value.size > 1:
-                found[value].append((node, index))
-    return list(found.items())
+                ports_by_weight[value].append((node, index))
+    return list(ports_by_weight.items())
 
 
-def _true_weight(value: ir.Value, ports: list[_Port], partners: dict[str, str], reference: _Reference
-                 ) -> np.ndarray | None:
+def _find_original_weight(value: ir.Value, input_ports: list[_InputPort], fp32_layer_by_node: dict[str, str],
+                          fp32_network: _Fp32Network) -> np.ndarray | None:
     """The reference's weight in place of one; None where there is not exactly one, or it is unlike."""
-    array = _counterpart(ports, partners, reference)
-    assert value.const_value is not None  # as `_weights` found it
-    own = np.asarray(value.const_value.numpy(), np.float64)
-    if array is None or array.shape != own.shape:
+    array = _find_original_constant(input_ports, fp32_layer_by_node, fp32_network)
+    assert value.const_value is not None  # as `_list_weights_with_readers` found it
+    own_array = np.asarray(value.const_value.numpy(), np.float64)
+    if array is None or array.shape != own_array.shape:
         return None
-    if _rounds_to(array, own):  # also where the file's own is infinite
+    if _is_equal_after_rounding(array, own_array):  # also where the file's own is infinite
         return array
     energy = float(np.sum(np.square(array, dtype=np.float64)))
-    return array if float(np.sum(np.square(own - array))) <= MOST_NOISE * energy else None
+    return array if float(np.sum(np.square(own_array - array))) <= MAX_WEIGHT_NOISE_SHARE * energy else None
 
 
-def _partners(graph: ir.Graph, reference: LayerGraph) -> dict[str, str]:
+def _match_nodes_to_fp32_layers(graph: ir.Graph, fp32_graph: LayerGraph) -> dict[str, str]:
     """The reference's layer for each node, by name; those with other names are matched in order, where both
     networks have as many of a kind."""
-    partners: dict[str, str] = {}
-    rest: dict[object, list[str]] = defaultdict(list)
+    reference_names: dict[str, str] = {}
+    unmatched_nodes: dict[object, list[str]] = defaultdict(list)
     for node in graph:
         name = node.name or ""
-        layer = reference.by_name.get(name)
+        layer = fp32_graph.by_name.get(name)
         if layer is not None and layer.op_type == node.op_type:
-            partners[name] = name
+            reference_names[name] = name
         else:
-            rest[node.op_type, tuple(tuple(stored.shape.numpy()) if (stored := constant_tensor(value)) is not None else
-                                     None for value in node.inputs)].append(name)
-    known = set(partners.values())
-    others: dict[object, list[str]] = defaultdict(list)
-    for layer in reference.layers:
-        if layer.name not in known:
-            sizes = tuple(reference.shape(tensor) if tensor in reference.constants else None
+            unmatched_nodes[node.op_type,
+                            tuple(
+                                tuple(constant.shape.numpy()) if (
+                                    constant := stored_tensor(value)) is not None else None
+                                for value in node.inputs)].append(name)
+    matched_names = set(reference_names.values())
+    unmatched_layers: dict[object, list[str]] = defaultdict(list)
+    for layer in fp32_graph.layers:
+        if layer.name not in matched_names:
+            sizes = tuple(fp32_graph.shape(tensor) if tensor in fp32_graph.constant_tensors else None
                           for tensor in layer.inputs)
-            others[layer.op_type, sizes].append(layer.name)
-    for kind, names in rest.items():
-        if len(others[kind]) == len(names):
-            partners.update(zip(names, others[kind], strict=True))
-    return partners
+            unmatched_layers[layer.op_type, sizes].append(layer.name)
+    for signature, names in unmatched_nodes.items():
+        if len(unmatched_layers[signature]) == len(names):
+            reference_names.update(zip(names, unmatched_layers[signature], strict=True))
+    return reference_names

@@ -4,6 +4,6 @@ import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 
-def drop_unused(model: ir.Model) -> None:
+def drop_unused_nodes(model: ir.Model) -> None:
     """Takes nodes and initializers out, in place."""
     RemoveUnusedNodesPass()(model)

@@ -1,25 +1,25 @@
 """Finding the smallest set of groups to raise: strategies that ask for configs, and the search that remembers them."""
 
-from trt_tui.core.search.board import LoweredLayer
 from trt_tui.core.search.evaluation import Evaluation, Trial
-from trt_tui.core.search.ranking import Ranking, best_ranking
-from trt_tui.core.search.search import DOWNWARDS, SEARCH_METHODS, Outcome, Result, Search
-from trt_tui.core.search.space import Space, lowered_beside, lowest
-from trt_tui.core.search.upcoming import upcoming
+from trt_tui.core.search.lookahead import predict_next_configs
+from trt_tui.core.search.ranking import GroupRanking, choose_ranking
+from trt_tui.core.search.search import SEARCH_METHODS, TOP_DOWN_METHODS, Search, SearchOutcome, SearchResult
+from trt_tui.core.search.space import SearchSpace, lowest_precision_config, reduce_remaining_groups
+from trt_tui.core.search.strategy_context import ReductionStep
 
 __all__ = [
-    "DOWNWARDS",
+    "TOP_DOWN_METHODS",
     "SEARCH_METHODS",
     "Evaluation",
-    "LoweredLayer",
-    "Outcome",
-    "Ranking",
-    "Result",
+    "ReductionStep",
+    "SearchOutcome",
+    "GroupRanking",
+    "SearchResult",
     "Search",
-    "Space",
+    "SearchSpace",
     "Trial",
-    "best_ranking",
-    "lowered_beside",
-    "lowest",
-    "upcoming",
+    "choose_ranking",
+    "reduce_remaining_groups",
+    "lowest_precision_config",
+    "predict_next_configs",
 ]

@@ -1,13 +1,13 @@
 """The method that is used when none is named."""
 
 from trt_tui.core.search import bisect
-from trt_tui.core.search.board import Board
-from trt_tui.core.search.evaluation import Course
-from trt_tui.core.search.exchange import exchange
-from trt_tui.core.search.greedy import greedy
+from trt_tui.core.search.evaluation import Strategy
+from trt_tui.core.search.exchange import swap_raised_groups
+from trt_tui.core.search.greedy import raise_groups_greedily
+from trt_tui.core.search.strategy_context import StrategyContext
 
 
-def auto(board: Board) -> Course:
+def run_auto_strategy(context: StrategyContext) -> Strategy:
     """Chooses a method by what was measured of the groups.
 
     With impacts: greedy, then swaps. With a ranking only: halving of the ranked order. With neither: halving from both
@@ -18,23 +18,23 @@ def auto(board: Board) -> Course:
 
     On 20 networks small enough for brute force, greedy with swaps found the smallest set, or one with one group more.
     On an encoder and on ResNet-50 its sets were no larger than those of greedy leave-one-out, with at most a tenth of
-    the evaluations (tests/benchmarks/search.py). `best_ranking` says which ranking it uses, and why.
+    the evaluations (tests/benchmarks/search.py). `choose_ranking` says which ranking it uses, and why.
     """
-    if board.ranking.shares:
-        found = yield from greedy(board)
-        found = yield from exchange(board, found)
-        return (yield from bisect.shorter(board, found))
-    if board.ranking.why:
-        return (yield from bisect.bisect(board, board.suspects()))
-    first = yield from bisect.forward(board)
-    last = yield from bisect.reverse(board)
+    if context.ranking.expected_shares:
+        raised = yield from raise_groups_greedily(context)
+        raised = yield from swap_raised_groups(context, raised)
+        return (yield from bisect.shorten_raised_prefix(context, raised))
+    if context.ranking.basis_text:
+        return (yield from bisect.bisect_raised_prefix(context, context.order_candidates_by_suspicion()))
+    first = yield from bisect.bisect_from_first_layers(context)
+    last = yield from bisect.bisect_from_last_layers(context)
     return min(first, last, key=len)
 
 
-def choice(board: Board) -> str:
-    """What `auto` does and why, as a sentence."""
-    if board.ranking.shares:
-        return f"greedy with swaps, by {board.ranking.why}"
-    if board.ranking.why:
-        return f"halving, by {board.ranking.why}: no impact on the outputs is known"
+def describe_auto_strategy(context: StrategyContext) -> str:
+    """What `run_auto_strategy` does and why, as a sentence."""
+    if context.ranking.expected_shares:
+        return f"greedy with swaps, by {context.ranking.basis_text}"
+    if context.ranking.basis_text:
+        return f"halving, by {context.ranking.basis_text}: no impact on the outputs is known"
     return "halving from both ends of the network: nothing is known about its groups"

@@ -1,45 +1,45 @@
 """The shortest prefix of an order that passes, found by halving.
 
-Source: Polygraphy's ``debug precision --mode bisect`` (``--dir forward`` and ``reverse``), which takes the layers in
-network order. The result is exact if every prefix longer than a passing one passes too.
+Source: Polygraphy's ``debug precision --mode bisect`` (``--dir forward`` and ``bisect_from_last_layers``), which takes
+the layers in network order. The result is exact if every prefix longer than a passing one passes too.
 """
 
 from collections.abc import Sequence
 
-from trt_tui.core.search.board import Board
-from trt_tui.core.search.evaluation import Course, Trial
+from trt_tui.core.search.evaluation import Strategy, Trial
+from trt_tui.core.search.strategy_context import StrategyContext
 
 
-def bisect(board: Board, order: Sequence[str]) -> Course:
+def bisect_raised_prefix(context: StrategyContext, group_order: Sequence[str]) -> Strategy:
     """Halves an order; takes at most ceil(log2(n + 1)) evaluations.
 
-    Raising all of ``order`` must be known to pass, and raising none of it to fail.
+    Raising all of ``group_order`` must be known to pass, and raising none of it to fail.
     """
-    fails, passes = 0, len(order)
+    fails, passes = 0, len(group_order)
     while passes - fails > 1:
         middle = (fails + passes) // 2
-        evaluation = yield Trial(frozenset(order[:middle]))
-        if evaluation.passed:
+        evaluation = yield Trial(frozenset(group_order[:middle]))
+        if evaluation.passes:
             passes = middle
         else:
             fails = middle
-    return frozenset(order[:passes])
+    return frozenset(group_order[:passes])
 
 
-def forward(board: Board) -> Course:
+def bisect_from_first_layers(context: StrategyContext) -> Strategy:
     """The fewest first layers that pass."""
-    return bisect(board, board.candidates)
+    return bisect_raised_prefix(context, context.candidates)
 
 
-def reverse(board: Board) -> Course:
+def bisect_from_last_layers(context: StrategyContext) -> Strategy:
     """The fewest last layers that pass."""
-    return bisect(board, board.candidates[::-1])
+    return bisect_raised_prefix(context, context.candidates[::-1])
 
 
-def shorter(board: Board, found: frozenset[str]) -> Course:
-    """``found``, or fewer first or last layers if those pass; takes 2 evaluations if they do not."""
-    for order in (board.candidates, board.candidates[::-1]):
-        fewer = order[:max(0, len(found) - 1)]
-        if fewer and (yield Trial(frozenset(fewer))).passed:
-            found = yield from bisect(board, fewer)
-    return found
+def shorten_raised_prefix(context: StrategyContext, raised_groups: frozenset[str]) -> Strategy:
+    """``raised_groups``, or fewer first or last layers if those pass; takes 2 evaluations if they do not."""
+    for order in (context.candidates, context.candidates[::-1]):
+        fewer = order[:max(0, len(raised_groups) - 1)]
+        if fewer and (yield Trial(frozenset(fewer))).passes:
+            raised_groups = yield from bisect_raised_prefix(context, fewer)
+    return raised_groups

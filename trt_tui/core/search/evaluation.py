@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from trt_tui.core.measure.judgement import Judgement
-from trt_tui.core.moves.range_choice import RangeChoice
-from trt_tui.core.precision import Precision, rank
+from trt_tui.core.measure.target_result import TargetResult
+from trt_tui.core.moves.range_move import RangeMove
+from trt_tui.core.precision import Precision, precision_rank
 
 TrialKey = tuple[frozenset[str], tuple[tuple[str, float], ...], tuple[tuple[str, str], ...], frozenset[str]]
 """Equal for two trials of the same config: the groups that are raised, the ranges (amax) by tensor, the rungs, and the
@@ -20,27 +20,28 @@ class Trial:
     """A config to evaluate, as a difference from the start.
 
     Attributes:
-        raised: Groups in the higher precision, in addition to those of the start.
-        ranges: Ranges that replace the start's, by tensor; None for those that the search has decided on.
-        about: The group that is tried, "" if it is several.
-        step: Who asks: the name of a method or of a step.
-        rungs: Which of them have a lower precision than the highest, and which.
-        free: Sets of moves that cost nothing at run time, by name; None for those that the search has decided on.
+        raised_groups: Groups in the higher precision, in addition to those of the start.
+        range_moves: Ranges that replace the start's, by tensor; None for those that the search has decided on.
+        group: The group that is tried, "" if it is several.
+        step_name: Who asks: the name of a method or of a step.
+        precisions: Which of them have a lower precision than the highest, and which.
+        zero_cost_sets: Sets of moves that cost nothing at run time, by name; None for those that the search has decided
+    on.
     """
 
-    raised: frozenset[str]
-    ranges: Mapping[str, RangeChoice] | None = None
-    about: str = ""
-    step: str = ""
-    rungs: Mapping[str, Precision] = field(default_factory=dict)
-    free: tuple[str, ...] | None = None
+    raised_groups: frozenset[str]
+    range_moves: Mapping[str, RangeMove] | None = None
+    group: str = ""
+    step_name: str = ""
+    precisions: Mapping[str, Precision] = field(default_factory=dict)
+    zero_cost_sets: tuple[str, ...] | None = None
 
     @property
-    def key(self) -> TrialKey:
+    def config_key(self) -> TrialKey:
         """Equal for two trials of the same config."""
-        ranges = tuple(sorted((tensor, choice.amax) for tensor, choice in (self.ranges or {}).items()))
-        rungs = tuple(sorted((name, rung.value) for name, rung in self.rungs.items()))
-        return self.raised, ranges, rungs, frozenset(self.free or ())
+        ranges = tuple(sorted((tensor, choice.amax) for tensor, choice in (self.range_moves or {}).items()))
+        precisions = tuple(sorted((name, precision.value) for name, precision in self.precisions.items()))
+        return self.raised_groups, ranges, precisions, frozenset(self.zero_cost_sets or ())
 
 
 @dataclass(frozen=True)
@@ -48,51 +49,55 @@ class Evaluation:
     """A config that was evaluated; encodes with msgspec's msgpack (JSON has no infinities).
 
     Attributes:
-        raised: Names in network order; see `Trial`.
-        latency: As the caller estimates it; None without an estimate.
-        free: Names of sets of free moves; see `Trial`.
+        raised_groups: Names in network order; see `Trial`.
+        estimated_latency: As the caller estimates it; None without an estimate.
+        zero_cost_sets: Names of sets of free moves; see `Trial`.
     """
 
-    raised: tuple[str, ...]
-    judgement: Judgement
-    ranges: Mapping[str, RangeChoice] = field(default_factory=dict)
+    raised_groups: tuple[str, ...]
+    target_result: TargetResult
+    range_moves: Mapping[str, RangeMove] = field(default_factory=dict)
     about: str = ""
-    step: str = ""
-    latency: float | None = None
-    rungs: Mapping[str, Precision] = field(default_factory=dict)
-    free: tuple[str, ...] = ()
+    step_name: str = ""
+    estimated_latency: float | None = None
+    precisions: Mapping[str, Precision] = field(default_factory=dict)
+    zero_cost_sets: tuple[str, ...] = ()
 
     @property
-    def passed(self) -> bool:
+    def passes(self) -> bool:
         """Whether it meets the tolerance."""
-        return self.judgement.passed
+        return self.target_result.passes
 
     @property
     def score(self) -> float:
-        """Higher is better; see `Judgement`."""
-        return self.judgement.score
+        """Higher is better; see `TargetResult`."""
+        return self.target_result.lowest_score
 
     @property
-    def error(self) -> float:
-        """The loss that strategies compare; see `Judgement`."""
-        return self.judgement.error
+    def comparable_loss(self) -> float:
+        """The loss that strategies compare; see `TargetResult`."""
+        return self.target_result.comparable_loss
 
     @property
-    def key(self) -> TrialKey:
+    def config_key(self) -> TrialKey:
         """Equal for two evaluations of the same config; see `Trial`."""
-        return Trial(frozenset(self.raised), self.ranges, rungs=self.rungs, free=self.free).key
+        return Trial(frozenset(self.raised_groups), self.range_moves, precisions=self.precisions,
+                     zero_cost_sets=self.zero_cost_sets).config_key
 
-    def in_words(self, higher: Precision) -> str:
+    def raised_group_counts_text(self, higher_precision: Precision) -> str:
         """How many groups were raised to what, the lowest first: "2 in FP8, 1 in FP32"."""
-        counts = Counter(self.rungs.get(name, higher) for name in self.raised) or {higher: 0}
-        return ", ".join(f"{counts[one]} in {one.label}" for one in sorted(counts, key=rank))
+        counts = Counter(self.precisions.get(name, higher_precision)
+                         for name in self.raised_groups) or {higher_precision: 0}
+        return ", ".join(
+            f"{counts[precision]} in {precision.label}" for precision in sorted(counts, key=precision_rank))
 
-    def judged(self, margins: Sequence[float]) -> Evaluation:
+    def with_required_margins(self, required_margins: Sequence[float]) -> Evaluation:
         """The same evaluation under a stricter criterion: it passes only if each score is at least its margin."""
-        scores = self.judgement.scores or (self.score,)
-        passed = self.passed and all(score >= margin for score, margin in zip(scores, margins, strict=False))
-        return self if passed is self.passed else replace(self, judgement=replace(self.judgement, passed=passed))
+        scores = self.target_result.target_scores or (self.score,)
+        passed = self.passes and all(score >= margin for score, margin in zip(scores, required_margins, strict=False))
+        return self if passed is self.passes else replace(self, target_result=replace(self.target_result,
+                                                                                      passes=passed))
 
 
-Course = Generator[Trial, Evaluation, frozenset[str]]
+Strategy = Generator[Trial, Evaluation, frozenset[str]]
 """A running strategy: it yields trials, is sent their evaluations, and returns the groups that it has chosen."""

@@ -10,51 +10,56 @@ are measured anew.
 import math
 from collections.abc import Generator
 
-from trt_tui.core.search.bisect import bisect
-from trt_tui.core.search.board import Board
-from trt_tui.core.search.evaluation import Course, Evaluation, Trial
+from trt_tui.core.search.bisect import bisect_raised_prefix
+from trt_tui.core.search.evaluation import Evaluation, Strategy, Trial
+from trt_tui.core.search.strategy_context import StrategyContext
 
-KEPT = 0.5
+INITIAL_FRACTION = 0.5
 """Halving finds how many of the most suspicious groups are enough; this part of them is raised without being tried."""
 
 
-def greedy(board: Board) -> Course:
+def raise_groups_greedily(context: StrategyContext) -> Strategy:
     """Finds by halving how many suspects are enough, then tries to do with fewer: greedily, from a part of them."""
-    suspects = board.suspects()
-    prefix = yield from bisect(board, suspects)
-    begin = frozenset(suspects[:int(KEPT * len(prefix))])
-    found = yield from _add(board, begin, len(prefix) - 1)
-    return prefix if found is None else found
+    suspects = context.order_candidates_by_suspicion()
+    prefix = yield from bisect_raised_prefix(context, suspects)
+    begin = frozenset(suspects[:int(INITIAL_FRACTION * len(prefix))])
+    smaller = yield from _raise_groups_one_by_one(context, begin, len(prefix) - 1)
+    return prefix if smaller is None else smaller
 
 
-def fill(board: Board) -> Course:
+def raise_groups_within_budget(context: StrategyContext) -> Strategy:
     """Raises groups within the budgets until the tolerance is met or no other group fits."""
     begin: frozenset[str] = frozenset()
-    return (yield from _add(board, begin, len(board.candidates))) or begin
+    return (yield from _raise_groups_one_by_one(context, begin, len(context.candidates))) or begin
 
 
-def _add(board: Board, raised: frozenset[str], most: int
-         ) -> Generator[Trial, Evaluation, frozenset[str] | None]:
-    """Raises one group at a time; returns None if no set of at most ``most`` groups passes that way.
+def _raise_groups_one_by_one(context: StrategyContext, raised_groups: frozenset[str], max_raised_groups: int
+                             ) -> Generator[Trial, Evaluation, frozenset[str] | None]:
+    """Raises one group at a time; returns None if no set of at most ``max_raised_groups`` groups passes that way.
 
     While the error is not finite, groups are raised in the order of suspicion.
     """
-    now = yield Trial(raised)
-    gain = {name: board.expected(name, now) for name in board.suspects(raised)}
-    while not now.passed and len(raised) < most:
+    evaluation = yield Trial(raised_groups)
+    gain = {
+        name: context.expected_loss_reduction(name, evaluation)
+        for name in context.order_candidates_by_suspicion(raised_groups)
+    }
+    while not evaluation.passes and len(raised_groups) < max_raised_groups:
         best: Evaluation | None = None
-        for name in sorted(gain, key=lambda one: -gain[one]):
-            if best is not None and (best.passed or math.isinf(now.error) or now.error - best.error >= gain[name]):
+        for name in sorted(gain, key=lambda candidate: -gain[candidate]):
+            if best is not None and (best.passes or math.isinf(evaluation.comparable_loss)
+                                     or evaluation.comparable_loss - best.comparable_loss >= gain[name]):
                 break
-            if not board.fits(raised | {name}):
+            if not context.is_within_budget(raised_groups | {name}):
                 continue
-            tried = yield Trial(raised | {name}, about=name)
-            if math.isfinite(now.error):
-                gain[name] = now.error - tried.error
-            if best is None or (tried.passed, -tried.error) > (best.passed, -best.error):
-                best = tried
+            trial_evaluation = yield Trial(raised_groups | {name}, group=name)
+            if math.isfinite(evaluation.comparable_loss):
+                gain[name] = evaluation.comparable_loss - trial_evaluation.comparable_loss
+            if best is None or (trial_evaluation.passes, -trial_evaluation.comparable_loss) > (best.passes,
+                                                                                               -best.comparable_loss):
+                best = trial_evaluation
         if best is None:
             return None
-        raised, now = frozenset(best.raised), best
-        gain = {name: value for name, value in gain.items() if name not in raised}
-    return raised if now.passed else None
+        raised_groups, evaluation = frozenset(best.raised_groups), best
+        gain = {name: value for name, value in gain.items() if name not in raised_groups}
+    return raised_groups if evaluation.passes else None

@@ -6,23 +6,24 @@ then it tries each of the others alone, the least suspicious first. If a larger 
 no single group of the result can be taken back.
 """
 
-from trt_tui.core.search.board import Board
-from trt_tui.core.search.evaluation import Course, Trial
+from trt_tui.core.search.evaluation import Strategy, Trial
+from trt_tui.core.search.strategy_context import StrategyContext
 
 
-def revert(board: Board, found: frozenset[str]) -> Course:
+def revert_unneeded_groups(context: StrategyContext, raised_groups: frozenset[str]) -> Strategy:
     """Takes at most ceil(log2(k)) + k evaluations for a set of k groups that passes."""
-    order = [name for name in reversed(board.suspects()) if name in found]
+    order = [name for name in reversed(context.order_candidates_by_suspicion()) if name in raised_groups]
     passes, fails = 0, len(order)  # how many of the first can go together; all of them is the start, which fails
     while fails - passes > 1:
         middle = (passes + fails) // 2
         about = order[0] if middle == 1 else ""
-        if (yield Trial(found.difference(order[:middle]), about=about)).passed:
+        if (yield Trial(raised_groups.difference(order[:middle]), group=about)).passes:
             passes = middle
         else:
             fails = middle
-    raised = found.difference(order[:passes])
+    raised = raised_groups.difference(order[:passes])
     for name in order[passes:]:
-        if (len(raised) > 1 or board.ranges or board.free) and (yield Trial(raised - {name}, about=name)).passed:
+        if (len(raised) > 1 or context.chosen_ranges or context.zero_cost_sets) and (yield Trial(
+                raised - {name}, group=name)).passes:
             raised = raised - {name}
     return raised

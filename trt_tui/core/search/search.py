@@ -1,9 +1,10 @@
 """The search as an ask/tell object: it names the next config to evaluate and is told the evaluation.
 
-One `Search` runs one strategy, then the `revert` pass. It remembers all evaluations, so no config is evaluated twice:
-what a strategy asks for again is answered from memory. Strategies decide by these answers alone. A search is therefore
-resumed from a list of evaluations by running the strategy again, until it asks for something new. A stricter criterion
-takes effect in the same way.
+One `Search` runs one strategy, then the `revert_unneeded_groups` pass. It remembers all evaluations, so no config is
+evaluated
+twice: what a strategy asks for again is answered from memory. Strategies decide by these answers alone. A search is
+therefore resumed from a list of evaluations by running the strategy again, until it asks for something new. A stricter
+criterion takes effect in the same way.
 """
 
 from __future__ import annotations
@@ -15,43 +16,43 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TypeVar
 
-from trt_tui.core.measure.comparison import GroupErrors, Share
-from trt_tui.core.measure.judgement import Judgement
+from trt_tui.core.measure.results import ErrorShare, GroupErrors
+from trt_tui.core.measure.target_result import TargetResult
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.range_choice import RangeChoice
-from trt_tui.core.precision import Precision, rank
-from trt_tui.core.search import auto, bisect, downwards, greedy, linear, worst_first
-from trt_tui.core.search.board import Board, LoweredLayer
-from trt_tui.core.search.evaluation import Course, Evaluation, Trial, TrialKey
-from trt_tui.core.search.free import improve_free
-from trt_tui.core.search.ranges import improve_ranges
-from trt_tui.core.search.ranking import Ranking, best_ranking
-from trt_tui.core.search.revert import revert
-from trt_tui.core.search.rungs import settle
-from trt_tui.core.search.space import Space
+from trt_tui.core.moves.range_move import RangeMove
+from trt_tui.core.precision import Precision, precision_rank
+from trt_tui.core.search import auto, bisect, greedy, linear, top_down, worst_first
+from trt_tui.core.search.evaluation import Evaluation, Strategy, Trial, TrialKey
+from trt_tui.core.search.free import try_zero_cost_moves
+from trt_tui.core.search.ranges import try_other_ranges
+from trt_tui.core.search.ranking import GroupRanking, choose_ranking
+from trt_tui.core.search.revert import revert_unneeded_groups
+from trt_tui.core.search.rungs import assign_intermediate_precisions
+from trt_tui.core.search.space import SearchSpace
+from trt_tui.core.search.strategy_context import ReductionStep, StrategyContext
 from trt_tui.errors import InputError
-from trt_tui.words import milliseconds, percent, plural, simulated
+from trt_tui.formatting import counted_noun_text, mark_figures_as_simulated, milliseconds_text, percent_text
 
 T = TypeVar("T")
 
-SEARCH_METHODS: dict[str, Callable[[Board], Course]] = {
-    "auto": auto.auto,
-    "greedy": greedy.greedy,
-    "bisect": bisect.forward,
-    "bisect-reverse": bisect.reverse,
-    "linear": linear.forward,
-    "linear-reverse": linear.reverse,
-    "worst-first": worst_first.worst_first,
-    "scoped": downwards.scoped,
-    "lower": downwards.lower,
+SEARCH_METHODS: dict[str, Callable[[StrategyContext], Strategy]] = {
+    "auto": auto.run_auto_strategy,
+    "greedy": greedy.raise_groups_greedily,
+    "bisect": bisect.bisect_from_first_layers,
+    "bisect-reverse": bisect.bisect_from_last_layers,
+    "linear": linear.raise_from_first_layers,
+    "linear-reverse": linear.raise_from_last_layers,
+    "worst-first": worst_first.raise_worst_groups_first,
+    "scoped": top_down.reduce_in_network_order,
+    "lower": top_down.reduce_slowest_groups_first,
 }
 """The strategies, by the names that users give."""
 
-DOWNWARDS = ("scoped", "lower")
-"""Those that begin with everything raised; see `trt_tui.core.search.downwards`."""
+TOP_DOWN_METHODS = ("scoped", "lower")
+"""Those that begin with everything raised; see `trt_tui.core.search.top_down`."""
 
 
-class Outcome(str, Enum):
+class SearchOutcome(str, Enum):
     """How a search ended; or that it has not ended."""
 
     SEARCHING = "searching"
@@ -62,26 +63,26 @@ class Outcome(str, Enum):
 
 
 @dataclass(frozen=True)
-class Result:
-    """The best result so far; final unless ``outcome`` is `Outcome.SEARCHING`.
+class SearchResult:
+    """The best result so far; final unless ``outcome`` is `SearchOutcome.SEARCHING`.
 
     Attributes:
         config: The start with the raised groups and replaced ranges, whose reason is ``search:<method>``.
-        best: Its evaluation; None while nothing is evaluated.
-        met: Whether it meets the tolerance with the margin, within the budgets.
-        why: Why each group is raised, by its name, in network order.
-        said: The outcome in one line.
-        rows: What a strategy of `trt_tui.core.search.downwards` has tried, in that order.
+        best_evaluation: Its evaluation; None while nothing is evaluated.
+        is_met: Whether it meets the tolerance with the margin, within the budgets.
+        raise_reasons: Why each group is raised, by its name, in network order.
+        summary: The outcome in one line.
+        reduction_steps: What a strategy of `trt_tui.core.search.top_down` has tried, in that order.
     """
 
     config: PrecisionConfig
-    best: Evaluation | None
-    outcome: Outcome
-    met: bool
-    why: Mapping[str, str]
-    evaluations: int
-    said: str
-    rows: tuple[LoweredLayer, ...] = ()
+    best_evaluation: Evaluation | None
+    outcome: SearchOutcome
+    is_met: bool
+    raise_reasons: Mapping[str, str]
+    evaluation_count: int
+    summary: str
+    reduction_steps: tuple[ReductionStep, ...] = ()
 
 
 class Search:
@@ -94,12 +95,12 @@ class Search:
         ranking: The ranking to use, in place of the best that impacts and errors allow.
         ranges: Ranges to try before groups are raised: amax by tensor and method.
         max_raised: Budget: at most this many groups above their defaults, including those of the start.
-        max_latency: Budget in the unit of ``latency``.
+        max_latency: Budget in the unit of ``estimate_latency``.
         latency: Estimates a config's latency.
         margins: For each tolerance the lowest score that passes; the criterion itself must be met too.
         known: Earlier evaluations in the same space, under the same criterion.
-        take_back: Run the `revert` pass.
-        costs: See `Board`.
+        take_back: Run the `revert_unneeded_groups` pass.
+        costs: See `StrategyContext`.
 
     Raises:
         InputError: the method is unknown, or a budget makes no sense.
@@ -107,294 +108,330 @@ class Search:
 
     def __init__(
         self,
-        space: Space,
+        search_space: SearchSpace,
         *,
-        method: str = "auto",
-        impacts: Mapping[str, Share] | None = None,
-        errors: Mapping[str, GroupErrors] | None = None,
-        ranking: Ranking | None = None,
+        method_name: str = "auto",
+        sensitivities: Mapping[str, ErrorShare] | None = None,
+        errors_by_group: Mapping[str, GroupErrors] | None = None,
+        ranking: GroupRanking | None = None,
         ranges: Mapping[str, Mapping[str, float]] | None = None,
         max_raised: int | None = None,
         max_latency: float | None = None,
-        latency: Callable[[PrecisionConfig], float] | None = None,
+        estimate_latency: Callable[[PrecisionConfig], float] | None = None,
         margins: Sequence[float] = (),
-        known: Sequence[Evaluation] = (),
-        take_back: bool = True,
+        earlier_evaluations: Sequence[Evaluation] = (),
+        reverts_unneeded: bool = True,
         costs: Mapping[str, float] | None = None,
     ) -> None:
-        if method not in SEARCH_METHODS:
-            raise InputError(f"there is no search method {method!r}", "", f"Choose from {', '.join(SEARCH_METHODS)}.")
-        if max_latency is not None and latency is None:
+        if method_name not in SEARCH_METHODS:
+            raise InputError(f"there is no search method {method_name!r}", "",
+                             f"Choose from {', '.join(SEARCH_METHODS)}.")
+        if max_latency is not None and estimate_latency is None:
             raise InputError("a latency budget needs a latency", "none was measured or can be estimated here",
                              "Use --max-fp32, or a backend that times what it builds.")
-        if max_raised is not None and max_raised < len(space.already):
+        if max_raised is not None and max_raised < len(search_space.groups_raised_at_start):
             raise InputError(f"a budget of {max_raised} layers is used up before the search",
-                             f"the start raises {len(space.already)} already", "Raise --max-fp32, or take layers back.")
-        self.space = space
-        self.method = method
+                             f"the start raises {len(search_space.groups_raised_at_start)} already",
+                             "Raise --max-fp32, or take layers back.")
+        self.search_space = search_space
+        self.method_name = method_name
         self.margins = tuple(margins)
-        self.latency = latency
+        self.estimate_latency = estimate_latency
         self.max_raised = max_raised
         self.max_latency = max_latency
-        self.take_back = take_back
+        self.reverts_unneeded = reverts_unneeded
         self.costs = dict(costs or {})
-        self.impacts = dict(impacts or {})
-        self.trying = {tensor: dict(methods) for tensor, methods in (ranges or {}).items()}
-        self.ranking = ranking or best_ranking(space.candidates, self.impacts, errors)
+        self.sensitivities = dict(sensitivities or {})
+        self.ranges_by_method = {tensor: dict(methods) for tensor, methods in (ranges or {}).items()}
+        self.ranking = ranking or choose_ranking(search_space.candidates, self.sensitivities, errors_by_group)
         self.evaluations: list[Evaluation] = []
-        self._memory: dict[TrialKey, Evaluation] = {}
+        self._evaluations_by_key: dict[TrialKey, Evaluation] = {}
         self._latencies: dict[tuple[frozenset[str], tuple[tuple[str, Precision], ...]], float] = {}
-        for one in known:
-            self._remember(one)
-        self._restart()
+        for evaluation in earlier_evaluations:
+            self._store_evaluation(evaluation)
+        self._restart_strategy()
 
     # -- ask and tell -------------------------------------------------------------------------------------------
 
-    def ask(self) -> PrecisionConfig | None:
-        """The config to evaluate next, the same until `tell` is called; None when the search is over."""
-        return None if self._asked is None else self.config_of(self._asked)
+    def propose_config(self) -> PrecisionConfig | None:
+        """The config to evaluate next, the same until `record_target_result` is called; None when the search is over.
+        """
+        return None if self._current_trial is None else self.build_config(self._current_trial)
 
     @property
-    def asked(self) -> Trial | None:
-        """What `ask` names, as a difference from the start."""
-        return self._asked
+    def current_trial(self) -> Trial | None:
+        """What `propose_config` names, as a difference from the start."""
+        return self._current_trial
 
-    def tell(self, judgement: Judgement) -> Evaluation:
+    def record_target_result(self, target_result: TargetResult) -> Evaluation:
         """Takes the judgement of what was asked; returns the evaluation."""
-        trial = self._asked
+        trial = self._current_trial
         if trial is None:
             raise ValueError("nothing was asked")
-        evaluation = Evaluation(self.space.ordered(trial.raised), judgement, dict(trial.ranges or {}), trial.about,
-                                trial.step, rungs=dict(trial.rungs), free=trial.free or ())
-        evaluation = self._remember(evaluation)
-        self._advance(evaluation)
+        evaluation = Evaluation(self.search_space.sort_candidates_in_network_order(trial.raised_groups), target_result,
+                                dict(trial.range_moves or {}), trial.group, trial.step_name,
+                                precisions=dict(trial.precisions), zero_cost_sets=trial.zero_cost_sets or ())
+        evaluation = self._store_evaluation(evaluation)
+        self._advance_strategy(evaluation)
         return evaluation
 
-    def tighten(self, margins: Sequence[float]) -> None:
+    def require_score_margins(self, required_margins: Sequence[float]) -> None:
         """Goes on with a stricter criterion: each score at least its margin. Nothing is evaluated again, but latencies
         are estimated anew."""
-        self.margins = tuple(margins)
+        self.margins = tuple(required_margins)
         self._latencies.clear()
-        known, self.evaluations, self._memory = self.evaluations, [], {}
-        for one in known:
-            self._remember(one)
-        self._restart()
+        earlier_evaluations, self.evaluations, self._evaluations_by_key = self.evaluations, [], {}
+        for evaluation in earlier_evaluations:
+            self._store_evaluation(evaluation)
+        self._restart_strategy()
 
-    def copied(self) -> Search:
+    def copy(self) -> Search:
         """Another that has come to the same."""
-        other = copy.copy(self)
-        other.evaluations, other._memory = list(self.evaluations), dict(self._memory)
-        other._restart()
-        return other
+        copied_search = copy.copy(self)
+        copied_search.evaluations, copied_search._evaluations_by_key = list(self.evaluations), dict(
+            self._evaluations_by_key)
+        copied_search._restart_strategy()
+        return copied_search
 
-    def _remember(self, evaluation: Evaluation) -> Evaluation:
-        if evaluation.key not in self._memory:
-            if self.latency is not None:
-                evaluation = replace(evaluation, latency=self._latency(frozenset(evaluation.raised), evaluation.rungs))
-            self._memory[evaluation.key] = evaluation
+    def _store_evaluation(self, evaluation: Evaluation) -> Evaluation:
+        if evaluation.config_key not in self._evaluations_by_key:
+            if self.estimate_latency is not None:
+                evaluation = replace(
+                    evaluation, estimated_latency=self._estimate_latency(frozenset(evaluation.raised_groups),
+                                                                         evaluation.precisions))
+            self._evaluations_by_key[evaluation.config_key] = evaluation
             self.evaluations.append(evaluation)
-        return self._memory[evaluation.key]
+        return self._evaluations_by_key[evaluation.config_key]
 
-    def _restart(self) -> None:
-        self.outcome = Outcome.SEARCHING
-        self.board = Board(self.space.candidates, self.ranking, self._fits, costs=self.costs)
-        self._plan = self._steps()
-        self._advance(None)
+    def _restart_strategy(self) -> None:
+        self.outcome = SearchOutcome.SEARCHING
+        self.context = StrategyContext(self.search_space.candidates, self.ranking, self._are_groups_within_budget,
+                                       group_costs=self.costs)
+        self._trials = self._run_search_steps()
+        self._advance_strategy(None)
 
-    def _advance(self, answer: Evaluation | None) -> None:
+    def _advance_strategy(self, evaluation: Evaluation | None) -> None:
         """Lets the strategy go on until it asks for a config that is not known."""
         while True:
             try:
-                trial = next(self._plan) if answer is None else self._plan.send(answer.judged(self.margins))
+                trial = next(self._trials) if evaluation is None else self._trials.send(
+                    evaluation.with_required_margins(self.margins))
             except StopIteration:
-                self._asked = None
+                self._current_trial = None
                 return
-            ranges = self.board.ranges if trial.ranges is None else trial.ranges
-            free = self.board.free if trial.free is None else trial.free
-            self._asked = replace(trial, ranges=dict(ranges), free=free)
-            answer = self._memory.get(self._asked.key)
-            if answer is None:
+            ranges = self.context.chosen_ranges if trial.range_moves is None else trial.range_moves
+            free = self.context.zero_cost_sets if trial.zero_cost_sets is None else trial.zero_cost_sets
+            self._current_trial = replace(trial, range_moves=dict(ranges), zero_cost_sets=free)
+            evaluation = self._evaluations_by_key.get(self._current_trial.config_key)
+            if evaluation is None:
                 return
 
     # -- the plan -----------------------------------------------------------------------------------------------
 
-    def _steps(self) -> Generator[Trial, Evaluation, None]:
-        board, everything = self.board, frozenset(self.space.candidates)
-        board.start = yield Trial(frozenset(), step="start")
-        down = self.method in DOWNWARDS
-        if board.start.passed and not down:  # what is raised beside it only takes longer
-            self.outcome = Outcome.NOTHING_TO_DO if self._fits(frozenset()) else Outcome.SHORT
+    def _run_search_steps(self) -> Generator[Trial, Evaluation, None]:
+        context, all_candidates = self.context, frozenset(self.search_space.candidates)
+        context.start_evaluation = yield Trial(frozenset(), step_name="start")
+        is_top_down = self.method_name in TOP_DOWN_METHODS
+        if context.start_evaluation.passes and not is_top_down:  # what is raised beside it only takes longer
+            self.outcome = SearchOutcome.NOTHING_TO_DO if self._are_groups_within_budget(
+                frozenset()) else SearchOutcome.SHORT
             return
-        full = yield Trial(everything, step="all raised", free=())
-        if not full.passed and not self.has_budget:
-            self.outcome = Outcome.UNREACHABLE
+        full_evaluation = yield Trial(all_candidates, step_name="all raised", zero_cost_sets=())
+        if not full_evaluation.passes and not self.has_limited_budget:
+            self.outcome = SearchOutcome.UNREACHABLE
             return
-        if self.space.free:
-            yield from _labelled(improve_free(board, self.space), "free")
-        if self.trying:
-            yield from _labelled(improve_ranges(board, self.space, self.trying), "ranges")
-        if full.passed:
-            found: frozenset[str] = frozenset()
-            if not (yield Trial(found, step="ranges")).passed or down:
-                found = yield from _labelled(SEARCH_METHODS[self.method](board), self.method)
-            if self.take_back and not down:
-                found = yield from _labelled(revert(board, found), "revert")
-            yield from _labelled(settle(board, self.space, found), "rungs")
-        if not self._meets(self.best):
-            yield from _labelled(greedy.fill(board), "budget")
-        self.outcome = Outcome.MET if self._meets(self.best) else Outcome.SHORT
+        if self.search_space.zero_cost_sets:
+            yield from _label_trials(try_zero_cost_moves(context, self.search_space), "free")
+        if self.ranges_by_method:
+            yield from _label_trials(try_other_ranges(context, self.search_space, self.ranges_by_method), "ranges")
+        if full_evaluation.passes:
+            raised: frozenset[str] = frozenset()
+            if not (yield Trial(raised, step_name="ranges")).passes or is_top_down:
+                raised = yield from _label_trials(SEARCH_METHODS[self.method_name](context), self.method_name)
+            if self.reverts_unneeded and not is_top_down:
+                raised = yield from _label_trials(revert_unneeded_groups(context, raised), "revert")
+            yield from _label_trials(assign_intermediate_precisions(context, self.search_space, raised), "rungs")
+        if not self._meets_tolerance(self.best_evaluation):
+            yield from _label_trials(greedy.raise_groups_within_budget(context), "budget")
+        self.outcome = SearchOutcome.MET if self._meets_tolerance(self.best_evaluation) else SearchOutcome.SHORT
 
     @property
-    def how(self) -> str:
+    def method_text(self) -> str:
         """What the method does and why, in words."""
-        return auto.choice(self.board) if self.method == "auto" else self.method
+        return auto.describe_auto_strategy(self.context) if self.method_name == "auto" else self.method_name
 
     # -- what is known ------------------------------------------------------------------------------------------
 
     @property
-    def has_budget(self) -> bool:
+    def has_limited_budget(self) -> bool:
         """Whether the groups raised or the latency are limited."""
         return self.max_raised is not None or self.max_latency is not None
 
-    def fits(self, evaluation: Evaluation) -> bool:
+    def is_within_budget(self, evaluation: Evaluation) -> bool:
         """Whether it is within the budgets."""
-        return self._fits(frozenset(evaluation.raised), evaluation.rungs)
+        return self._are_groups_within_budget(frozenset(evaluation.raised_groups), evaluation.precisions)
 
-    def _fits(self, raised: frozenset[str], rungs: Mapping[str, Precision] | None = None) -> bool:
-        if self.max_raised is not None and len(self.space.already | raised) > self.max_raised:
+    def _are_groups_within_budget(self, raised_groups: frozenset[str],
+                                  precisions: Mapping[str, Precision] | None = None) -> bool:
+        if self.max_raised is not None and len(self.search_space.groups_raised_at_start
+                                               | raised_groups) > self.max_raised:
             return False
         if self.max_latency is None:
             return True
-        latency = self._latency(raised, rungs or {})
+        latency = self._estimate_latency(raised_groups, precisions or {})
         return latency is None or latency <= self.max_latency
 
-    def _latency(self, raised: frozenset[str], rungs: Mapping[str, Precision]) -> float | None:
-        if self.latency is None:
+    def _estimate_latency(self, raised_groups: frozenset[str], precisions: Mapping[str, Precision]) -> float | None:
+        if self.estimate_latency is None:
             return None
-        key = raised, tuple(sorted(rungs.items()))
+        key = raised_groups, tuple(sorted(precisions.items()))
         if key not in self._latencies:
-            self._latencies[key] = self.latency(self.config_of(Trial(raised, rungs=dict(rungs))))
+            self._latencies[key] = self.estimate_latency(
+                self.build_config(Trial(raised_groups, precisions=dict(precisions))))
         return self._latencies[key]
 
-    def _meets(self, evaluation: Evaluation | None) -> bool:
-        return (evaluation is not None and evaluation.judged(self.margins).passed
-                and self.fits(evaluation))
+    def _meets_tolerance(self, evaluation: Evaluation | None) -> bool:
+        return (evaluation is not None and evaluation.with_required_margins(self.margins).passes
+                and self.is_within_budget(evaluation))
 
-    def config_of(self, one: Trial | Evaluation) -> PrecisionConfig:
+    def build_config(self, trial: Trial | Evaluation) -> PrecisionConfig:
         """The config of a trial or of an evaluation."""
-        return self.space.config(self.space.ordered(one.raised), one.ranges, f"search:{self.method}",
-                                 one.rungs, one.free or ())
+        return self.search_space.build_config(self.search_space.sort_candidates_in_network_order(trial.raised_groups),
+                                              trial.range_moves, f"search:{self.method_name}", trial.precisions,
+                                              trial.zero_cost_sets or ())
 
     @property
-    def best(self) -> Evaluation | None:
+    def best_evaluation(self) -> Evaluation | None:
         """Of those that meet the tolerance within the budgets, the fastest where latencies were measured, then the one
         with the fewest groups, on the lowest rungs, then the highest score.
 
-        If none does: the one within the budgets with the highest score. After a strategy of `DOWNWARDS` it is one with
-        the groups that stick.
+        If none does: the one within the budgets with the highest score. After a strategy of `TOP_DOWN_METHODS` it is
+        one with the groups that stick.
         """
-        settled = self.board.settled
-        stuck = [one for one in self.evaluations if frozenset(one.raised) == settled and self.fits(one)]
-        return min(stuck or self.evaluations, key=self._badness, default=None)
+        fixed_groups = self.context.fixed_groups
+        fixed_evaluations = [
+            evaluation for evaluation in self.evaluations
+            if frozenset(evaluation.raised_groups) == fixed_groups and self.is_within_budget(evaluation)
+        ]
+        return min(fixed_evaluations or self.evaluations, key=self._sort_key, default=None)
 
-    def _badness(self, evaluation: Evaluation) -> tuple[float, ...]:
-        fits = self.fits(evaluation)
-        count, score = len(evaluation.raised), -evaluation.score
-        if fits and evaluation.judged(self.margins).passed:
-            height = sum(rank(evaluation.rungs.get(name, self.space.higher)) for name in evaluation.raised)
-            return 0, evaluation.latency or 0.0, count, height, score
+    def _sort_key(self, evaluation: Evaluation) -> tuple[float, ...]:
+        fits = self.is_within_budget(evaluation)
+        count, score = len(evaluation.raised_groups), -evaluation.score
+        if fits and evaluation.with_required_margins(self.margins).passes:
+            height = sum(
+                precision_rank(evaluation.precisions.get(name, self.search_space.higher_precision))
+                for name in evaluation.raised_groups)
+            return 0, evaluation.estimated_latency or 0.0, count, height, score
         return (1, score, count) if fits else (2, count, score)
 
     @property
-    def result(self) -> Result:
+    def result(self) -> SearchResult:
         """The best so far, at any moment."""
-        best, met = self.best, self._meets(self.best)
-        if best is not None and best.ranges:
-            best = replace(best, ranges=self._in_use(best))
-        config = self.config_of(best) if best is not None else self.space.start
-        why = {name: self.why(name, best) for name in best.raised} if best is not None else {}
-        return Result(config, best, self.outcome, met, why, len(self.evaluations), self._said(best, met),
-                      tuple(self.board.rows))
+        best_evaluation, is_met = self.best_evaluation, self._meets_tolerance(self.best_evaluation)
+        if best_evaluation is not None and best_evaluation.range_moves:
+            best_evaluation = replace(best_evaluation, range_moves=self._select_used_ranges(best_evaluation))
+        config = self.build_config(best_evaluation) if best_evaluation is not None else self.search_space.start_config
+        raise_reasons = {name: self.explain_raised_group(name, best_evaluation)
+                         for name in best_evaluation.raised_groups} if best_evaluation is not None else {}
+        return SearchResult(config, best_evaluation, self.outcome, is_met, raise_reasons, len(self.evaluations),
+                            self._summary_text(best_evaluation, is_met), tuple(self.context.reduction_steps))
 
-    def _in_use(self, best: Evaluation) -> dict[str, RangeChoice]:
+    def _select_used_ranges(self, evaluation: Evaluation) -> dict[str, RangeMove]:
         """The ranges by which a layer reads codes: if all readers of a tensor are raised, its range does nothing."""
-        config = self.config_of(best)
-        read = {site.tensor for group in self.space.network.groups
-                for site in group.ranged(config.precision_of(group))}
-        return {tensor: choice for tensor, choice in best.ranges.items() if tensor in read}
+        config = self.build_config(evaluation)
+        read = {site.tensor for group in self.search_space.network.groups
+                for site in group.calibrated_qdq_sites(config.precision_of(group))}
+        return {tensor: choice for tensor, choice in evaluation.range_moves.items() if tensor in read}
 
-    def why(self, name: str, best: Evaluation) -> str:
+    def explain_raised_group(self, group_name: str, evaluation: Evaluation) -> str:
         """Why a group of the best set is raised: what happens without it, its share, and who raised it."""
         reasons = []
-        if without := self._without(name, best):
-            low, high = without
-            verb = "fails" if not low.judged(self.margins).passed else "passes"
-            reasons.append(f"without it {_figure(low)} ({verb}), with it {_figure(high)}")
-        share = self.impacts.get(name)
-        if share is not None and math.isfinite(share.owns):
-            reasons.append(f"its share is {percent(share.owns)} of the error at the start")
-        return "; ".join(reasons) or f"raised by {self.method}"
+        if pair := self._find_evaluations_differing_in_group(group_name, evaluation):
+            low, high = pair
+            verb = "fails" if not low.with_required_margins(self.margins).passes else "passes"
+            reasons.append(f"without it {_measured_value_text(low)} ({verb}), with it {_measured_value_text(high)}")
+        share = self.sensitivities.get(group_name)
+        if share is not None and math.isfinite(share.fraction):
+            reasons.append(f"its share is {percent_text(share.fraction)} of the error at the start")
+        return "; ".join(reasons) or f"raised by {self.method_name}"
 
-    def _without(self, name: str, best: Evaluation) -> tuple[Evaluation, Evaluation] | None:
+    def _find_evaluations_differing_in_group(self, group_name: str,
+                                             evaluation: Evaluation) -> tuple[Evaluation, Evaluation] | None:
         """Two evaluations that differ in this group only, as close to the best set as there are."""
-        near = frozenset(best.raised)
+        best_groups = frozenset(evaluation.raised_groups)
         pairs = []
         for high in self.evaluations:
-            raised = frozenset(high.raised)
-            if name in raised:
-                rungs = {one: rung for one, rung in high.rungs.items() if one != name}
-                low = self._memory.get(Trial(raised - {name}, high.ranges, rungs=rungs, free=high.free).key)
+            raised = frozenset(high.raised_groups)
+            if group_name in raised:
+                precisions = {
+                    other_group: precision
+                    for other_group, precision in high.precisions.items()
+                    if other_group != group_name
+                }
+                low = self._evaluations_by_key.get(
+                    Trial(raised - {group_name}, high.range_moves, precisions=precisions,
+                          zero_cost_sets=high.zero_cost_sets).config_key)
                 if low is not None:
-                    pairs.append((len(raised ^ near), low, high))
+                    pairs.append((len(raised ^ best_groups), low, high))
         return min(pairs, key=lambda pair: pair[0])[1:] if pairs else None
 
-    def _said(self, best: Evaluation | None, met: bool) -> str:
-        if best is None:
+    def _summary_text(self, evaluation: Evaluation | None, is_met: bool) -> str:
+        if evaluation is None:
             return "nothing was evaluated"
-        higher, total = self.space.higher.label, len(self.space.candidates)
-        count, ranges, figure = len(best.raised), len(best.ranges), _figure(best)
-        changed = [f"{count} of {total} groups in {higher}"] if count or not (ranges or best.free) else []
-        if best.rungs:
-            changed = [f"{count} of {total} groups raised, {best.in_words(self.space.higher)},"]
-        changed += best.free
-        changed += [f"{plural(ranges, 'other range')}"] if ranges else []
-        first = ", ".join(one.rstrip(",") for one in changed[:-1])
+        higher, total = self.search_space.higher_precision.label, len(self.search_space.candidates)
+        count, ranges, value_text = len(evaluation.raised_groups), len(
+            evaluation.range_moves), _measured_value_text(evaluation)
+        changed = [f"{count} of {total} groups in {higher}"
+                   ] if count or not (ranges or evaluation.zero_cost_sets) else []
+        if evaluation.precisions:
+            changed = ([
+                f"{count} of "
+                f"{total} groups raised, {evaluation.raised_group_counts_text(self.search_space.higher_precision)},"
+            ])
+        changed += evaluation.zero_cost_sets
+        changed += [f"{counted_noun_text(ranges, 'other range')}"] if ranges else []
+        first = ", ".join(text.rstrip(",") for text in changed[:-1])
         set_so = f"{first} and {changed[-1]}" if first else changed[-1]
-        verb = "s" if ranges + len(best.free) == 1 and not count else ""
+        verb = "s" if ranges + len(evaluation.zero_cost_sets) == 1 and not count else ""
         margins = [f"{margin:.2g}" for margin in self.margins if math.isfinite(margin)]
         beyond = f" (with a margin of {' and '.join(margins)})" if margins else ""
-        if self.outcome is Outcome.NOTHING_TO_DO:
-            return f"the start already meets the tolerance: {figure}"
-        full = next((one for one in self.evaluations if len(one.raised) == total), None)
-        if self.outcome is Outcome.UNREACHABLE and full is not None:
-            return f"the tolerance{beyond} cannot be met, even with all {total} groups in {higher}: {_figure(full)}"
-        if met:
-            said = f"{set_so} meet{verb} the tolerance{beyond}: {figure}"
-            if self.max_latency is not None and best.latency is not None:
-                said += f", about {milliseconds(best.latency)}"
-        elif not self.fits(best):
-            said = f"nothing stays within the budget: {set_so}: {figure}"
-            if best.latency is not None:
-                said += f", about {milliseconds(best.latency)}"
+        if self.outcome is SearchOutcome.NOTHING_TO_DO:
+            return f"the start already meets the tolerance: {value_text}"
+        full_evaluation = next((text for text in self.evaluations if len(text.raised_groups) == total), None)
+        if self.outcome is SearchOutcome.UNREACHABLE and full_evaluation is not None:
+            return (
+                f"the "
+                f"tolerance{beyond} cannot be met, even with all "
+                f"{total} groups in {higher}: {_measured_value_text(full_evaluation)}"
+            )
+        if is_met:
+            summary = f"{set_so} meet{verb} the tolerance{beyond}: {value_text}"
+            if self.max_latency is not None and evaluation.estimated_latency is not None:
+                summary += f", about {milliseconds_text(evaluation.estimated_latency)}"
+        elif not self.is_within_budget(evaluation):
+            summary = f"nothing stays within the budget: {set_so}: {value_text}"
+            if evaluation.estimated_latency is not None:
+                summary += f", about {milliseconds_text(evaluation.estimated_latency)}"
         else:
-            said = f"short of the tolerance{beyond} with {set_so}: {figure}"
-            if full is not None and not full.judged(self.margins).passed:
-                said += f"; even with all {total}: {_figure(full)}"
-        if self.outcome is Outcome.SEARCHING:
-            said += "; the search is not over"
-        return said
+            summary = f"short of the tolerance{beyond} with {set_so}: {value_text}"
+            if full_evaluation is not None and not full_evaluation.with_required_margins(self.margins).passes:
+                summary += f"; even with all {total}: {_measured_value_text(full_evaluation)}"
+        if self.outcome is SearchOutcome.SEARCHING:
+            summary += "; the search is not over"
+        return summary
 
 
-def _figure(evaluation: Evaluation) -> str:
-    return simulated(evaluation.judgement.figure) or f"score {evaluation.score:+.3g}"
+def _measured_value_text(evaluation: Evaluation) -> str:
+    return mark_figures_as_simulated(evaluation.target_result.value_text) or f"score {evaluation.score:+.3g}"
 
 
-def _labelled(steps: Generator[Trial, Evaluation, T], step: str) -> Generator[Trial, Evaluation, T]:
+def _label_trials(trials: Generator[Trial, Evaluation, T], step_name: str) -> Generator[Trial, Evaluation, T]:
     """The same trials, each with the name of who asks for it."""
     try:
-        trial = next(steps)
+        trial = next(trials)
         while True:
-            trial = steps.send((yield trial if trial.step else replace(trial, step=step)))
+            trial = trials.send((yield trial if trial.step_name else replace(trial, step_name=step_name)))
     except StopIteration as stop:
-        found: T = stop.value
-        return found
+        result: T = stop.value
+        return result

@@ -5,11 +5,11 @@ raised in the order of their errors until the network passes. Here the order is 
 same throughout.
 """
 
-from trt_tui.core.search.board import Board
-from trt_tui.core.search.evaluation import Course
-from trt_tui.core.search.linear import linear
+from trt_tui.core.search.evaluation import Strategy
+from trt_tui.core.search.linear import raise_growing_prefix
+from trt_tui.core.search.strategy_context import StrategyContext
 
 
-def worst_first(board: Board) -> Course:
+def raise_worst_groups_first(context: StrategyContext) -> Strategy:
     """Takes one evaluation for each group that it raises."""
-    return linear(board, board.suspects())
+    return raise_growing_prefix(context, context.order_candidates_by_suspicion())

@@ -3,73 +3,76 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from trt_tui.core.measure.comparison import EngineResult
+from trt_tui.core.measure.results import EngineResult
+from trt_tui.formatting import EXPORTED_NETWORK
 from trt_tui.jobs import events as ev
-from trt_tui.tui.controllers.controller import Controller, action
-from trt_tui.tui.keys import key
-from trt_tui.tui.known import headline
-from trt_tui.tui.screens.dialogs import Page
-from trt_tui.tui.state import built, engine_page
-from trt_tui.words import EXPORTED_NETWORK
+from trt_tui.tui.config_status import target_value_span
+from trt_tui.tui.controllers.controller import Controller, register_action
+from trt_tui.tui.keys import shown_key
+from trt_tui.tui.screens.dialogs import TextPage
+from trt_tui.tui.state import engine_page, engine_texts
 
 
-class Builds(Controller):
+class BuildController(Controller):
     """See the module's docstring."""
 
-    def heeds(self) -> Mapping[type[ev.Event], Callable[[Any], None]]:
+    def event_handlers(self) -> Mapping[type[ev.Event], Callable[[Any], None]]:
         """Handlers that tell what a build made."""
-        return {ev.Built: self._built, ev.ExportedExecuted: self._executed}
+        return {ev.EngineBuilt: self._show_build_result, ev.ExportedFileExecuted: self._show_export_result}
 
-    def _executed(self, event: ev.ExportedExecuted) -> None:
-        executed = event.result
-        said = f"not executed: {executed.missing}" if executed.missing else \
-            f"{headline(self.session, executed.accuracy, False)[0]} by {executed.executor}"
-        self.desk.say(f"{EXPORTED_NETWORK}: {said}", "")
+    def _show_export_result(self, event: ev.ExportedFileExecuted) -> None:
+        exported_run = event.result
+        text = f"not executed: {exported_run.missing_reason}" if exported_run.missing_reason else \
+            f"{target_value_span(self.session, exported_run.accuracy, False)[0]} by {exported_run.executor_name}"
+        self.presenter.show_message(f"{EXPORTED_NETWORK}: {text}", "")
 
-    def _built(self, event: ev.Built) -> None:
-        self.desk.say(self._told(event.result), "")
+    def _show_build_result(self, event: ev.EngineBuilt) -> None:
+        self.presenter.show_message(self._build_result_text(event.result), "")
 
-    def _told(self, result: EngineResult) -> str:
-        alert = built.alert(self.session) if not self.desk.wide else ""
-        return f"built: {alert}" if alert else built.result_text(result, self.desk.width - 2)
+    def _build_result_text(self, engine_result: EngineResult) -> str:
+        alert = engine_texts.engine_alert_text(self.session) if not self.presenter.is_wide_screen else ""
+        return f"built: {alert}" if alert else engine_texts.build_result_text(engine_result, self.presenter.screen_width
+                                                                              - 2)
 
-    @action(label="build", help="Build the config and judge it by its own outputs; without TensorRT, execute its "
-            "export", group="Work", disabled=Controller.cannot_build, footer=20)
+    @register_action(label="build",
+                     help="Build the config and judge it by its own outputs; without TensorRT, execute its "
+                     "export", group="Work", disabled_reason=Controller.build_disabled_reason, footer=20)
     def build(self) -> None:
         """Builds in full."""
-        self._build(quick=False)
+        self._start_build(quick=False)
 
-    def no_quick_build(self) -> str:
+    def quick_build_disabled_reason(self) -> str:
         """Why there is no quick build."""
-        if reason := self.cannot_build():
+        if reason := self.build_disabled_reason():
             return reason
         if self.session.builder is not None:
             return ""
-        return f"ONNX Runtime builds no engine: {key('build')} executes the exported network"
+        return f"ONNX Runtime builds no engine: {shown_key('build')} executes the exported network"
 
-    @action(label="quick build", help="Quick build: with the lowest effort, slower than production",
-            group="Work", disabled=no_quick_build)
+    @register_action(label="quick build", help="Quick build: with the lowest effort, slower than production",
+                     group="Work", disabled_reason=quick_build_disabled_reason)
     def quick_build(self) -> None:
         """Builds with the lowest effort."""
-        self._build(quick=True)
+        self._start_build(quick=True)
 
-    def no_engine(self) -> str:
+    def engine_page_disabled_reason(self) -> str:
         """Why there is no engine to look at."""
-        if reason := self.not_open():
+        if reason := self.network_not_open_reason():
             return reason
-        found = self.session.results.fp32_engine is not None or built.shown_engine(self.session) is not None
-        if not found and self.session.builder is None:
+        has_engine = self.session.results.fp32_engine is not None or engine_texts.find_shown_engine(
+            self.session) is not None
+        if not has_engine and self.session.builder is None:
             return "no TensorRT works here, so there is no engine"
-        return "" if found else f"nothing was built yet: {key('build')} builds"
+        return "" if has_engine else f"nothing was built yet: {shown_key('build')} builds"
 
-    @action(label="engine", help="What the engine is made of: its layers and times, and what to check",
-            group="Look", disabled=no_engine, footer=65)
+    @register_action(label="engine", help="What the engine is made of: its layers and times, and what to check",
+                     group="Look", disabled_reason=engine_page_disabled_reason, footer=65)
     def engine(self) -> None:
         """Shows the page of the engine."""
-        width = min(90, self.desk.width * 96 // 100 - 5)
-        self.desk.app.push_screen(Page(engine_page.page_title(self.session),
-                                       engine_page.page_lines(self.session, width)))
+        width = min(90, self.presenter.screen_width * 96 // 100 - 5)
+        self.presenter.app.push_screen(TextPage(engine_page.engine_page_title(self.session),
+                                                engine_page.engine_page_lines(self.session, width)))
 
-    def _build(self, quick: bool) -> None:
-        self.session.build(quick)
-        self.desk.draw_status()
+    def _start_build(self, quick: bool) -> None:
+        self.session.request_build(quick)
+        self.presenter.draw_status_lines()

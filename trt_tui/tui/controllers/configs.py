@@ -2,58 +2,64 @@
 
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.jobs import requests
-from trt_tui.tui import known
-from trt_tui.tui.controllers.controller import Controller, action
+from trt_tui.tui import config_status
+from trt_tui.tui.controllers.controller import Controller, register_action
 from trt_tui.tui.screens.configs import ConfigsPage
-from trt_tui.tui.screens.dialogs import Page
-from trt_tui.tui.state.configs import diff_lines
+from trt_tui.tui.screens.dialogs import TextPage
+from trt_tui.tui.state.config_list import config_difference_lines
 
 
-class Configs(Controller):
+class ConfigController(Controller):
     """See the module's docstring."""
 
-    @action(label="configs", help="All configs with their results; enter takes one up again", group="Configs",
-            disabled=Controller.not_open, footer=55)
+    @register_action(label="configs", help="All configs with their results; enter takes one up again", group="Configs",
+                     disabled_reason=Controller.network_not_open_reason, footer=55)
     def configs(self) -> None:
         """Shows all of them on a page."""
-        page = ConfigsPage(self.session, self.desk.marks, lambda: self.desk.perform("diff"))
-        self.desk.app.push_screen(page, self.take)
+        page = ConfigsPage(self.session, self.presenter.config_marks, lambda: self.presenter.perform_action("diff"))
+        self.presenter.app.push_screen(page, self.select_config)
 
-    def take(self, config: PrecisionConfig | None) -> None:
+    def select_config(self, config: PrecisionConfig | None) -> None:
         """Takes a config up."""
         if config is not None and config != self.session.config:
             self.session.set_config(config)
-            self.desk.changed()
+            self.presenter.handle_config_change()
 
-    @action(label="mark A/B", help="Mark a config as A, the next one as B", group="Configs",
-            disabled=Controller.not_open)
+    @register_action(label="mark A/B", help="Mark a config as A, the next one as B", group="Configs",
+                     disabled_reason=Controller.network_not_open_reason)
     def mark(self) -> None:
         """Marks the config under the cursor of the list, else the current one."""
-        configs = self.desk.configs
-        config = configs.chosen if configs.has_focus and configs.chosen is not None else self.session.config
-        letter = self.desk.marks.mark(config)
-        self.desk.draw_configs()
-        name = known.config_name(self.session, config)
-        self.desk.say(f"{name} is {letter}" if letter else f"{name} is no longer marked", "")
+        configs = self.presenter.config_list
+        config = (configs.selected_value
+                  if configs.has_focus and configs.selected_value is not None else self.session.config)
+        letter = self.presenter.config_marks.toggle_mark(config)
+        self.presenter.draw_config_list()
+        name = config_status.config_name(self.session, config)
+        self.presenter.show_message(f"{name} is {letter}" if letter else f"{name} is no longer marked", "")
 
-    def only_one(self) -> str:
+    def diff_disabled_reason(self) -> str:
         """Why nothing can differ."""
-        return self.not_open() or ("" if len(self.session.names) > 1 else "there is only one config yet")
+        return self.network_not_open_reason() or ("" if len(self.session.config_names) > 1 else
+                                                  "there is only one config yet")
 
-    @action(label="diff", help="What differs between A and B, or from the config before", group="Configs",
-            disabled=only_one)
+    @register_action(label="diff", help="What differs between A and B, or from the config before", group="Configs",
+                     disabled_reason=diff_disabled_reason)
     def diff(self) -> None:
         """Shows what differs."""
-        marks = self.desk.marks.configs
-        one = marks.get("A")
-        other = marks.get("B", self.session.config)
-        if one is None or one == other:
-            named = list(self.session.names)
-            index = named.index(other) if other in named else len(named)
-            one = named[index - 1] if index else named[1]
-        unknown = [config for config in (one, other) if self.session.results.of(config).preview is None]
-        if unknown and not self.session.asked.any(requests.PreviewEngine):  # a newer one would take its place
-            self.session.preview_engine(unknown[-1], effects=False)
-        names = " and ".join(known.config_name(self.session, config) for config in (one, other))
-        self.desk.app.push_screen(Page(f"What differs: {names}",
-                                       diff_lines(self.session, self.listing.model, one, other)))
+        marks = self.presenter.config_marks.configs_by_letter
+        first = marks.get("A")
+        second = marks.get("B", self.session.config)
+        if first is None or first == second:
+            configs = list(self.session.config_names)
+            index = configs.index(second) if second in configs else len(configs)
+            first = configs[index - 1] if index else configs[1]
+        without_preview = [
+            config for config in (first, second) if self.session.results.get_results_or_empty(config).preview is None
+        ]
+        if without_preview and not self.session.pending_requests.has_request(
+                requests.PreviewEngine):  # a newer one would take its place
+            self.session.request_preview(without_preview[-1], with_effects=False)
+        names = " and ".join(config_status.config_name(self.session, config) for config in (first, second))
+        self.presenter.app.push_screen(
+            TextPage(f"What differs: {names}",
+                     config_difference_lines(self.session, self.layer_list.tree_model, first, second)))

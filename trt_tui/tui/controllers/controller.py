@@ -4,27 +4,28 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
-from trt_tui.core.network.hierarchy import LayerRow
+from trt_tui.core.network.hierarchy import UngroupedRow
 from trt_tui.jobs import events as ev
 from trt_tui.tui.actions import Action, BoundAction
-from trt_tui.tui.controllers.desk import Desk
-from trt_tui.tui.keys import key
+from trt_tui.tui.controllers.presenter import Presenter
+from trt_tui.tui.keys import shown_key
 
-C = TypeVar("C", bound="Controller")
+ControllerT = TypeVar("ControllerT", bound="Controller")
 
 
-class Handler(Generic[C]):
-    """An action with the method that does it and the one that says why it cannot be done now; see `action`."""
+class ActionHandler(Generic[ControllerT]):
+    """An action with the method that does it and the one that says why it cannot be done now; see `register_action`."""
 
-    def __init__(self, make: Callable[[str], Action], do: Callable[[C], None], disabled: Callable[[C], str]) -> None:
-        self._make, self._do, self._disabled = make, do, disabled
+    def __init__(self, make_action: Callable[[str], Action], perform: Callable[[ControllerT], None],
+                 disabled_reason: Callable[[ControllerT], str]) -> None:
+        self._make_action, self._perform, self._disabled_reason = make_action, perform, disabled_reason
 
-    def __set_name__(self, owner: type[C], name: str) -> None:
-        self.action = self._make(name)
+    def __set_name__(self, owner: type[ControllerT], name: str) -> None:
+        self.action = self._make_action(name)
 
-    def offer(self, controller: C) -> BoundAction:
+    def bind_to_controller(self, controller: ControllerT) -> BoundAction:
         """The action, done by a controller."""
-        return BoundAction(self.action, partial(self._do, controller), partial(self._disabled, controller))
+        return BoundAction(self.action, partial(self._perform, controller), partial(self._disabled_reason, controller))
 
 
 class Controller:
@@ -34,79 +35,80 @@ class Controller:
         handlers: Its actions, in the order of their methods.
     """
 
-    handlers: ClassVar[tuple[Handler[Any], ...]] = ()
+    action_handlers: ClassVar[tuple[ActionHandler[Any], ...]] = ()
 
     def __init_subclass__(cls) -> None:
-        cls.handlers = tuple(one for one in vars(cls).values() if isinstance(one, Handler))
+        cls.action_handlers = tuple(value for value in vars(cls).values() if isinstance(value, ActionHandler))
 
-    def __init__(self, desk: Desk) -> None:
-        self.desk = desk
-        self.session = desk.session
-        self.listing = desk.listing
-        self.status = desk.status
+    def __init__(self, presenter: Presenter) -> None:
+        self.presenter = presenter
+        self.session = presenter.session
+        self.layer_list = presenter.layer_list
+        self.status = presenter.status
 
-    def offers(self) -> list[BoundAction]:
+    def list_bound_actions(self) -> list[BoundAction]:
         """What it can do."""
-        return [handler.offer(self) for handler in self.handlers]
+        return [handler.bind_to_controller(self) for handler in self.action_handlers]
 
-    def heeds(self) -> Mapping[type[ev.Event], Callable[[Any], None]]:
+    def event_handlers(self) -> Mapping[type[ev.Event], Callable[[Any], None]]:
         """Handlers by type of event; the session has applied the event before, and all is drawn soon after."""
         return {}
 
     # -- reasons ------------------------------------------------------------------------------------------------
 
-    def never(self) -> str:
+    def empty_disabled_reason(self) -> str:
         """For actions that can always be done."""
         return ""
 
-    def not_open(self) -> str:
+    def network_not_open_reason(self) -> str:
         """For actions on a network."""
-        return "" if self.listing.is_open else "the network is not open yet"
+        return "" if self.layer_list.is_network_open else "the network is not open yet"
 
-    def no_groups(self) -> str:
+    def no_chosen_groups_reason(self) -> str:
         """For actions on groups."""
-        if reason := self.not_open():
+        if reason := self.network_not_open_reason():
             return reason
-        if self.desk.chosen_groups():
+        if self.presenter.list_chosen_groups():
             return ""
-        line = self.desk.current_line
+        line = self.presenter.current_row
         row = line.row if line is not None else None
-        return (row.refused if isinstance(row, LayerRow) else "") or "this row has no precision to choose"
+        return (row.refusal_reason if isinstance(row, UngroupedRow) else "") or "this row has no precision to choose"
 
-    def no_row(self) -> str:
+    def no_chosen_row_reason(self) -> str:
         """For actions on a row."""
-        return self.not_open() or ("" if self.desk.current_line is not None else "no row is chosen")
+        return self.network_not_open_reason() or ("" if self.presenter.current_row is not None else "no row is chosen")
 
-    def nothing_to_ask(self) -> str:
+    def missing_samples_reason(self) -> str:
         """For actions that run the network."""
-        if reason := self.not_open():
+        if reason := self.network_not_open_reason():
             return reason
-        return "no samples: reopen with --data" if self.session.data is None else ""
+        return "no samples: reopen with --data" if self.session.data_summary is None else ""
 
-    def cannot_build(self) -> str:
+    def build_disabled_reason(self) -> str:
         """For actions that build."""
-        if reason := self.nothing_to_ask():
+        if reason := self.missing_samples_reason():
             return reason
-        if self.session.searching and self.session.builder is not None:
-            return f"a search is going on, which builds too: {key('stop')} stops it"
-        return f"a build is going on: {key('stop')} stops it" if self.session.building else ""
+        if self.session.is_searching and self.session.builder is not None:
+            return f"a search is going on, which builds too: {shown_key('stop')} stops it"
+        return f"a build is going on: {shown_key('stop')} stops it" if self.session.is_building else ""
 
 
-class Declaring(Protocol):
-    """What `action` returns: a decorator that names the action after the method below it."""
+class ActionDecorator(Protocol):
+    """What `register_action` returns: a decorator that names the action after the method below it."""
 
-    def __call__(self, do: Callable[[C], None]) -> Handler[C]:
+    def __call__(self, perform: Callable[[ControllerT], None]) -> ActionHandler[ControllerT]:
         """The method as the handler of its action."""
 
 
-def action(*, label: str, help: str, group: str, disabled: Callable[[Any], str] = Controller.never,
-           footer: int | None = None) -> Declaring:
+def register_action(*, label: str, help: str, group: str,
+                    disabled_reason: Callable[[Any], str] = Controller.empty_disabled_reason,
+                    footer: int | None = None) -> ActionDecorator:
     """Makes a method do the action of its name, whose keys stand in `trt_tui.tui.keys.KEYS`; see `Action`.
 
     Args:
-        disabled: The method that gives the reason why it cannot be done now, "" where it can.
+        disabled_reason: The method that gives the reason why it cannot be done now, "" where it can.
     """
-    def make(name: str) -> Action:
+    def make_action(name: str) -> Action:
         return Action(name, label, help, group, footer)
 
-    return lambda do: Handler(make, do, disabled)
+    return lambda perform: ActionHandler(make_action, perform, disabled_reason)

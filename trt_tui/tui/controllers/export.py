@@ -5,84 +5,93 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from trt_tui.core.exporters.bundle import RELEASES
+from trt_tui.core.exporters.bundle import RELEASE_TITLES
 from trt_tui.errors import InputError, TrtTuiError
-from trt_tui.files.folders import refuse_folder
+from trt_tui.files.folders import require_empty_folder
 from trt_tui.jobs import events as ev
-from trt_tui.tui.controllers.controller import Controller, action
-from trt_tui.tui.keys import key
-from trt_tui.tui.screens.dialogs import Item, Picker, Question
-from trt_tui.tui.screens.export import ExportDialog, waiting_for
+from trt_tui.tui.controllers.controller import Controller, register_action
+from trt_tui.tui.keys import shown_key
+from trt_tui.tui.screens.dialogs import ConfirmDialog, Picker, PickerItem
+from trt_tui.tui.screens.export import ExportDialog, find_export_dialog_of_job
 
 
-class Exports(Controller):
+class ExportController(Controller):
     """See the module's docstring."""
 
-    def heeds(self) -> Mapping[type[ev.Event], Callable[[Any], None]]:
+    def event_handlers(self) -> Mapping[type[ev.Event], Callable[[Any], None]]:
         """Handlers that say what was written."""
-        return {ev.Exported: self._exported, ev.Cancelled: self._stopped}
+        return {ev.ConfigExported: self._show_finished_export, ev.JobCancelled: self._show_cancelled_export}
 
-    def _exported(self, event: ev.Exported) -> None:
-        if (dialog := waiting_for(self.desk.app.screen_stack, event.job)) is not None:
-            dialog.finish(self.session.notice)
-        walk = self.desk.walk
-        over = f"that is the whole loop, {key('help')} has all keys. " if (
-            walk is not None and walk.exported(self.session)) else ""
-        self.desk.say(over + self.session.notice, "")
+    def _show_finished_export(self, event: ev.ConfigExported) -> None:
+        if (dialog := find_export_dialog_of_job(self.presenter.app.screen_stack, event.job)) is not None:
+            dialog.show_finished_export(self.session.notice)
+        tutorial = self.presenter.tutorial
+        tutorial_end = f"that is the whole loop, {shown_key('help')} has all keys. " if (
+            tutorial is not None and tutorial.record_finished_export(self.session)) else ""
+        self.presenter.show_message(tutorial_end + self.session.notice, "")
 
-    def _stopped(self, event: ev.Cancelled) -> None:
-        if (dialog := waiting_for(self.desk.app.screen_stack, event.job)) is not None:
-            dialog.tell("it was stopped", "", "")
+    def _show_cancelled_export(self, event: ev.JobCancelled) -> None:
+        if (dialog := find_export_dialog_of_job(self.presenter.app.screen_stack, event.job)) is not None:
+            dialog.show_failure("it was stopped", "", "")
 
-    @action(label="export", help="Write precision.json, a typed ONNX, files for other tools, or a report",
-            group="Files", disabled=Controller.not_open, footer=58)
+    @register_action(label="export", help="Write precision.json, a typed ONNX, files for other tools, or a report",
+                     group="Files", disabled_reason=Controller.network_not_open_reason, footer=58)
     def export(self) -> None:
         """Asks for a format and a path."""
-        self.desk.app.push_screen(ExportDialog(self.session, self._write))
+        self.presenter.app.push_screen(ExportDialog(self.session, self._request_export))
 
-    def _write(self, kind: str, path: Path) -> None:
+    def _request_export(self, export_format: str, path: Path) -> None:
         """Has it written, after questions where there are any; raises what is wrong with the path."""
-        session, group = self.session, self.desk.current_group
-        if kind == "bundle":
-            refuse_folder(path)
-            self._ask_for_release(path)
-        elif kind == "subgraph":
+        session, group = self.session, self.presenter.current_group
+        if export_format == "bundle":
+            require_empty_folder(path)
+            self._ask_for_tensorrt_release(path)
+        elif export_format == "subgraph":
             if group is None:
                 raise InputError("a subgraph is of one row", "the cursor is on none, or on several", "Move it to a "
                                  "layer. Any part: trt-tui export --format subgraph --from T --to T.")
-            refuse_folder(path)
-            self._ask(lambda: session.export_group(path, group))
+            require_empty_folder(path)
+            self._send_request_from_dialog(lambda: session.export_group(path, group))
         elif os.path.isdir(path):
             raise InputError(f"{path} is a folder", "", "Name a file in it.")
         elif os.path.exists(path):
-            self._question(Question(f"{path} exists. Overwrite it?", "overwrite", "keep it"),
-                           lambda yes: session.export(kind, path, True) if yes else None)
+            self._export_after_confirmation(
+                ConfirmDialog(f"{path} exists. Overwrite it?", "overwrite", "keep it"),
+                lambda confirmed: session.export_config(export_format, path, True) if confirmed else None)
         else:
-            self._ask(lambda: session.export(kind, path))
+            self._send_request_from_dialog(lambda: session.export_config(export_format, path))
 
-    def _ask_for_release(self, path: Path) -> None:
+    def _ask_for_tensorrt_release(self, bundle_path: Path) -> None:
         """Asks what a bundle is for, and whether samples may go in."""
         session = self.session
 
-        def chosen(release: str | None) -> None:
-            if release is not None:
-                question = f"Put a few samples of {session.opened.data.source} and their outputs into {path.name}?"
-                self._question(Question(question, "put them in, for verify.sh", "leave them out"),
-                               lambda yes: session.export_bundle(path, release, yes))
+        def ask_to_include_samples(tensorrt_release: str | None) -> None:
+            if tensorrt_release is not None:
+                question = (
+                    f"Put a few samples of "
+                    f"{session.opened_network.data.source} and their outputs into {bundle_path.name}?"
+                )
+                self._export_after_confirmation(
+                    ConfirmDialog(question, "put them in, for verify.sh", "leave them out"),
+                    lambda confirmed: session.export_bundle(bundle_path, tensorrt_release, confirmed))
 
-        items = [Item(key, words, release) for key, (release, words) in zip("8016", RELEASES.items(), strict=True)]
-        self.desk.app.push_screen(Picker("A bundle for", items), chosen)
+        items = [
+            PickerItem(key, title, release)
+            for key, (release, title) in zip("8016", RELEASE_TITLES.items(), strict=True)
+        ]
+        self.presenter.app.push_screen(Picker("A bundle for", items), ask_to_include_samples)
 
-    def _question(self, question: Question, answered: Callable[[bool], None]) -> None:
-        self.desk.app.push_screen(question, lambda yes: self._ask(lambda: answered(yes is True)))
+    def _export_after_confirmation(self, dialog: ConfirmDialog, on_answer: Callable[[bool], None]) -> None:
+        self.presenter.app.push_screen(
+            dialog, lambda confirmed: self._send_request_from_dialog(lambda: on_answer(confirmed is True)))
 
-    def _ask(self, ask: Callable[[], None]) -> None:
+    def _send_request_from_dialog(self, send_request: Callable[[], None]) -> None:
         """Asks for what is to be written; the dialog that is open waits for the job, or says why there is none."""
-        dialog = next(one for one in self.desk.app.screen_stack if isinstance(one, ExportDialog))
-        before = set(self.session.asked)
+        dialog = next(screen for screen in self.presenter.app.screen_stack if isinstance(screen, ExportDialog))
+        earlier_jobs = set(self.session.pending_requests)
         try:
-            ask()
+            send_request()
         except TrtTuiError as error:
-            dialog.tell(error.title, error.cause, error.next_step)
-        for job in set(self.session.asked) - before:
-            dialog.wait_for(job)
+            dialog.show_failure(error.title, error.cause, error.next_step)
+        for job in set(self.session.pending_requests) - earlier_jobs:
+            dialog.wait_for_job(job)

@@ -4,16 +4,16 @@ from textual.app import App
 from textual.screen import Screen
 from textual.widgets import Input
 
-from trt_tui.core.network.layers import Group
-from trt_tui.tui.state.listing import Listing
+from trt_tui.core.network.layers import FusionGroup
+from trt_tui.tui.state.layer_list import LayerList
 from trt_tui.tui.state.tree import View, VisibleRow
-from trt_tui.tui.widgets.blocks import BlockMap
-from trt_tui.tui.widgets.choices import ConfigList
+from trt_tui.tui.widgets.block_map import BlockMap
 from trt_tui.tui.widgets.layer_tree import LayerTree
-from trt_tui.tui.widgets.lines import Lines, Rule
+from trt_tui.tui.widgets.lines import Lines, TitleRule
+from trt_tui.tui.widgets.lists import ConfigList
 
 
-class Panes:
+class ScreenPanes:
     """See the module's docstring.
 
     Args:
@@ -21,8 +21,8 @@ class Panes:
         listing: What the tree and the heat map list.
     """
 
-    def __init__(self, screen: Screen[None], listing: Listing) -> None:
-        self.screen, self.listing = screen, listing
+    def __init__(self, screen: Screen[None], layer_list: LayerList) -> None:
+        self.screen, self.layer_list = screen, layer_list
 
     @property
     def app(self) -> App[object]:
@@ -30,81 +30,81 @@ class Panes:
         return self.screen.app
 
     @property
-    def width(self) -> int:
+    def screen_width(self) -> int:
         """Cells of the screen."""
         return self.screen.size.width
 
     @property
-    def wide(self) -> bool:
+    def is_wide_screen(self) -> bool:
         """Whether there is room for the detail beside the tree."""
         return self.screen.has_class("-wide")
 
     @property
-    def tree(self) -> LayerTree:
+    def layer_tree(self) -> LayerTree:
         """The tree, or the rows worst first."""
         return self.screen.query_one("#tree", LayerTree)
 
     @property
-    def block_map(self) -> BlockMap:
+    def heat_map(self) -> BlockMap:
         """The heat map."""
         return self.screen.query_one("#blocks", BlockMap)
 
     @property
-    def rows(self) -> LayerTree | BlockMap:
+    def shown_row_pane(self) -> LayerTree | BlockMap:
         """The one of the two that is shown."""
-        return self.block_map if self.listing.view is View.BLOCKS else self.tree
+        return self.heat_map if self.layer_list.view is View.BLOCKS else self.layer_tree
 
     @property
-    def filter(self) -> Input:
+    def filter_input(self) -> Input:
         """The words that rows are filtered by."""
         return self.screen.query_one("#filter", Input)
 
     @property
-    def configs(self) -> ConfigList:
+    def config_list(self) -> ConfigList:
         """The list of configs."""
         return self.screen.query_one("#configs", ConfigList)
 
-    def lines(self, name: str) -> Lines:
+    def text_pane(self, pane_id: str) -> Lines:
         """A pane of text."""
-        return self.screen.query_one(f"#{name}", Lines)
+        return self.screen.query_one(f"#{pane_id}", Lines)
 
-    def rule(self, name: str) -> Rule:
+    def title_rule(self, pane_id: str) -> TitleRule:
         """The title line of a pane."""
-        return self.screen.query_one(f"#{name}-rule", Rule)
+        return self.screen.query_one(f"#{pane_id}-rule", TitleRule)
 
     @property
-    def in_blocks(self) -> bool:
+    def is_heat_map_focused(self) -> bool:
         """Whether keys act on the heat map."""
-        return self.screen.focused is self.block_map
+        return self.screen.focused is self.heat_map
 
     @property
-    def current_line(self) -> VisibleRow | None:
+    def current_row(self) -> VisibleRow | None:
         """The row that the detail is about; in the heat map, of a cell's group or of a role's first."""
-        if self.in_blocks and self.listing.is_open:
-            names = self.block_map.names
+        if self.is_heat_map_focused and self.layer_list.is_network_open:
+            names = self.heat_map.cursor_group_names
             if not names:
                 return None
-            row = self.listing.model.rows[names[0]]
+            row = self.layer_list.tree_model.rows_by_group[names[0]]
             return VisibleRow(row.path, 0, row)
-        return self.tree.current
+        return self.layer_tree.current_row
 
-    def chosen_groups(self) -> tuple[Group, ...]:
+    def list_chosen_groups(self) -> tuple[FusionGroup, ...]:
         """The groups that a change acts on."""
-        if not self.listing.is_open:
+        if not self.layer_list.is_network_open:
             return ()
-        model = self.listing.model
-        if self.in_blocks:
-            return tuple(model.outline.group_by_name[name] for name in self.block_map.names)
-        line = self.tree.current
-        if line is None:
+        model = self.layer_list.tree_model
+        if self.is_heat_map_focused:
+            return tuple(model.outline.group_by_name[name] for name in self.heat_map.cursor_group_names)
+        row = self.layer_tree.current_row
+        if row is None:
             return ()
-        if line.row is None:
-            group = model.outline.group_by_layer.get(line.node)
+        if row.row is None:
+            group = model.outline.group_by_layer.get(row.node)
             return (group,) if group is not None else ()
-        return model.groups_of(line.row)
+        return model.list_groups_of_row(row.row)
 
     @property
-    def current_group(self) -> Group | None:
+    def current_group(self) -> FusionGroup | None:
         """The one group that is chosen, None where it is none or several."""
-        groups = self.chosen_groups()
+        groups = self.list_chosen_groups()
         return groups[0] if len(groups) == 1 else None

@@ -3,125 +3,140 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from trt_tui.core.calibration.given import amax_given
-from trt_tui.core.calibration.methods import RANGE_METHODS
-from trt_tui.core.moves.network_method import network_method
-from trt_tui.core.network.layers import Group
+from trt_tui.core.calibration.range_methods import RANGE_METHODS
+from trt_tui.core.calibration.user_ranges import parse_amax
+from trt_tui.core.moves.network_method import find_network_range_method
+from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.precision import Precision
 from trt_tui.errors import TrtTuiError
+from trt_tui.formatting import counted_noun_text, table_lines
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.session.methods import best_method, method_rows, ranked_by
-from trt_tui.tui.controllers.controller import Controller, action
-from trt_tui.tui.keys import key
-from trt_tui.tui.screens.dialogs import Item, Picker, Prompt
-from trt_tui.words import plural, table
+from trt_tui.session.methods import find_best_range_method, method_comparison_table, ranking_column_title
+from trt_tui.tui.controllers.controller import Controller, register_action
+from trt_tui.tui.keys import shown_key
+from trt_tui.tui.screens.dialogs import Picker, PickerItem, Prompt
 
 
-def wrong_range(text: str) -> str:
+def range_error_text(text: str) -> str:
     """What is wrong with a range as it is typed, "" where nothing is."""
     try:
-        amax_given(text)
+        parse_amax(text)
     except TrtTuiError as error:
         return f"{error.cause.rstrip('.')}. {error.next_step}"
     return ""
 
 
-class Ranges(Controller):
+class RangeController(Controller):
     """See the module's docstring."""
 
-    def heeds(self) -> Mapping[type[ev.Event], Callable[[Any], None]]:
+    def event_handlers(self) -> Mapping[type[ev.Event], Callable[[Any], None]]:
         """Returns the handlers that say what ranges became, and that all methods are compared."""
-        return {ev.RangesSet: self._set, ev.MethodsCompared: self._compared}
+        return {ev.RequestedRangesReady: self._show_set_ranges, ev.RangeMethodsCompared: self._show_compared_methods}
 
-    def _set(self, event: ev.RangesSet) -> None:
-        self.desk.changed()
-        if network_method(self.session.config, self.session.opened.outline):
+    def _show_set_ranges(self, event: ev.RequestedRangesReady) -> None:
+        self.presenter.handle_config_change()
+        if find_network_range_method(self.session.config, self.session.opened_network.outline):
             return  # the config's title says it
-        shown = [f"{move.label} ({move.set_by})" for move in event.ranges.values()]
-        self.desk.say(f"range of {plural(len(shown), 'tensor')}: {shown[0] if len(set(shown)) == 1 else 'set'}", "")
+        range_texts = [f"{move.label} ({move.origin_text})" for move in event.ranges.values()]
+        self.presenter.show_message(
+            f"range of "
+            f"{counted_noun_text(len(range_texts), 'tensor')}: "
+            f"{range_texts[0] if len(set(range_texts)) == 1 else 'set'}",
+            "")
 
-    def _compared(self, event: ev.MethodsCompared) -> None:
+    def _show_compared_methods(self, event: ev.RangeMethodsCompared) -> None:
         if len(event.rows) == len(RANGE_METHODS):
-            self.desk.say(f"calibration methods are compared: {key('methods')} shows them", "")
+            self.presenter.show_message(f"calibration methods are compared: {shown_key('methods')} shows them", "")
 
-    def _with_ranges(self) -> list[Group]:
+    def _list_groups_with_ranges(self) -> list[FusionGroup]:
         config = self.session.config
-        return [group for group in self.desk.chosen_groups() if group.ranged(config.precision_of(group))]
+        return [
+            group for group in self.presenter.list_chosen_groups()
+            if group.calibrated_qdq_sites(config.precision_of(group))
+        ]
 
-    def no_group_with_ranges(self) -> str:
+    def range_change_disabled_reason(self) -> str:
         """Why there is no range to choose."""
-        if reason := self.no_groups():
+        if reason := self.no_chosen_groups_reason():
             return reason
-        if self._with_ranges():
+        if self._list_groups_with_ranges():
             return "" if self.session.calibration is not None else "no ranges were measured yet"
-        group = self.desk.current_group
+        group = self.presenter.current_group
         if group is None:
             return "no layer here is in INT8 or FP8: ranges matter there only"
-        if not group.quantizable:
-            return f"ranges matter in INT8 and FP8 only: {group.refusals[Precision.INT8]}"
+        if not group.is_quantizable:
+            return f"ranges matter in INT8 and FP8 only: {group.refusal_reasons[Precision.INT8]}"
         precision = self.session.config.precision_of(group)
         if precision is Precision.FILE:
-            return f"it runs as in the file, with the file's own scales: {key('precision')} puts it in INT8 or FP8"
+            return (
+                f"it runs as in the file, with the file's own scales: {shown_key('precision')} puts it in INT8 or FP8")
         return f"it is in {precision.label}: ranges matter in INT8 and FP8 only"
 
-    @action(label="range", help="Next range method for the group's inputs (minmax, percentile, entropy, mse); "
-            "of a scope: type one for all", group="Change", disabled=no_group_with_ranges, footer=15)
+    @register_action(
+        label="range", help="Next range method for the group's inputs (minmax, percentile, entropy, mse); "
+        "of a scope: type one for all", group="Change", disabled_reason=range_change_disabled_reason, footer=15)
     def range(self) -> None:
         """Takes the next method; asks for a range where several groups are chosen."""
-        group = self.desk.current_group
+        group = self.presenter.current_group
         if group is None:
-            self._ask()
+            self._ask_for_range()
             return
-        method = self.session.next_range(group)
-        self.desk.changed()
-        self.desk.say(f"input range: {method}", "")
+        method = self.session.apply_next_range_method(group)
+        self.presenter.handle_config_change()
+        self.presenter.show_message(f"input range: {method}", "")
 
-    @action(label="type range", help="Type a range for the inputs: an amax, a method, p99.9, top5-mean",
-            group="Change", disabled=no_group_with_ranges)
+    @register_action(label="type range", help="Type a range for the inputs: an amax, a method, p99.9, top5-mean",
+                     group="Change", disabled_reason=range_change_disabled_reason)
     def type_range(self) -> None:
         """Asks for a range for the inputs of what is chosen."""
-        self._ask()
+        self._ask_for_range()
 
-    def _ask(self) -> None:
-        session, groups = self.session, self._with_ranges()
+    def _ask_for_range(self) -> None:
+        session, groups = self.session, self._list_groups_with_ranges()
         tensors = list(dict.fromkeys(site.tensor for group in groups
-                                     for site in group.ranged(session.config.precision_of(group))))
-        known = session.config.ranges.get(tensors[0])
-        amax = known.amax if known is not None else session.calibration.ranges.get(tensors[0]) \
+                                     for site in group.calibrated_qdq_sites(session.config.precision_of(group))))
+        config_range = session.config.range_moves.get(tensors[0])
+        amax = config_range.amax if config_range is not None else session.calibration.ranges.get(tensors[0]) \
             if session.calibration is not None else None
-        title = f"Range of {tensors[0]}" if len(tensors) == 1 else f"Range of {plural(len(tensors), 'tensor')}"
+        title = f"Range of {tensors[0]}" if len(
+            tensors) == 1 else f"Range of {counted_noun_text(len(tensors), 'tensor')}"
 
-        def typed(text: str | None) -> None:
+        def set_typed_range(text: str | None) -> None:
             if text is not None:
                 session.set_ranges(tensors, text.strip())
-                self.desk.say("its values are being measured" if amax_given(text.strip()) is None else "", "")
+                self.presenter.show_message("its values are being measured" if parse_amax(text.strip()) is None else "",
+                                            "")
 
         value = f"{amax:.5g}" if amax is not None and len(tensors) == 1 else ""
-        self.desk.app.push_screen(Prompt(title, value, "an amax like 2.5, minmax, percentile, entropy, mse, p99.9, "
-                                         "top5-mean", lambda text: wrong_range(text.strip())), typed)
+        self.presenter.app.push_screen(
+            Prompt(title, value, "an amax like 2.5, minmax, percentile, entropy, mse, p99.9, "
+                   "top5-mean", lambda text: range_error_text(text.strip())), set_typed_range)
 
-    @action(label="methods", help="Calibration methods beside each other; enter takes one for everything",
-            group="Work", disabled=Controller.nothing_to_ask)
+    @register_action(label="methods", help="Calibration methods beside each other; enter takes one for everything",
+                     group="Work", disabled_reason=Controller.missing_samples_reason)
     def methods(self) -> None:
         """Compares them; once they are compared, shows the table and takes the method that is chosen."""
         session = self.session
-        if session.methods is None or not session.methods_known:
-            if not session.asked.any(rq.CompareMethods):
-                session.compare_methods()
-            self.desk.say(f"calibration methods are being compared; {key('methods')} shows them afterwards", "")
+        if session.method_comparison is None or not session.has_method_comparison:
+            if not session.pending_requests.has_request(rq.CompareRangeMethods):
+                session.compare_range_methods()
+            self.presenter.show_message(
+                f"calibration methods are being compared; {shown_key('methods')} shows them afterwards", "")
             return
-        now = network_method(session.config, session.opened.outline)
-        now = now or (session.calibration.method if session.calibration is not None else session.options.calib_method)
-        header, *rows = table(method_rows(session))
-        items = [Item(str(place + 1), text, row.method)
-                 for place, (text, row) in enumerate(zip(rows, session.methods.rows, strict=True))]
+        current_method = find_network_range_method(session.config, session.opened_network.outline)
+        current_method = current_method or (session.calibration.method
+                                            if session.calibration is not None else session.options.calib_method)
+        header, *rows = table_lines(method_comparison_table(session))
+        items = [PickerItem(str(index + 1), text, row.method)
+                 for index, (text, row) in enumerate(zip(rows, session.method_comparison.rows, strict=True))]
 
-        def chosen(method: str | None) -> None:
-            if method is not None and method != now:
-                session.use_method(method)
-                self.desk.changed()
-                self.desk.say(f"ranges by {method}: {key('undo')} takes them back", "")
+        def use_chosen_range_method(method: str | None) -> None:
+            if method is not None and method != current_method:
+                session.use_range_method(method)
+                self.presenter.handle_config_change()
+                self.presenter.show_message(f"ranges by {method}: {shown_key('undo')} takes them back", "")
 
-        self.desk.app.push_screen(Picker(f"Calibration methods, {best_method(session)} is best by {ranked_by(session)}",
-                                         items, now, header=header), chosen)
+        self.presenter.app.push_screen(
+            Picker(f"Calibration methods, {find_best_range_method(session)} is best by {ranking_column_title(session)}",
+                   items, current_method, header=header), use_chosen_range_method)

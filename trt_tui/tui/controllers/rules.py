@@ -1,30 +1,32 @@
 """The rules that keep layers in a float precision."""
 
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.keep import Keep
-from trt_tui.core.moves.keeping import kept_words, with_kept
-from trt_tui.tui.controllers.controller import Controller, action
+from trt_tui.core.moves.keep_move import KeepMove
+from trt_tui.core.moves.keep_rules import apply_keep_rules, keep_rules_text
+from trt_tui.tui.controllers.controller import Controller, register_action
 from trt_tui.tui.screens.rules import RulesDialog
 
 
-class Rules(Controller):
+class RuleController(Controller):
     """See the module's docstring."""
 
-    @action(label="rules", help="Keep norms, softmax, the head, names by pattern in FP32 or FP16 by rule",
-            group="Change", disabled=Controller.not_open)
+    @register_action(label="rules", help="Keep norms, softmax, the head, names by pattern in FP32 or FP16 by rule",
+                     group="Change", disabled_reason=Controller.network_not_open_reason)
     def rules(self) -> None:
         """Asks which rules hold, and applies them as one change."""
         session = self.session
-        outline = session.opened.outline
+        outline = session.opened_network.outline
 
-        def kept(texts: list[str]) -> PrecisionConfig:
-            return with_kept(outline, session.config.without(Keep), texts)
+        def apply_rules(rule_texts: list[str]) -> PrecisionConfig:
+            return apply_keep_rules(outline, session.config.without_moves(KeepMove), rule_texts)
 
-        def chosen(config: PrecisionConfig | None) -> None:
+        def set_chosen_config(config: PrecisionConfig | None) -> None:
             if config is not None and config != session.config:
-                session.set_config(config, [group for group in outline.groups
-                                            if group.name in config.held.symmetric_difference(session.config.held)])
-                self.desk.changed()
-                self.desk.say(kept_words(config) or "no rule keeps a layer", "")
+                session.set_config(config, [
+                    group for group in outline.groups
+                    if group.name in config.groups_kept_by_rule.symmetric_difference(session.config.groups_kept_by_rule)
+                ])
+                self.presenter.handle_config_change()
+                self.presenter.show_message(keep_rules_text(config) or "no rule keeps a layer", "")
 
-        self.desk.app.push_screen(RulesDialog(outline, session.config, kept), chosen)
+        self.presenter.app.push_screen(RulesDialog(outline, session.config, apply_rules), set_chosen_config)

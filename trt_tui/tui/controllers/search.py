@@ -4,129 +4,145 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from trt_tui.errors import TrtTuiError
+from trt_tui.formatting import table_lines
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.session.finding import Finding, found_so_far, held_out_words, iteration_table, lowered_table
-from trt_tui.tui import known
-from trt_tui.tui.controllers.controller import Controller, action
-from trt_tui.tui.controllers.desk import Desk
-from trt_tui.tui.controllers.target import wrong_target
-from trt_tui.tui.keys import key
-from trt_tui.tui.screens.dialogs import Question
-from trt_tui.tui.screens.find import FindDialog
-from trt_tui.tui.state.figures import search_marks
-from trt_tui.words import table
+from trt_tui.session.search_status import (
+    SearchStatus,
+    best_evaluation_text,
+    evaluation_table,
+    held_out_result_text,
+    reduction_table,
+)
+from trt_tui.tui import config_status
+from trt_tui.tui.controllers.controller import Controller, register_action
+from trt_tui.tui.controllers.presenter import Presenter
+from trt_tui.tui.controllers.target import target_error_text
+from trt_tui.tui.keys import shown_key
+from trt_tui.tui.screens.dialogs import ConfirmDialog
+from trt_tui.tui.screens.search import SearchDialog
+from trt_tui.tui.state.row_values import find_search_marks
 
 
-class Searches(Controller):
+class SearchController(Controller):
     """See the module's docstring."""
 
-    def __init__(self, desk: Desk) -> None:
-        super().__init__(desk)
-        self._marks: Mapping[str, str] = {}
-        self._told_of: Finding | None = None
+    def __init__(self, presenter: Presenter) -> None:
+        super().__init__(presenter)
+        self._search_marks: Mapping[str, str] = {}
+        self._reported_search: SearchStatus | None = None
 
-    def heeds(self) -> Mapping[type[ev.Event], Callable[[Any], None]]:
+    def event_handlers(self) -> Mapping[type[ev.Event], Callable[[Any], None]]:
         """Handlers that mark what is tried, and tell once what was found."""
-        return {ev.SearchProgress: self._progressed, ev.SearchEnded: self._ended,
-                ev.Cancelled: self._stopped}
+        return {ev.SearchProgress: self._update_search_marks, ev.SearchEnded: self._report_search_end,
+                ev.JobCancelled: self._report_stopped_search}
 
-    def _progressed(self, event: ev.SearchProgress) -> None:
-        if self.session.searching:
-            if (marks := search_marks(self.session)) != self._marks:
-                self._marks, self.desk.stale_figures = marks, True
+    def _update_search_marks(self, event: ev.SearchProgress) -> None:
+        if self.session.is_searching:
+            if (marks := find_search_marks(self.session)) != self._search_marks:
+                self._search_marks, self.presenter.has_stale_values = marks, True
 
-    def _ended(self, event: ev.SearchEnded) -> None:
-        self.desk.stale_figures = True
-        self._tell()
+    def _report_search_end(self, event: ev.SearchEnded) -> None:
+        self.presenter.has_stale_values = True
+        self._report_search_result()
 
-    def _stopped(self, event: ev.Cancelled) -> None:
-        self._tell()
+    def _report_stopped_search(self, event: ev.JobCancelled) -> None:
+        self._report_search_result()
 
-    def cannot_find(self) -> str:
+    def search_disabled_reason(self) -> str:
         """Why no search can begin."""
-        return "" if self.session.searching else self.cannot_build()
+        return "" if self.session.is_searching else self.build_disabled_reason()
 
-    @action(label="fix", help="Find the fewest layers to raise so that the target is met; again: take the "
-            "best so far over", group="Work", disabled=cannot_find, footer=18)
+    @register_action(label="fix", help="Find the fewest layers to raise so that the target is met; again: take the "
+                     "best so far over", group="Work", disabled_reason=search_disabled_reason, footer=18)
     def find(self) -> None:
         """Asks what to search for; while a search runs, whether to take its best."""
         session = self.session
-        if session.searching and session.finding is not None:
-            self._ask_to_take(session.finding, "Take the best so far over, and end the search? "
-                              f"{found_so_far(session.finding)}.")
+        if session.is_searching and session.search_status is not None:
+            self._ask_to_adopt_search_result(session.search_status, "Take the best so far over, and end the search? "
+                                             f"{best_evaluation_text(session.search_status)}.")
             return
-        name = known.config_name(session)
-        def chosen(answer: tuple[str, rq.FindConfig] | None) -> None:
+        name = config_status.config_name(session)
+        def start_chosen_search(answer: tuple[str, rq.FindMixedPrecisionConfig] | None) -> None:
             if answer is not None:
                 tolerance, request = answer
                 if session.target is None or tolerance != session.target.text:
                     session.set_target(tolerance)
-                self._find(request)
+                self._start_search(request)
 
-        self.desk.app.push_screen(FindDialog(session, name, lambda text: wrong_target(session, text),
-                                            known.is_met(session)), chosen)
+        self.presenter.app.push_screen(SearchDialog(session, name, lambda text: target_error_text(session, text),
+                                            config_status.current_config_meets_target(session)), start_chosen_search)
 
-    def _find(self, request: rq.FindConfig) -> None:
+    def _start_search(self, request: rq.FindMixedPrecisionConfig) -> None:
         try:
-            self.session.search(request)
+            self.session.start_search(request)
         except TrtTuiError as error:
-            self.desk.show_error(error)
-        self.desk.draw()
+            self.presenter.show_error(error)
+        self.presenter.draw_all()
 
-    def _ask_to_take(self, finding: Finding, question: str) -> None:
+    def _ask_to_adopt_search_result(self, search_status: SearchStatus, question: str) -> None:
         """Asks whether what a search found becomes the config; if so, a search that still runs ends."""
-        if finding.config is None:
-            self.desk.say("nothing was found yet")
+        if search_status.best_config is None:
+            self.presenter.show_message("nothing was found yet")
             return
 
-        def answered(yes: bool | None) -> None:
-            if not yes:
+        def adopt_if_confirmed(confirmed: bool | None) -> None:
+            if not confirmed:
                 return
-            self._told_of = finding
-            if self.session.searching and self.session.finding is finding:
-                self.session.stop(self.session.asked.numbers(rq.FindConfig))
-            if self.session.take_found():
-                self.desk.changed()
-            self.desk.say(f"{known.config_name(self.session)}, {key('undo')} takes it back: "
-                          f"{found_so_far(finding)}", "")
+            self._reported_search = search_status
+            if self.session.is_searching and self.session.search_status is search_status:
+                self.session.stop_jobs(self.session.pending_requests.list_job_numbers(rq.FindMixedPrecisionConfig))
+            if self.session.adopt_search_result():
+                self.presenter.handle_config_change()
+            self.presenter.show_message(
+                f"{config_status.config_name(self.session)}, {shown_key('undo')} takes it back: "
+                f"{best_evaluation_text(search_status)}", "")
 
-        self.desk.app.push_screen(Question(question, "take it", "leave it"), answered)
+        self.presenter.app.push_screen(ConfirmDialog(question, "take it", "leave it"), adopt_if_confirmed)
 
-    def _tell(self) -> None:
+    def _report_search_result(self) -> None:
         """Says once what a search found, and where that is listed; the cursor and the keys stay where they are."""
-        session, finding = self.session, self.session.finding
-        if finding is None or finding is self._told_of or finding.ended is None and session.searching:
+        session, search_status = self.session, self.session.search_status
+        if (search_status is None or search_status is self._reported_search
+                or search_status.end_event is None and session.is_searching):
             return
-        self._told_of = finding
-        if not finding.finished or finding.ended is None:
-            if finding.config not in (None, session.config):
-                self.desk.say(f"{key('configs')} lists the best of the stopped search as "
-                              f"{known.config_name(session, finding.config)}: {found_so_far(finding)}")
+        self._reported_search = search_status
+        if not search_status.is_finished or search_status.end_event is None:
+            if search_status.best_config not in (None, session.config):
+                self.presenter.show_message(
+                    f"{shown_key('configs')} lists the best of the stopped search as "
+                    f"{config_status.config_name(session, search_status.best_config)}: "
+                    f"{best_evaluation_text(search_status)}"
+                )
             return
-        result = finding.ended.result
-        session.log.extend(table(iteration_table(finding.ended.evaluations, finding.ended.built,
-                                                 session.opened.outline, finding.request,
-                                                 session.results.reference), flush_left=4))
-        if rows := lowered_table(result.rows, session.opened.outline, finding.request):
-            session.log.extend(table(rows, flush_left=3))
+        result = search_status.end_event.result
+        session.log.extend(
+            table_lines(
+                evaluation_table(search_status.end_event.evaluations, search_status.end_event.engine_texts,
+                                 session.opened_network.outline, search_status.request,
+                                 session.results.reference_metric), left_aligned_columns=4))
+        if rows := reduction_table(result.reduction_steps, session.opened_network.outline, search_status.request):
+            session.log.extend(table_lines(rows, left_aligned_columns=3))
         if result.config == session.config:
-            if result.config == finding.request.config:
-                self.desk.say(f"nothing to do: {result.said}{_not_executed(finding)}", "")
+            if result.config == search_status.request.config:
+                self.presenter.show_message(f"nothing to do: {result.summary}{_missing_execution_text(search_status)}",
+                                            "")
             else:
-                self.desk.say(f"{known.config_name(session)}, {key('undo')} takes it back: {result.said}"
-                              f"{_not_executed(finding)}", "")
+                self.presenter.show_message(
+                    f"{config_status.config_name(session)}, {shown_key('undo')} takes it back: {result.summary}"
+                    f"{_missing_execution_text(search_status)}", "")
         else:
-            exported = finding.ended.exported
-            why = "; its engine misses it" if finding.ended.confirmed is False else ""
-            why += f"; {exported.text}" if exported is not None and exported.met is not True else ""
-            if finding.ended.held_out is not None:
-                why += f"; {held_out_words(finding.ended.held_out)}"
-            name = known.config_name(session, result.config)
-            self.desk.say(f"{key('configs')} lists it as {name}: {result.said}{why}")
+            exported = search_status.end_event.exported
+            reason = "; its engine misses it" if search_status.end_event.confirmed is False else ""
+            reason += (f"; {exported.exported_result_text}"
+                       if exported is not None and exported.is_met is not True else "")
+            if search_status.end_event.held_out is not None:
+                reason += f"; {held_out_result_text(search_status.end_event.held_out)}"
+            name = config_status.config_name(session, result.config)
+            self.presenter.show_message(f"{shown_key('configs')} lists it as {name}: {result.summary}{reason}")
 
 
-def _not_executed(finding: Finding) -> str:
+def _missing_execution_text(search_status: SearchStatus) -> str:
     """The reason why the exported network was not executed, behind what a search found; "" if it was."""
-    exported = finding.ended.exported if finding.ended is not None else None
-    return f"; PASS?: {exported.text}" if exported is not None and exported.met is None else ""
+    exported = search_status.end_event.exported if search_status.end_event is not None else None
+    return f"; PASS?: {exported.exported_result_text}" if exported is not None and exported.is_met is None else ""

@@ -2,40 +2,41 @@
 
 from trt_tui.errors import TrtTuiError
 from trt_tui.session.session import Session
-from trt_tui.tui.controllers.controller import Controller, action
+from trt_tui.tui.controllers.controller import Controller, register_action
 from trt_tui.tui.screens.dialogs import Prompt
-from trt_tui.tui.state.verdict import result_lines
+from trt_tui.tui.state.summary import outcome_reason_lines
 
 
-def wrong_target(session: Session, text: str) -> str:
+def target_error_text(session: Session, text: str) -> str:
     """What is wrong with a target as it is typed, "" where nothing is."""
     try:
-        session.check_targets(text)
+        session.read_targets(text)
     except TrtTuiError as error:
         return f"{error.cause.rstrip('.')}. {error.next_step}"
     return ""
 
 
-class Targets(Controller):
+class TargetController(Controller):
     """See the module's docstring."""
 
-    @action(label="target", help="Change the target that runs must meet", group="Work",
-            disabled=Controller.not_open)
+    @register_action(label="target", help="Change the target that runs must meet", group="Work",
+                     disabled_reason=Controller.network_not_open_reason)
     def target(self) -> None:
         """Asks for a target."""
         session = self.session
 
-        def typed(text: str | None) -> None:
+        def set_typed_target(text: str | None) -> None:
             if text is not None:
                 session.set_target(text)
-                self.desk.draw()
+                self.presenter.draw_all()
 
         note = "sqnr>=20 (dB, worst output), cosine>=0.999, agreement>=0.99"
-        if session.results.reference:
+        if session.results.reference_metric:
             note += ", metric>=base-0.01, metric>=base-1%"
-        if len(session.results.reference) > 1:
-            part = list(session.results.reference)[1]
+        if len(session.results.reference_metric) > 1:
+            part = list(session.results.reference_metric)[1]
             note += f", metric[{part}]>=base-1%, metric[*]>=base-2%"
-        note = ". ".join((*result_lines(session), note))
+        note = ". ".join((*outcome_reason_lines(session), note))
         text = session.targets_text or "sqnr>=20"
-        self.desk.app.push_screen(Prompt("Target", text, note, lambda text: wrong_target(session, text)), typed)
+        self.presenter.app.push_screen(Prompt("Target", text, note, lambda text: target_error_text(session, text)),
+                                       set_typed_target)

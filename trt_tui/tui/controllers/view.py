@@ -3,137 +3,143 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from trt_tui.core.network.hierarchy import GroupRow, LayerRow, Scope
+from trt_tui.core.network.hierarchy import GroupRow, Scope, UngroupedRow
+from trt_tui.formatting import escape_hidden_characters
 from trt_tui.jobs import events as ev
-from trt_tui.tui.controllers.controller import Controller, action
-from trt_tui.tui.screens.dialogs import Item, Picker
-from trt_tui.tui.state.figures import Measure, engine_errors
-from trt_tui.tui.state.order import Column, weights_by
+from trt_tui.tui.controllers.controller import Controller, register_action
+from trt_tui.tui.screens.dialogs import Picker, PickerItem
+from trt_tui.tui.state.row_values import ColourMeasure, find_engine_errors
+from trt_tui.tui.state.sort_order import SortColumn, column_sort_weights
 from trt_tui.tui.state.tree import View
-from trt_tui.words import visible
 
-_RUNS = {"config": ("config", "oiae"), "int8": ("INT8", "1237"), "fp16": ("FP16", "4568")}
-_MEASURES = {Measure.OWNS: "share of the judged error", Measure.ISOLATED: "isolated error",
-             Measure.ACCUMULATED: "accumulated error", Measure.ENGINE: "engine error"}
+_RUN_CHOICES = {"config": ("config", "oiae"), "int8": ("INT8", "1237"), "fp16": ("FP16", "4568")}
+_MEASURE_TITLES = {ColourMeasure.SHARE: "share of the judged error", ColourMeasure.ISOLATED: "isolated error",
+                   ColourMeasure.ACCUMULATED: "accumulated error", ColourMeasure.ENGINE: "engine error"}
 
 
-class Looks(Controller):
+class ViewController(Controller):
     """See the module's docstring."""
 
-    def heeds(self) -> Mapping[type[ev.Event], Callable[[Any], None]]:
+    def event_handlers(self) -> Mapping[type[ev.Event], Callable[[Any], None]]:
         """Handlers that draw the rows anew where their figures are others, the detail where it tells more."""
-        figures = (ev.Opened, ev.Hashed, ev.VerdictMeasured, ev.LayersMeasured, ev.SharesMeasured,
-                   ev.RaisedMeasured, ev.ExportedMeasured, ev.Built, ev.Fp32EngineJudged, ev.BuilderReady,
-                   ev.EnginePreviewed, ev.EngineErrorsMeasured, ev.ReferenceMeasured, ev.Replaced, ev.Failed, ev.Died)
-        return {**dict.fromkeys(figures, self._figures_changed),
-                **dict.fromkeys((ev.StatsMeasured, ev.WaysOutMeasured), self._more_is_known),
-                ev.Done: self._done}
+        value_events = (ev.NetworkOpened, ev.FilesHashed, ev.AccuracyMeasured, ev.GroupErrorsMeasured,
+                        ev.ErrorSharesMeasured, ev.CumulativeRaiseMeasured, ev.ExportAccuracyMeasured, ev.EngineBuilt,
+                        ev.Fp32EngineMeasured, ev.BuilderReady, ev.EnginePreviewed, ev.EngineErrorsMeasured,
+                        ev.ReferenceMetricMeasured, ev.FilesReplaced, ev.JobFailed, ev.ChildProcessDied)
+        return {**dict.fromkeys(value_events, self._mark_values_stale),
+                **dict.fromkeys((ev.TensorStatsMeasured, ev.RemediesMeasured), self._draw_received_details),
+                ev.JobDone: self._mark_followed_values_stale}
 
-    def _figures_changed(self, event: ev.Event) -> None:
-        self.desk.stale_figures = True
+    def _mark_values_stale(self, event: ev.Event) -> None:
+        self.presenter.has_stale_values = True
 
-    def _done(self, event: ev.Done) -> None:
-        self.desk.stale_figures |= self.listing.following
+    def _mark_followed_values_stale(self, event: ev.JobDone) -> None:
+        self.presenter.has_stale_values |= self.layer_list.follows_values
 
-    def _more_is_known(self, event: ev.Event) -> None:
-        if self.desk.resting:
-            self.desk.draw_detail()
+    def _draw_received_details(self, event: ev.Event) -> None:
+        if self.presenter.is_cursor_resting:
+            self.presenter.draw_detail_pane()
 
-    @action(label="view", help="Tree, worst first, blocks", group="Look", disabled=Controller.not_open, footer=41)
+    @register_action(label="view", help="Tree, worst first, blocks", group="Look",
+                     disabled_reason=Controller.network_not_open_reason, footer=41)
     def view(self) -> None:
         """Goes on to the next view."""
-        views = self.listing.views
-        self.see(views[(views.index(self.listing.view) + 1) % len(views)])
+        views = self.layer_list.available_views
+        self.show_view(views[(views.index(self.layer_list.view) + 1) % len(views)])
 
-    def see(self, view: View) -> None:
+    def show_view(self, view: View) -> None:
         """Shows a view; the cursor stays on its row."""
-        desk, listing = self.desk, self.listing
-        line = desk.current_line
-        desk.set_view(view)
-        if listing.view is View.WORST and listing.figures.values:
-            listing.sort(Column.SHARE)
-        if listing.view is View.BLOCKS:
-            desk.show_blocks(line.row.group.name if line is not None and isinstance(line.row, GroupRow) else "")
+        presenter, layer_list = self.presenter, self.layer_list
+        row = presenter.current_row
+        presenter.set_view(view)
+        if layer_list.view is View.WORST and layer_list.row_values.group_values:
+            layer_list.sort_rows(SortColumn.SHARE)
+        if layer_list.view is View.BLOCKS:
+            presenter.focus_heat_map(row.row.group.name if row is not None and isinstance(row.row, GroupRow) else "")
         else:
-            desk.tree.focus()
-        if line is not None and isinstance(line.row, GroupRow):
-            listing.reveal(line.row.group.name)
-        desk.draw_tree(line.key if line is not None and listing.placed else None)
-        desk.draw_soon()
+            presenter.layer_tree.focus()
+        if row is not None and isinstance(row.row, GroupRow):
+            layer_list.reveal_group(row.row.group.name)
+        presenter.draw_layer_tree(row.key if row is not None and layer_list.is_cursor_placed else None)
+        presenter.draw_after_layout()
 
-    @action(label="colour by", help="Colour by share, isolated or accumulated error; of FP16, INT8 or the config",
-            group="Look", disabled=Controller.not_open, footer=42)
+    @register_action(label="colour by",
+                     help="Colour by share, isolated or accumulated error; of FP16, INT8 or the config", group="Look",
+                     disabled_reason=Controller.network_not_open_reason, footer=42)
     def colour(self) -> None:
         """Asks what to colour by."""
-        listing = self.listing
+        layer_list = self.layer_list
         items = []
-        for run, (run_title, keys) in _RUNS.items():
-            for key, (measure, title) in zip(keys, _MEASURES.items(), strict=True):
-                found = listing.figures_in(measure, run)
-                empty = "" if found.values or found.bad else "not measured"
-                if measure is Measure.ENGINE and empty:
-                    if run == "config" and not self.no_marked_engine():
-                        title, empty = "engine error: builds a second engine, marked", ""
+        for run, (run_title, keys) in _RUN_CHOICES.items():
+            for key, (measure, title) in zip(keys, _MEASURE_TITLES.items(), strict=True):
+                row_values = layer_list.build_run_values(measure, run)
+                missing_reason = "" if row_values.group_values or row_values.nonfinite_groups else "not measured"
+                if measure is ColourMeasure.ENGINE and missing_reason:
+                    if run == "config" and not self.marked_engine_disabled_reason():
+                        title, missing_reason = "engine error: builds a second engine, marked", ""
                     else:
-                        empty = self._why_no_engine_error(run)
-                items.append(Item(key, f"{run_title:<6} {title}", (measure, run), empty))
+                        missing_reason = self._missing_engine_errors_reason(run)
+                items.append(PickerItem(key, f"{run_title:<6} {title}", (measure, run), missing_reason))
 
-        def chosen(value: tuple[Measure, str] | None) -> None:
-            if value is not None:
-                listing.measure, listing.run = value
-                if value == (Measure.ENGINE, "config") and not engine_errors(self.session, "config"):
-                    self.session.build(marked=True)
-                self.desk.draw()
+        def set_colour_measure(choice: tuple[ColourMeasure, str] | None) -> None:
+            if choice is not None:
+                layer_list.measure, layer_list.run = choice
+                if choice == (ColourMeasure.ENGINE, "config") and not find_engine_errors(self.session, "config"):
+                    self.session.request_build(with_marked_engine=True)
+                self.presenter.draw_all()
 
-        self.desk.app.push_screen(Picker("Colour by", items, (listing.measure, listing.run)), chosen)
+        self.presenter.app.push_screen(Picker("Colour by", items, (layer_list.measure, layer_list.run)),
+                                       set_colour_measure)
 
-    def no_marked_engine(self) -> str:
+    def marked_engine_disabled_reason(self) -> str:
         """Why no second engine can be built to look into."""
-        if reason := self.cannot_build():
+        if reason := self.build_disabled_reason():
             return reason
         builder = self.session.builder
-        return "" if builder is not None and builder.runs else "no engine runs here"
+        return "" if builder is not None and builder.can_run else "no engine runs here"
 
-    def _why_no_engine_error(self, run: str) -> str:
+    def _missing_engine_errors_reason(self, run: str) -> str:
         """Why there are no errors inside the engine of a run."""
-        engine = self.session.measured(run).engine
-        if engine is not None and engine.inside is not None and engine.inside.missing:
-            return engine.inside.missing
-        return self.no_marked_engine() or "not measured"
+        engine = self.session.get_run_results(run).engine_result
+        if engine is not None and engine.engine_errors is not None and engine.engine_errors.missing_reason:
+            return engine.engine_errors.missing_reason
+        return self.marked_engine_disabled_reason() or "not measured"
 
-    @action(label="sort", help="Sort by the newest figures, worst first; again: network order. A click on a column's "
-            "title sorts by it", group="Look", disabled=Controller.not_open)
+    @register_action(
+        label="sort", help="Sort by the newest figures, worst first; again: network order. A click on a column's "
+        "title sorts by it", group="Look", disabled_reason=Controller.network_not_open_reason)
     def sort(self) -> None:
         """Orders the rows anew, or as in the network."""
-        self.sort_by(Column.SHARE)
+        self.sort_rows_by(SortColumn.SHARE)
 
-    def sort_by(self, column: Column) -> None:
+    def sort_rows_by(self, column: SortColumn) -> None:
         """Orders the rows by the newest figures of a column; as in the network where they are so already."""
-        desk, listing = self.desk, self.listing
-        if not listing.is_measured:
+        presenter, layer_list = self.presenter, self.layer_list
+        if not layer_list.has_row_values:
             return
-        desk.touched()
-        newest = weights_by(listing.figures, column)
-        if not newest and column is not Column.LAYER:
-            desk.say(f"nothing is known to sort by {column.value}" if column is not Column.SHARE else
-                     "nothing was measured to sort by")
+        presenter.freeze_row_order()
+        weights = column_sort_weights(layer_list.row_values, column)
+        if not weights and column is not SortColumn.LAYER:
+            presenter.show_message(f"nothing is known to sort by {column.value}" if column is not SortColumn.SHARE else
+                                   "nothing was measured to sort by")
             return
-        there = listing.by is column and listing.order is not None and dict(listing.order) == newest
-        if column is Column.LAYER or there and listing.view is View.TREE:
-            listing.sort(Column.LAYER)
-            desk.say("network order", "")
+        is_sorted = layer_list.sort_column is column and layer_list.sort_weights is not None and dict(
+            layer_list.sort_weights) == weights
+        if column is SortColumn.LAYER or is_sorted and layer_list.view is View.TREE:
+            layer_list.sort_rows(SortColumn.LAYER)
+            presenter.show_message("network order", "")
         else:
-            listing.sort(column)
-            listing.following = True
-            what = column.value if column is Column.SHARE else f"sorted by {column.value}"
-            desk.say(f"{what}, and follows the figures until the cursor moves", "")
-        desk.draw_tree()
+            layer_list.sort_rows(column)
+            layer_list.follows_values = True
+            order_title = column.value if column is SortColumn.SHARE else f"sorted by {column.value}"
+            presenter.show_message(f"{order_title}, and follows the figures until the cursor moves", "")
+        presenter.draw_layer_tree()
 
-    @action(label="copy name", help="Copy the full name to the clipboard (OSC 52)", group="Look",
-            disabled=Controller.no_row)
+    @register_action(label="copy name", help="Copy the full name to the clipboard (OSC 52)", group="Look",
+                     disabled_reason=Controller.no_chosen_row_reason)
     def copy(self) -> None:
         """Copies the name of the row."""
-        line = self.desk.current_line
+        line = self.presenter.current_row
         if line is None:
             return
         row = line.row
@@ -141,50 +147,51 @@ class Looks(Controller):
             name = line.node
         elif isinstance(row, GroupRow):
             name = row.group.name
-        elif isinstance(row, LayerRow):
+        elif isinstance(row, UngroupedRow):
             name = row.layer.name
         else:
             name = row.path if isinstance(row, Scope) else row.label
-        self.desk.app.copy_to_clipboard(visible(name))
-        self.desk.say(f"copied {name}", "")
+        self.presenter.app.copy_to_clipboard(escape_hidden_characters(name))
+        self.presenter.show_message(f"copied {name}", "")
 
-    @action(label="list", help="Go to the list; again: it alone, and back", group="Look")
+    @register_action(label="list", help="Go to the list; again: it alone, and back", group="Look")
     def pane_tree(self) -> None:
         """To the list, or from there the list alone."""
-        desk = self.desk
-        pane = desk.block_map if self.listing.view is View.BLOCKS else desk.tree
-        there = desk.zoomed != "detail" and pane.has_focus
+        presenter = self.presenter
+        pane = presenter.heat_map if self.layer_list.view is View.BLOCKS else presenter.layer_tree
+        has_focus = presenter.zoomed_pane_name != "detail" and pane.has_focus
         pane.focus()
-        desk.zoom("list" if there and desk.zoomed != "list" else "")
+        presenter.zoom_pane("list" if has_focus and presenter.zoomed_pane_name != "list" else "")
 
-    @action(label="detail", help="The detail alone, and back", group="Look", disabled=Controller.no_row)
+    @register_action(label="detail", help="The detail alone, and back", group="Look",
+                     disabled_reason=Controller.no_chosen_row_reason)
     def pane_detail(self) -> None:
         """The detail large or small."""
-        self.desk.zoom("" if self.desk.zoomed == "detail" else "detail")
+        self.presenter.zoom_pane("" if self.presenter.zoomed_pane_name == "detail" else "detail")
 
-    def no_blocks(self) -> str:
+    def heat_map_disabled_reason(self) -> str:
         """Why there is no heat map."""
-        return self.not_open() or ("" if self.listing.model.blocks is not None
-                                   else "this network does not repeat, so it has no blocks")
+        return self.network_not_open_reason() or ("" if self.layer_list.tree_model.blocks is not None
+                                                  else "this network does not repeat, so it has no blocks")
 
-    @action(label="blocks", help="Go to the blocks", group="Look", disabled=no_blocks)
+    @register_action(label="blocks", help="Go to the blocks", group="Look", disabled_reason=heat_map_disabled_reason)
     def pane_blocks(self) -> None:
         """To the heat map."""
-        group = self.desk.current_group
-        self.desk.set_view(View.BLOCKS)
-        self.desk.show_blocks(group.name if group is not None else "")
-        self.desk.zoom(self.desk.zoomed if self.desk.zoomed == "list" else "")
+        group = self.presenter.current_group
+        self.presenter.set_view(View.BLOCKS)
+        self.presenter.focus_heat_map(group.name if group is not None else "")
+        self.presenter.zoom_pane(self.presenter.zoomed_pane_name if self.presenter.zoomed_pane_name == "list" else "")
 
-    @action(label="configs", help="Go to the configs; again: they alone, and back", group="Look",
-            disabled=Controller.not_open)
+    @register_action(label="configs", help="Go to the configs; again: they alone, and back", group="Look",
+                     disabled_reason=Controller.network_not_open_reason)
     def pane_configs(self) -> None:
         """To the list of configs, from there the list alone; to its page where there is no room for the list."""
-        desk = self.desk
-        if desk.zoomed == "detail":
-            desk.zoom("")
-        if desk.configs.display or desk.zoomed == "list":
-            there = desk.configs.has_focus
-            desk.zoom("configs" if there and desk.zoomed != "configs" else "")
-            desk.configs.focus()
+        presenter = self.presenter
+        if presenter.zoomed_pane_name == "detail":
+            presenter.zoom_pane("")
+        if presenter.config_list.display or presenter.zoomed_pane_name == "list":
+            has_focus = presenter.config_list.has_focus
+            presenter.zoom_pane("configs" if has_focus and presenter.zoomed_pane_name != "configs" else "")
+            presenter.config_list.focus()
         else:
-            self.desk.perform("configs")
+            self.presenter.perform_action("configs")

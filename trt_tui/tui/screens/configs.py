@@ -9,13 +9,13 @@ from textual.widgets import Static
 
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.errors import InputError
-from trt_tui.session.history import LONGEST_NAME, Note
+from trt_tui.session.history import MAX_NAME_LENGTH, ConfigNote
 from trt_tui.session.session import Session
-from trt_tui.tui.keys import worded
-from trt_tui.tui.screens.dialogs import CLOSE, QUIT, Dialog, Prompt
-from trt_tui.tui.state.configs import Marks
-from trt_tui.tui.widgets.choices import ConfigList
+from trt_tui.tui.keys import fill_in_keys
+from trt_tui.tui.screens.dialogs import CLOSE_BINDING, QUIT_BINDING, Dialog, Prompt
+from trt_tui.tui.state.config_list import ConfigMarks
 from trt_tui.tui.widgets.lines import Lines
+from trt_tui.tui.widgets.lists import ConfigList
 
 
 class ConfigsPage(Dialog):
@@ -25,12 +25,12 @@ class ConfigsPage(Dialog):
         diff: Shows what differs between the marked ones.
     """
 
-    BINDINGS = [CLOSE, QUIT, Binding("c", "close", id="configs"), Binding("m", "mark", id="mark"),
+    BINDINGS = [CLOSE_BINDING, QUIT_BINDING, Binding("c", "close", id="configs"), Binding("m", "mark", id="mark"),
                 Binding("d", "diff", id="diff"), Binding("n", "name", id="name"), Binding("p", "pin", id="pin")]
 
-    def __init__(self, session: Session, marks: Marks, diff: Callable[[], None]) -> None:
+    def __init__(self, session: Session, config_marks: ConfigMarks, show_diff: Callable[[], None]) -> None:
         super().__init__()
-        self.session, self.marks, self.diff = session, marks, diff
+        self.session, self.config_marks, self.show_diff = session, config_marks, show_diff
 
     def compose(self) -> ComposeResult:
         """Its parts."""
@@ -38,17 +38,19 @@ class ConfigsPage(Dialog):
             yield Static("Configs", classes="heading")
             yield Lines(id="config-header")
             yield ConfigList()
-            yield Static(worded("{open} takes it up  {name} name  {pin} pin  {mark} marks A, then B  {diff} diff  "
-                                "{close} close"), classes="hint")
+            yield Static(
+                fill_in_keys("{open} takes it up  {name} name  {pin} pin  {mark} marks A, then B  {diff} diff  "
+                             "{close} close"), classes="hint")
 
     def on_mount(self) -> None:
         """Fills it and gives the keys to where they are wanted."""
-        self.call_after_refresh(self.show)
+        self.call_after_refresh(self.update_config_list)
         self.query_one(ConfigList).focus()
 
-    def show(self) -> None:
+    def update_config_list(self) -> None:
         """Draws the list."""
-        self.query_one(ConfigList).show(self.session, self.marks.configs, self.query_one("#config-header", Lines))
+        self.query_one(ConfigList).show_configs(self.session, self.config_marks.configs_by_letter,
+                                                self.query_one("#config-header", Lines))
 
     def on_config_list_taken(self, event: ConfigList.Taken) -> None:
         """A config was chosen."""
@@ -56,43 +58,44 @@ class ConfigsPage(Dialog):
 
     def action_mark(self) -> None:
         """Marks the config under the cursor."""
-        if (config := self.query_one(ConfigList).chosen) is not None:
-            self.marks.mark(config)
-            self.show()
+        if (config := self.query_one(ConfigList).selected_value) is not None:
+            self.config_marks.toggle_mark(config)
+            self.update_config_list()
 
     def action_pin(self) -> None:
         """Pins the config under the cursor to the top, or no longer."""
-        if (config := self.query_one(ConfigList).chosen) is not None:
-            self.session.names.pin(config)
-            self.session.save()
-            self.show()
+        if (config := self.query_one(ConfigList).selected_value) is not None:
+            self.session.config_names.toggle_config_pin(config)
+            self.session.save_session()
+            self.update_config_list()
 
     def action_name(self) -> None:
         """Asks for a name and a comment for the config under the cursor."""
-        config, names = self.query_one(ConfigList).chosen, self.session.names
+        config, names = self.query_one(ConfigList).selected_value, self.session.config_names
         if config is None:
             return
-        comment = names.notes.get(config, Note()).comment
+        comment = names.notes.get(config, ConfigNote()).comment
 
-        def typed(text: str | None) -> None:
+        def save_name(text: str | None) -> None:
             if text is not None:
-                name, _, said = text.partition(":")
-                names.rename(config, name.strip())
-                names.say(config, said.strip())
-                self.session.save()
-                self.show()
+                name, _, new_comment = text.partition(":")
+                names.rename_config(config, name.strip())
+                names.set_config_comment(config, new_comment.strip())
+                self.session.save_session()
+                self.update_config_list()
 
-        self.app.push_screen(Prompt("Name: comment", f"{names[config]}{': ' if comment else ''}{comment}",
-                                    f"a name of at most {LONGEST_NAME} characters; what follows a colon is a comment",
-                                    lambda text: self._wrong_with(config, text)), typed)
+        self.app.push_screen(
+            Prompt("Name: comment", f"{names[config]}{': ' if comment else ''}{comment}",
+                   f"a name of at most {MAX_NAME_LENGTH} characters; what follows a colon is a comment",
+                   lambda text: self._name_error_text(config, text)), save_name)
 
-    def _wrong_with(self, config: PrecisionConfig, text: str) -> str:
+    def _name_error_text(self, config: PrecisionConfig, text: str) -> str:
         try:
-            self.session.names.copy().rename(config, text.partition(":")[0].strip())
+            self.session.config_names.copy().rename_config(config, text.partition(":")[0].strip())
         except InputError as error:
             return f"{error.title}: {error.cause}"
         return ""
 
     def action_diff(self) -> None:
         """Shows what differs."""
-        self.diff()
+        self.show_diff()

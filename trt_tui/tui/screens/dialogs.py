@@ -16,28 +16,28 @@ from textual.screen import ModalScreen, Screen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from trt_tui.tui.keys import PLACES, key, keys, worded
+from trt_tui.formatting import escape_hidden_characters
+from trt_tui.tui.keys import ACTIONS_BY_SCREEN, fill_in_keys, get_action_keys, shown_key
 from trt_tui.tui.spans import Line
-from trt_tui.tui.widgets.choices import Choices
-from trt_tui.tui.widgets.field import Field
-from trt_tui.tui.widgets.lines import WHEEL, Lines
-from trt_tui.words import visible
+from trt_tui.tui.widgets.lines import WHEEL_LINES, Lines
+from trt_tui.tui.widgets.lists import KeyedOptionList
+from trt_tui.tui.widgets.text_field import TextField
 
-V = TypeVar("V")
+ValueT = TypeVar("ValueT")
 
-CLOSE = Binding("escape", "close", id="close")
+CLOSE_BINDING = Binding("escape", "close", id="close")
 """The ids of bindings are names of `trt_tui.tui.keys`, so that a user's file changes them."""
-QUIT = Binding("q", "close", id="quit")
+QUIT_BINDING = Binding("q", "close", id="quit")
 
 
-class Answered(Screen[Any]):
+class OverlayScreen(Screen[Any]):
     """What stands over the main screen, and Esc closes.
 
     Keys that were typed in one burst can answer it again after it has gone, or after another dialog came over it: only
     the first answer of the topmost one counts.
     """
 
-    BINDINGS = [CLOSE]
+    BINDINGS = [CLOSE_BINDING]
 
     def dismiss(self, result: Any = None) -> AwaitComplete:
         """Closes it with an answer, unless another dialog is over it."""
@@ -49,95 +49,96 @@ class Answered(Screen[Any]):
 
     def on_mouse_scroll_down(self) -> None:
         """The wheel, wherever the pointer is."""
-        self.wheel(WHEEL)
+        self.scroll_by_wheel(WHEEL_LINES)
 
     def on_mouse_scroll_up(self) -> None:
         """The wheel."""
-        self.wheel(-WHEEL)
+        self.scroll_by_wheel(-WHEEL_LINES)
 
-    def wheel(self, by: int) -> None:
+    def scroll_by_wheel(self, line_count: int) -> None:
         """Scrolls what can be scrolled by so many lines."""
-        for one in self.query("VerticalScroll, OptionList"):
-            one.scroll_relative(y=by, animate=False)
+        for widget in self.query("VerticalScroll, OptionList"):
+            widget.scroll_relative(y=line_count, animate=False)
 
 
-class Dialog(Answered, ModalScreen[Any]):
+class Dialog(OverlayScreen, ModalScreen[Any]):
     """A box over the main screen, which stays in sight: it is drawn again, and this over it, whenever it changes."""
 
 
-_SCROLLS = [Binding("down,j", "scroll('down')", id="down"), Binding("up,k", "scroll('up')", id="up"),
-            Binding("pagedown", "scroll('page_down')", id="page_down"),
-            Binding("pageup", "scroll('page_up')", id="page_up"), Binding("home", "scroll('home')", id="first"),
-            Binding("end", "scroll('end')", id="last")]
+_SCROLL_BINDINGS = [Binding("down,j", "scroll('down')", id="down"), Binding("up,k", "scroll('up')", id="up"),
+                    Binding("pagedown", "scroll('page_down')", id="page_down"),
+                    Binding("pageup", "scroll('page_up')", id="page_up"), Binding("home", "scroll('home')", id="first"),
+                    Binding("end", "scroll('end')", id="last")]
 
 
-class Scrolling(Dialog):
+class ScrollingDialog(Dialog):
     """A dialog whose body scrolls by keys."""
 
-    BINDINGS = [*_SCROLLS]
+    BINDINGS = [*_SCROLL_BINDINGS]
 
-    def action_scroll(self, way: str) -> None:
+    def action_scroll(self, direction: str) -> None:
         """Scrolls its body."""
-        getattr(self.query_one(VerticalScroll), f"scroll_{way}")(animate=False)
+        getattr(self.query_one(VerticalScroll), f"scroll_{direction}")(animate=False)
 
 
-class ErrorDialog(Scrolling):
+class ErrorDialog(ScrollingDialog):
     """What went wrong, why, and what to do now; a long cause scrolls above the next step.
 
     Dismisses with True where the log is asked for.
     """
 
-    BINDINGS = [CLOSE, QUIT, Binding("enter", "close", id="open"), Binding("y", "copy", id="copy"),
+    BINDINGS = [CLOSE_BINDING, QUIT_BINDING, Binding("enter", "close", id="open"), Binding("y", "copy", id="copy"),
                 Binding("o", "log", id="log")]
 
     def __init__(self, title: str, cause: str = "", next_step: str = "") -> None:
         super().__init__()
-        self.parts = (title, cause, next_step)
+        self.texts = (title, cause, next_step)
 
     def compose(self) -> ComposeResult:
         """Its parts."""
-        title, cause, next_step = self.parts
-        with Vertical(classes="box wide error" if self._long else "box error"):
-            yield Static(visible(title), classes="heading bad", markup=False)
+        title, cause, next_step = self.texts
+        with Vertical(classes="box wide error" if self._has_long_cause else "box error"):
+            yield Static(escape_hidden_characters(title), classes="heading bad", markup=False)
             with VerticalScroll(classes="body", can_focus=False):
                 if cause:
-                    yield Static(visible(cause, lines=True), markup=False)
+                    yield Static(escape_hidden_characters(cause, keep_line_breaks=True), markup=False)
             if next_step:
-                yield Static(visible(next_step, lines=True), classes="next", markup=False)
-            yield Static(self._hint(worded("{copy} copy")), classes="hint")
+                yield Static(escape_hidden_characters(next_step, keep_line_breaks=True), classes="next", markup=False)
+            yield Static(self._key_hint_text(fill_in_keys("{copy} copy")), classes="hint")
 
     @property
-    def _long(self) -> bool:
-        return "\n" in self.parts[1]
+    def _has_long_cause(self) -> bool:
+        return "\n" in self.texts[1]
 
-    def _hint(self, copy: str) -> str:
-        return worded(f"{'{up}{down} scroll  ' if self._long else ''}{{close}} close  {copy}  {{log}} log")
+    def _key_hint_text(self, copy_hint: str) -> str:
+        return fill_in_keys(
+            f"{'{up}{down} scroll  ' if self._has_long_cause else ''}{{close}} close  {copy_hint}  {{log}} log")
 
     def action_copy(self) -> None:
         """Copies what it says."""
-        self.app.copy_to_clipboard("\n".join(part for part in self.parts if part))
-        self.query_one(".hint", Static).update(self._hint("copied"))
+        self.app.copy_to_clipboard("\n".join(part for part in self.texts if part))
+        self.query_one(".hint", Static).update(self._key_hint_text("copied"))
 
     def action_log(self) -> None:
         """Asks for the log."""
         self.dismiss(True)
 
 
-class Question(Dialog):
+class ConfirmDialog(Dialog):
     """A question that y or n answers; dismisses with True or None."""
 
-    BINDINGS = [CLOSE, QUIT, Binding("y", "yes", id="yes"), Binding("enter", "yes", id="open"),
+    BINDINGS = [CLOSE_BINDING, QUIT_BINDING, Binding("y", "yes", id="yes"), Binding("enter", "yes", id="open"),
                 Binding("n", "close", id="no")]
 
-    def __init__(self, question: str, yes: str = "yes", no: str = "no") -> None:
+    def __init__(self, question: str, yes_text: str = "yes", no_text: str = "no") -> None:
         super().__init__()
-        self.question, self.yes, self.no = question, yes, no
+        self.question, self.yes_text, self.no_text = question, yes_text, no_text
 
     def compose(self) -> ComposeResult:
         """Its parts."""
         with Vertical(classes="box"):
-            yield Static(visible(self.question), classes="heading", markup=False)
-            yield Static(f"{key('yes')} {self.yes}  {key('no')} {self.no}", classes="hint")
+            yield Static(escape_hidden_characters(self.question), classes="heading", markup=False)
+            yield Static(f"{shown_key('yes')} {self.yes_text}  {shown_key('no')} {self.no_text}", classes="hint")
 
     def action_yes(self) -> None:
         """Answers yes."""
@@ -145,13 +146,13 @@ class Question(Dialog):
 
 
 @dataclass(frozen=True)
-class Item:
+class PickerItem:
     """An entry of a list: its key, its text, what it stands for, and why it cannot be taken ("" where it can)."""
 
     key: str
     text: str
     value: object
-    refused: str = ""
+    refusal: str = ""
 
 
 class Picker(Dialog):
@@ -161,34 +162,35 @@ class Picker(Dialog):
         header: The titles of the entries' columns.
     """
 
-    BINDINGS = [CLOSE, QUIT]
+    BINDINGS = [CLOSE_BINDING, QUIT_BINDING]
 
-    def __init__(self, title: str, items: Sequence[Item], chosen: object = None, header: str = "") -> None:
+    def __init__(self, title: str, items: Sequence[PickerItem], chosen_value: object = None, header: str = "") -> None:
         super().__init__()
-        self.heading, self.items, self.chosen, self.header = title, list(items), chosen, header
-        self._moves = {name for action in PLACES["lists"] for name in keys(action)}
+        self.heading, self.items, self.chosen_value, self.header = title, list(items), chosen_value, header
+        self._move_keys = {name for action in ACTIONS_BY_SCREEN["lists"] for name in get_action_keys(action)}
 
     def compose(self) -> ComposeResult:
         """Its parts."""
         with Vertical(classes="box wide" if self.header else "box"):
-            yield Static(visible(self.heading), classes="heading", markup=False)
+            yield Static(escape_hidden_characters(self.heading), classes="heading", markup=False)
             if self.header:
-                yield Static(f"     {visible(self.header)}", classes="dim", markup=False)
+                yield Static(f"     {escape_hidden_characters(self.header)}", classes="dim", markup=False)
             options = []
             for item in self.items:
-                mark = "●" if item.value == self.chosen else " "
-                own = " " if item.key in self._moves else item.key
-                text = f"{mark} {own}  {item.text}" + (f"  {item.refused}" if item.refused else "")
-                options.append(Option(Content(visible(text)), disabled=bool(item.refused)))
-            yield Choices(*options, compact=True)
-            yield Static(worded("{open} takes it  {close} close"), classes="hint")
+                mark = "●" if item.value == self.chosen_value else " "
+                item_key = " " if item.key in self._move_keys else item.key
+                text = f"{mark} {item_key}  {item.text}" + (f"  {item.refusal}" if item.refusal else "")
+                options.append(Option(Content(escape_hidden_characters(text)), disabled=bool(item.refusal)))
+            yield KeyedOptionList(*options, compact=True)
+            yield Static(fill_in_keys("{open} takes it  {close} close"), classes="hint")
 
     def on_mount(self) -> None:
         """Fills it and gives the keys to where they are wanted."""
-        choices = self.query_one(Choices)
-        index = next((i for i, item in enumerate(self.items) if item.value == self.chosen and not item.refused), None)
+        choices = self.query_one(KeyedOptionList)
+        index = next((i for i, item in enumerate(self.items) if item.value == self.chosen_value and not item.refusal),
+                     None)
         if index is None:
-            index = next((i for i, item in enumerate(self.items) if not item.refused), None)
+            index = next((i for i, item in enumerate(self.items) if not item.refusal), None)
         choices.highlighted = index
         choices.focus()
 
@@ -199,7 +201,7 @@ class Picker(Dialog):
     def on_key(self, event: events.Key) -> None:
         """Takes the entry of a key."""
         for item in self.items:
-            if event.character == item.key and not item.refused:
+            if event.character == item.key and not item.refusal:
                 event.stop()
                 self.dismiss(item.value)
                 return
@@ -208,17 +210,18 @@ class Picker(Dialog):
 class Prompt(Dialog):
     """A line to type; dismisses with the text. ``check`` gives what is wrong with it, "" where nothing is."""
 
-    def __init__(self, title: str, value: str, note: str = "", wrong_with: Callable[[str], str] | None = None) -> None:
+    def __init__(self, title: str, value: str, note: str = "",
+                 get_error_text: Callable[[str], str] | None = None) -> None:
         super().__init__()
-        self.heading, self.value, self.note, self.wrong_with = title, value, note, wrong_with
+        self.heading, self.value, self.note, self.get_error_text = title, value, note, get_error_text
 
     def compose(self) -> ComposeResult:
         """Its parts."""
         with Vertical(classes="box"):
-            yield Static(visible(self.heading), classes="heading", markup=False)
-            yield Field(self.value, compact=True, select_on_focus=False)
-            yield Static(visible(self.note), id="note", markup=False)
-            yield Static(worded("{open} takes it  {close} close"), classes="hint")
+            yield Static(escape_hidden_characters(self.heading), classes="heading", markup=False)
+            yield TextField(self.value, compact=True, select_on_focus=False)
+            yield Static(escape_hidden_characters(self.note), id="note", markup=False)
+            yield Static(fill_in_keys("{open} takes it  {close} close"), classes="hint")
 
     def on_mount(self) -> None:
         """Fills it and gives the keys to where they are wanted."""
@@ -226,37 +229,37 @@ class Prompt(Dialog):
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Enter was pressed in a line."""
-        wrong = self.wrong_with(event.value) if self.wrong_with is not None else ""
-        if wrong:
+        error_text = self.get_error_text(event.value) if self.get_error_text is not None else ""
+        if error_text:
             note = self.query_one("#note", Static)
-            note.update(Content(visible(wrong)))
+            note.update(Content(escape_hidden_characters(error_text)))
             note.add_class("bad")
         else:
             self.dismiss(event.value)
 
 
-class Page(Scrolling):
+class TextPage(ScrollingDialog):
     """A full page of lines to read, with a heading."""
 
-    BINDINGS = [CLOSE, QUIT]
+    BINDINGS = [CLOSE_BINDING, QUIT_BINDING]
 
-    def __init__(self, title: str, lines: Sequence[Line], at_end: bool = False) -> None:
+    def __init__(self, title: str, lines: Sequence[Line], starts_at_end: bool = False) -> None:
         super().__init__()
-        self.heading, self.page_lines, self.at_end = title, list(lines), at_end
+        self.heading, self.page_lines, self.starts_at_end = title, list(lines), starts_at_end
 
     def compose(self) -> ComposeResult:
         """Its parts."""
         with Vertical(classes="box page"):
-            yield Static(visible(self.heading), classes="heading", markup=False)
+            yield Static(escape_hidden_characters(self.heading), classes="heading", markup=False)
             with VerticalScroll(classes="body", can_focus=False):
                 lines = Lines(self.page_lines)
                 lines.styles.height = max(1, len(self.page_lines))
                 yield lines
-            yield Static(worded("{up}{down} scroll  {close} close"), classes="hint")
+            yield Static(fill_in_keys("{up}{down} scroll  {close} close"), classes="hint")
 
     def on_mount(self) -> None:
         """Fills it and gives the keys to where they are wanted."""
-        if self.at_end:
+        if self.starts_at_end:
             self.query_one(VerticalScroll).scroll_end(animate=False)
 
     @property
@@ -265,39 +268,39 @@ class Page(Scrolling):
         return self.query_one(Lines).text
 
 
-class Following(Page):
+class LivePage(TextPage):
     """A page of what goes on; whoever draws the main screen tells it to follow.
 
-    While its end is in sight it follows what comes there, if it began ``at_end``.
+    While its end is in sight it follows what comes there, if it began ``starts_at_end``.
     """
 
-    def __init__(self, title: str, at_end: bool = False) -> None:
-        super().__init__(title, [], at_end)
-        self._shown: list[Line] | None = None
+    def __init__(self, title: str, starts_at_end: bool = False) -> None:
+        super().__init__(title, [], starts_at_end)
+        self._shown_lines: list[Line] | None = None
 
     @abstractmethod
-    def lines_now(self, width: int) -> list[Line]:
+    def build_page_lines(self, width: int) -> list[Line]:
         """What it is to show in lines of so many cells."""
 
     def on_mount(self) -> None:
         """Fills it once its size is known."""
-        self.call_after_refresh(self.follow)
+        self.call_after_refresh(self.update_lines)
 
-    def follow(self) -> None:
+    def update_lines(self) -> None:
         """Shows what there is now."""
         scroll, pane = self.query_one(VerticalScroll), self.query_one(Lines)
-        lines = self.lines_now(max(20, scroll.size.width - 3))
-        if lines == self._shown:
+        lines = self.build_page_lines(max(20, scroll.size.width - 3))
+        if lines == self._shown_lines:
             return
-        at_end = self.at_end and (self._shown is None or scroll.scroll_offset.y >= scroll.max_scroll_y)
-        self._shown = lines
+        at_end = self.starts_at_end and (self._shown_lines is None or scroll.scroll_offset.y >= scroll.max_scroll_y)
+        self._shown_lines = lines
         pane.styles.height = len(lines)
         pane.lines = lines
         if at_end:
             self.call_after_refresh(scroll.scroll_end, animate=False)
 
 
-class Setting(Static, Generic[V], can_focus=True):
+class ChoiceField(Static, Generic[ValueT], can_focus=True):
     """One line with a choice that the left and right keys change."""
 
     BINDINGS = [Binding("right,l", "change(1)", id="right"), Binding("space", "change(1)", id="toggle"),
@@ -306,18 +309,18 @@ class Setting(Static, Generic[V], can_focus=True):
     class Changed(Message):
         """Another value was chosen."""
 
-    def __init__(self, label: str, values: Sequence[tuple[V, str]], id: str) -> None:
+    def __init__(self, label: str, values: Sequence[tuple[ValueT, str]], id: str) -> None:
         super().__init__(id=id, classes="setting")
         self.label, self.values, self.index = label, list(values), 0
 
     @property
-    def value(self) -> V:
+    def value(self) -> ValueT:
         """What is chosen."""
         return self.values[self.index][0]
 
-    def choose(self, value: V) -> None:
+    def select_value(self, value: ValueT) -> None:
         """Takes one of the values, without a message."""
-        self.index = [one for one, _ in self.values].index(value)
+        self.index = [choice for choice, _ in self.values].index(value)
         self.refresh()
 
     def render(self) -> Content:
@@ -325,8 +328,8 @@ class Setting(Static, Generic[V], can_focus=True):
         arrows = ("◂ ", " ▸") if len(self.values) > 1 else ("  ", "")
         return Content(f"{self.label:<10} {arrows[0]}{self.values[self.index][1]}{arrows[1]}")
 
-    def action_change(self, by: int) -> None:
+    def action_change(self, step: int) -> None:
         """Takes another value."""
-        self.index = (self.index + by) % len(self.values)
+        self.index = (self.index + step) % len(self.values)
         self.refresh()
         self.post_message(self.Changed())

@@ -13,14 +13,14 @@ from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from trt_tui.errors import TrtTuiError
+from trt_tui.formatting import escape_hidden_characters, is_hidden_character
 from trt_tui.session.session import Session
-from trt_tui.tui.keys import worded
-from trt_tui.tui.screens.dialogs import CLOSE, Dialog
-from trt_tui.tui.widgets.choices import Choices
-from trt_tui.tui.widgets.field import Field
-from trt_tui.words import is_hidden, visible
+from trt_tui.tui.keys import fill_in_keys
+from trt_tui.tui.screens.dialogs import CLOSE_BINDING, Dialog
+from trt_tui.tui.widgets.lists import KeyedOptionList
+from trt_tui.tui.widgets.text_field import TextField
 
-FORMATS: dict[str, tuple[str, str, str]] = {
+EXPORT_FORMAT_TEXTS: dict[str, tuple[str, str, str]] = {
     "precision.json": ("precision.json", "the config, with ranges and evidence", ".precision.json"),
     "onnx": ("typed ONNX", "what a strongly typed TensorRT builds", ".typed.onnx"),
     "engine": ("engine", "built for this GPU and this TensorRT", ".engine"),
@@ -34,63 +34,66 @@ FORMATS: dict[str, tuple[str, str, str]] = {
 }
 """By kind: name, what it is, and how the file's name ends."""
 
-def offered(session: Session) -> list[str]:
-    """The kinds that a session can write, in the order of `FORMATS`."""
-    return [kind for kind in FORMATS if kind in session.EXPORTS]
+def list_offered_formats(session: Session) -> list[str]:
+    """The kinds that a session can write, in the order of `EXPORT_FORMAT_TEXTS`."""
+    return [export_format for export_format in EXPORT_FORMAT_TEXTS if export_format in session.EXPORT_FORMATS]
 
 
 class ExportDialog(Dialog):
     """Asks for a kind and a path, and stands until the user closes it: what was written or fails is told in it.
 
     Args:
-        write: Has a kind written to a path, and gives `wait_for` the job once there is one.
+        write: Has a kind written to a path, and gives `wait_for_job` the job once there is one.
 
     Attributes:
         job: The job that writes, None while none does.
         finished: It was written, and the next enter closes the dialog.
     """
 
-    BINDINGS = [CLOSE, Binding("up", "formats", id="up")]
+    BINDINGS = [CLOSE_BINDING, Binding("up", "formats", id="up")]
 
-    def __init__(self, session: Session, write: Callable[[str, Path], None]) -> None:
+    def __init__(self, session: Session, write_export: Callable[[str, Path], None]) -> None:
         super().__init__()
-        self.write = write
+        self.write_export = write_export
         self.job: int | None = None
-        self.finished = False
+        self.is_finished = False
         self.model_path = Path(session.options.model)
-        self.kinds = offered(session)
-        self.kind = self.kinds[0]
+        self.export_formats = list_offered_formats(session)
+        self.export_format = self.export_formats[0]
 
-    def default_path(self, kind: str) -> str:
+    def default_export_path(self, export_format: str) -> str:
         """Where a kind is written unless another path is typed."""
-        stem = "".join("_" if is_hidden(one) else one for one in self.model_path.stem)
-        return str(Path.cwd() / f"{stem}{FORMATS[kind][2]}")
+        stem = "".join("_" if is_hidden_character(character) else character for character in self.model_path.stem)
+        return str(Path.cwd() / f"{stem}{EXPORT_FORMAT_TEXTS[export_format][2]}")
 
     def compose(self) -> ComposeResult:
         """Its parts."""
         with Vertical(classes="box wide"):
             yield Static("Export", classes="heading")
-            yield Choices(*(Option(Content(f"{FORMATS[kind][0]:<16} {FORMATS[kind][1]}")) for kind in self.kinds),
-                          compact=True)
+            yield KeyedOptionList(
+                *(Option(
+                    Content(f"{EXPORT_FORMAT_TEXTS[export_format][0]:<16} {EXPORT_FORMAT_TEXTS[export_format][1]}"))
+                  for export_format in self.export_formats), compact=True)
             yield Static("to", classes="dim")
-            yield Field(self.default_path(self.kind), compact=True, select_on_focus=False)
+            yield TextField(self.default_export_path(self.export_format), compact=True, select_on_focus=False)
             yield Static("", id="note", markup=False)
-            yield Static(worded("{open} chooses the format, then writes  {up} back to the formats  {close} close"),
-                         classes="hint")
+            yield Static(
+                fill_in_keys("{open} chooses the format, then writes  {up} back to the formats  {close} close"),
+                classes="hint")
 
     def on_mount(self) -> None:
         """Fills it and gives the keys to where they are wanted."""
-        self.query_one(Choices).highlighted = 0
-        self.query_one(Choices).focus()
+        self.query_one(KeyedOptionList).highlighted = 0
+        self.query_one(KeyedOptionList).focus()
 
     def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
         """The cursor is on another entry."""
-        self.finished = False
+        self.is_finished = False
         path = self.query_one(Input)
-        untouched = path.value == self.default_path(self.kind)
-        self.kind = self.kinds[event.option_index]
+        untouched = path.value == self.default_export_path(self.export_format)
+        self.export_format = self.export_formats[event.option_index]
         if untouched:
-            path.value = self.default_path(self.kind)
+            path.value = self.default_export_path(self.export_format)
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         """An entry was taken."""
@@ -100,41 +103,43 @@ class ExportDialog(Dialog):
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Enter was pressed behind the path."""
-        if self.finished:
+        if self.is_finished:
             self.dismiss(None)
-        if self.finished or not event.value.strip() or self.job is not None:
+        if self.is_finished or not event.value.strip() or self.job is not None:
             return
-        self._note("")
+        self._show_note("")
         try:
-            self.write(self.kind, Path(event.value.strip()).expanduser())
+            self.write_export(self.export_format, Path(event.value.strip()).expanduser())
         except TrtTuiError as error:
-            self.tell(error.title, error.cause, error.next_step)
+            self.show_failure(error.title, error.cause, error.next_step)
 
-    def wait_for(self, job: int) -> None:
+    def wait_for_job(self, job_number: int) -> None:
         """A job writes; the dialog stands until it has ended."""
-        self.job = job
-        self._note(worded("writing …  {close} closes this, and it is written all the same"))
+        self.job = job_number
+        self._show_note(fill_in_keys("writing …  {close} closes this, and it is written all the same"))
 
-    def finish(self, notice: str) -> None:
+    def show_finished_export(self, notice: str) -> None:
         """Says what was written; the dialog stands until a key closes it, so that no key goes elsewhere."""
-        self.job, self.finished = None, True
-        self._note(worded(f"{visible(notice).replace('{', '{{').replace('}', '}}')}. {{open}} closes this."))
+        self.job, self.is_finished = None, True
+        self._show_note(
+            fill_in_keys(
+                f"{escape_hidden_characters(notice).replace('{', '{{').replace('}', '}}')}. {{open}} closes this."))
 
-    def tell(self, title: str, cause: str, next_step: str) -> None:
+    def show_failure(self, title: str, cause: str, next_step: str) -> None:
         """Says why nothing was written; another path or format can be tried."""
         self.job = None
-        self._note(". ".join(part.rstrip(".") for part in (title, cause, next_step) if part) + ".", True)
+        self._show_note(". ".join(part.rstrip(".") for part in (title, cause, next_step) if part) + ".", True)
 
-    def _note(self, text: str, bad: bool = False) -> None:
+    def _show_note(self, text: str, is_error: bool = False) -> None:
         note = self.query_one("#note", Static)
-        note.update(Content(visible(text)))
-        note.set_class(bad, "bad")
+        note.update(Content(escape_hidden_characters(text)))
+        note.set_class(is_error, "bad")
 
     def action_formats(self) -> None:
         """Back to the formats."""
-        self.query_one(Choices).focus()
+        self.query_one(KeyedOptionList).focus()
 
 
-def waiting_for(screens: Iterable[Screen[Any]], job: int) -> ExportDialog | None:
+def find_export_dialog_of_job(screens: Iterable[Screen[Any]], job_number: int) -> ExportDialog | None:
     """The dialog that waits for a job."""
-    return next((one for one in screens if isinstance(one, ExportDialog) and one.job == job), None)
+    return next((screen for screen in screens if isinstance(screen, ExportDialog) and screen.job == job_number), None)

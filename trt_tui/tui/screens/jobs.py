@@ -9,14 +9,14 @@ from textual.widgets import Static
 
 from trt_tui.session.job import Job
 from trt_tui.session.session import Session
-from trt_tui.tui.keys import worded
-from trt_tui.tui.screens.dialogs import CLOSE, QUIT, Dialog
-from trt_tui.tui.state.jobs import job_header, job_rows
-from trt_tui.tui.widgets.choices import Listed
+from trt_tui.tui.keys import fill_in_keys
+from trt_tui.tui.screens.dialogs import CLOSE_BINDING, QUIT_BINDING, Dialog
+from trt_tui.tui.state.job_list import job_table_header, job_table_rows
 from trt_tui.tui.widgets.lines import Lines
+from trt_tui.tui.widgets.lists import ValueList
 
 
-class JobList(Listed[Job]):
+class JobList(ValueList[Job]):
     """Jobs, those under way first."""
 
 
@@ -27,32 +27,32 @@ class JobsPage(Dialog):
         stop: Stops jobs, after a question where one is old.
     """
 
-    BINDINGS = [CLOSE, QUIT, Binding("f9", "close", id="jobs"), Binding("x", "stop", id="stop"),
+    BINDINGS = [CLOSE_BINDING, QUIT_BINDING, Binding("f9", "close", id="jobs"), Binding("x", "stop", id="stop"),
                 Binding("a", "stop_all", id="stop_all")]
 
-    def __init__(self, session: Session, stop: Callable[[Sequence[Job]], None]) -> None:
+    def __init__(self, session: Session, stop_jobs: Callable[[Sequence[Job]], None]) -> None:
         super().__init__()
-        self.session, self.stop = session, stop
+        self.session, self.stop_jobs = session, stop_jobs
 
     def compose(self) -> ComposeResult:
         """Its parts."""
         with Vertical(classes="box page"):
             yield Static("Jobs", classes="heading")
-            yield Lines([job_header()], id="jobs-header")
+            yield Lines([job_table_header()], id="jobs-header")
             yield JobList()
-            yield Static(worded("{stop} stops this one  {stop_all} all  {up}{down} go  {close} close"),
+            yield Static(fill_in_keys("{stop} stops this one  {stop_all} all  {up}{down} go  {close} close"),
                          classes="hint")
 
     def on_mount(self) -> None:
         """Fills it once its size is known, and gives the keys to the list."""
         self.query_one(JobList).focus()
-        self.call_after_refresh(self.follow)
+        self.call_after_refresh(self.update_lines)
 
-    def follow(self) -> None:
+    def update_lines(self) -> None:
         """Shows how far the jobs are now."""
         pane = self.query_one(JobList)
-        rows = job_rows(self.session, max(20, pane.size.width - 3))
-        pane.fill([job for job, _ in rows], [line for _, line in rows])
+        rows = job_table_rows(self.session, max(20, pane.size.width - 3))
+        pane.fill_list([job for job, _ in rows], [line for _, line in rows])
 
     @property
     def text(self) -> str:
@@ -61,11 +61,11 @@ class JobsPage(Dialog):
 
     def action_stop(self) -> None:
         """Stops the job under the cursor."""
-        job = self.query_one(JobList).chosen
-        self.stop([job] if job is not None else [])
-        self.follow()
+        job = self.query_one(JobList).selected_value
+        self.stop_jobs([job] if job is not None else [])
+        self.update_lines()
 
     def action_stop_all(self) -> None:
         """Stops all jobs."""
-        self.stop([*self.session.asked.running, *self.session.asked.waiting])
-        self.follow()
+        self.stop_jobs([*self.session.pending_requests.running_jobs, *self.session.pending_requests.waiting_jobs])
+        self.update_lines()

@@ -9,15 +9,15 @@ from textual.content import Content
 from textual.widgets import Input, Static
 
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.keep import KEPT_IN, Keep
-from trt_tui.core.moves.keeping import RULE_TEXTS, RULES
-from trt_tui.core.network.layers import Outline
+from trt_tui.core.moves.keep_move import KEEP_PRECISIONS, KeepMove
+from trt_tui.core.moves.keep_rules import KEEP_RULE_TEXTS, KEEP_RULES
+from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.core.precision import Precision
 from trt_tui.errors import TrtTuiError
-from trt_tui.tui.keys import worded
-from trt_tui.tui.screens.dialogs import CLOSE, Dialog, Setting
-from trt_tui.tui.widgets.field import Field
-from trt_tui.words import visible
+from trt_tui.formatting import escape_hidden_characters
+from trt_tui.tui.keys import fill_in_keys
+from trt_tui.tui.screens.dialogs import CLOSE_BINDING, ChoiceField, Dialog
+from trt_tui.tui.widgets.text_field import TextField
 
 
 class RulesDialog(Dialog):
@@ -29,38 +29,39 @@ class RulesDialog(Dialog):
 
     AUTO_FOCUS = ".setting"
 
-    BINDINGS = [CLOSE, Binding("enter", "apply", id="open"), Binding("down,j", "app.focus_next", id="down"),
+    BINDINGS = [CLOSE_BINDING, Binding("enter", "apply", id="open"), Binding("down,j", "app.focus_next", id="down"),
                 Binding("up,k", "app.focus_previous", id="up")]
 
-    def __init__(self, outline: Outline, config: PrecisionConfig, kept: Callable[[list[str]], PrecisionConfig]) -> None:
+    def __init__(self, outline: NetworkOutline, config: PrecisionConfig,
+                 apply_rules: Callable[[list[str]], PrecisionConfig]) -> None:
         super().__init__()
-        self.kept = kept
-        given = {move.rule: move.precision for move in config.of(Keep).values()}
-        self.settings: list[Setting[str]] = []
-        for rule, groups in RULES.items():
+        self.apply_rules = apply_rules
+        kept_precisions = {move.rule: move.precision for move in config.get_moves(KeepMove).values()}
+        self.choice_fields: list[ChoiceField[str]] = []
+        for rule, groups in KEEP_RULES.items():
             if count := len(groups(outline)):
-                what = f"{count:>3}: {RULE_TEXTS[rule]}"
-                choices = [("", f"as decided  {what}"), (rule, f"kept FP32   {what}"),
-                           (f"{rule}=fp16", f"kept FP16   {what}"), (f"{rule}=bf16", f"kept BF16   {what}")]
-                setting = Setting(rule, choices, rule)
-                if rule in given:
-                    setting.index = KEPT_IN.index(given[rule]) + 1
-                self.settings.append(setting)
-        own = [rule if precision is Precision.FP32 else f"{rule}={precision.value}"
-               for rule, precision in given.items() if rule not in RULES]
-        self.more = ",".join(own)
+                rule_text = f"{count:>3}: {KEEP_RULE_TEXTS[rule]}"
+                choices = [("", f"as decided  {rule_text}"), (rule, f"kept FP32   {rule_text}"),
+                           (f"{rule}=fp16", f"kept FP16   {rule_text}"), (f"{rule}=bf16", f"kept BF16   {rule_text}")]
+                choice_field = ChoiceField(rule, choices, rule)
+                if rule in kept_precisions:
+                    choice_field.index = KEEP_PRECISIONS.index(kept_precisions[rule]) + 1
+                self.choice_fields.append(choice_field)
+        pattern_rules = [rule if precision is Precision.FP32 else f"{rule}={precision.value}"
+                         for rule, precision in kept_precisions.items() if rule not in KEEP_RULES]
+        self.pattern_text = ",".join(pattern_rules)
 
     def compose(self) -> ComposeResult:
         """Its parts."""
         with Vertical(classes="box wide"):
             yield Static("Kept by rule, whatever else is decided", classes="heading")
-            yield from self.settings
+            yield from self.choice_fields
             with Vertical(classes="field"):
                 yield Static("others ")
-                yield Field(self.more, placeholder="/regex/ or layers, with commas; =fp16 behind one", compact=True,
-                            select_on_focus=False, id="more")
+                yield TextField(self.pattern_text, placeholder="/regex/ or layers, with commas; =fp16 behind one",
+                                compact=True, select_on_focus=False, id="more")
             yield Static("", id="note", markup=False)
-            yield Static(worded("{open} applies all at once  {up}{down} go  {left}{right} change  {close} close"),
+            yield Static(fill_in_keys("{open} applies all at once  {up}{down} go  {left}{right} change  {close} close"),
                          classes="hint")
 
     def on_input_submitted(self) -> None:
@@ -69,14 +70,18 @@ class RulesDialog(Dialog):
 
     def action_apply(self) -> None:
         """Closes with the config, or says what is wrong."""
-        texts = [setting.value for setting in self.settings if setting.value]
+        texts = [setting.value for setting in self.choice_fields if setting.value]
         if text := self.query_one("#more", Input).value.strip():
             texts.append(text)
         try:
-            config = self.kept(texts)
+            config = self.apply_rules(texts)
         except TrtTuiError as error:
             note = self.query_one("#note", Static)
-            note.update(Content(visible(". ".join(part.rstrip(".") for part in (error.title, error.cause) if part))))
+            note.update(
+                Content(
+                    escape_hidden_characters(". ".join(part.rstrip(".")
+                                                       for part in (error.title, error.cause)
+                                                       if part))))
             note.add_class("bad")
             return
         self.dismiss(config)

@@ -1,208 +1,243 @@
 """The page of an engine: figures, what to check, its layers."""
 
+from trt_tui.core.engines.fallback_ladder import attempt_lines
+from trt_tui.core.engines.group_implementations import has_unrequested_precision
 from trt_tui.core.engines.inspector import COMPUTE, QDQ, REFORMAT, EngineReport
-from trt_tui.core.engines.made import differs
-from trt_tui.core.engines.rungs import rung_lines
-from trt_tui.core.measure.agreement import engine_remarks, fp32_fault, gap_db, inside_words, what_to_check
-from trt_tui.core.measure.comparison import Verdict
+from trt_tui.core.measure.engine_agreement import (
+    engine_errors_text,
+    engine_variation_notes,
+    fp32_engine_fault_text,
+    sqnr_gap_of_engine_db,
+    suggest_engine_checks,
+)
+from trt_tui.core.measure.results import Accuracy
+from trt_tui.formatting import (
+    ENGINE_PRECISION_TITLES,
+    NOT_MEASURED,
+    add_decibel_unit,
+    byte_size_text,
+    counted_noun_text,
+    engine_gap_text,
+    milliseconds_text,
+    number_text,
+    percent_text,
+)
 from trt_tui.session.session import Session
-from trt_tui.tui.keys import key
-from trt_tui.tui.known import config_name, headline
-from trt_tui.tui.spans import Line, clip, decibel, fitted, wrap
-from trt_tui.tui.state.built import CANNOT_RUN, DIFFERS, Shown, built_text, fp32_engine_texts, shown_engine
+from trt_tui.tui.config_status import config_name, target_value_span
+from trt_tui.tui.keys import shown_key
+from trt_tui.tui.spans import Line, clip_line, pad_or_shorten, sqnr_span, wrap_text
+from trt_tui.tui.state.chart import ChartFrame, DrawnChart, missing_chart_notice
 from trt_tui.tui.state.columns import bar_text
-from trt_tui.tui.state.picture import Drawn, Frame, missing
-from trt_tui.words import (
-    COMPUTED_IN,
-    NOTHING,
-    byte_size,
-    milliseconds,
-    number,
-    percent,
-    plural,
-    with_unit,
-    worse_by,
+from trt_tui.tui.state.engine_texts import (
+    CANNOT_RUN_TEXT,
+    OTHER_PRECISION_MARK,
+    ShownEngine,
+    build_origin_text,
+    find_shown_engine,
+    fp32_engine_texts,
 )
 
-_SLOWEST = 8
-_LABEL = 11
-_RIGHT = 32
+_MAX_SLOWEST_LAYERS = 8
+_LABEL_CELLS = 11
+_RIGHT_CELLS = 32
 """Cells beside a name on the page of an engine: precision, milliseconds, share of the time."""
 
 
-def page_title(session: Session) -> str:
+def engine_page_title(session: Session) -> str:
     """The title of the page."""
-    shown = shown_engine(session)
-    if shown is None:
+    shown_engine = find_shown_engine(session)
+    if shown_engine is None:
         return "The FP32 engine"
-    behind = f", {plural(shown.behind, 'edit')} behind {config_name(session)}" if shown.stale else ""
-    return f"The engine of {shown.name}{behind}"
+    behind_text = (f", {counted_noun_text(shown_engine.edits_behind, 'edit')} behind {config_name(session)}"
+                   if shown_engine.is_stale else "")
+    return f"The engine of {shown_engine.name}{behind_text}"
 
 
-def page_lines(session: Session, width: int) -> list[Line]:
+def engine_page_lines(session: Session, width: int) -> list[Line]:
     """All that is known of the engine shown for the current config: figures, what to check, layers."""
-    shown = shown_engine(session)
+    shown_engine = find_shown_engine(session)
     lines: list[Line] = []
-    if shown is not None:
-        lines += _summary(session, shown, width)
+    if shown_engine is not None:
+        lines += _engine_summary_lines(session, shown_engine, width)
     if session.results.fp32_engine is not None:
-        verdict = session.results.fp32_engine.verdict
-        figure = f"{_worst(verdict, False)} against ONNX Runtime: " if verdict else ""
-        lines += _labelled("FP32 engine", figure + fp32_engine_texts(session.results.fp32_engine)[0], width,
-                           "warn" if fp32_fault(session.results.fp32_engine) else "")
-    if shown is None:
+        accuracy = session.results.fp32_engine.accuracy
+        sqnr_text = f"{_worst_sqnr_text(accuracy, False)} against ONNX Runtime: " if accuracy else ""
+        lines += _labelled_lines("FP32 engine", sqnr_text + fp32_engine_texts(session.results.fp32_engine)[0], width,
+                                 "warn" if fp32_engine_fault_text(session.results.fp32_engine) else "")
+    if shown_engine is None:
         return lines
-    lines += _checks(session, shown, width)
-    report = shown.result.report
-    if report is not None:
-        lines += _computed_in(report)
-        lines += _otherwise(session, shown, width)
-        if slowest := layer_lines(report, shown.result.quick, width):
+    lines += _engine_check_lines(session, shown_engine, width)
+    engine_report = shown_engine.result.engine_report
+    if engine_report is not None:
+        lines += _precision_share_lines(engine_report)
+        lines += _other_precision_group_lines(session, shown_engine, width)
+        if slowest := slowest_layer_lines(engine_report, shown_engine.result.is_quick_build, width):
             lines += [[], *slowest]
     return lines
 
 
-def _summary(session: Session, shown: Shown, width: int) -> list[Line]:
-    result = shown.result
-    on = f" on {result.device}" if result.device else ""
-    lines = _labelled("builder", result.backend + on, width)
-    room = f", {byte_size(result.bytes)}" if result.bytes is not None else ""
-    lines += _labelled("build", built_text(result) + room, width)
-    if not result.as_asked:
-        for index, text in enumerate(rung_lines(result.rungs, result.otherwise)):
-            lines += _labelled("" if index else "tried", text, width, "warn")
-    if result.quick:
-        lines += _labelled("", "a preview: neither latency nor size is that of production; "
-                           f"{key('build')} builds in full", width)
-    if result.verdict is None:
-        return lines + _labelled("run", result.note or CANNOT_RUN, width)
+def _engine_summary_lines(session: Session, shown_engine: ShownEngine, width: int) -> list[Line]:
+    result = shown_engine.result
+    device_text = f" on {result.device_name}" if result.device_name else ""
+    lines = _labelled_lines("builder", result.builder_name + device_text, width)
+    room = f", {byte_size_text(result.engine_bytes)}" if result.engine_bytes is not None else ""
+    lines += _labelled_lines("build", build_origin_text(result) + room, width)
+    if not result.is_built_as_requested:
+        for index, text in enumerate(attempt_lines(result.attempts, result.other_precisions)):
+            lines += _labelled_lines("" if index else "tried", text, width, "warn")
+    if result.is_quick_build:
+        lines += _labelled_lines("", "a preview: neither latency nor size is that of production; "
+                                 f"{shown_key('build')} builds in full", width)
+    if result.accuracy is None:
+        return lines + _labelled_lines("run", result.measurement_note or CANNOT_RUN_TEXT, width)
     if result.latency_ms is not None:
-        median, least, most = result.latency_ms
-        word = ", of the quick build" if result.quick else ""
-        lines += _labelled("latency", f"median {milliseconds(median)}, {number(least)} to {number(most)}{word}", width)
-    if result.graph_ms is not None:
-        median, least, most = result.graph_ms
-        lines += _labelled("", f"{milliseconds(median)}, {number(least)} to {number(most)} as one CUDA graph, as "
-                           "trtexec 11 measures", width)
-    for index, said in enumerate(result.profiles_said):
-        lines += _labelled("" if index else "profiles", said, width)
-    if result.device_memory:
-        lines += _labelled("memory", f"{byte_size(result.device_memory)} on the device, beside weights and tensors",
-                           width)
-    simulated = _simulated(session, shown)
-    text = f"{_worst(result.verdict, False)} as built"
-    if simulated is not None:
-        text += f", {_worst(simulated, True)} simulated"
+        median, minimum, maximum = result.latency_ms
+        word = ", of the quick build" if result.is_quick_build else ""
+        lines += _labelled_lines(
+            "latency", f"median {milliseconds_text(median)}, {number_text(minimum)} to {number_text(maximum)}{word}",
+            width)
+    if result.cuda_graph_ms is not None:
+        median, minimum, maximum = result.cuda_graph_ms
+        lines += _labelled_lines(
+            "", f"{milliseconds_text(median)}, {number_text(minimum)} to {number_text(maximum)} as one CUDA graph, as "
+            "trtexec 11 measures", width)
+    for index, profile_text in enumerate(result.profile_latency_lines):
+        lines += _labelled_lines("" if index else "profiles", profile_text, width)
+    if result.device_memory_bytes:
+        lines += _labelled_lines(
+            "memory", f"{byte_size_text(result.device_memory_bytes)} on the device, beside weights and tensors", width)
+    simulated_accuracy = _find_simulated_accuracy(session, shown_engine)
+    text = f"{_worst_sqnr_text(result.accuracy, False)} as built"
+    if simulated_accuracy is not None:
+        text += f", {_worst_sqnr_text(simulated_accuracy, True)} simulated"
     if session.target is not None and session.target.kind != "sqnr":
-        text += f"; {headline(session, result.verdict, False)[0]} as built, {headline(session, simulated)[0]} simulated"
-    lines += _labelled("output", text, width)
-    for name, verdict in result.shapes.items():
-        lines += _labelled(f"at {name}", _worst(verdict, False), width)
-    for remark in engine_remarks(result):
-        lines += _labelled("builds", remark, width, "warn" if result.rows_differ else "")
-    if result.inside is not None:
-        lines += _labelled("layers", inside_words(result.inside, len(session.opened.outline.groups)), width)
-    if result.note:
-        lines += _labelled("note", result.note, width, "dim")
+        text += (
+            f"; "
+            f"{target_value_span(session, result.accuracy, False)[0]} as built, "
+            f"{target_value_span(session, simulated_accuracy)[0]} simulated"
+        )
+    lines += _labelled_lines("output", text, width)
+    for name, accuracy in result.shape_accuracies.items():
+        lines += _labelled_lines(f"at {name}", _worst_sqnr_text(accuracy, False), width)
+    for remark in engine_variation_notes(result):
+        lines += _labelled_lines("builds", remark, width, "warn" if result.unequal_outputs else "")
+    if result.engine_errors is not None:
+        lines += _labelled_lines("layers",
+                                 engine_errors_text(result.engine_errors, len(session.opened_network.outline.groups)),
+                                 width)
+    if result.measurement_note:
+        lines += _labelled_lines("note", result.measurement_note, width, "dim")
     return lines
 
 
-def _simulated(session: Session, shown: Shown) -> Verdict | None:
+def _find_simulated_accuracy(session: Session, shown_engine: ShownEngine) -> Accuracy | None:
     """The simulation of what an engine was built from: a config, or what was built in place of one."""
-    asked = session.results.of(shown.config).verdict if shown.stale else session.measured("config").verdict
-    return shown.result.beside(asked)
+    simulated_accuracy = session.results.get_results_or_empty(
+        shown_engine.config).accuracy if shown_engine.is_stale else session.get_run_results("config").accuracy
+    return shown_engine.result.select_comparable_simulation(simulated_accuracy)
 
 
-def _worst(verdict: Verdict, simulated: bool) -> str:
-    worst = verdict.worst
-    text = decibel(worst[1].errors if worst else None, simulated)[0]
-    return with_unit(text)
+def _worst_sqnr_text(accuracy: Accuracy, is_simulated: bool) -> str:
+    worst_output = accuracy.worst_output
+    text = sqnr_span(worst_output[1].errors if worst_output else None, is_simulated)[0]
+    return add_decibel_unit(text)
 
 
-def _checks(session: Session, shown: Shown, width: int) -> list[Line]:
-    simulated = _simulated(session, shown)
+def _engine_check_lines(session: Session, shown_engine: ShownEngine, width: int) -> list[Line]:
+    simulated_accuracy = _find_simulated_accuracy(session, shown_engine)
     if session.outline is None:
         return []
-    known = what_to_check(session.outline, shown.config, simulated, shown.result, session.results.fp32_engine,
-                          None if shown.stale else session.parting("config"))
-    if not known:
+    checks = suggest_engine_checks(session.outline, shown_engine.config, simulated_accuracy, shown_engine.result,
+                                   session.results.fp32_engine,
+                                   None if shown_engine.is_stale else session.find_engine_divergence("config"))
+    if not checks:
         return []
-    gap = gap_db(simulated, shown.result.verdict)
-    why = worse_by(gap)
-    lines: list[Line] = [[], [(f"What to check: it is {why}", "warn")]]
-    for text in known:
+    gap = sqnr_gap_of_engine_db(simulated_accuracy, shown_engine.result.accuracy)
+    gap_description = engine_gap_text(gap)
+    lines: list[Line] = [[], [(f"What to check: it is {gap_description}", "warn")]]
+    for text in checks:
         lines += [[("  · " if index == 0 else "    ", "dim"), (part, "")]
-                  for index, part in enumerate(wrap(text, width - 4))]
+                  for index, part in enumerate(wrap_text(text, width - 4))]
     return lines
 
 
-def _computed_in(report: EngineReport) -> list[Line]:
+def _precision_share_lines(engine_report: EngineReport) -> list[Line]:
     lines: list[Line] = [[], [(f"{'Computed in':<16}{'layers':>8}{'time':>8}", "strong")]]
-    for word, (count, time) in report.shares().items():
+    for word, (count, time) in engine_report.precision_shares().items():
         style = "dim" if word in ("?", REFORMAT, QDQ) else ""
-        lines.append([(f"  {COMPUTED_IN.get(word, word):<14}", style), (f"{count:>8}", ""),
-                      (f"{NOTHING if time is None else percent(time):>8}", "")])
+        lines.append([(f"  {ENGINE_PRECISION_TITLES.get(word, word):<14}", style), (f"{count:>8}", ""),
+                      (f"{NOT_MEASURED if time is None else percent_text(time):>8}", "")])
     return lines
 
 
-def _otherwise(session: Session, shown: Shown, width: int) -> list[Line]:
+def _other_precision_group_lines(session: Session, shown_engine: ShownEngine, width: int) -> list[Line]:
     """The groups that run in another precision than asked."""
-    config, all_made = shown.config, shown.result.made
+    config, implementations = shown_engine.config, shown_engine.result.implementations
     groups = session.outline.groups if session.outline is not None else ()
-    changed = [(group, made, made.precision) for group in groups if differs(group, config, all_made)
-               and (made := all_made[group.name]).precision is not None]
+    changed = [(group, implementation, implementation.precision)
+               for group in groups
+               if has_unrequested_precision(group, config, implementations) and (
+                   implementation := implementations[group.name]).precision is not None]
     if not changed:
         return [[], [("All groups that TensorRT lists run as asked.", "dim")]]
-    lines: list[Line] = [[], [(f"Asked {DIFFERS} made: {plural(len(changed), 'group')}", "strong")]]
-    room = max(10, width - _RIGHT)
-    for group, made, precision in changed:
-        time = milliseconds(made.ms) if made.ms is not None else ""
-        lines.append([("  " + fitted(group.name, room), ""),
-                      (f"{f'{group.label(config.precision_of(group))} → {precision.label}':>13}", ""),
+    lines: list[Line] = [[],
+                         [(f"Asked {OTHER_PRECISION_MARK} made: {counted_noun_text(len(changed), 'group')}", "strong")]]
+    room = max(10, width - _RIGHT_CELLS)
+    for group, implementation, precision in changed:
+        time = milliseconds_text(implementation.latency_ms) if implementation.latency_ms is not None else ""
+        lines.append([("  " + pad_or_shorten(group.name, room), ""),
+                      (f"{f'{group.precision_label(config.precision_of(group))} → {precision.label}':>13}", ""),
                       (f"{time:>11}", "dim")])
     return lines
 
 
-def layer_lines(report: EngineReport, quick: bool, width: int, most: int = _SLOWEST) -> list[Line]:
+def slowest_layer_lines(engine_report: EngineReport, is_quick_build: bool, width: int,
+                        max_layers: int = _MAX_SLOWEST_LAYERS) -> list[Line]:
     """The slowest engine layers with their times and, where there is room, a bar; nothing where none was timed."""
-    timed = sorted(((layer.ms, layer) for layer in report.layers if layer.ms), key=lambda one: -one[0])
+    timed = sorted(((layer.ms, layer) for layer in engine_report.layers if layer.ms), key=lambda entry: -entry[0])
     if not timed:
         return []
     total = sum(ms for ms, _ in timed)
-    bar = max(0, min(20, width - _RIGHT - 24))
-    room = max(10, width - _RIGHT - bar)
-    lines: list[Line] = [[("Slowest layers" + (" of the quick build" if quick else ""), "strong")]]
-    for ms, layer in timed[:most]:
+    bar = max(0, min(20, width - _RIGHT_CELLS - 24))
+    room = max(10, width - _RIGHT_CELLS - bar)
+    lines: list[Line] = [[("Slowest layers" + (" of the quick build" if is_quick_build else ""), "strong")]]
+    for ms, layer in timed[:max_layers]:
         precision = layer.precision.label if layer.precision is not None else ""
         word = precision or "?" if layer.kind == COMPUTE else layer.kind
-        lines.append([("  " + fitted(layer.name, room - 2), ""), (f"{word:>13}", "dim"),
-                      (f"{milliseconds(ms):>11}", ""), (f"{percent(ms / total):>6}  ", "dim"),
+        lines.append([("  " + pad_or_shorten(layer.name, room - 2), ""), (f"{word:>13}", "dim"),
+                      (f"{milliseconds_text(ms):>11}", ""), (f"{percent_text(ms / total):>6}  ", "dim"),
                       (bar_text(ms / timed[0][0], bar), "plot")])
-    if len(timed) > most:
-        rest = sum(ms for ms, _ in timed[most:])
-        lines.append([(f"  {plural(len(timed) - most, 'more layer')}: {milliseconds(rest)}", "dim")])
+    if len(timed) > max_layers:
+        rest = sum(ms for ms, _ in timed[max_layers:])
+        lines.append([(f"  {counted_noun_text(len(timed) - max_layers, 'more layer')}: {milliseconds_text(rest)}",
+                       "dim")])
     return lines
 
 
-def picture(frame: Frame) -> Drawn:
+def draw_engine_layer_chart(chart_frame: ChartFrame) -> DrawnChart:
     """The engine's layers by their times, all of them."""
-    shown, width = shown_engine(frame.session), frame.width
-    report = shown.result.report if shown is not None else None
-    if shown is None:
-        return missing(f"No engine was built yet: {key('build')} builds one, and its layers are timed where it can "
-                       "run.", width)
-    if report is None:
-        return missing(f"{shown.result.backend}, which built {shown.name}, lists no layers.", width)
-    lines = layer_lines(report, shown.result.quick, width, len(report.layers))
+    shown_engine, width = find_shown_engine(chart_frame.session), chart_frame.width
+    engine_report = shown_engine.result.engine_report if shown_engine is not None else None
+    if shown_engine is None:
+        return missing_chart_notice(
+            f"No engine was built yet: {shown_key('build')} builds one, and its layers are timed where it can "
+            "run.", width)
+    if engine_report is None:
+        return missing_chart_notice(
+            f"{shown_engine.result.builder_name}, which built {shown_engine.name}, lists no layers.", width)
+    lines = slowest_layer_lines(engine_report, shown_engine.result.is_quick_build, width, len(engine_report.layers))
     if not lines:
-        return missing(f"The layers of the engine of {shown.name} were not timed. "
-                       f"{shown.result.note or 'It cannot run here.'}", width)
-    of = [f"engine of {shown.name}", shown.result.backend, shown.result.device]
-    behind = f", {plural(shown.behind, 'edit')} behind" if shown.stale else ""
-    return Drawn([clip([(f" {', '.join(filter(None, of))}{behind}", "stale" if shown.stale else "dim")], width),
-                  *lines, *_computed_in(report)])
+        return missing_chart_notice(f"The layers of the engine of {shown_engine.name} were not timed. "
+                                    f"{shown_engine.result.measurement_note or 'It cannot run here.'}", width)
+    title_parts = [f"engine of {shown_engine.name}", shown_engine.result.builder_name, shown_engine.result.device_name]
+    behind_text = f", {counted_noun_text(shown_engine.edits_behind, 'edit')} behind" if shown_engine.is_stale else ""
+    return DrawnChart([
+        clip_line(
+            [(f" {', '.join(filter(None, title_parts))}{behind_text}", "stale" if shown_engine.is_stale else "dim")],
+            width), *lines, *_precision_share_lines(engine_report)
+    ])
 
 
-def _labelled(label: str, text: str, width: int, style: str = "") -> list[Line]:
-    return [[(f"{label if index == 0 else '':<{_LABEL}} ", "dim"), (part, style)]
-            for index, part in enumerate(wrap(text, max(10, width - _LABEL - 1)))]
+def _labelled_lines(label: str, text: str, width: int, style: str = "") -> list[Line]:
+    return [[(f"{label if index == 0 else '':<{_LABEL_CELLS}} ", "dim"), (part, style)]
+            for index, part in enumerate(wrap_text(text, max(10, width - _LABEL_CELLS - 1)))]

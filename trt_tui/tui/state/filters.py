@@ -15,89 +15,89 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from trt_tui.core.network.layers import Group
+from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.precision import Precision
 
-_COMPARE: Mapping[str, Callable[[float, float], bool]] = {
+_COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {
     ">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt}
-_SHARE = re.compile(r"share(>=|<=|>|<)(\d+(?:\.\d+)?|\.\d+)(%?)", re.IGNORECASE)
-_TERM = re.compile(r"!?/(?:[^/\\]|\\.)*/(?=\s|$)|\S+")
-_LONGEST = 200
+_SHARE_PATTERN = re.compile(r"share(>=|<=|>|<)(\d+(?:\.\d+)?|\.\d+)(%?)", re.IGNORECASE)
+_TERM_PATTERN = re.compile(r"!?/(?:[^/\\]|\\.)*/(?=\s|$)|\S+")
+_MAX_PATTERN_CHARACTERS = 200
 """A pattern longer than this finds nothing: it is looked for at each key that is typed."""
 
 
 @dataclass(frozen=True)
-class Subject:
+class FilterItem:
     """A group as a filter sees it.
 
     Attributes:
-        text: Names, path and operator.
+        search_text: Names, path and operator.
         share: Its share of the judged error, None where that is not measured.
-        asked: The precision that it is asked to run in.
-        kept: Whether it is kept in that by rule.
+        requested: The precision that it is asked to run in.
+        is_kept: Whether it is kept in that by rule.
     """
 
-    group: Group
-    text: str
+    group: FusionGroup
+    search_text: str
     share: float | None
-    asked: Precision
-    kept: bool
+    requested: Precision
+    is_kept: bool
 
 
-Test = Callable[[Subject], bool]
+FilterTest = Callable[[FilterItem], bool]
 
 
 @dataclass(frozen=True)
-class Filter:
+class RowFilter:
     """The terms of a filter.
 
     Attributes:
-        wrong: What is wrong with it, "" where nothing is; the terms that are wrong are not among ``tests``.
+        error_text: What is wrong with it, "" where nothing is; the terms that are wrong are not among ``tests``.
     """
 
-    tests: tuple[Test, ...]
-    wrong: str = ""
+    tests: tuple[FilterTest, ...]
+    error_text: str = ""
 
-    def finds(self, subject: Subject) -> bool:
+    def matches_all_terms(self, item: FilterItem) -> bool:
         """Whether a group meets every term."""
-        return all(test(subject) for test in self.tests)
+        return all(test(item) for test in self.tests)
 
 
-def parse_filter(text: str) -> Filter | None:
+def parse_filter(text: str) -> RowFilter | None:
     """The filter of what was typed; None where nothing was."""
-    tests, wrong = [], ""
-    for term in _TERM.findall(text):
-        word, negated = (term[1:], True) if term.startswith("!") and len(term) > 1 else (term, False)
+    tests, error_text = [], ""
+    for term in _TERM_PATTERN.findall(text):
+        bare_term, negated = (term[1:], True) if term.startswith("!") and len(term) > 1 else (term, False)
         try:
-            test = _test(word)
+            test = _parse_filter_term(bare_term)
         except ValueError as error:
-            wrong = wrong or str(error)
+            error_text = error_text or str(error)
             continue
-        tests.append((lambda subject, test=test: not test(subject)) if negated else test)
-    return Filter(tuple(tests), wrong) if tests or wrong else None
+        tests.append((lambda item, test=test: not test(item)) if negated else test)
+    return RowFilter(tuple(tests), error_text) if tests or error_text else None
 
 
-def _test(word: str) -> Test:
-    if len(word) > 1 and word.startswith("/") and word.endswith("/"):
-        if len(word) > _LONGEST:
-            raise ValueError(f"a pattern has at most {_LONGEST} characters")
+def _parse_filter_term(term: str) -> FilterTest:
+    if len(term) > 1 and term.startswith("/") and term.endswith("/"):
+        if len(term) > _MAX_PATTERN_CHARACTERS:
+            raise ValueError(f"a pattern has at most {_MAX_PATTERN_CHARACTERS} characters")
         try:
-            pattern = re.compile(word[1:-1], re.IGNORECASE)
+            pattern = re.compile(term[1:-1], re.IGNORECASE)
         except re.error as error:
-            raise ValueError(f"{word}: {error}") from None
-        return lambda subject: pattern.search(subject.text) is not None
-    if match := _SHARE.fullmatch(word):
-        compare, bound = _COMPARE[match[1]], float(match[2]) / (100 if match[3] else 1)
-        return lambda subject: subject.share is not None and compare(subject.share, bound)
-    lowered = word.lower()
+            raise ValueError(f"{term}: {error}") from None
+        return lambda item: pattern.search(item.search_text) is not None
+    if match := _SHARE_PATTERN.fullmatch(term):
+        compare, limit = _COMPARISONS[match[1]], float(match[2]) / (100 if match[3] else 1)
+        return lambda item: item.share is not None and compare(item.share, limit)
+    lowered = term.lower()
     if lowered.startswith("prec:"):
-        wanted = lowered.removeprefix("prec:")
-        if wanted not in (known := (*(one.value for one in Precision), "kept")):
-            raise ValueError(f"prec: takes {', '.join(known)}")
-        return lambda subject: subject.kept if wanted == "kept" else subject.asked.value == wanted
+        value = lowered.removeprefix("prec:")
+        if value not in (allowed := (*(precision.value for precision in Precision), "kept")):
+            raise ValueError(f"prec: takes {', '.join(allowed)}")
+        return lambda item: item.is_kept if value == "kept" else item.requested.value == value
     if lowered.startswith("op:"):
-        wanted = lowered.removeprefix("op:")
-        return lambda subject: wanted in subject.group.operator.lower()
+        value = lowered.removeprefix("op:")
+        return lambda item: value in item.group.operator.lower()
     if lowered.startswith("share"):
         raise ValueError("share is compared as in share>1%")
-    return lambda subject: lowered in subject.text.lower()
+    return lambda item: lowered in item.search_text.lower()

@@ -2,24 +2,24 @@
 
 from dataclasses import dataclass
 
-from trt_tui.core.measure.comparison import Measured
+from trt_tui.core.measure.results import ConfigResults
 from trt_tui.core.precision import Precision
 from trt_tui.session.session import Session
-from trt_tui.tui.keys import key
-from trt_tui.tui.known import (
-    config_met,
+from trt_tui.tui.config_status import (
+    config_meets_target_simulated,
     config_name,
-    executed_met,
-    is_measuring,
-    is_unfinished,
-    met,
+    exported_run_meets_target,
+    has_unfinished_accuracy,
+    is_measuring_current_config,
+    meets_target,
 )
+from trt_tui.tui.keys import shown_key
 from trt_tui.tui.spans import shorten_path
-from trt_tui.tui.state import built
-from trt_tui.tui.state.figures import Figures
-from trt_tui.tui.state.flips import flip_of
+from trt_tui.tui.state import engine_texts
+from trt_tui.tui.state.row_values import RowValues
+from trt_tui.tui.state.toggles import find_toggle_result
 
-NAME_CELLS = 60, 24
+MAX_NAME_CELLS = 60, 24
 """Cells that the name of a row may take in a hint, in its longest form and in all others."""
 
 
@@ -46,114 +46,125 @@ class Hint:
         return bool(self.forms)
 
 
-MEASURING = Hint(("still measuring",))
+MEASURING_HINT = Hint(("still measuring",))
 """In place of advice whose values are not final."""
 
 
-def next_step(session: Session, found: Figures | None, cursor: str = "", typing: bool = False) -> Hint:
+def next_step_hint(session: Session, row_values: RowValues | None, cursor_group: str = "",
+                   is_typing: bool = False) -> Hint:
     """Returns what to do next; nothing is advised on values that are not final.
 
     Args:
-        cursor: The group whose row has the cursor and the keys, "" if there is none.
-        typing: Keys go to the filter.
+        cursor_group: The group whose row has the cursor and the keys, "" if there is none.
+        is_typing: Keys go to the filter.
     """
-    if session.outline is None or found is None:
+    if session.outline is None or row_values is None:
         return Hint()
-    if typing:
-        return Hint((f"{key('open')} goes to the rows, {key('close')} shows all of them again",))
-    if session.data is None:
+    if is_typing:
+        return Hint((f"{shown_key('open')} goes to the rows, {shown_key('close')} shows all of them again",))
+    if session.data_summary is None:
         return Hint(("next: reopen with --data for a verdict",))
-    if session.data.random and session.measured("int8").verdict is None and not is_measuring(session):
-        return Hint((f"next: reopen with --data for a verdict, or {key('compare')} compares on random inputs",
-                     f"next: reopen with --data, or {key('compare')} compares"), ("compare",))
-    if session.building:
+    if session.data_summary.is_random and session.get_run_results(
+            "int8").accuracy is None and not is_measuring_current_config(session):
+        return Hint((f"next: reopen with --data for a verdict, or {shown_key('compare')} compares on random inputs",
+                     f"next: reopen with --data, or {shown_key('compare')} compares"), ("compare",))
+    if session.is_building:
         return Hint()
-    if session.searching:
-        so_far = session.finding is not None and session.finding.config is not None
-        return Hint((f"{key('find')} offers the best so far",), ("find",)) if so_far else Hint()
-    if is_unfinished(session, session.config):
-        return MEASURING if is_measuring(session) else Hint((f"next: {key('compare')} compares",), ("compare",))
-    if after := _after_build(session, found, cursor):
-        return after
-    reached = config_met(session, session.config)
-    if reached is None:
-        return _raise(session, found, cursor) if session.target is None else Hint()
-    if not reached:
-        return _raise(session, found, cursor)
-    does = "builds {} and confirms it" if session.builder is not None else "executes the export of {}"
-    return Hint((f"next: {key('build')} {does.format(config_name(session))}",), ("build",))
+    if session.is_searching:
+        has_best = session.search_status is not None and session.search_status.best_config is not None
+        return Hint((f"{shown_key('find')} offers the best so far",), ("find",)) if has_best else Hint()
+    if has_unfinished_accuracy(session, session.config):
+        return MEASURING_HINT if is_measuring_current_config(session) else Hint(
+            (f"next: {shown_key('compare')} compares", ), ("compare", ))
+    if engine_hint := _engine_hint(session, row_values, cursor_group):
+        return engine_hint
+    is_reached = config_meets_target_simulated(session, session.config)
+    if is_reached is None:
+        return _raise_row_hint(session, row_values, cursor_group) if session.target is None else Hint()
+    if not is_reached:
+        return _raise_row_hint(session, row_values, cursor_group)
+    action_text = "builds {} and confirms it" if session.builder is not None else "executes the export of {}"
+    return Hint((f"next: {shown_key('build')} {action_text.format(config_name(session))}",), ("build",))
 
 
-def worst_row(session: Session, found: Figures) -> str | None:
+def find_worst_row(session: Session, row_values: RowValues) -> str | None:
     """Returns the name of the row to look at first.
 
     The first row, in network order, with NaN or Inf; else, of the rows that can be raised to FP32, the one with the
     largest share of the error. None if there is neither.
     """
-    groups = found.model.outline.groups
-    if found.bad:
-        return next(group.name for group in groups if group.name in found.bad)
-    shares, config = session.measured("config").shares, session.config
-    weights = {group.name: shares[group.name].owns for group in groups if group.name in shares
-               and shares[group.name].owns > 0
-               and config.toggled([group]).precision_of(group) is Precision.FP32}
+    groups = row_values.model.outline.groups
+    if row_values.nonfinite_groups:
+        return next(group.name for group in groups if group.name in row_values.nonfinite_groups)
+    shares, config = session.get_run_results("config").shares, session.config
+    weights = {group.name: shares[group.name].fraction for group in groups if group.name in shares
+               and shares[group.name].fraction > 0
+               and config.with_toggled_fp32([group]).precision_of(group) is Precision.FP32}
     return max(weights, key=lambda name: weights[name], default=None)
 
 
-def _raise(session: Session, found: Figures, cursor: str, lead: str = "next: ") -> Hint:
+def _raise_row_hint(session: Session, row_values: RowValues, cursor_group: str, prefix: str = "next: ") -> Hint:
     """Returns the hint that leads to the target from a config that misses it."""
-    if is_measuring(session):
-        return Hint((f"still measuring {'the shares' if not session.measured('config').shares else 'all shares'}",
-                     *MEASURING.forms))
-    fix = f"{key('find')} finds a fix"
-    worst = worst_row(session, found)
-    outline, config = found.model.outline, session.config
-    if worst is None or config.toggled([outline.group(worst)]).precision_of(outline.group(worst)) is not Precision.FP32:
-        return Hint((lead + fix,), ("find",))
-    goal = rows_to_target(session, session.results.of(config))
-    actions: tuple[str, ...] = ("toggle",) if cursor == worst else ("first_nan", "toggle")
-    if cursor == worst:
-        does = [f"{key('toggle')} raises this one"] * 2
+    if is_measuring_current_config(session):
+        return Hint(
+            (f"still measuring {'the shares' if not session.get_run_results('config').shares else 'all shares'}",
+             *MEASURING_HINT.forms))
+    search_text = f"{shown_key('find')} finds a fix"
+    worst = find_worst_row(session, row_values)
+    outline, config = row_values.model.outline, session.config
+    if worst is None or config.with_toggled_fp32([outline.get_group(worst)]).precision_of(
+            outline.get_group(worst)) is not Precision.FP32:
+        return Hint((prefix + search_text,), ("find",))
+    row_count = count_rows_to_raise_for_target(session, session.results.get_results_or_empty(config))
+    actions: tuple[str, ...] = ("toggle",) if cursor_group == worst else ("first_nan", "toggle")
+    if cursor_group == worst:
+        action_texts = [f"{shown_key('toggle')} raises this one"] * 2
     else:
-        keys = ", ".join(key(one) for one in actions)
-        does = [f"{keys} raises {shorten_path(found.model.titles[worst], width)}" for width in NAME_CELLS]
-    flip = flip_of(session, [outline.group(worst)])
-    gain = f" → {found.title} {flip.figure}" if flip.figure and not flip.partial else ""
-    more = f"; {goal} rows to FP32 meet the target" if goal is not None and goal > 1 else ""
-    return Hint((f"{lead}{fix}, or {does[0]}{gain}{more}", f"{lead}{fix}, or {does[1]}{gain}",
-                 f"{lead}{fix}, or {does[1]}", f"{lead}{does[1]}"), actions, worst)
+        keys = ", ".join(shown_key(action) for action in actions)
+        action_texts = [
+            f"{keys} raises {shorten_path(row_values.model.titles[worst], width)}" for width in MAX_NAME_CELLS
+        ]
+    toggle = find_toggle_result(session, [outline.get_group(worst)])
+    gain = f" → {row_values.metric_title} {toggle.value_text}" if toggle.value_text and not toggle.is_partial else ""
+    rows_text = f"; {row_count} rows to FP32 meet the target" if row_count is not None and row_count > 1 else ""
+    return Hint((f"{prefix}{search_text}, or {action_texts[0]}{gain}{rows_text}",
+                 f"{prefix}{search_text}, or {action_texts[1]}{gain}", f"{prefix}{search_text}, or {action_texts[1]}",
+                 f"{prefix}{action_texts[1]}"), actions, worst)
 
 
-def rows_to_target(session: Session, results: Measured) -> int | None:
+def count_rows_to_raise_for_target(session: Session, config_results: ConfigResults) -> int | None:
     """How many rows of the worst-first order have to be raised to reach the target; None where that is not known."""
     if session.target is None:
         return None
-    return next((n for n, verdict in enumerate(results.raised, 1) if met(session, verdict)), None)
+    return next(
+        (count for count, accuracy in enumerate(config_results.cumulative, 1) if meets_target(session, accuracy)), None)
 
 
-def _after_build(session: Session, found: Figures, cursor: str) -> Hint:
+def _engine_hint(session: Session, row_values: RowValues, cursor_group: str) -> Hint:
     """Returns what the engine of the config, or the execution of its export, leads to; nothing if there is none."""
-    result, executed = session.measured("config").engine, session.measured("config").executed
-    simulated = config_met(session, session.config)
-    export = Hint((f"next: {key('export')} exports precision.json",), ("export",))
-    if result is None and executed is not None:
-        if simulated and executed_met(session, executed) is False:
-            return _raise(session, found, cursor, "the exported network misses the target: ")
-        return export if simulated else Hint()
+    result, exported_run = session.get_run_results("config").engine_result, session.get_run_results(
+        "config").exported_run
+    is_simulated_met = config_meets_target_simulated(session, session.config)
+    export = Hint((f"next: {shown_key('export')} exports precision.json",), ("export",))
+    if result is None and exported_run is not None:
+        if is_simulated_met and exported_run_meets_target(session, exported_run) is False:
+            return _raise_row_hint(session, row_values, cursor_group, "the exported network misses the target: ")
+        return export if is_simulated_met else Hint()
     if result is None:
         return Hint()
-    if wrong := built.alert(session):
-        return Hint((f"engine: {wrong}",))
-    if result.verdict is None:
-        texts = (f"next: {key('export')} exports; the engine was built but cannot run here",
-                 f"next: {key('export')} exports")
-        return Hint(texts, ("export",)) if simulated else Hint()
-    passes = met(session, result.verdict)
+    if alert_line := engine_texts.engine_alert_text(session):
+        return Hint((f"engine: {alert_line}",))
+    if result.accuracy is None:
+        texts = (f"next: {shown_key('export')} exports; the engine was built but cannot run here",
+                 f"next: {shown_key('export')} exports")
+        return Hint(texts, ("export",)) if is_simulated_met else Hint()
+    passes = meets_target(session, result.accuracy)
     if passes is None:
         return Hint()
     if not passes:
-        return _raise(session, found, cursor, "the build misses the target: ") if simulated else Hint()
-    if result.quick:
-        return Hint((f"next: {key('build')} builds {config_name(session)} in full, this was a quick build",
-                     f"next: {key('build')} builds {config_name(session)} in full"), ("build",))
+        return _raise_row_hint(session, row_values, cursor_group,
+                               "the build misses the target: ") if is_simulated_met else Hint()
+    if result.is_quick_build:
+        return Hint((f"next: {shown_key('build')} builds {config_name(session)} in full, this was a quick build",
+                     f"next: {shown_key('build')} builds {config_name(session)} in full"), ("build",))
     return export

@@ -3,17 +3,17 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from trt_tui.formatting import cell_width
 from trt_tui.jobs import events as ev
 from trt_tui.session.session import Session
-from trt_tui.tui.keys import key
-from trt_tui.tui.spans import Line, Span, clip, padded, shorten, width_of
+from trt_tui.tui.keys import shown_key
+from trt_tui.tui.spans import Line, Span, clip_line, justify_line, line_width, shorten_middle
 from trt_tui.tui.state.hint import Hint
-from trt_tui.tui.state.jobs import jobs_line, place_forms
-from trt_tui.words import cells
+from trt_tui.tui.state.job_list import jobs_line, jobs_status_lines
 
 
 @dataclass(frozen=True)
-class Unread:
+class UnreadFailure:
     """The failure of a job that the user has not looked at yet: what went wrong, why, and what to do now."""
 
     title: str
@@ -22,66 +22,71 @@ class Unread:
 
 
 @dataclass
-class Status:
+class StatusLines:
     """What the status lines show that the session does not know.
 
     Attributes:
         message: The last message; the next key removes it.
         failure: Why nothing was opened.
-        unread: The last failure of a job, until the user asks for it or closes it.
+        unread_failure: The last failure of a job, until the user asks for it or closes it.
     """
 
     message: Span | None = None
-    failure: ev.Failed | ev.Died | None = None
-    unread: Unread | None = None
+    failure: ev.JobFailed | ev.ChildProcessDied | None = None
+    unread_failure: UnreadFailure | None = None
 
-    def instead_of_rows(self, model: str) -> list[Line]:
+    def placeholder_lines(self, model_path: str) -> list[Line]:
         """What is shown in place of rows while there are none.
 
         Args:
-            model: Path of the network.
+            model_path: Path of the network.
         """
-        if isinstance(self.failure, ev.Failed):
+        if isinstance(self.failure, ev.JobFailed):
             lines: list[Line] = [[], [("   " + self.failure.title, "strong")]]
             lines += [[("   " + text, "dim")] for text in (self.failure.cause, self.failure.next_step) if text]
-            return [*lines, [(f"   {key('quit')} quits", "dim")]]
+            return [*lines, [(f"   {shown_key('quit')} quits", "dim")]]
         if self.failure is not None:
             return [[], [("   The worker process ended while the network was being opened.", "strong")],
-                    [(f"   {key('log')} shows the log, {key('quit')} quits", "dim")]]
-        return [[], [(f"   opening {model} …", "dim")]]
+                    [(f"   {shown_key('log')} shows the log, {shown_key('quit')} quits", "dim")]]
+        return [[], [(f"   opening {model_path} …", "dim")]]
 
 
-def first_warning(warned: Sequence[tuple[str, str]]) -> str:
+def first_warning_text(warnings: Sequence[tuple[str, str]]) -> str:
     """The first warning in full, or in short with how many more the log holds.
 
     Args:
-        warned: All of them, in short and in full.
+        warnings: All of them, in short and in full.
     """
-    if not warned:
+    if not warnings:
         return ""
-    short, full = warned[0]
-    return f"1 of {len(warned)} ({key('log')}): {short}" if len(warned) > 1 else full
+    short_text, full_text = warnings[0]
+    return f"1 of {len(warnings)} ({shown_key('log')}): {short_text}" if len(warnings) > 1 else full_text
 
 
-def status_lines(session: Session, status: Status, step: Hint, width: int, wide: bool) -> list[Line]:
-    """The jobs, and beside them the last message or else the next step: on a line each if ``wide``, else on one.
+def status_lines(session: Session, status: StatusLines, hint: Hint, width: int, is_wide: bool) -> list[Line]:
+    """The jobs, and beside them the last message or else the next step: on a line each if ``is_wide``, else on one.
 
     Neither hides the other: both are told in fewer words where they do not fit, the hint so that no key is cut.
     """
-    texts: list[Span] = [(text, "strong") for text in step.forms or ("",)]
+    texts: list[Span] = [(text, "strong") for text in hint.forms or ("",)]
     if status.message is not None:
         texts = [status.message]
-    elif status.unread is not None:
-        asks = f"{key('log')} shows why"
-        texts = [(f"{status.unread.title}: {asks}", "bad"), (f"a job failed: {asks}", "bad")]
-    if wide:
-        said = next((one for one in texts if cells(one[0]) < width), texts[-1])
-        return [jobs_line(session, width, key("stop")), clip([(" ", ""), said], width)]
-    forms = place_forms(session, key("stop"))
-    narrowest = next((form for form in reversed(forms) if form), forms[-1])
-    said = next((one for one in texts if width_of(narrowest) + cells(one[0]) + 2 <= width), texts[-1])
-    fits = next((form for form in forms if width_of(form) + cells(said[0]) + 2 <= width), forms[-1])
-    room = width - width_of(fits) - 2
-    if not width_of(fits) and status.message is not None:
-        return [clip([(" ", ""), said], width)]
-    return [padded(fits, width, [(f"{shorten(said[0], room)} ", said[1])] if said[0] else [])]
+    elif status.unread_failure is not None:
+        log_text = f"{shown_key('log')} shows why"
+        texts = [(f"{status.unread_failure.title}: {log_text}", "bad"), (f"a job failed: {log_text}", "bad")]
+    if is_wide:
+        shown_span = next((candidate for candidate in texts if cell_width(candidate[0]) < width), texts[-1])
+        return [jobs_line(session, width, shown_key("stop")), clip_line([(" ", ""), shown_span], width)]
+    job_texts = jobs_status_lines(session, shown_key("stop"))
+    narrowest = next((form for form in reversed(job_texts) if form), job_texts[-1])
+    shown_span = next(
+        (candidate for candidate in texts if line_width(narrowest) + cell_width(candidate[0]) + 2 <= width), texts[-1])
+    fitting_text = next((form for form in job_texts if line_width(form) + cell_width(shown_span[0]) + 2 <= width),
+                        job_texts[-1])
+    room = width - line_width(fitting_text) - 2
+    if not line_width(fitting_text) and status.message is not None:
+        return [clip_line([(" ", ""), shown_span], width)]
+    return [
+        justify_line(fitting_text, width,
+                     [(f"{shorten_middle(shown_span[0], room)} ", shown_span[1])] if shown_span[0] else [])
+    ]

@@ -8,18 +8,18 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from trt_tui.tui.spans import Line, shorten_apart
-from trt_tui.tui.state.columns import Columns, name_room, row_line
-from trt_tui.tui.state.figures import Figures
-from trt_tui.tui.state.tree import Tail, VisibleRow
-from trt_tui.tui.widgets.lines import Styled
-from trt_tui.words import cells, visible
+from trt_tui.formatting import cell_width, escape_hidden_characters
+from trt_tui.tui.spans import Line, shorten_distinctly
+from trt_tui.tui.state.columns import ColumnWidths, layer_row_line, row_name_width
+from trt_tui.tui.state.row_values import RowValues
+from trt_tui.tui.state.tree import SmallSharesRow, VisibleRow
+from trt_tui.tui.widgets.lines import StyledStrips
 
 
-class LayerTree(ScrollView, Styled, can_focus=True, inherit_bindings=False):
+class LayerTree(ScrollView, StyledStrips, can_focus=True, inherit_bindings=False):
     """Rows of a `TreeModel` with a cursor.
 
-    The rows and their figures are given with `show`; the widget keeps the cursor on the row with the same key.
+    The rows and their figures are given with `show_rows`; the widget keeps the cursor on the row with the same key.
     """
 
     class Moved(Message):
@@ -35,74 +35,76 @@ class LayerTree(ScrollView, Styled, can_focus=True, inherit_bindings=False):
         self._span_styles = {}
         super().__init__(id=id)
         self.rows: list[VisibleRow] = []
-        self.cursor = 0
-        self._figures: Figures | None = None
-        self._full = False
-        self._empty: list[Line] = []
-        self._drawn: dict[int, Line] = {}
+        self.cursor_index = 0
+        self._row_values: RowValues | None = None
+        self._shows_full_names = False
+        self._placeholder_lines: list[Line] = []
+        self._drawn_lines: dict[int, Line] = {}
         self._drawn_width = 0
-        self._names: dict[int, dict[str, str]] = {}
+        self._short_names: dict[int, dict[str, str]] = {}
 
     # -- contents -----------------------------------------------------------------------------------------------
 
-    def show(self, rows: Sequence[VisibleRow], figures: Figures | None, full: bool = False,
-             cursor_key: str | None = None) -> None:
+    def show_rows(self, rows: Sequence[VisibleRow], row_values: RowValues | None, full_names: bool = False,
+                  cursor_key: str | None = None) -> None:
         """Shows rows. The cursor goes to the row of ``cursor_key``, else stays on its row, else on its line."""
-        key = cursor_key if cursor_key is not None else (self.current.key if self.current else None)
-        same = rows is self.rows
-        if not same or full != self._full or figures is None or self._figures is None or (
-                figures.has_engines != self._figures.has_engines):
-            self._names = {}
+        key = cursor_key if cursor_key is not None else (self.current_row.key if self.current_row else None)
+        is_same = rows is self.rows
+        if not is_same or full_names != self._shows_full_names or row_values is None or self._row_values is None or (
+                row_values.has_engines != self._row_values.has_engines):
+            self._short_names = {}
         self.rows = rows if isinstance(rows, list) else list(rows)
-        self._full = full
-        old_drawn, self._drawn = self._drawn, {}
-        self._figures = figures
-        if not same or cursor_key is not None:
-            found = next((index for index, row in enumerate(self.rows) if row.key == key), None)
-            self.cursor = found if found is not None else min(self.cursor, max(0, len(self.rows) - 1))
+        self._shows_full_names = full_names
+        old_drawn, self._drawn_lines = self._drawn_lines, {}
+        self._row_values = row_values
+        if not is_same or cursor_key is not None:
+            cursor_index = next((index for index, row in enumerate(self.rows) if row.key == key), None)
+            self.cursor_index = cursor_index if cursor_index is not None else min(self.cursor_index,
+                                                                                  max(0,
+                                                                                      len(self.rows) - 1))
         size = Size(self.size.width, len(self.rows))
         if size != self.virtual_size:
             self.virtual_size = size
-        top = self.scroll_offset.y
+        top_row = self.scroll_offset.y
         for y in range(self.size.height):
-            index = top + y
-            if old_drawn.get(index) is None or old_drawn[index] != self._line(index):
+            index = top_row + y
+            if old_drawn.get(index) is None or old_drawn[index] != self._get_cached_line(index):
                 self.refresh(Region(0, y, self.size.width, 1))
         self._keep_cursor_visible()
 
-    def show_empty(self, lines: Sequence[Line]) -> None:
+    def show_placeholder(self, lines: Sequence[Line]) -> None:
         """Shows lines in place of rows: what is missing and what to do."""
-        self._empty = list(lines)
-        self.rows, self._drawn, self.cursor = [], {}, 0
+        self._placeholder_lines = list(lines)
+        self.rows, self._drawn_lines, self.cursor_index = [], {}, 0
         self.virtual_size = Size(self.size.width, 0)
         self.refresh()
 
     @property
-    def current(self) -> VisibleRow | None:
+    def current_row(self) -> VisibleRow | None:
         """The row under the cursor."""
-        return self.rows[self.cursor] if self.cursor < len(self.rows) else None
+        return self.rows[self.cursor_index] if self.cursor_index < len(self.rows) else None
 
-    def text_of(self, index: int) -> str:
+    def line_text(self, line_index: int) -> str:
         """A line as it is drawn, without styles."""
-        return "".join(visible(text) for text, _ in self._line(index)).rstrip()
+        return "".join(escape_hidden_characters(text) for text, _ in self._get_cached_line(line_index)).rstrip()
 
     # -- the cursor ---------------------------------------------------------------------------------------------
 
-    def move_to(self, index: int) -> None:
+    def move_cursor_to(self, index: int) -> None:
         """Puts the cursor on a line; repaints the line it left and the one it is on."""
         index = max(0, min(index, len(self.rows) - 1))
-        if index == self.cursor or not self.rows:
+        if index == self.cursor_index or not self.rows:
             return
-        old, self.cursor = self.cursor, index
-        for line in (old, index):
-            self._drawn.pop(line, None)
+        old_index, self.cursor_index = self.cursor_index, index
+        for line in (old_index, index):
+            self._drawn_lines.pop(line, None)
             self._refresh_line(line)
         self._keep_cursor_visible()
         self.post_message(self.Moved())
 
-    def move(self, steps: int) -> None:
+    def move_cursor(self, steps: int) -> None:
         """Moves the cursor by some rows."""
-        self.move_to(self.cursor + steps)
+        self.move_cursor_to(self.cursor_index + steps)
 
     @property
     def row_width(self) -> int:
@@ -110,7 +112,7 @@ class LayerTree(ScrollView, Styled, can_focus=True, inherit_bindings=False):
         return self.scrollable_content_region.width
 
     @property
-    def page(self) -> int:
+    def page_size(self) -> int:
         """How many rows a page has."""
         return max(1, self.size.height - 1)
 
@@ -120,58 +122,60 @@ class LayerTree(ScrollView, Styled, can_focus=True, inherit_bindings=False):
             self.refresh(Region(0, y, self.size.width, 1))
 
     def _keep_cursor_visible(self) -> None:
-        height, top = self.size.height, self.scroll_offset.y
+        height, top_row = self.size.height, self.scroll_offset.y
         if not height:
             return
-        if self.cursor < top:
-            self.scroll_to(y=self.cursor, animate=False, force=True)
-        elif self.cursor >= top + height:
-            self.scroll_to(y=self.cursor - height + 1, animate=False, force=True)
+        if self.cursor_index < top_row:
+            self.scroll_to(y=self.cursor_index, animate=False, force=True)
+        elif self.cursor_index >= top_row + height:
+            self.scroll_to(y=self.cursor_index - height + 1, animate=False, force=True)
 
     # -- drawing ------------------------------------------------------------------------------------------------
 
-    def _short(self, line: VisibleRow, columns: Columns) -> str | None:
+    def _find_short_name(self, visible_row: VisibleRow, column_widths: ColumnWidths) -> str | None:
         """The name of a line as it is shown, unlike that of any other line of the list; None for the usual form."""
-        if self._figures is None:
+        if self._row_values is None:
             return None
-        model, room = self._figures.model, name_room(line.depth, columns)
-        if cells(model.name_of(line, self._full)) <= room:
+        model, room = self._row_values.model, row_name_width(visible_row.depth, column_widths)
+        if cell_width(model.get_row_name(visible_row, self._shows_full_names)) <= room:
             return None
-        if room not in self._names:
-            names = (model.name_of(one, self._full) for one in self.rows if name_room(one.depth, columns) == room
-                     and not isinstance(one.row, Tail))
-            self._names[room] = shorten_apart(names, room)
-        return self._names[room].get(model.name_of(line, self._full))
+        if room not in self._short_names:
+            names = (model.get_row_name(row, self._shows_full_names)
+                     for row in self.rows
+                     if row_name_width(row.depth, column_widths) == room and not isinstance(row.row, SmallSharesRow))
+            self._short_names[room] = shorten_distinctly(names, room)
+        return self._short_names[room].get(model.get_row_name(visible_row, self._shows_full_names))
 
-    def _line(self, index: int) -> Line:
+    def _get_cached_line(self, index: int) -> Line:
         if self._drawn_width != self.row_width:  # the scrollbar came or went
-            self._drawn, self._drawn_width, self._names = {}, self.row_width, {}
-        if index not in self._drawn:
-            if not 0 <= index < len(self.rows) or self._figures is None:
-                self._drawn[index] = []
+            self._drawn_lines, self._drawn_width, self._short_names = {}, self.row_width, {}
+        if index not in self._drawn_lines:
+            if not 0 <= index < len(self.rows) or self._row_values is None:
+                self._drawn_lines[index] = []
             else:
-                row, columns = self.rows[index], Columns.fit(self.row_width, self._figures.has_engines)
-                self._drawn[index] = row_line(self._figures.cells(row, self._full), row.depth, columns,
-                                              index == self.cursor, self._short(row, columns))
-        return self._drawn[index]
+                row, columns = self.rows[index], ColumnWidths.fit_columns(self.row_width, self._row_values.has_engines)
+                self._drawn_lines[index] = layer_row_line(self._row_values.build_row_cells(row, self._shows_full_names),
+                                                          row.depth, columns, index == self.cursor_index,
+                                                          self._find_short_name(row, columns))
+        return self._drawn_lines[index]
 
     def render_line(self, y: int) -> Strip:
         """One line as it is drawn."""
         width = self.size.width
         if not self.rows:
-            return self.strip_of(self._empty[y] if y < len(self._empty) else [], width)
+            return self.make_strip(self._placeholder_lines[y] if y < len(self._placeholder_lines) else [], width)
         index = y + self.scroll_offset.y
-        line = self._line(index)
-        return self.strip_of(line, width, "cursor") if index == self.cursor else self.strip_of(line, width)
+        line = self._get_cached_line(index)
+        return self.make_strip(line, width, "cursor") if index == self.cursor_index else self.make_strip(line, width)
 
     def notify_style_update(self) -> None:
         """The theme changed."""
         super().notify_style_update()
-        self._drawn = {}
+        self._drawn_lines = {}
 
     def on_resize(self, event: events.Resize) -> None:
         """The widget was resized."""
-        self._drawn = {}
+        self._drawn_lines = {}
         self.virtual_size = Size(self.size.width, len(self.rows))
         self._keep_cursor_visible()
         self.post_message(self.Resized())
@@ -182,6 +186,6 @@ class LayerTree(ScrollView, Styled, can_focus=True, inherit_bindings=False):
             return
         index = event.y + self.scroll_offset.y
         if index < len(self.rows):
-            self.move_to(index)
+            self.move_cursor_to(index)
             if event.chain == 2:
                 self.post_message(self.Opened())

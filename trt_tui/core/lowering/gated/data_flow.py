@@ -11,193 +11,228 @@ from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
-from trt_tui.core.lowering import accumulation, rules
-from trt_tui.core.lowering.gated.bodies import Sums, emit_layers, emit_operator, rounded_later, rounds_after
-from trt_tui.core.lowering.gated.emitter import BranchTensors, Emitter
-from trt_tui.core.lowering.gated.given import GivenBranch, Steps
-from trt_tui.core.lowering.gated.inputs import GatedInputs
-from trt_tui.core.lowering.gated.rounding import Rounding
-from trt_tui.core.lowering.rules import LOW_FLOATS
-from trt_tui.core.network.free import Norm
-from trt_tui.core.network.layers import Group, Layer
-from trt_tui.core.network.naming import name_of
+from trt_tui.core.lowering import fp16_accumulation, rulebook
+from trt_tui.core.lowering.gated.emitter import BranchTensors, NodeEmitter
+from trt_tui.core.lowering.gated.file_precision import FilePrecisionBranch, QdqEmitter
+from trt_tui.core.lowering.gated.graph_inputs import GraphInputs
+from trt_tui.core.lowering.gated.group_body import (
+    PendingSumRoundings,
+    can_defer_rounding_to_reader,
+    emit_group_layers,
+    emit_normalisation_operator,
+    is_cheaper_to_round_after_copy,
+)
+from trt_tui.core.lowering.gated.rounding import RoundingEmitter
+from trt_tui.core.lowering.rulebook import HALF_PRECISIONS
+from trt_tui.core.network.layers import FusionGroup, Layer
+from trt_tui.core.network.naming import value_name
+from trt_tui.core.network.zero_cost_support import Normalisation
 from trt_tui.core.precision import Precision
 
 
-class DataFlow:
+class DataFlowEmitter:
     """Emits groups with their gates into the main graph.
 
     Attributes:
         edges: For each gate of a reader, by its name, the group that computed what it reads and the group that reads.
     """
 
-    def __init__(self, emitter: Emitter, inputs: GatedInputs, rounding: Rounding) -> None:
+    def __init__(self, emitter: NodeEmitter, graph_inputs: GraphInputs, rounding: RoundingEmitter) -> None:
         self.emitter = emitter
-        self.inputs = inputs
+        self.inputs = graph_inputs
         self.rounding = rounding
-        self.edges: dict[str, tuple[str, str]] = {}
-        self._steps = Steps(emitter, rounding)
-        self._lows = {around for forms in inputs.forms.values() for around in forms}.intersection(LOW_FLOATS)
-        self._held: dict[tuple[Precision, ir.Value, ir.Value | None], ir.Value] = {}
+        self.edge_gates: dict[str, tuple[str, str]] = {}
+        self._qdq_emitter = QdqEmitter(emitter, rounding)
+        self._half_types = {
+            boundary_type
+            for operand_types in graph_inputs.operand_types.values()
+            for boundary_type in operand_types
+        }.intersection(HALF_PRECISIONS)
+        self._converted_values: dict[tuple[Precision, ir.Value, ir.Value | None], ir.Value] = {}
         """By code, value and scale the value as it is read."""
-        self._unrounded: dict[str, tuple[str, ir.Value, ir.Value]] = {}
+        self._unrounded_results: dict[str, tuple[str, ir.Value, ir.Value]] = {}
         """By tensor the group that computed it, its value before it was rounded, and that rounded."""
 
-    def group(self, group: Group, scope: Mapping[str, ir.Value], wanted: Sequence[str]) -> dict[str, ir.Value]:
+    def emit_group(self, group: FusionGroup, values_by_tensor: Mapping[str, ir.Value],
+                   requested_tensors: Sequence[str]) -> dict[str, ir.Value]:
         """Emits a group that has gates; returns the tensors wanted of it."""
-        body = _Body(self, group, scope, wanted)
-        emit_layers(self.emitter, self.inputs, body)
-        results = {tensor: body.local[tensor] for tensor in wanted}
-        if Precision.FILE in self.inputs.forms[group.name]:
-            self._or_as_given(group, scope, results)
+        body = _DataFlowGroupBody(self, group, values_by_tensor, requested_tensors)
+        emit_group_layers(self.emitter, self.inputs, body)
+        results = {tensor: body.branch_tensors[tensor] for tensor in requested_tensors}
+        if Precision.FILE in self.inputs.operand_types[group.name]:
+            self._select_file_precision_results(group, values_by_tensor, results)
         return results
 
-    def _or_as_given(self, group: Group, scope: Mapping[str, ir.Value], results: dict[str, ir.Value]) -> None:
+    def _select_file_precision_results(self, group: FusionGroup, values_by_tensor: Mapping[str, ir.Value],
+                                       result_by_tensor: dict[str, ir.Value]) -> None:
         """Lets results be those of the group as the file has it, where its gate says so."""
-        given = self.emitter.network.given
-        assert given is not None, "a group has this form where the file has precisions"
-        branch = GivenBranch(self._steps, given, group, scope)
-        emit_layers(self.emitter, self.inputs, branch)
+        source_model = self.emitter.network.source_model
+        assert source_model is not None, "a group has this form where the file has precisions"
+        branch = FilePrecisionBranch(self._qdq_emitter, source_model, group, values_by_tensor)
+        emit_group_layers(self.emitter, self.inputs, branch)
         self.emitter.nodes.extend(branch.nodes)
-        for tensor, value in results.items():
-            self._unrounded.pop(tensor, None)
-            if (other := branch.local[tensor]) is not value:
-                results[tensor] = self.chosen(self._gate(group, Precision.FILE), other, value, tensor)
+        for tensor, value in result_by_tensor.items():
+            self._unrounded_results.pop(tensor, None)
+            if (file_result := branch.branch_tensors[tensor]) is not value:
+                result_by_tensor[tensor] = self.select_by_gate(self._find_boundary_type_gate(group, Precision.FILE),
+                                                               file_result, value, tensor)
 
-    def chosen(self, gate: ir.Value, then: ir.Value, otherwise: ir.Value, tensor: str) -> ir.Value:
+    def select_by_gate(self, gate: ir.Value, then_value: ir.Value, else_value: ir.Value, tensor: str) -> ir.Value:
         """One of two values that stand for a tensor."""
-        result = self.emitter.add(self.emitter.nodes, "Where", [gate, then, otherwise], f"{tensor}/chosen")
-        result.type, result.shape = otherwise.type, otherwise.shape
+        result = self.emitter.add_operator(self.emitter.nodes, "Where", [gate, then_value, else_value],
+                                           f"{tensor}/chosen")
+        result.type, result.shape = else_value.type, else_value.shape
         return result
 
-    def result(self, group: Group, tensor: str, value: ir.Value, count: int = 1) -> ir.Value:
-        """What a group yields for a tensor: rounded to the float type of its results, a sum in FP16 ``count`` times."""
-        for around in self._arounds(group):
-            summed = self._summed(group, value, count) if around is Precision.FP16 and count > 1 else value
-            low = self.rounding.rounded(summed, around, self.emitter.nodes)
-            if len(self._lows) == 1:
-                self._unrounded[tensor] = (group.name, value, low)
-            value = self.chosen(self._gate(group, around), low, value, tensor)
+    def round_result(self, group: FusionGroup, tensor: str, value: ir.Value, rounding_count: int = 1) -> ir.Value:
+        """What a group yields for a tensor: rounded to the float type of its results, a sum in FP16 ``rounding_count``
+        times."""
+        for boundary_type in self._list_boundary_types(group):
+            rounded_sum = self._round_fp16_sum(
+                group, value, rounding_count) if boundary_type is Precision.FP16 and rounding_count > 1 else value
+            low = self.rounding.round_to_precision(rounded_sum, boundary_type, self.emitter.nodes)
+            if len(self._half_types) == 1:
+                self._unrounded_results[tensor] = (group.name, value, low)
+            value = self.select_by_gate(self._find_boundary_type_gate(group, boundary_type), low, value, tensor)
         return value
 
-    def biased(self, group: Group, layer: Layer, node: ir.Node, port: int, count: int) -> ir.Value:
+    def add_bias_after_rounding(self, group: FusionGroup, layer: Layer, node: ir.Node, bias_index: int,
+                                rounding_count: int) -> ir.Value:
         """A sum with a bias, which is added behind the rounding of sums in FP16."""
-        value, bias = node.outputs[0], node.inputs[port]
-        if bias is None or group.name not in self.inputs.sums:
+        value, bias = node.outputs[0], node.inputs[bias_index]
+        if bias is None or group.name not in self.inputs.summing_groups:
             return value
-        node.replace_input_with(port, None)
-        result = self.rounding.biased(layer, self._summed(group, value, count), bias, self.emitter.nodes)
+        node.replace_input_with(bias_index, None)
+        result = self.rounding.add_bias(layer, self._round_fp16_sum(group, value, rounding_count), bias,
+                                        self.emitter.nodes)
         result.type, result.shape = value.type, value.shape
         return result
 
-    def _summed(self, group: Group, value: ir.Value, count: int) -> ir.Value:
-        if group.name not in self.inputs.sums:
+    def _round_fp16_sum(self, group: FusionGroup, value: ir.Value, rounding_count: int) -> ir.Value:
+        if group.name not in self.inputs.summing_groups:
             return value
-        if (group.name, count) not in self.inputs.splitters:
-            factor = self.emitter.input(f"splitter/{len(self.inputs.splitters)}", ir.DataType.FLOAT)
-            self.inputs.splitters[group.name, count] = factor
-        return self.rounding.summed(value, self.inputs.splitters[group.name, count], self.emitter.nodes)
+        if (group.name, rounding_count) not in self.inputs.split_factors:
+            factor = self.emitter.add_input(f"splitter/{len(self.inputs.split_factors)}", ir.DataType.FLOAT)
+            self.inputs.split_factors[group.name, rounding_count] = factor
+        return self.rounding.round_fp16_sum(value, self.inputs.split_factors[group.name, rounding_count],
+                                            self.emitter.nodes)
 
-    def read(self, group: Group, tensor: str, value: ir.Value) -> ir.Value:
+    def round_input(self, group: FusionGroup, tensor: str, value: ir.Value) -> ir.Value:
         """What a group reads of a tensor from outside: rounded to the float type of its results."""
-        if tensor in self._unrounded and self._arounds(group):
-            made_by, exact, low = self._unrounded[tensor]
-            gate = self.emitter.input(f"edge/{len(self.edges)}", ir.DataType.BOOL)
-            self.edges[name_of(gate)] = (made_by, group.name)
-            return self.chosen(gate, low, exact, tensor)
-        for around in self._arounds(group):
-            low = self.rounding.read(value, tensor, around, self.emitter.nodes)
-            value = self.chosen(self._gate(group, around), low, value, tensor)
+        if tensor in self._unrounded_results and self._list_boundary_types(group):
+            producer, unrounded, low = self._unrounded_results[tensor]
+            gate = self.emitter.add_input(f"edge/{len(self.edge_gates)}", ir.DataType.BOOL)
+            self.edge_gates[value_name(gate)] = (producer, group.name)
+            return self.select_by_gate(gate, low, unrounded, tensor)
+        for boundary_type in self._list_boundary_types(group):
+            low = self.rounding.round_input(value, tensor, boundary_type, self.emitter.nodes)
+            value = self.select_by_gate(self._find_boundary_type_gate(group, boundary_type), low, value, tensor)
         return value
 
-    def quantized(self, group: Group, tensor: str, value: ir.Value, codes: Sequence[Precision]) -> ir.Value:
+    def quantize_input(self, group: FusionGroup, tensor: str, value: ir.Value,
+                       quantized_types: Sequence[Precision]) -> ir.Value:
         """What a layer reads at a site: as codes where a gate says so."""
-        exact = value
-        for code in codes:
+        unquantized = value
+        for quantized_type in quantized_types:
             scale = self.inputs.scales.get((group.name, tensor))
-            if (known := (code, exact, scale)) not in self._held:
-                self._held[known] = self.rounding.read_as(code, exact, scale, self.emitter.nodes)
-            held = self._held[known]
-            value = self.chosen(self.inputs.gates[group.name][code.value], held, value, tensor)
+            if (key := (quantized_type, unquantized, scale)) not in self._converted_values:
+                self._converted_values[key] = self.rounding.convert_operand(quantized_type, unquantized, scale,
+                                                                            self.emitter.nodes)
+            converted = self._converted_values[key]
+            value = self.select_by_gate(self.inputs.gates[group.name][quantized_type.value], converted, value, tensor)
         return value
 
-    def _gate(self, group: Group, around: Precision) -> ir.Value:
-        return self.inputs.gates[group.name][around.value]
+    def _find_boundary_type_gate(self, group: FusionGroup, boundary_type: Precision) -> ir.Value:
+        return self.inputs.gates[group.name][boundary_type.value]
 
-    def _arounds(self, group: Group) -> list[Precision]:
-        return sorted(around for around in self.inputs.forms[group.name] if around in LOW_FLOATS)
+    def _list_boundary_types(self, group: FusionGroup) -> list[Precision]:
+        return sorted(boundary_type for boundary_type in self.inputs.operand_types[group.name]
+                      if boundary_type in HALF_PRECISIONS)
 
 
-class _Body:
+class _DataFlowGroupBody:
     """A group's layers, each followed by what rounds its results."""
 
-    norm: Norm | None = None
+    norm: Normalisation | None = None
 
-    def __init__(self, flow: DataFlow, group: Group, scope: Mapping[str, ir.Value], wanted: Sequence[str]) -> None:
+    def __init__(self, flow: DataFlowEmitter, group: FusionGroup, values_by_tensor: Mapping[str, ir.Value],
+                 requested_tensors: Sequence[str]) -> None:
         self._flow = flow
         self._network = flow.emitter.network
-        self._wanted = wanted
-        self._lowers = any(around in LOW_FLOATS for around in flow.inputs.forms[group.name])
-        self._sites: dict[tuple[str, int], tuple[Precision, ...]] = {}
-        offered = {code for codes in flow.inputs.forms[group.name].values() for code in codes}
-        for code in sorted(offered.intersection(rules.READ_AS)):
-            for site in rules.sites_read_as(group, code):
-                place = site.layer, site.index
-                self._sites[place] = (*self._sites.get(place, ()), code)
-        self._prepared: dict[tuple[str, tuple[Precision, ...]], ir.Value] = {}
-        self._sums = Sums(self._network)
-        self._produced: set[str] = set()
-        self._rounded: set[str] = set()  # tensors that have the results' precision
+        self._requested_tensors = requested_tensors
+        self._reduces_precision = any(boundary_type in HALF_PRECISIONS
+                                      for boundary_type in flow.inputs.operand_types[group.name])
+        self._types_by_input: dict[tuple[str, int], tuple[Precision, ...]] = {}
+        offered = {
+            quantized_type
+            for operand_types in flow.inputs.operand_types[group.name].values()
+            for quantized_type in operand_types
+        }
+        for quantized_type in sorted(offered.intersection(rulebook.REDUCED_OPERAND_TYPES)):
+            for site in rulebook.operand_qdq_sites(group, quantized_type):
+                layer_input = site.layer, site.index
+                self._types_by_input[layer_input] = (*self._types_by_input.get(layer_input, ()), quantized_type)
+        self._prepared_values: dict[tuple[str, tuple[Precision, ...]], ir.Value] = {}
+        self._pending_sums = PendingSumRoundings(self._network)
+        self._produced_tensors: set[str] = set()
+        self._rounded_tensors: set[str] = set()  # tensors that have the results' precision
         self.group = group
-        self.local = BranchTensors(scope)
+        self.branch_tensors = BranchTensors(values_by_tensor)
         self.nodes = flow.emitter.nodes
 
-    def read(self, layer: Layer, index: int, tensor: str, value: ir.Value, follows: bool) -> ir.Value:
+    def convert_layer_input(self, layer: Layer, input_index: int, tensor: str, value: ir.Value,
+                            has_compute_type: bool) -> ir.Value:
         """The tensor rounded where it comes from outside, and quantized at a site."""
-        codes = self._sites.get((layer.name, index), ())
-        rounds = tensor not in self._produced and self._lowers and (
-            bool(codes) or follows and not rounds_after(self._network, layer, tensor))
-        if not rounds and not codes:
+        quantized_types = self._types_by_input.get((layer.name, input_index), ())
+        rounds = tensor not in self._produced_tensors and self._reduces_precision and (
+            bool(quantized_types)
+            or has_compute_type and not is_cheaper_to_round_after_copy(self._network, layer, tensor))
+        if not rounds and not quantized_types:
             return value
-        if (tensor, codes) not in self._prepared:
+        if (tensor, quantized_types) not in self._prepared_values:
             source = value
             if rounds:
-                self._rounded.add(tensor)
-                if (tensor, ()) not in self._prepared:
-                    self._prepared[tensor, ()] = self._flow.read(self.group, tensor, value)
-                source = self._prepared[tensor, ()]
-            self._prepared[tensor, codes] = self._flow.quantized(self.group, tensor, source, codes)
-        return self._prepared[tensor, codes]
+                self._rounded_tensors.add(tensor)
+                if (tensor, ()) not in self._prepared_values:
+                    self._prepared_values[tensor, ()] = self._flow.round_input(self.group, tensor, value)
+                source = self._prepared_values[tensor, ()]
+            self._prepared_values[tensor, quantized_types] = self._flow.quantize_input(self.group, tensor, source,
+                                                                                       quantized_types)
+        return self._prepared_values[tensor, quantized_types]
 
-    def computed(self, layer: Layer, node: ir.Node, typed: Sequence[str]) -> None:
+    def round_layer_results(self, layer: Layer, node: ir.Node, inputs_of_compute_type: Sequence[str]) -> None:
         """Rounds a layer's results where its operator can yield values that the precision does not have."""
-        self._produced.update(tensor for tensor in layer.outputs if tensor)
-        if not self._lowers:
+        self._produced_tensors.update(tensor for tensor in layer.outputs if tensor)
+        if not self._reduces_precision:
             return
-        own = rules.typed_results(self._network, layer)
-        if rules.keeps_precision(layer) and self._rounded.issuperset(typed):
-            self._rounded.update(own)
+        own = rulebook.find_compute_type_results(self._network, layer)
+        if rulebook.preserves_precision_of_values(layer) and self._rounded_tensors.issuperset(inputs_of_compute_type):
+            self._rounded_tensors.update(own)
             return
-        count, outputs = self._sums.of(layer), self._outputs(layer, node)
-        if (port := accumulation.bias_port(self._network, layer)) is not None:
-            outputs, count = [self._flow.biased(self.group, layer, node, port, count)], 1
-            self.local[layer.outputs[0]] = outputs[0]
+        rounding_count, outputs = self._pending_sums.count_accumulator_roundings(
+            layer), self._select_normalisation_output(layer, node)
+        if (port := fp16_accumulation.find_bias_input_index(self._network, layer)) is not None:
+            outputs, rounding_count = [
+                self._flow.add_bias_after_rounding(self.group, layer, node, port, rounding_count)
+            ], 1
+            self.branch_tensors[layer.outputs[0]] = outputs[0]
         for tensor, output in zip(layer.outputs, outputs, strict=True):
             if tensor not in own:
                 continue
-            if rounded_later(self._network, self.group, self._wanted, tensor):
-                self._sums.wait(tensor, count)
+            if can_defer_rounding_to_reader(self._network, self.group, self._requested_tensors, tensor):
+                self._pending_sums.defer_rounding(tensor, rounding_count)
                 continue
-            self.local[tensor] = self._flow.result(self.group, tensor, output, count)
-            self._rounded.add(tensor)
+            self.branch_tensors[tensor] = self._flow.round_result(self.group, tensor, output, rounding_count)
+            self._rounded_tensors.add(tensor)
 
-    def _outputs(self, layer: Layer, node: ir.Node) -> list[ir.Value]:
+    def _select_normalisation_output(self, layer: Layer, node: ir.Node) -> list[ir.Value]:
         """A layer's results; that of a normalisation is chosen between what its layers and what its operator yield."""
-        norm = self._flow.inputs.norm(self.group.name)
+        norm = self._flow.inputs.find_normalisation_operator(self.group.name)
         if norm is None or layer.name != norm.layers[-1]:
             return list(node.outputs)
         flow = self._flow
-        whole = emit_operator(flow.emitter, flow.inputs, self, norm).outputs[0]
+        norm_output = emit_normalisation_operator(flow.emitter, flow.inputs, self, norm).outputs[0]
         gate = flow.inputs.gates[self.group.name]["operator"]
-        chosen = self.local[norm.result] = flow.chosen(gate, whole, node.outputs[0], norm.result)
-        return [chosen]
+        selected = self.branch_tensors[norm.result] = flow.select_by_gate(gate, norm_output, node.outputs[0],
+                                                                          norm.result)
+        return [selected]

@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from trt_tui.core.network.layers import Layer
-from trt_tui.core.network.naming import name_of
+from trt_tui.core.network.naming import value_name
 from trt_tui.core.network.network import Network
 
 Nodes = list[ir.Node]
@@ -24,7 +24,7 @@ class BranchTensors(dict[str, ir.Value]):
         return self.outer[tensor]
 
 
-class Emitter:
+class NodeEmitter:
     """Makes the nodes of one gated graph.
 
     Attributes:
@@ -41,183 +41,196 @@ class Emitter:
         self.inputs: list[ir.Value] = []
         self.initializers: dict[str, ir.Value] = {}
         self.values: dict[str, ir.Value] = {}
-        self._count = 0
+        self._name_count = 0
 
-    def name(self, base: str) -> str:
+    def make_unique_name(self, name_prefix: str) -> str:
         """A name that nothing else in the graph has."""
-        self._count += 1
-        return f"{base}#{self._count}"
+        self._name_count += 1
+        return f"{name_prefix}#{self._name_count}"
 
-    def add(self, nodes: Nodes, operator: str, inputs: Sequence[ir.Value], base: str, **attributes: int) -> ir.Value:
-        """Appends an operator with one output, and returns that; ``base`` begins its name."""
-        node = ir.node(operator, inputs, attributes, name=self.name(base))
+    def add_operator(self, nodes: Nodes, operator: str, inputs: Sequence[ir.Value], name_prefix: str,
+                     **attributes: int) -> ir.Value:
+        """Appends an operator with one output, and returns that; ``name_prefix`` begins its name."""
+        node = ir.node(operator, inputs, attributes, name=self.make_unique_name(name_prefix))
         output = node.outputs[0]
         output.name = node.name
         nodes.append(node)
         return output
 
-    def reduce(self, nodes: Nodes, operator: str, value: ir.Value, axis: int) -> ir.Value:
+    def add_reduction(self, nodes: Nodes, operator: str, value: ir.Value, axis: int) -> ir.Value:
         """The result of a reduction of one axis, which goes; opsets before 18 have it as an attribute."""
         inputs: list[ir.Value] = [value]
         attributes: dict[str, Sequence[int] | int] = {"keepdims": 0}
         if self.network.opset < 18:
             attributes["axes"] = [axis]
         else:
-            inputs.append(self.array(np.array([axis], np.int64), f"int64/{axis}"))
-        node = ir.node(operator, inputs, attributes, name=self.name(operator.lower()))
+            inputs.append(self.get_array_constant(np.array([axis], np.int64), f"int64/{axis}"))
+        node = ir.node(operator, inputs, attributes, name=self.make_unique_name(operator.lower()))
         node.outputs[0].name = node.name
         nodes.append(node)
         return node.outputs[0]
 
-    def choose(self, nodes: Nodes, condition: ir.Value, then: ir.Graph, otherwise: ir.Graph, base: str,
-               outputs: int = 1) -> Sequence[ir.Value]:
+    def add_if_node(self, nodes: Nodes, condition: ir.Value, then_graph: ir.Graph, else_graph: ir.Graph,
+                    name_prefix: str, output_count: int = 1) -> Sequence[ir.Value]:
         """Appends an ``If``, and returns its outputs, which are yet to be named."""
-        node = ir.node("If", [condition], {"then_branch": then, "else_branch": otherwise}, num_outputs=outputs,
-                       name=self.name(base))
+        node = ir.node("If", [condition], {"then_branch": then_graph, "else_branch": else_graph},
+                       num_outputs=output_count, name=self.make_unique_name(name_prefix))
         nodes.append(node)
         return node.outputs
 
-    def graph(self, results: Sequence[ir.Value], nodes: Nodes, base: str) -> ir.Graph:
+    def build_graph(self, results: Sequence[ir.Value], nodes: Nodes, name_prefix: str) -> ir.Graph:
         """A branch that reads outer tensors."""
-        return ir.Graph([], results, nodes=nodes, name=self.name(base))
+        return ir.Graph([], results, nodes=nodes, name=self.make_unique_name(name_prefix))
 
-    def branch(self, local: BranchTensors, nodes: Nodes, wanted: Sequence[str], base: str) -> ir.Graph:
-        """A branch that yields tensors of the network, which its nodes have put into ``local``."""
+    def build_branch(self, branch_tensors: BranchTensors, nodes: Nodes, requested_tensors: Sequence[str],
+                     name_prefix: str) -> ir.Graph:
+        """A branch that yields tensors of the network, which its nodes have put into ``branch_tensors``."""
         own, results = set(nodes), list[ir.Value]()
-        for tensor in wanted:
-            value = local[tensor]
+        for tensor in requested_tensors:
+            value = branch_tensors[tensor]
             if value.producer() not in own or value in results:
-                value = self.add(nodes, "Identity", [value], f"{tensor}/result")
-            self.describe(value, tensor)
+                value = self.add_operator(nodes, "Identity", [value], f"{tensor}/result")
+            self.copy_type_and_shape(value, tensor)
             results.append(value)
-        return self.graph(results, nodes, base)
+        return self.build_graph(results, nodes, name_prefix)
 
-    def describe(self, value: ir.Value, tensor: str) -> None:
+    def copy_type_and_shape(self, value: ir.Value, source_tensor: str) -> None:
         """Gives a value the type and shape of a tensor of the network, and a name where it has none."""
-        original = self.network.value(tensor)
+        original = self.network.ir_value(source_tensor)
         if value.name is None:
-            value.name = self.name(tensor)
+            value.name = self.make_unique_name(source_tensor)
         value.type = original.type
-        value.shape = _without_names(original.shape)
+        value.shape = _remove_dimension_names(original.shape)
 
     # -- inputs and constants -----------------------------------------------------------------------------------
 
-    def input(self, name: str, dtype: ir.DataType, shape: ir.Shape | None = None) -> ir.Value:
+    def add_input(self, name: str, dtype: ir.DataType, shape: ir.Shape | None = None) -> ir.Value:
         """A new input of the graph, a scalar by default."""
         value = ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape([]) if shape is None else shape)
         self.inputs.append(value)
         return value
 
-    def constant(self, name: str, tensor: ir.TensorProtocol) -> ir.Value:
+    def add_shared_constant(self, name: str, tensor: ir.TensorProtocol) -> ir.Value:
         """A constant of the network, shared and not copied."""
         shape = ir.Shape([int(size) for size in tensor.shape.numpy()])
         value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=shape, const_value=tensor)
         self.initializers[name] = value
         return value
 
-    def array(self, array: np.ndarray, name: str) -> ir.Value:
+    def get_array_constant(self, array: np.ndarray, name: str) -> ir.Value:
         """A constant of our own; one name is one constant."""
         name = f"gated/{name}"
-        return self.initializers[name] if name in self.initializers else self.held(array, name)
+        return self.initializers[name] if name in self.initializers else self.add_constant(array, name)
 
-    def held(self, array: np.ndarray, name: str) -> ir.Value:
+    def add_constant(self, array: np.ndarray, name: str) -> ir.Value:
         """An array as a constant under the name given."""
         value = ir.Value(name=name, type=ir.TensorType(ir.DataType.from_numpy(array.dtype)),
                          shape=ir.Shape(array.shape), const_value=ir.tensor(array, name=name))
         self.initializers[name] = value
         return value
 
-    def scalar(self, number: float) -> ir.Value:
+    def get_scalar_constant(self, number: float) -> ir.Value:
         """A float32 constant."""
-        return self.array(np.array(number, np.float32), f"scalar/{number!r}")
+        return self.get_array_constant(np.array(number, np.float32), f"scalar/{number!r}")
 
     # -- layers of the network ----------------------------------------------------------------------------------
 
-    def clone(self, layer: Layer, inputs: Sequence[ir.Value | None], name: str) -> ir.Node:
+    def clone_node(self, layer: Layer, inputs: Sequence[ir.Value | None], name: str) -> ir.Node:
         """A layer's node on other inputs, in no graph yet."""
         original = self.network.node(layer.name)
         node = ir.Node(original.domain, original.op_type, inputs, list(original.attributes.values()),
                        num_outputs=len(original.outputs), overload=original.overload, name=name)
         for source, output in zip(original.outputs, node.outputs, strict=True):
-            output.name = self.name(source.name) if source.name else ""
-            output.type, output.shape = source.type, _without_names(source.shape)
+            output.name = self.make_unique_name(source.name) if source.name else ""
+            output.type, output.shape = source.type, _remove_dimension_names(source.shape)
         return node
 
-    def copy_layer(self, layer: Layer, scope: MutableMapping[str, ir.Value], nodes: Nodes, name: str) -> None:
-        """A layer as it is, reading from and writing to ``scope``; subgraphs are cloned onto the scope's tensors."""
-        node = self.clone(layer, [scope[t] if t else None for t in layer.inputs], name)
+    def copy_layer(self, layer: Layer, values_by_tensor: MutableMapping[str, ir.Value], nodes: Nodes,
+                   name: str) -> None:
+        """A layer as it is, reading from and writing to ``values_by_tensor``; subgraphs are cloned onto the scope's
+        tensors."""
+        node = self.clone_node(layer,
+                               [values_by_tensor[input_name] if input_name else None for input_name in layer.inputs],
+                               name)
         original = self.network.node(layer.name)
         for attr in original.attributes.values():
             if attr.type == ir.AttributeType.GRAPH:
-                node.attributes[attr.name] = ir.AttrGraph(attr.name, _rescoped(attr.as_graph(), scope))
+                node.attributes[attr.name] = ir.AttrGraph(attr.name,
+                                                          _rebind_subgraph_inputs(attr.as_graph(), values_by_tensor))
             elif attr.type == ir.AttributeType.GRAPHS:
-                node.attributes[attr.name] = ir.AttrGraphs(attr.name, [_rescoped(g, scope) for g in attr.as_graphs()])
+                node.attributes[attr.name] = ir.AttrGraphs(
+                    attr.name, [_rebind_subgraph_inputs(subgraph, values_by_tensor) for subgraph in attr.as_graphs()])
         nodes.append(node)
         for tensor, output in zip(layer.outputs, node.outputs, strict=True):
             if tensor:
-                scope[tensor] = output
+                values_by_tensor[tensor] = output
 
-    def used(self, outputs: Sequence[ir.Value]) -> tuple[Nodes, list[ir.Value]]:
+    def find_used_nodes(self, outputs: Sequence[ir.Value]) -> tuple[Nodes, list[ir.Value]]:
         """Nodes and initializers of the main graph that the outputs depend on."""
         used = {id(value) for value in outputs}
         producers = {id(value): node for node in self.nodes for value in node.outputs}
         stack = [producers[id(value)] for value in outputs]
-        kept: set[int] = set()
+        visited: set[int] = set()
         while stack:
             node = stack.pop()
-            if id(node) in kept:
+            if id(node) in visited:
                 continue
-            kept.add(id(node))
-            for value in reads(node):
+            visited.add(id(node))
+            for value in list_values_read_by_node(node):
                 used.add(id(value))
                 if id(value) in producers:
                     stack.append(producers[id(value)])
-        return ([node for node in self.nodes if id(node) in kept],
+        return ([node for node in self.nodes if id(node) in visited],
                 [value for value in self.initializers.values() if id(value) in used])
 
 
-def reads(node: ir.Node) -> list[ir.Value]:
+def list_values_read_by_node(node: ir.Node) -> list[ir.Value]:
     """Values that a node and its subgraphs read."""
-    found = [value for value in node.inputs if value is not None]
+    values = [value for value in node.inputs if value is not None]
     for attr in node.attributes.values():
         if attr.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
             for graph in (attr.as_graph(),) if attr.type == ir.AttributeType.GRAPH else attr.as_graphs():
-                found.extend(value for inner in graph for value in reads(inner))
-                found.extend(graph.outputs)
-    return found
+                values.extend(value for inner in graph for value in list_values_read_by_node(inner))
+                values.extend(graph.outputs)
+    return values
 
 
-def _without_names(shape: ir.Shape | None) -> ir.Shape | None:
+def _remove_dimension_names(shape: ir.Shape | None) -> ir.Shape | None:
     """A shape whose open sizes have no names: a selection may keep another number of values in another branch, and a
     runtime takes what has one name for one size."""
     return None if shape is None else ir.Shape([size if isinstance(size, int) else None for size in shape])
 
 
-def _rescoped(graph: ir.Graph, scope: Mapping[str, ir.Value]) -> ir.Graph:
-    """A copy of a subgraph whose captured tensors, those of graphs nested in it too, are those of ``scope``."""
-    copy = graph.clone(allow_outer_scope_values=True)
+def _rebind_subgraph_inputs(subgraph: ir.Graph, values_by_tensor: Mapping[str, ir.Value]) -> ir.Graph:
+    """A copy of a subgraph whose captured tensors, those of graphs nested in it too, are those of ``values_by_tensor``.
+    """
+    copy = subgraph.clone(allow_outer_scope_values=True)
     graphs = [copy, *copy.subgraphs()]
-    inner = {id(v) for one in graphs for v in (*one.inputs, *one.initializers.values())}
-    inner.update(id(v) for node in copy.all_nodes() for v in node.outputs)
+    inner_values = {
+        id(inner_value)
+        for nested_graph in graphs
+        for inner_value in (*nested_graph.inputs, *nested_graph.initializers.values())
+    }
+    inner_values.update(id(inner_value) for node in copy.all_nodes() for inner_value in node.outputs)
     for node in copy.all_nodes():
         for index, value in enumerate(node.inputs):
-            if value is not None and id(value) not in inner and value.graph is not None:
-                mapped = _find(scope, name_of(value))
+            if value is not None and id(value) not in inner_values and value.graph is not None:
+                mapped = _find_value(values_by_tensor, value_name(value))
                 if mapped is not None:
                     node.replace_input_with(index, mapped)
-    for one in graphs:
-        for value in (*one.outputs, *(v for node in one for v in node.outputs)):
-            if id(value) in inner:
-                value.shape = _without_names(value.shape)
-        for index, value in enumerate(one.outputs):
-            mapped = _find(scope, name_of(value)) if id(value) not in inner else None
+    for nested_graph in graphs:
+        for value in (*nested_graph.outputs, *(inner_value for node in nested_graph for inner_value in node.outputs)):
+            if id(value) in inner_values:
+                value.shape = _remove_dimension_names(value.shape)
+        for index, value in enumerate(nested_graph.outputs):
+            mapped = _find_value(values_by_tensor, value_name(value)) if id(value) not in inner_values else None
             if mapped is not None:
-                one.outputs[index] = mapped
+                nested_graph.outputs[index] = mapped
     return copy
 
 
-def _find(scope: Mapping[str, ir.Value], name: str) -> ir.Value | None:
+def _find_value(values_by_tensor: Mapping[str, ir.Value], name: str) -> ir.Value | None:
     try:
-        return scope[name]
+        return values_by_tensor[name]
     except KeyError:
         return None

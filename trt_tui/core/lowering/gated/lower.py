@@ -5,180 +5,193 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from trt_tui.core.lowering.gated.bodies import emit_as_is
-from trt_tui.core.lowering.gated.compared import Compared, emit_compared
-from trt_tui.core.lowering.gated.control_flow import ControlFlow
-from trt_tui.core.lowering.gated.data_flow import DataFlow
-from trt_tui.core.lowering.gated.data_sums import DataSums
-from trt_tui.core.lowering.gated.emitter import BranchTensors, Emitter
-from trt_tui.core.lowering.gated.gated import Gated
-from trt_tui.core.lowering.gated.inputs import GatedInputs
-from trt_tui.core.lowering.gated.order import in_reading_order
-from trt_tui.core.lowering.gated.rounding import Rounding
-from trt_tui.core.lowering.gated.sums import Rows, SumsEmitter
-from trt_tui.core.lowering.rules import Offer, typed_results
-from trt_tui.core.network.layers import Group, Kind
-from trt_tui.core.network.naming import name_of
+from trt_tui.core.lowering.gated.control_flow import ControlFlowEmitter
+from trt_tui.core.lowering.gated.data_error_sums import DataFlowErrorSumsEmitter
+from trt_tui.core.lowering.gated.data_flow import DataFlowEmitter
+from trt_tui.core.lowering.gated.emitter import BranchTensors, NodeEmitter
+from trt_tui.core.lowering.gated.error_sums import ControlFlowErrorSumsEmitter, ErrorSumsEmitter
+from trt_tui.core.lowering.gated.gated_graph import GatedGraph
+from trt_tui.core.lowering.gated.graph_inputs import GraphInputs
+from trt_tui.core.lowering.gated.group_body import emit_ungated_group
+from trt_tui.core.lowering.gated.order import sort_by_dependency
+from trt_tui.core.lowering.gated.output_comparison import ComparedTensor, emit_error_sums_per_sample
+from trt_tui.core.lowering.gated.rounding import RoundingEmitter
+from trt_tui.core.lowering.rulebook import GatedFeatures, find_compute_type_results
+from trt_tui.core.network.layers import FusionGroup, LayerKind
+from trt_tui.core.network.naming import value_name
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
 
-_REMEMBERED_BYTES = 1 << 28
+_MAX_KEPT_WEIGHT_BYTES = 1 << 28
 """Weights up to this size are kept for one feed more than the last."""
 
 
-def lower_gated(
+def build_gated_graph(
     network: Network,
     *,
-    floats: Collection[Precision] = (Precision.FP16,),
-    others: Collection[Precision] = (Precision.FP16,),
-    codes: Collection[Precision] = (Precision.INT8,),
+    float_types: Collection[Precision] = (Precision.FP16,),
+    boundary_types: Collection[Precision] = (Precision.FP16,),
+    quantized_types: Collection[Precision] = (Precision.INT8,),
     outputs: Sequence[str] = (),
-    reference: bool = False,
-    isolated: bool = False,
-    measured: Sequence[str] | None = None,
-    constants: bool = False,
-    operators: bool = False,
-    data: bool = False,
-    compared: Sequence[Compared] = (),
-    padded: Mapping[str, tuple[bool, ...]] | None = None,
-) -> Gated:
+    with_reference: bool = False,
+    with_isolated: bool = False,
+    measured_groups: Sequence[str] | None = None,
+    editable_constants: bool = False,
+    norm_operators: bool = False,
+    gates_as_data: bool = False,
+    compared_tensors: Sequence[ComparedTensor] = (),
+    mask_axes: Mapping[str, tuple[bool, ...]] | None = None,
+) -> GatedGraph:
     """Builds a gated graph.
 
     Args:
-        floats: The float precisions below FP32 that groups can be given.
-        others: What may surround layers that read codes.
-        codes: The precisions of these.
+        float_types: The float precisions below FP32 that groups can be given.
+        boundary_types: What may surround layers that read codes.
+        quantized_types: The precisions of these.
         outputs: Tensors to yield from each branch; the network's outputs by default.
-        reference: Add the FP32 branch and the sums of the accumulated error at each measured group.
-        isolated: Add each measured group with its inputs taken from the reference, and its sums; needs ``reference``.
-        measured: Groups to take sums at; all that can be simulated by default.
-        constants: Scales and biases that moves change are fed; see `Offer`.
-        operators: Decomposed normalisations can be run as the operator rounds.
-        data: Gates are data, with no control flow; sums are not finite where tensors are not, and what FP16 cannot hold
-            is always counted.
-        compared: What is compared in the graph with a reference that is fed; with ``data`` only.
-        padded: Tensors of which a mask that is fed says what sums count, by name which axes the mask has.
+        with_reference: Add the FP32 branch and the sums of the accumulated error at each measured group.
+        with_isolated: Add each measured group with its inputs taken from the reference, and its sums; needs
+        ``with_reference``.
+        measured_groups: Groups to take sums at; all that can be simulated by default.
+        editable_constants: Scales and biases that moves change are fed; see `GatedFeatures`.
+        norm_operators: Decomposed normalisations can be run as the operator rounds.
+        gates_as_data: Gates are data, with no control flow; sums are not finite where tensors are not, and what FP16
+            cannot hold is always counted.
+        compared_tensors: What is compared in the graph with a reference that is fed; with ``gates_as_data`` only.
+        mask_axes: Tensors of which a mask that is fed says what sums count, by name which axes the mask has.
 
     Raises:
         TrtTuiError: groups wait for each other.
     """
-    if isolated and not reference:
+    if with_isolated and not with_reference:
         raise ValueError("the isolated branch reads the reference")
-    offer = replace(Offer.of(floats, others, codes), constants=constants, operators=operators)
+    features = replace(GatedFeatures.from_precisions(float_types, boundary_types, quantized_types),
+                       editable_constants=editable_constants, norm_operators=norm_operators)
     outputs = tuple(outputs) or tuple(info.name for info in network.outputs)
-    names = tuple(measured) if measured is not None else tuple(
-        group.name for group in network.groups if group.tail not in network.behind)
-    emitter = Emitter(network)
-    _share_inputs(emitter)
-    inputs = GatedInputs(emitter, offer, data=data)
-    flow = (DataFlow if data else ControlFlow)(emitter, inputs, Rounding(emitter))
+    names = tuple(measured_groups) if measured_groups is not None else tuple(
+        group.name for group in network.groups if group.final_tensor not in network.blocking_plugins)
+    emitter = NodeEmitter(network)
+    _add_network_inputs(emitter)
+    inputs = GraphInputs(emitter, features, gates_as_data=gates_as_data)
+    flow = (DataFlowEmitter if gates_as_data else ControlFlowEmitter)(emitter, inputs, RoundingEmitter(emitter))
     for layer in network.layers:
         # Without a reference shape arithmetic follows the test branch's tensors.
-        if reference or layer.kind is Kind.CONSTANT:
-            emitter.copy_layer(layer, emitter.values, emitter.nodes, f"{'ref' if reference else 'shared'}/{layer.name}")
-    test = _emit_test(emitter, flow, frozenset(outputs))
-    for tensor, factors in inputs.factors.items():
-        if tensor in test:  # errors are taken in the network's own units
-            test[tensor] = flow.rounding.scaled("Mul", test[tensor], factors, emitter.nodes)
+        if with_reference or layer.kind is LayerKind.CONSTANT:
+            emitter.copy_layer(layer, emitter.values, emitter.nodes,
+                               f"{'ref' if with_reference else 'shared'}/{layer.name}")
+    test_tensors = _emit_test_branch(emitter, flow, frozenset(outputs))
+    for tensor, factors in inputs.channel_factors.items():
+        if tensor in test_tensors:  # errors are taken in the network's own units
+            test_tensors[tensor] = flow.rounding.scale_channels("Mul", test_tensors[tensor], factors, emitter.nodes)
     graph_outputs: list[ir.Value] = []
     for tensor in outputs:
-        graph_outputs.append(_as_output(emitter, test[tensor], f"test/{tensor}"))
-        if reference:
-            graph_outputs.append(_as_output(emitter, emitter.values[tensor], f"reference/{tensor}"))
-    for one in compared:
-        rank = len(network.shape(one.tensor) or ())
-        other = emitter.input(f"reference/{one.name}", ir.DataType.FLOAT, ir.Shape([None] * rank))
-        sums = emit_compared(emitter, one, test[one.tensor], other)
-        graph_outputs.append(_as_output(emitter, sums, f"compared/{one.name}"))
+        graph_outputs.append(_add_output(emitter, test_tensors[tensor], f"test/{tensor}"))
+        if with_reference:
+            graph_outputs.append(_add_output(emitter, emitter.values[tensor], f"reference/{tensor}"))
+    for compared_tensor in compared_tensors:
+        rank = len(network.shape(compared_tensor.tensor) or ())
+        reference_value = emitter.add_input(f"reference/{compared_tensor.name}", ir.DataType.FLOAT,
+                                            ir.Shape([None] * rank))
+        sums = emit_error_sums_per_sample(emitter, compared_tensor, test_tensors[compared_tensor.tensor],
+                                          reference_value)
+        graph_outputs.append(_add_output(emitter, sums, f"compared/{compared_tensor.name}"))
     counting: str | None = None
     padding: dict[tuple[bool, ...], ir.Value] = {}
-    if reference:
-        kinds = ("accumulated", "isolated")[:1 + isolated]
-        padding = {axes: emitter.input(f"present/{''.join('01'[has] for has in axes)}", ir.DataType.BOOL,
-                                       ir.Shape([None if has else 1 for has in axes]))
-                   for axes in dict.fromkeys((padded or {}).values())}
-        share = _share(emitter, next(iter(padding.values()))) if padding else None
-        present = {tensor: padding[axes] for tensor, axes in (padded or {}).items()}
-        emit: Rows
-        if isinstance(flow, DataFlow):
-            emit = DataSums(emitter, flow, present, share)
+    if with_reference:
+        kinds = ("accumulated", "isolated")[:1 + with_isolated]
+        padding = {axes: emitter.add_input(f"present/{''.join('01'[has] for has in axes)}", ir.DataType.BOOL,
+                                           ir.Shape([None if has else 1 for has in axes]))
+                   for axes in dict.fromkeys((mask_axes or {}).values())}
+        share = _emit_true_fraction(emitter, next(iter(padding.values()))) if padding else None
+        present = {tensor: padding[axes] for tensor, axes in (mask_axes or {}).items()}
+        sums_emitter: ErrorSumsEmitter
+        if isinstance(flow, DataFlowEmitter):
+            sums_emitter = DataFlowErrorSumsEmitter(emitter, flow, present, share)
         else:
-            gate = emitter.input("counting", ir.DataType.BOOL)
-            counting, emit = name_of(gate), SumsEmitter(emitter, flow, gate, present, share)
-        graph_outputs += emit.tables([network.group(name) for name in names], test, kinds)
-    return Gated(
-        _model(emitter, graph_outputs), network, offer,
-        gates=inputs.gate_names(),
-        scale_inputs=inputs.scale_names(),
-        weight_inputs=inputs.stand_for,
-        factor_inputs=inputs.factors_of,
-        compared={one.name: f"compared/{one.name}" for one in compared},
-        references={one.name: f"reference/{one.name}" for one in compared},
-        edges=flow.edges if isinstance(flow, DataFlow) else {},
-        splitters={name_of(value): made_for for made_for, value in inputs.splitters.items()},
-        results={name: _results(network, network.group(name)) for name in inputs.forms},
-        outputs={tensor: f"test/{tensor}" for tensor in outputs},
-        reference={tensor: f"reference/{tensor}" for tensor in outputs} if reference else {},
-        accumulated="sums/accumulated" if reference else None,
-        isolated="sums/isolated" if isolated else None,
-        measured=names,
-        counting=counting,
-        present={axes: name_of(value) for axes, value in padding.items()},
-        remembers=2 if data or inputs.bytes_of_weights <= _REMEMBERED_BYTES else 1)
+            gate = emitter.add_input("counting", ir.DataType.BOOL)
+            counting, sums_emitter = value_name(gate), ControlFlowErrorSumsEmitter(emitter, flow, gate, present, share)
+        graph_outputs += sums_emitter.emit_error_tables([network.get_group(name) for name in names], test_tensors,
+                                                        kinds)
+    return GatedGraph(
+        _build_model(emitter,
+                     graph_outputs), network, features, gates=inputs.gate_names(), scale_inputs=inputs.scale_names(),
+        weight_inputs=inputs.weight_inputs, factor_inputs=inputs.factor_input_names, compared_outputs={
+            compared_tensor.name: f"compared/{compared_tensor.name}"
+            for compared_tensor in compared_tensors
+        }, reference_inputs={
+            compared_tensor.name: f"reference/{compared_tensor.name}"
+            for compared_tensor in compared_tensors
+        }, edge_gates=flow.edge_gates if isinstance(flow, DataFlowEmitter) else {}, split_inputs={
+            value_name(value): group_and_count
+            for group_and_count, value in inputs.split_factors.items()
+        }, results_by_group={name: _list_compute_type_results(network, network.get_group(name))
+                             for name in inputs.operand_types},
+        test_outputs={tensor: f"test/{tensor}"
+                      for tensor in outputs}, reference_outputs={tensor: f"reference/{tensor}"
+                                                                 for tensor in outputs} if with_reference else {},
+        accumulated_sums="sums/accumulated" if with_reference else None,
+        isolated_sums="sums/isolated" if with_isolated else None, measured_groups=names, counting_gate=counting,
+        mask_inputs={axes: value_name(value)
+                     for axes, value in padding.items()
+                     }, kept_feeds=2 if gates_as_data or inputs.weight_bytes <= _MAX_KEPT_WEIGHT_BYTES else 1)
 
 
-def _share(emitter: Emitter, mask: ir.Value) -> ir.Value:
+def _emit_true_fraction(emitter: NodeEmitter, mask: ir.Value) -> ir.Value:
     """How much of a mask is true, of one: float64."""
-    numbers = emitter.add(emitter.nodes, "Cast", [mask], "present/numbers", to=int(ir.DataType.DOUBLE))
-    return emitter.add(emitter.nodes, "ReduceMean", [numbers], "present/share", keepdims=0)
+    numbers = emitter.add_operator(emitter.nodes, "Cast", [mask], "present/numbers", to=int(ir.DataType.DOUBLE))
+    return emitter.add_operator(emitter.nodes, "ReduceMean", [numbers], "present/share", keepdims=0)
 
 
-def _share_inputs(emitter: Emitter) -> None:
+def _add_network_inputs(emitter: NodeEmitter) -> None:
     graph = emitter.network.model.graph
     for value in graph.inputs:
         copy = ir.Value(name=value.name, type=value.type, shape=value.shape)
-        emitter.values[name_of(value)] = copy
+        emitter.values[value_name(value)] = copy
         emitter.inputs.append(copy)
     for name, value in graph.initializers.items():
         assert value.const_value is not None  # as of every initializer that is no input
-        emitter.values[name] = emitter.constant(name, value.const_value)
+        emitter.values[name] = emitter.add_shared_constant(name, value.const_value)
 
 
-def _emit_test(emitter: Emitter, flow: ControlFlow | DataFlow, requested: frozenset[str]) -> dict[str, ir.Value]:
+def _emit_test_branch(emitter: NodeEmitter, flow_emitter: ControlFlowEmitter | DataFlowEmitter,
+                      requested_outputs: frozenset[str]) -> dict[str, ir.Value]:
     """The gated branch; returns its tensors by the network's names."""
     network = emitter.network
-    shared = {info.name for info in network.inputs} | network.static
-    test = {name: value for name, value in emitter.values.items() if name in shared}
-    for unit in in_reading_order(network):
-        if not isinstance(unit, Group):
-            if not all(not tensor or tensor in test for tensor in unit.outputs):
-                emitter.copy_layer(unit, test, emitter.nodes, f"test/{unit.name}")
+    shared = {info.name for info in network.inputs} | network.static_tensors
+    test_tensors = {name: value for name, value in emitter.values.items() if name in shared}
+    for unit in sort_by_dependency(network):
+        if not isinstance(unit, FusionGroup):
+            if not all(not tensor or tensor in test_tensors for tensor in unit.outputs):
+                emitter.copy_layer(unit, test_tensors, emitter.nodes, f"test/{unit.name}")
             continue
-        inner = [t for name in unit.layers for t in network.layer(name).outputs if t in requested]
-        wanted = tuple(dict.fromkeys((*unit.outputs, unit.tail, *inner)))
-        if unit.name in flow.inputs.gates:
-            test.update(flow.group(unit, test, wanted))
+        inner = [
+            output for name in unit.layers for output in network.get_layer(name).outputs if output in requested_outputs
+        ]
+        requested_tensors = tuple(dict.fromkeys((*unit.outputs, unit.final_tensor, *inner)))
+        if unit.name in flow_emitter.inputs.gates:
+            test_tensors.update(flow_emitter.emit_group(unit, test_tensors, requested_tensors))
         else:
-            local = BranchTensors(test)
-            emit_as_is(emitter, flow.inputs, unit, local, emitter.nodes)
-            test.update({tensor: local[tensor] for tensor in wanted})
-    return test
+            local = BranchTensors(test_tensors)
+            emit_ungated_group(emitter, flow_emitter.inputs, unit, local, emitter.nodes)
+            test_tensors.update({tensor: local[tensor] for tensor in requested_tensors})
+    return test_tensors
 
 
-def _as_output(emitter: Emitter, value: ir.Value, name: str) -> ir.Value:
-    result = emitter.add(emitter.nodes, "Identity", [value], name)
+def _add_output(emitter: NodeEmitter, value: ir.Value, name: str) -> ir.Value:
+    result = emitter.add_operator(emitter.nodes, "Identity", [value], name)
     result.name = name
     result.type, result.shape = value.type, value.shape
     return result
 
 
-def _results(network: Network, group: Group) -> frozenset[str]:
-    return frozenset(tensor for name in group.layers for tensor in typed_results(network, network.layer(name)))
+def _list_compute_type_results(network: Network, group: FusionGroup) -> frozenset[str]:
+    return frozenset(tensor for name in group.layers
+                     for tensor in find_compute_type_results(network, network.get_layer(name)))
 
 
-def _model(emitter: Emitter, outputs: Sequence[ir.Value]) -> ir.Model:
+def _build_model(emitter: NodeEmitter, outputs: Sequence[ir.Value]) -> ir.Model:
     base = emitter.network.model
-    nodes, initializers = emitter.used(outputs)
+    nodes, initializers = emitter.find_used_nodes(outputs)
     graph = ir.Graph(emitter.inputs, outputs, nodes=nodes, initializers=initializers,
                      opset_imports=dict(base.graph.opset_imports), name="gated")
     graph.sort()

@@ -6,126 +6,129 @@ from itertools import accumulate
 
 import onnx_ir as ir
 
-from trt_tui.core.lowering.gated.emitter import reads
-from trt_tui.core.lowering.gated.gated import Gated
-from trt_tui.core.network.naming import name_of
+from trt_tui.core.lowering.gated.emitter import list_values_read_by_node
+from trt_tui.core.lowering.gated.gated_graph import GatedGraph
+from trt_tui.core.network.naming import value_name
 
-PIECES = 6
+DEFAULT_PIECES = 6
 """Where one group at a time is changed, so many pieces of equal cost save 5/12 of all runs."""
 
-GROUPS = 3
+MIN_GROUPS_PER_PIECE = 3
 """A piece has as many groups with gates at least."""
 
-_ELEMENT_MACS, _LAYER_MACS = 50, 100_000
+_MACS_PER_ELEMENT, _MACS_PER_LAYER = 50, 100_000
 """What an element of a result, and a layer, cost beside multiply-accumulates, in these."""
 
 
-def in_pieces(gated: Gated, count: int = PIECES) -> Iterator[ir.Model]:
+def split_into_pieces(gated_graph: GatedGraph, piece_count: int = DEFAULT_PIECES) -> Iterator[ir.Model]:
     """Yields the graph of a gated network as models that run in this order: each reads inputs of the graph and what
     earlier ones yield, by name. One where it is too small to be cut, or what would be cut has no known type.
 
     Each is a copy that is made when it is asked for, so that they need not be in memory together."""
-    model = gated.model
-    static = _static(model.graph)
-    nodes = [node for node in model.graph if node not in static]
-    count = min(count, len(gated.gates) // GROUPS)
-    cuts = _cuts(gated, nodes, count) if count > 1 else []
+    model = gated_graph.model
+    constant_nodes_of_graph = _find_constant_nodes(model.graph)
+    nodes = [node for node in model.graph if node not in constant_nodes_of_graph]
+    piece_count = min(piece_count, len(gated_graph.gates) // MIN_GROUPS_PER_PIECE)
+    cuts = _choose_cut_positions(gated_graph, nodes, piece_count) if piece_count > 1 else []
     if not cuts:
         yield model
         return
     outputs = {id(value) for value in model.graph.outputs}
     bounds = list(zip([0, *cuts], [*cuts, len(nodes)], strict=True))
-    needed = [_needed(nodes[start:stop], static) for start, stop in bounds]
-    for place, (start, stop) in enumerate(bounds):
-        made = [value for node in nodes[start:stop] for value in node.outputs]
-        known = [node for node in static if any(id(value) in needed[place] for value in node.outputs)]
-        held = [value for value in model.graph.initializers.values() if id(value) in needed[place]]
-        given = [value for value in model.graph.inputs if id(value) in needed[place]]
-        given += [value for node in nodes[:start] for value in node.outputs if id(value) in needed[place]]
-        yielded = [value for value in made if id(value) in outputs
-                   or any(id(value) in later for later in needed[place + 1:])]
-        view = ir.GraphView(given, yielded, nodes=[*known, *nodes[start:stop]], initializers=held,
-                            opset_imports=dict(model.graph.opset_imports), name=f"piece {place}")
+    needed = [_find_needed_values(nodes[start:stop], constant_nodes_of_graph) for start, stop in bounds]
+    for piece, (start, stop) in enumerate(bounds):
+        piece_values = [value for node in nodes[start:stop] for value in node.outputs]
+        constant_nodes = [
+            node for node in constant_nodes_of_graph if any(id(value) in needed[piece] for value in node.outputs)
+        ]
+        initializers = [value for value in model.graph.initializers.values() if id(value) in needed[piece]]
+        inputs = [value for value in model.graph.inputs if id(value) in needed[piece]]
+        inputs += [value for node in nodes[:start] for value in node.outputs if id(value) in needed[piece]]
+        yielded = [value for value in piece_values if id(value) in outputs
+                   or any(id(value) in later for later in needed[piece + 1:])]
+        view = ir.GraphView(inputs, yielded, nodes=[*constant_nodes, *nodes[start:stop]], initializers=initializers,
+                            opset_imports=dict(model.graph.opset_imports), name=f"piece {piece}")
         yield ir.Model(view.clone(), ir_version=model.ir_version)
 
 
-def _static(graph: ir.Graph) -> dict[ir.Node, None]:
+def _find_constant_nodes(graph: ir.Graph) -> dict[ir.Node, None]:
     """Nodes that compute from constants alone: each piece has those that it needs."""
-    known = {id(value) for value in graph.initializers.values()}
-    found: dict[ir.Node, None] = {}
+    constant_values = {id(value) for value in graph.initializers.values()}
+    constant_nodes: dict[ir.Node, None] = {}
     outputs = {id(value) for value in graph.outputs}
     for node in graph:
         own = {id(value) for value in node.outputs}
-        if outputs.isdisjoint(own) and all(id(value) in known for value in reads(node)):
-            found[node] = None
-            known |= own
-    return found
+        if outputs.isdisjoint(own) and all(id(value) in constant_values for value in list_values_read_by_node(node)):
+            constant_nodes[node] = None
+            constant_values |= own
+    return constant_nodes
 
 
-def _needed(nodes: Sequence[ir.Node], static: dict[ir.Node, None]) -> set[int]:
+def _find_needed_values(nodes: Sequence[ir.Node], constant_nodes: dict[ir.Node, None]) -> set[int]:
     """The values that nodes read, and what these are computed from where that is constants alone."""
-    needed = {id(value) for node in nodes for value in reads(node)}
-    for node in reversed(static):
+    needed = {id(value) for node in nodes for value in list_values_read_by_node(node)}
+    for node in reversed(constant_nodes):
         if any(id(value) in needed for value in node.outputs):
-            needed.update(id(value) for value in reads(node))
+            needed.update(id(value) for value in list_values_read_by_node(node))
     return needed
 
 
-def _cuts(gated: Gated, nodes: list[ir.Node], count: int) -> list[int]:
+def _choose_cut_positions(gated_graph: GatedGraph, nodes: list[ir.Node], piece_count: int) -> list[int]:
     """Where to cut: near equal parts of the cost, at the fewest values that go from one side to the other."""
-    done = list(accumulate(_costs(gated, nodes)))
-    found: list[int] = []
-    crossing = list(_crossing(nodes))
-    for part in range(1, count):
-        middle, reach = done[-1] * part / count, done[-1] / (4 * count)
-        near = [place for place in range(1, len(nodes)) if abs(done[place - 1] - middle) <= reach
-                and math.isfinite(crossing[place])]
+    cumulated_costs = list(accumulate(_iterate_node_costs(gated_graph, nodes)))
+    cuts: list[int] = []
+    crossing = list(_iterate_element_counts_at_cuts(nodes))
+    for piece in range(1, piece_count):
+        middle, reach = cumulated_costs[-1] * piece / piece_count, cumulated_costs[-1] / (4 * piece_count)
+        near = [position for position in range(1, len(nodes)) if abs(cumulated_costs[position - 1] - middle) <= reach
+                and math.isfinite(crossing[position])]
         if near:
-            found.append(min(near, key=lambda place: crossing[place]))
-    return sorted(set(found))
+            cuts.append(min(near, key=lambda place: crossing[place]))
+    return sorted(set(cuts))
 
 
-def _costs(gated: Gated, nodes: list[ir.Node]) -> Iterator[float]:
+def _iterate_node_costs(gated_graph: GatedGraph, nodes: list[ir.Node]) -> Iterator[float]:
     """What each node of the main graph costs, in multiply-accumulates: each layer within it counts once."""
-    network, known = gated.network, set[str]()
+    network, counted_layers = gated_graph.network, set[str]()
     for node in nodes:
         cost = 0.0
-        for name in dict.fromkeys(layer.rpartition("#")[0] for layer in _names(node)):
-            if name not in known and network.has_layer(name):
-                known.add(name)
-                layer = network.layer(name)
-                elements = sum(_elements(network.shape(tensor)) for tensor in layer.outputs if tensor)
-                cost += (layer.macs or 0) + _ELEMENT_MACS * elements + _LAYER_MACS
+        for name in dict.fromkeys(layer.rpartition("#")[0] for layer in _iterate_nested_node_names(node)):
+            if name not in counted_layers and network.has_layer(name):
+                counted_layers.add(name)
+                layer = network.get_layer(name)
+                elements = sum(_count_elements(network.shape(tensor)) for tensor in layer.outputs if tensor)
+                cost += (layer.macs or 0) + _MACS_PER_ELEMENT * elements + _MACS_PER_LAYER
         yield cost
 
 
-def _names(node: ir.Node) -> Iterator[str]:
+def _iterate_nested_node_names(node: ir.Node) -> Iterator[str]:
     yield node.name or ""
     for attr in node.attributes.values():
         if attr.type == ir.AttributeType.GRAPH:
             for inner in attr.as_graph():
-                yield from _names(inner)
+                yield from _iterate_nested_node_names(inner)
 
 
-def _crossing(nodes: list[ir.Node]) -> Iterator[float]:
+def _iterate_element_counts_at_cuts(nodes: list[ir.Node]) -> Iterator[float]:
     """By place the elements that nodes before it make and nodes from it on read; infinite where a type is not known."""
     last: dict[int, int] = {}
-    for place, node in enumerate(nodes):
-        last.update((id(value), place) for value in reads(node))
+    for position, node in enumerate(nodes):
+        last.update((id(value), position) for value in list_values_read_by_node(node))
     ending: dict[int, list[float]] = {}
-    now, unknown = 0.0, 0
-    for place in range(len(nodes) + 1):
-        for size in ending.pop(place, []):
-            unknown, now = (unknown - 1, now) if math.isinf(size) else (unknown, now - size)
-        yield math.inf if unknown else now
-        for value in nodes[place].outputs if place < len(nodes) else ():
-            if last.get(id(value), -1) > place:
-                known = isinstance(value.type, ir.TensorType) and value.dtype is not None and bool(name_of(value))
-                size = float(_elements(value.shape)) if known else math.inf
+    crossing, unknown = 0.0, 0
+    for position in range(len(nodes) + 1):
+        for size in ending.pop(position, []):
+            unknown, crossing = (unknown - 1, crossing) if math.isinf(size) else (unknown, crossing - size)
+        yield math.inf if unknown else crossing
+        for value in nodes[position].outputs if position < len(nodes) else ():
+            if last.get(id(value), -1) > position:
+                has_known_size = isinstance(value.type, ir.TensorType) and value.dtype is not None and bool(
+                    value_name(value))
+                size = float(_count_elements(value.shape)) if has_known_size else math.inf
                 ending.setdefault(last[id(value)] + 1, []).append(size)
-                unknown, now = (unknown, now + size) if known else (unknown + 1, now)
+                unknown, crossing = (unknown, crossing + size) if has_known_size else (unknown + 1, crossing)
 
 
-def _elements(shape: ir.Shape | tuple[int | str | None, ...] | None) -> int:
+def _count_elements(shape: ir.Shape | tuple[int | str | None, ...] | None) -> int:
     """Elements of a tensor, open sizes taken as 1."""
     return math.prod(size for size in shape or () if isinstance(size, int))

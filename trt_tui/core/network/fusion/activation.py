@@ -6,66 +6,71 @@ Source: "PointWise fusion" of TensorRT's catalog. Spellings of GELU: Hendrycks a
 
 from collections.abc import Collection, Sequence
 
-from trt_tui.core.network.fusion.growing import REGION_LIMIT, Growing, Match
+from trt_tui.core.network.fusion.grouping import MAX_REGION_LAYERS, FusionGroupingState, FusionRuleMatch
 from trt_tui.core.network.layers import Layer
 from trt_tui.core.network.operators import POINTWISE
 
-_CURVES = {"Erf": "GELU", "Softplus": "Mish", "Tanh": "GELU", "Sigmoid": "SiLU", "HardSigmoid": "HardSwish",
-           "Clip": "HardSwish"}
+_ACTIVATION_BY_CURVE = {
+    "Erf": "GELU", "Softplus": "Mish", "Tanh": "GELU", "Sigmoid": "SiLU", "HardSigmoid": "HardSwish",
+    "Clip": "HardSwish"
+}
 
 
-def match(growing: Growing, layer: Layer) -> Match:
+def match_activation(grouping: FusionGroupingState, layer: Layer) -> FusionRuleMatch:
     """Takes in what computes x·f(x), of x and constants alone: a match without ``layer``, where it is the first of it.
 
     The tensor x may be used elsewhere too.
     """
-    sources = set(growing.dynamic_inputs(layer))
-    if not growing.computes(layer, POINTWISE) or len(sources) != 1:
-        return Match(reason="it is not pointwise, or reads several tensors")
-    (start,) = sources
-    derived = _derived(growing, start)
-    for end in derived:
-        if end.op_type != "Mul" or len(set(growing.dynamic_inputs(end))) != 2:
+    source_tensors = set(grouping.list_dynamic_inputs(layer))
+    if not grouping.is_float_operator(layer, POINTWISE) or len(source_tensors) != 1:
+        return FusionRuleMatch(reason="it is not pointwise, or reads several tensors")
+    (start_tensor,) = source_tensors
+    derived_layers = _find_derived_layers(grouping, start_tensor)
+    for last_layer in derived_layers:
+        if last_layer.op_type != "Mul" or len(set(grouping.list_dynamic_inputs(last_layer))) != 2:
             continue
-        region = _behind(growing, end, start, derived)
-        name = _name(growing, region, start)
-        if name and region[0] is layer and growing.end(region) == end.outputs[0]:
-            return Match(tuple(region[1:]), end.outputs[0], operator=name)
-    return Match(reason="nothing that ends in a product of it and a curve over it starts there")
+        region = _trace_region(grouping, last_layer, start_tensor, derived_layers)
+        activation_name = _activation_name(grouping, region, start_tensor)
+        if activation_name and region[0] is layer and grouping.find_region_output(region) == last_layer.outputs[0]:
+            return FusionRuleMatch(tuple(region[1:]), last_layer.outputs[0], operator_name=activation_name)
+    return FusionRuleMatch(reason="nothing that ends in a product of it and a curve over it starts there")
 
 
-def _derived(growing: Growing, start: str) -> list[Layer]:
+def _find_derived_layers(grouping: FusionGroupingState, start_tensor: str) -> list[Layer]:
     """The first layers in no group that compute from a tensor and constants alone, in network order."""
-    found: dict[str, Layer] = {}
-    tensors = {start}
-    while len(found) < REGION_LIMIT:
-        following = [user for tensor in tensors for user in growing.users_inside(tensor)
-                     if user.name not in found and user.name not in growing.owner
-                     and growing.computes(user, POINTWISE) and tensors.issuperset(growing.dynamic_inputs(user))]
-        nearest = min(following, key=lambda one: one.index, default=None)
-        if nearest is None:
+    layer_by_name: dict[str, Layer] = {}
+    tensors = {start_tensor}
+    while len(layer_by_name) < MAX_REGION_LAYERS:
+        next_layers = [
+            user for tensor in tensors for user in grouping.list_readers_if_few(tensor)
+            if user.name not in layer_by_name and user.name not in grouping.draft_by_layer
+            and grouping.is_float_operator(user, POINTWISE) and tensors.issuperset(grouping.list_dynamic_inputs(user))
+        ]
+        nearest_layer = min(next_layers, key=lambda layer: layer.index, default=None)
+        if nearest_layer is None:
             break
-        found[nearest.name] = nearest
-        tensors.add(nearest.outputs[0])
-    return sorted(found.values(), key=lambda one: one.index)
+        layer_by_name[nearest_layer.name] = nearest_layer
+        tensors.add(nearest_layer.outputs[0])
+    return sorted(layer_by_name.values(), key=lambda layer: layer.index)
 
 
-def _behind(growing: Growing, end: Layer, start: str, derived: Collection[Layer]) -> list[Layer]:
+def _trace_region(grouping: FusionGroupingState, last_layer: Layer, start_tensor: str,
+                  derived_layers: Collection[Layer]) -> list[Layer]:
     """What computes the result of a layer from a tensor, in network order."""
-    made_by = {layer.outputs[0]: layer for layer in derived}
-    region, stack = {end.name: end}, [end]
+    producers = {layer.outputs[0]: layer for layer in derived_layers}
+    region, stack = {last_layer.name: last_layer}, [last_layer]
     while stack:
-        for name in growing.dynamic_inputs(stack.pop()):
-            if name != start and made_by[name].name not in region:
-                region[made_by[name].name] = made_by[name]
-                stack.append(made_by[name])
-    return sorted(region.values(), key=lambda one: one.index)
+        for name in grouping.list_dynamic_inputs(stack.pop()):
+            if name != start_tensor and producers[name].name not in region:
+                region[producers[name].name] = producers[name]
+                stack.append(producers[name])
+    return sorted(region.values(), key=lambda layer_in_region: layer_in_region.index)
 
 
-def _name(growing: Growing, region: Sequence[Layer], start: str) -> str:
+def _activation_name(grouping: FusionGroupingState, region: Sequence[Layer], start_tensor: str) -> str:
     """What a region is called; "" where there is no curve in it that such activations have."""
     by_type = {layer.op_type: layer for layer in region}
-    curve = next((kind for kind in _CURVES if kind in by_type), "")
-    if curve == "Sigmoid" and growing.dynamic_inputs(by_type[curve]) != [start]:
+    curve = next((curve_operator for curve_operator in _ACTIVATION_BY_CURVE if curve_operator in by_type), "")
+    if curve == "Sigmoid" and grouping.list_dynamic_inputs(by_type[curve]) != [start_tensor]:
         return "GELU"
-    return _CURVES.get(curve, "")
+    return _ACTIVATION_BY_CURVE.get(curve, "")

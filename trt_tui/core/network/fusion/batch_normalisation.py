@@ -4,16 +4,16 @@ Source: "Convolution and Scale" and "Scale and Activation" of TensorRT's catalog
 BatchNormalization in inference form.
 """
 
-from trt_tui.core.network.fusion.growing import Growing, Match, Members
+from trt_tui.core.network.fusion.grouping import FusionGroupDraft, FusionGroupingState, FusionRuleMatch
 
 
-def match(growing: Growing, members: Members) -> Match:
+def match_batch_normalisation(grouping: FusionGroupingState, group_draft: FusionGroupDraft) -> FusionRuleMatch:
     """Takes the BatchNormalization in; in training form, with several outputs, it computes on its own."""
-    layer = growing.sole_user(members.tail)
+    layer = grouping.find_sole_reader(group_draft.output_tensor)
     if layer is None:
-        return Match(reason="what the group computes is read elsewhere too")
+        return FusionRuleMatch(reason="what the group computes is read elsewhere too")
     if layer.op_type != "BatchNormalization":
-        return Match(reason="no BatchNormalization follows")
+        return FusionRuleMatch(reason="no BatchNormalization follows")
     if len(layer.outputs) != 1:
-        return Match(reason="it is in training form and computes on its own")
-    return Match((layer,), layer.outputs[0])
+        return FusionRuleMatch(reason="it is in training form and computes on its own")
+    return FusionRuleMatch((layer,), layer.outputs[0])

@@ -4,14 +4,14 @@ Source: "Convolution and ReLU", "Convolution and GELU", "Convolution and Clip", 
 "Scale and Activation" and "PointWise fusion" of TensorRT's catalog.
 """
 
-from trt_tui.core.network.fusion.growing import Growing, Match, Members
+from trt_tui.core.network.fusion.grouping import FusionGroupDraft, FusionGroupingState, FusionRuleMatch
 
 
-def match(growing: Growing, members: Members) -> Match:
+def match_constant_pointwise(grouping: FusionGroupingState, group_draft: FusionGroupDraft) -> FusionRuleMatch:
     """Takes the operator in that alone reads what the group computed."""
-    layer = growing.sole_user(members.tail)
+    layer = grouping.find_sole_reader(group_draft.output_tensor)
     if layer is None:
-        return Match(reason="what the group computes is read elsewhere too")
-    if not growing.is_pointwise_with_constants(layer):
-        return Match(reason="what follows is not pointwise, or reads another tensor")
-    return Match((layer,), layer.outputs[0])
+        return FusionRuleMatch(reason="what the group computes is read elsewhere too")
+    if not grouping.is_pointwise_with_constants(layer):
+        return FusionRuleMatch(reason="what follows is not pointwise, or reads another tensor")
+    return FusionRuleMatch((layer,), layer.outputs[0])

@@ -4,18 +4,18 @@ Source: PyTorch's exporters below opset 21. TensorRT makes one Normalization lay
 fuses what is pointwise behind it.
 """
 
-from trt_tui.core.network.fusion.growing import Growing, Match
+from trt_tui.core.network.fusion.grouping import FusionGroupingState, FusionRuleMatch
 from trt_tui.core.network.layers import Layer
 
 
-def match(growing: Growing, layer: Layer) -> Match:
+def match_group_normalisation(grouping: FusionGroupingState, layer: Layer) -> FusionRuleMatch:
     """Takes the Reshape in that gives the channels back; scale, shift and activation follow by rules of their own."""
     if layer.op_type != "InstanceNormalization":
-        return Match(reason=f"no GroupNorm is made of {layer.op_type}")
-    before = growing.graph.producer.get(layer.inputs[0], "")
-    if not before or growing.graph.by_name[before].op_type != "Reshape":
-        return Match(reason="its channels are normalised one by one")
-    behind = growing.sole_user(layer.outputs[0])
-    if behind is None or behind.op_type != "Reshape":
-        return Match(reason="no Reshape gives the channels back")
-    return Match((behind,), behind.outputs[0], computes=False, operator="GroupNorm")
+        return FusionRuleMatch(reason=f"no GroupNorm is made of {layer.op_type}")
+    producer_name = grouping.graph.producer.get(layer.inputs[0], "")
+    if not producer_name or grouping.graph.by_name[producer_name].op_type != "Reshape":
+        return FusionRuleMatch(reason="its channels are normalised one by one")
+    next_layer = grouping.find_sole_reader(layer.outputs[0])
+    if next_layer is None or next_layer.op_type != "Reshape":
+        return FusionRuleMatch(reason="no Reshape gives the channels back")
+    return FusionRuleMatch((next_layer,), next_layer.outputs[0], computes_output=False, operator_name="GroupNorm")

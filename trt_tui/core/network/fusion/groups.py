@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from trt_tui.core.network import forms
+from trt_tui.core.network import supported_precisions
 from trt_tui.core.network.fusion import (
     activation,
     attention,
@@ -19,105 +19,122 @@ from trt_tui.core.network.fusion import (
     scores,
     selection,
 )
-from trt_tui.core.network.fusion.growing import Growing, Match, Members, has_group
+from trt_tui.core.network.fusion.grouping import (
+    FusionGroupDraft,
+    FusionGroupingState,
+    FusionRuleMatch,
+    belongs_to_group,
+)
 from trt_tui.core.network.graph import LayerGraph
-from trt_tui.core.network.layers import Group, Kind, Layer
-from trt_tui.core.network.operators import ANCHORS, FREE_COPIES, NORMALISATIONS, POINTWISE
+from trt_tui.core.network.layers import FusionGroup, Layer, LayerKind
+from trt_tui.core.network.operators import FUSED_COPIES, NORMALISATIONS, POINTWISE, PRODUCTS
 from trt_tui.core.precision import Precision
 
-BEHIND: tuple[Callable[[Growing, Members], Match], ...] = (
-    batch_normalisation.match, constant_pointwise.match, residual.match, moved.match, pointwise_region.match,
-    selection.match, nan_guard.match)
+EPILOGUE_RULES: tuple[Callable[[FusionGroupingState, FusionGroupDraft], FusionRuleMatch],
+                      ...] = (batch_normalisation.match_batch_normalisation,
+                              constant_pointwise.match_constant_pointwise, residual.match_residual_add,
+                              moved.match_trailing_reshapes, pointwise_region.match_pointwise_region,
+                              selection.match_where_mask, nan_guard.match_nan_masking)
 """The rules by which a group grows, in the order in which they are tried."""
 
-STARTS: tuple[Callable[[Growing, Layer], Match], ...] = (
-    scores.match, normalisation.match, group_normalisation.match, activation.match, rotary.match)
+START_RULES: tuple[Callable[[FusionGroupingState, Layer], FusionRuleMatch],
+                   ...] = (scores.match_attention_scaling, normalisation.match_normalisation,
+                           group_normalisation.match_group_normalisation, activation.match_activation,
+                           rotary.match_rotary_embedding)
 """The rules by which a layer starts a group of several, in the order in which they are tried."""
 
-_GROWS = ANCHORS | POINTWISE | NORMALISATIONS | {"Softmax"}
+_GROWING_OPERATORS = PRODUCTS | POINTWISE | NORMALISATIONS | {"Softmax"}
 
 
-def find_groups(graph: LayerGraph) -> tuple[Group, ...]:
+def build_fusion_groups(graph: LayerGraph) -> tuple[FusionGroup, ...]:
     """Partitions the float layers of a network into groups, in network order; takes time linear in the network.
 
     No group waits for itself, not even through others. While a group grows, only its last tensor is read from outside,
     and every member leads to it: so groups run in the order of those last layers (their positions). A copy behind it
     joins only where it does not change that.
     """
-    growing = Growing(graph)
-    anchors = [layer for layer in graph.layers if layer.op_type in ANCHORS and layer.kind is Kind.COMPUTE]
+    grouping = FusionGroupingState(graph)
+    product_layers = [layer for layer in graph.layers if layer.op_type in PRODUCTS and layer.kind is LayerKind.COMPUTE]
     # Later anchors first, so that a residual Add goes to the Conv computed last.
-    groups = [_started(growing, layer) for layer in reversed(anchors)]
+    drafts = [_start_group(grouping, layer) for layer in reversed(product_layers)]
     for layer in graph.layers:
-        position = growing.waits_for(layer)
-        if has_group(graph, layer):
-            if layer.name not in growing.owner and not _joins(growing, layer):
-                groups.append(_started(growing, layer))
-            position = growing.owner[layer.name].position
+        position = grouping.find_last_dependency_position(layer)
+        if belongs_to_group(graph, layer):
+            if layer.name not in grouping.draft_by_layer and not _add_copy_to_producer_group(grouping, layer):
+                drafts.append(_start_group(grouping, layer))
+            position = grouping.draft_by_layer[layer.name].position
         else:
-            growing.loose[layer.name] = position
-        growing.ready.update((name, position) for name in layer.outputs if name)
-    groups.sort(key=lambda members: min(layer.index for layer in members.layers))
-    cores = {part: (members.leader.name, role) for members in groups
-             for part, role in attention.match(growing, members).roles.items()}
-    return tuple(_group(growing, members, *cores.get(members, ("", ""))) for members in groups)
+            grouping.ungrouped_positions[layer.name] = position
+        grouping.ready_positions.update((name, position) for name in layer.outputs if name)
+    drafts.sort(key=lambda members: min(layer.index for layer in members.layers))
+    attention_roles = {member_draft: (draft.main_layer.name, role) for draft in drafts
+                       for member_draft, role in attention.match_attention(grouping, draft).role_by_group.items()}
+    return tuple(_build_group(grouping, draft, *attention_roles.get(draft, ("", ""))) for draft in drafts)
 
 
-def _joins(growing: Growing, layer: Layer) -> bool:
+def _add_copy_to_producer_group(grouping: FusionGroupingState, copy_layer: Layer) -> bool:
     """Puts a copy into the group that computed what it moves."""
-    members = copies.source(growing, layer)
-    match = Match() if members is None else copies.match(growing, members, layer)
-    if members is None or not match:
+    draft = copies.find_producer_group_of_copy(grouping, copy_layer)
+    copy_match = FusionRuleMatch() if draft is None else copies.match_copy(grouping, draft, copy_layer)
+    if draft is None or not copy_match:
         return False
-    growing.take(members, match)
+    grouping.apply_match(draft, copy_match)
     return True
 
 
-def _started(growing: Growing, layer: Layer) -> Members:
+def _start_group(grouping: FusionGroupingState, first_layer: Layer) -> FusionGroupDraft:
     """A group that starts at a layer, with what a rule found to start there, and what follows it."""
-    whole = layer.kind is Kind.OPAQUE or len(layer.outputs) != 1 and layer.op_type not in FREE_COPIES
-    tail = next(name for name in layer.outputs if growing.graph.is_float(name))
-    members = Members(layer, tail, takes_copies=not whole)
-    start = growing.first(members, (rule(growing, layer) for rule in STARTS)) or Match()
-    growing.owner[layer.name] = members
-    growing.take(members, start)
-    if not whole and (start or layer.op_type in _GROWS):
-        while match := growing.first(members, (rule(growing, members) for rule in BEHIND)):
-            growing.take(members, match)
-    members.position = max(one.index for one in members.layers)
-    return members
+    is_isolated = first_layer.kind is LayerKind.OPAQUE or len(
+        first_layer.outputs) != 1 and first_layer.op_type not in FUSED_COPIES
+    output_tensor = next(name for name in first_layer.outputs if grouping.graph.is_float(name))
+    draft = FusionGroupDraft(first_layer, output_tensor, accepts_copies=not is_isolated)
+    start_match = grouping.find_first_match(draft,
+                                            (rule(grouping, first_layer) for rule in START_RULES)) or FusionRuleMatch()
+    grouping.draft_by_layer[first_layer.name] = draft
+    grouping.apply_match(draft, start_match)
+    if not is_isolated and (start_match or first_layer.op_type in _GROWING_OPERATORS):
+        while epilogue_match := grouping.find_first_match(draft, (rule(grouping, draft) for rule in EPILOGUE_RULES)):
+            grouping.apply_match(draft, epilogue_match)
+    draft.position = max(member.index for member in draft.layers)
+    return draft
 
 
 # -- describing -----------------------------------------------------------------------------------------------------
 
 
-def _group(growing: Growing, members: Members, core: str, role: str) -> Group:
-    graph, leader = growing.graph, members.leader
-    layers = sorted(members.layers, key=lambda one: one.index)
-    produced = {output for layer in layers for output in layer.outputs if output}
+def _build_group(grouping: FusionGroupingState, group_draft: FusionGroupDraft, attention_name: str,
+                 attention_role: str) -> FusionGroup:
+    graph, main_layer = grouping.graph, group_draft.main_layer
+    layers = sorted(group_draft.layers, key=lambda member: member.index)
+    own_tensors = {output for layer in layers for output in layer.outputs if output}
     names = {layer.name for layer in layers}
     inputs = dict.fromkeys(
         name for layer in layers for name in layer.inputs
-        if name and name not in produced and name not in graph.static and graph.is_float(name))
+        if name and name not in own_tensors and name not in graph.static_tensors and graph.is_float(name))
     outputs = tuple(
         output for layer in layers for output in layer.outputs
-        if output and (growing.is_output(output) or not names.issuperset(graph.consumers.get(output, ()))))
-    sites, why_not = forms.sites(graph, leader, members.skip, members.operator)
-    refusals = forms.refusals(graph, layers, leader, sites, why_not)
-    return Group(name=leader.name, operator=members.operator, layers=tuple(layer.name for layer in layers),
-                 inputs=tuple(inputs), outputs=outputs or (members.computed,), tail=members.computed,
-                 sites=sites if Precision.INT8 not in refusals else (), refusals=refusals,
-                 inner=_inner(growing, members), core=core, role=role)
+        if output and (grouping.is_network_output(output) or not names.issuperset(graph.consumers.get(output, ()))))
+    sites, no_int8_reason = supported_precisions.find_qdq_sites(graph, main_layer, group_draft.skip_input,
+                                                                group_draft.operator_name)
+    refusals = supported_precisions.find_precision_refusal_reasons(graph, layers, main_layer, sites, no_int8_reason)
+    return FusionGroup(name=main_layer.name, operator=group_draft.operator_name, layers=tuple(layer.name
+                                                                                              for layer in layers),
+                       inputs=tuple(inputs), outputs=outputs or (group_draft.computed_tensor, ),
+                       final_tensor=group_draft.computed_tensor, sites=sites if Precision.INT8 not in refusals else (),
+                       refusal_reasons=refusals, shape_layers=_find_shape_layers(grouping, group_draft),
+                       attention=attention_name, attention_role=attention_role)
 
 
-def _inner(growing: Growing, members: Members) -> tuple[str, ...]:
+def _find_shape_layers(grouping: FusionGroupingState, group_draft: FusionGroupDraft) -> tuple[str, ...]:
     """Layers in no group between what the group computes and the shapes that it reads, in network order."""
-    graph = growing.graph
-    found: set[str] = set()
-    stack = [name for layer in members.layers for name in graph.reads(layer.name) if name in graph.static]
+    graph = grouping.graph
+    shape_layers: set[str] = set()
+    stack = [
+        name for layer in group_draft.layers for name in graph.input_tensors(layer.name) if name in graph.static_tensors
+    ]
     while stack:
         layer = graph.producer.get(stack.pop(), "")
-        if layer not in found and growing.loose.get(layer) == members.position:
-            found.add(layer)
-            stack.extend(graph.reads(layer))
-    return tuple(sorted(found, key=lambda name: graph.by_name[name].index))
+        if layer not in shape_layers and grouping.ungrouped_positions.get(layer) == group_draft.position:
+            shape_layers.add(layer)
+            stack.extend(graph.input_tensors(layer))
+    return tuple(sorted(shape_layers, key=lambda name: graph.by_name[name].index))

@@ -5,27 +5,28 @@ the Gemm), of Convs between layers over tokens; TensorRT-RTX 1.7 lists such MatM
 """
 
 from trt_tui.core.network.fusion import pointwise_region
-from trt_tui.core.network.fusion.growing import Growing, Match, Members
+from trt_tui.core.network.fusion.grouping import FusionGroupDraft, FusionGroupingState, FusionRuleMatch
 from trt_tui.core.network.layers import Layer
 
-_MOST = 4
+_MAX_RESHAPES = 4
 
 
-def match(growing: Growing, members: Members) -> Match:
+def match_trailing_reshapes(grouping: FusionGroupingState, group_draft: FusionGroupDraft) -> FusionRuleMatch:
     """Takes the copies in, where pointwise operators follow that would join; those follow by their own rules."""
-    if growing.sole_user(members.tail) is None:
-        return Match(reason="what the group computes is read elsewhere too")
+    if grouping.find_sole_reader(group_draft.output_tensor) is None:
+        return FusionRuleMatch(reason="what the group computes is read elsewhere too")
     copies: list[Layer] = []
-    tail = members.tail
-    while len(copies) < _MOST:
-        layer = growing.sole_user(tail)
-        if layer is None or not growing.moves_only(layer) or len(layer.outputs) != 1:
+    output_tensor = group_draft.output_tensor
+    while len(copies) < _MAX_RESHAPES:
+        layer = grouping.find_sole_reader(output_tensor)
+        if layer is None or not grouping.is_fused_copy(layer) or len(layer.outputs) != 1:
             break
         copies.append(layer)
-        tail = layer.outputs[0]
+        output_tensor = layer.outputs[0]
     if not copies:
-        return Match(reason="what follows does more than move values")
-    behind = growing.sole_user(tail)
-    if behind is not None and growing.is_pointwise_with_constants(behind) or pointwise_region.hides(growing, tail):
-        return Match(tuple(copies), tail, computes=False)
-    return Match(reason="no bias and no activation follows the copies")
+        return FusionRuleMatch(reason="what follows does more than move values")
+    next_layer = grouping.find_sole_reader(output_tensor)
+    if next_layer is not None and grouping.is_pointwise_with_constants(
+            next_layer) or pointwise_region.is_read_by_closed_region(grouping, output_tensor):
+        return FusionRuleMatch(tuple(copies), output_tensor, computes_output=False)
+    return FusionRuleMatch(reason="no bias and no activation follows the copies")

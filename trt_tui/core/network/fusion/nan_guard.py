@@ -3,18 +3,21 @@
 Source: PyTorch's exporters write it behind the Softmax of a scaled_dot_product_attention with a mask.
 """
 
-from trt_tui.core.network.fusion.growing import Growing, Match, Members
+from trt_tui.core.network.fusion.grouping import FusionGroupDraft, FusionGroupingState, FusionRuleMatch
 
 
-def match(growing: Growing, members: Members) -> Match:
+def match_nan_masking(grouping: FusionGroupingState, group_draft: FusionGroupDraft) -> FusionRuleMatch:
     """Takes IsNaN and Where in, behind a Softmax that nothing else reads."""
-    if members.operator != "Softmax":
-        return Match(reason=f"{members.operator} is no Softmax")
-    users = growing.users_inside(members.tail)
-    if {one.op_type for one in users} != {"IsNaN", "Where"} or len(users) != 2 or growing.is_output(members.tail):
-        return Match(reason="no IsNaN and Where are all that reads it")
-    guard, where = sorted(users, key=lambda one: one.op_type)
-    if growing.sole_user(guard.outputs[0]) is not where or where.inputs[0] != guard.outputs[0] \
-            or set(growing.dynamic_inputs(where)) != {guard.outputs[0], members.tail}:
-        return Match(reason="the Where does not choose between it and a constant")
-    return Match((guard, where), where.outputs[0])
+    if group_draft.operator_name != "Softmax":
+        return FusionRuleMatch(reason=f"{group_draft.operator_name} is no Softmax")
+    users = grouping.list_readers_if_few(group_draft.output_tensor)
+    if {user.op_type
+            for user in users} != {"IsNaN", "Where"} or len(users) != 2 or grouping.is_network_output(
+                group_draft.output_tensor):
+        return FusionRuleMatch(reason="no IsNaN and Where are all that reads it")
+    is_nan_layer, where_layer = sorted(users, key=lambda one: one.op_type)
+    if (grouping.find_sole_reader(is_nan_layer.outputs[0]) is not where_layer
+            or where_layer.inputs[0] != is_nan_layer.outputs[0]
+            or set(grouping.list_dynamic_inputs(where_layer)) != {is_nan_layer.outputs[0], group_draft.output_tensor}):
+        return FusionRuleMatch(reason="the Where does not choose between it and a constant")
+    return FusionRuleMatch((is_nan_layer, where_layer), where_layer.outputs[0])

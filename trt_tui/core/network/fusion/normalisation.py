@@ -5,81 +5,91 @@ Source: "Reduce" fusions and Normalization of TensorRT's catalog; TensorRT-RTX 1
 
 from collections.abc import Mapping, Sequence
 
-from trt_tui.core.network.fusion.growing import REGION_LIMIT, Growing, Match
-from trt_tui.core.network.layers import Kind, Layer
+from trt_tui.core.network.fusion.grouping import MAX_REGION_LAYERS, FusionGroupingState, FusionRuleMatch
+from trt_tui.core.network.layers import Layer, LayerKind
 from trt_tui.core.network.operators import POINTWISE, REDUCTIONS
 
-_STARTS = REDUCTIONS | {"Pow", "Mul", "Exp"}
-_PARTS = POINTWISE | REDUCTIONS
-_CURVED = frozenset(("Sqrt", "Exp", "Pow", "ReduceL2"))
-_SCALING = frozenset(("Div", "Mul"))
-_SQUARES = frozenset(("Pow", "Mul"))
+_START_OPERATORS = REDUCTIONS | {"Pow", "Mul", "Exp"}
+_REGION_OPERATORS = POINTWISE | REDUCTIONS
+_NONLINEAR_OPERATORS = frozenset(("Sqrt", "Exp", "Pow", "ReduceL2"))
+_SCALING_OPERATORS = frozenset(("Div", "Mul"))
+_SQUARE_OPERATORS = frozenset(("Pow", "Mul"))
 
 
-def match(growing: Growing, layer: Layer) -> Match:
+def match_normalisation(grouping: FusionGroupingState, layer: Layer) -> FusionRuleMatch:
     """Takes the region in that starts at ``layer``: a match without it, whose tail is the region's.
 
     It is a region of reductions, pointwise operators and copies over one tensor, with a square root or an exponential
     in it, that ends where values that are not reduced are scaled by reduced ones. The tensor it starts from may be
     used elsewhere too (a residual).
     """
-    if layer.op_type not in _STARTS or layer.kind is not Kind.COMPUTE:
-        return Match(reason=f"no normalisation starts with {layer.op_type}")
-    sources = set(growing.dynamic_inputs(layer))
-    if len(sources) != 1:
-        return Match(reason="it reads several tensors")
-    (start,) = sources
+    if layer.op_type not in _START_OPERATORS or layer.kind is not LayerKind.COMPUTE:
+        return FusionRuleMatch(reason=f"no normalisation starts with {layer.op_type}")
+    source_tensors = set(grouping.list_dynamic_inputs(layer))
+    if len(source_tensors) != 1:
+        return FusionRuleMatch(reason="it reads several tensors")
+    (start_tensor,) = source_tensors
     region = [layer]
     # Which tensors are there, and whether they are reduced.
-    derived = {start: False, layer.outputs[0]: layer.op_type in REDUCTIONS}
-    while len(region) < REGION_LIMIT:
-        nearest = min(_candidates(growing, start, derived, region), key=lambda one: one.index, default=None)
-        if nearest is None:
-            return Match(reason="what is computed from it leaves before it is scaled")
-        region.append(nearest)
+    reduced_by_tensor = {start_tensor: False, layer.outputs[0]: layer.op_type in REDUCTIONS}
+    while len(region) < MAX_REGION_LAYERS:
+        nearest_layer = min(_find_region_candidates(grouping, start_tensor, reduced_by_tensor, region),
+                            key=lambda one: one.index, default=None)
+        if nearest_layer is None:
+            return FusionRuleMatch(reason="what is computed from it leaves before it is scaled")
+        region.append(nearest_layer)
         region.sort(key=lambda one: one.index)
-        read = {derived[name] for name in growing.dynamic_inputs(nearest) if name in derived}
-        derived[nearest.outputs[0]] = nearest.op_type in REDUCTIONS or read == {True}
-        kinds = {one.op_type for one in region}
-        if nearest.op_type in _SCALING and len(read) == 2 and kinds & REDUCTIONS and kinds & _CURVED:
-            tail = growing.end(region)
-            if tail is not None:
-                return Match(tuple(one for one in region if one is not layer), tail, operator=_operator(region))
-    return Match(reason=f"it is made of more than {REGION_LIMIT} layers")
+        reduced_flags = {
+            reduced_by_tensor[name]
+            for name in grouping.list_dynamic_inputs(nearest_layer)
+            if name in reduced_by_tensor
+        }
+        reduced_by_tensor[nearest_layer.outputs[0]] = nearest_layer.op_type in REDUCTIONS or reduced_flags == {True}
+        operators = {member.op_type for member in region}
+        if nearest_layer.op_type in _SCALING_OPERATORS and len(
+                reduced_flags) == 2 and operators & REDUCTIONS and operators & _NONLINEAR_OPERATORS:
+            output_tensor = grouping.find_region_output(region)
+            if output_tensor is not None:
+                return FusionRuleMatch(tuple(member for member in region if member is not layer), output_tensor,
+                                       operator_name=_normalisation_name(region))
+    return FusionRuleMatch(reason=f"it is made of more than {MAX_REGION_LAYERS} layers")
 
 
-def _candidates(growing: Growing, start: str, derived: Mapping[str, bool], region: Sequence[Layer]) -> list[Layer]:
+def _find_region_candidates(grouping: FusionGroupingState, start_tensor: str, reduced_by_tensor: Mapping[str, bool],
+                            region: Sequence[Layer]) -> list[Layer]:
     """Layers in no group that compute from what the region has alone, or move what it has reduced."""
-    inside = {one.name for one in region}
-    found = []
-    for tensor, reduced in derived.items():
-        for user in growing.users_inside(tensor):
-            if user.name in inside or user.name in growing.owner:
+    layer_names = {member.name for member in region}
+    candidates = []
+    for tensor, is_reduced in reduced_by_tensor.items():
+        for user in grouping.list_readers_if_few(tensor):
+            if user.name in layer_names or user.name in grouping.draft_by_layer:
                 continue
-            if growing.computes(user, _PARTS):
-                read = growing.dynamic_inputs(user)
-                joins = all(name in derived for name in read) and (
-                    tensor != start or user.op_type in REDUCTIONS or any(name != start for name in read)
-                    or _is_square_to_reduce(growing, user))
+            if grouping.is_float_operator(user, _REGION_OPERATORS):
+                input_names = grouping.list_dynamic_inputs(user)
+                can_join = all(name in reduced_by_tensor
+                               for name in input_names) and (tensor != start_tensor or user.op_type in REDUCTIONS
+                                                             or any(name != start_tensor for name in input_names)
+                                                             or _is_square_before_reduction(grouping, user))
             else:
-                joins = reduced and growing.moves_only(user) and len(user.outputs) == 1 and user.inputs[0] == tensor
-            if joins:
-                found.append(user)
-    return found
+                can_join = is_reduced and grouping.is_fused_copy(user) and len(
+                    user.outputs) == 1 and user.inputs[0] == tensor
+            if can_join:
+                candidates.append(user)
+    return candidates
 
 
-def _is_square_to_reduce(growing: Growing, layer: Layer) -> bool:
+def _is_square_before_reduction(grouping: FusionGroupingState, layer: Layer) -> bool:
     """Whether a layer squares for a reduction alone: a variance as the mean of squares less the square of the mean."""
-    behind = growing.sole_user(layer.outputs[0])
-    return layer.op_type in _SQUARES and behind is not None and behind.op_type in REDUCTIONS
+    next_layer = grouping.find_sole_reader(layer.outputs[0])
+    return layer.op_type in _SQUARE_OPERATORS and next_layer is not None and next_layer.op_type in REDUCTIONS
 
 
-def _operator(region: Sequence[Layer]) -> str:
+def _normalisation_name(region: Sequence[Layer]) -> str:
     """What such a region is called: LayerNorm, RMSNorm, L2Norm or Softmax; "" for one that has no name."""
-    kinds = [layer.op_type for layer in region]
-    if "ReduceL2" in kinds:
+    operators = [layer.op_type for layer in region]
+    if "ReduceL2" in operators:
         return "L2Norm"
-    if not {"Sqrt", "Pow", "Reciprocal"}.isdisjoint(kinds):
-        means = kinds.count("ReduceMean")
-        return ("L2Norm", "RMSNorm", "LayerNorm")[min(means, 2)]
-    return "Softmax" if "Exp" in kinds else ""
+    if not {"Sqrt", "Pow", "Reciprocal"}.isdisjoint(operators):
+        mean_count = operators.count("ReduceMean")
+        return ("L2Norm", "RMSNorm", "LayerNorm")[min(mean_count, 2)]
+    return "Softmax" if "Exp" in operators else ""

@@ -4,24 +4,24 @@ Source: "Convolution And ElementWise Operation" of TensorRT's catalog. Groups of
 Add goes to the one that is computed last.
 """
 
-from trt_tui.core.network.fusion.growing import Growing, Match, Members
-from trt_tui.core.network.operators import ANCHORS
+from trt_tui.core.network.fusion.grouping import FusionGroupDraft, FusionGroupingState, FusionRuleMatch
+from trt_tui.core.network.operators import PRODUCTS
 
-_JOINING = frozenset(("Add", "Sum"))
+_ADD_OPERATORS = frozenset(("Add", "Sum"))
 
 
-def match(growing: Growing, members: Members) -> Match:
+def match_residual_add(grouping: FusionGroupingState, group_draft: FusionGroupDraft) -> FusionRuleMatch:
     """Takes the Add in, once for a group; its other input is the skip."""
-    layer = growing.sole_user(members.tail)
+    layer = grouping.find_sole_reader(group_draft.output_tensor)
     if layer is None:
-        return Match(reason="what the group computes is read elsewhere too")
-    if members.leader.op_type not in ANCHORS:
-        return Match(reason=f"{members.leader.op_type} has no kernel that adds another tensor")
-    if not growing.computes(layer, _JOINING) or len(layer.inputs) != 2:
-        return Match(reason="no Add of two tensors follows")
-    if members.skip is not None:
-        return Match(reason="the group has a residual Add already")
-    others = [index for index, name in enumerate(layer.inputs) if name != members.tail]
-    if len(others) != 1:
-        return Match(reason="both inputs of the Add are the group's own")
-    return Match((layer,), layer.outputs[0], skip=(layer, others[0]))
+        return FusionRuleMatch(reason="what the group computes is read elsewhere too")
+    if group_draft.main_layer.op_type not in PRODUCTS:
+        return FusionRuleMatch(reason=f"{group_draft.main_layer.op_type} has no kernel that adds another tensor")
+    if not grouping.is_float_operator(layer, _ADD_OPERATORS) or len(layer.inputs) != 2:
+        return FusionRuleMatch(reason="no Add of two tensors follows")
+    if group_draft.skip_input is not None:
+        return FusionRuleMatch(reason="the group has a residual Add already")
+    other_indices = [index for index, name in enumerate(layer.inputs) if name != group_draft.output_tensor]
+    if len(other_indices) != 1:
+        return FusionRuleMatch(reason="both inputs of the Add are the group's own")
+    return FusionRuleMatch((layer,), layer.outputs[0], skip_input=(layer, other_indices[0]))

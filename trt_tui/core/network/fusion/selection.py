@@ -4,28 +4,30 @@ Source: "PointWise fusion" of TensorRT's catalog; PyTorch's exporters make an ad
 scaled_dot_product_attention, and a Where of `masked_fill`.
 """
 
-from trt_tui.core.network.fusion.growing import Growing, Match, Members
+from trt_tui.core.network.fusion.grouping import FusionGroupDraft, FusionGroupingState, FusionRuleMatch
 from trt_tui.core.network.layers import Layer
 
 
-def match(growing: Growing, members: Members) -> Match:
+def match_where_mask(grouping: FusionGroupingState, group_draft: FusionGroupDraft) -> FusionRuleMatch:
     """Takes the Where in that alone reads what the group computed, or whose result the group alone adds."""
-    if not growing.multiplies_activations(members.leader):
-        return Match(reason=f"{members.leader.op_type} does not multiply two activations")
-    layer = growing.sole_user(members.tail)
-    if layer is not None and layer.op_type == "Where" and _floats(growing, layer) == {members.tail}:
-        return Match((layer,), layer.outputs[0])
-    if members.skip is None:
-        return Match(reason="no mask follows")
-    add, index = members.skip
-    made_by = growing.graph.by_name.get(growing.graph.producer.get(add.inputs[index], ""))
-    if made_by is None or made_by.op_type != "Where" or _floats(growing, made_by) or made_by.name in growing.owner:
-        return Match(reason="what it adds is no choice between constants")
-    if not growing.only_reads(add, made_by.outputs[0]):
-        return Match(reason="the mask that it adds is read elsewhere too")
-    return Match((made_by,))
+    if not grouping.multiplies_activations(group_draft.main_layer):
+        return FusionRuleMatch(reason=f"{group_draft.main_layer.op_type} does not multiply two activations")
+    layer = grouping.find_sole_reader(group_draft.output_tensor)
+    if layer is not None and layer.op_type == "Where" and _list_where_values(grouping,
+                                                                             layer) == {group_draft.output_tensor}:
+        return FusionRuleMatch((layer,), layer.outputs[0])
+    if group_draft.skip_input is None:
+        return FusionRuleMatch(reason="no mask follows")
+    add, index = group_draft.skip_input
+    mask_producer = grouping.graph.by_name.get(grouping.graph.producer.get(add.inputs[index], ""))
+    if mask_producer is None or mask_producer.op_type != "Where" or _list_where_values(
+            grouping, mask_producer) or mask_producer.name in grouping.draft_by_layer:
+        return FusionRuleMatch(reason="what it adds is no choice between constants")
+    if not grouping.is_sole_reader(add, mask_producer.outputs[0]):
+        return FusionRuleMatch(reason="the mask that it adds is read elsewhere too")
+    return FusionRuleMatch((mask_producer,))
 
 
-def _floats(growing: Growing, layer: Layer) -> set[str]:
+def _list_where_values(grouping: FusionGroupingState, layer: Layer) -> set[str]:
     """What a layer chooses from beside constants."""
-    return set(growing.dynamic_inputs(layer)) - {layer.inputs[0]}
+    return set(grouping.list_dynamic_inputs(layer)) - {layer.inputs[0]}

@@ -1,0 +1,288 @@
+"""Running an engine, timing it, and asking its inspector."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Container, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from trt_tui.backends.tensorrt.cuda_graph import CudaGraph
+from trt_tui.backends.tensorrt.debug_listener import make_debug_listener
+from trt_tui.backends.tensorrt.failures import translate_execution_error
+from trt_tui.backends.tensorrt.log import TensorRTLog
+from trt_tui.core.precision import Precision
+from trt_tui.core.runner import DebugTensor, FixedShape, Profile, TensorInfo
+from trt_tui.errors import InputError, TrtTuiError
+
+_FLOAT_TYPES = {"float32": Precision.FP32, "float16": Precision.FP16}
+
+
+class TensorRTRunner:
+    """One engine with its execution context; see `trt_tui.core.runner.EngineRunner`."""
+
+    def __init__(self, trt: Any, engine: Any, log: TensorRTLog) -> None:
+        self._trt = trt
+        self._engine = engine
+        self._log = log
+        self._activate_execution_context()
+        infos = [_read_tensor_info(engine, engine.get_tensor_name(i)) for i in range(engine.num_io_tensors)]
+        modes = [engine.get_tensor_mode(info.name) for info in infos]
+        self.inputs = tuple(i for i, mode in zip(infos, modes, strict=True) if mode == trt.TensorIOMode.INPUT)
+        self.outputs = tuple(i for i, mode in zip(infos, modes, strict=True) if mode == trt.TensorIOMode.OUTPUT)
+        memory = "device_memory_size_v2" if hasattr(engine, "device_memory_size_v2") else "device_memory_size"
+        self.device_memory: int | None = int(getattr(engine, memory))
+        count = int(engine.num_optimization_profiles)
+        self.profiles: tuple[Profile, ...] = tuple(
+            {info.name: _read_profile_shapes(engine, info.name, index) for info in self.inputs}
+            for index in range(count if count > 1 else 0))
+        self._pinned_profile: int | None = None
+        self._device_inputs: tuple[tuple[int, ...], list[np.ndarray], dict[str, np.ndarray]] | None = None
+        self._cuda_graph: CudaGraph | None = None
+
+    def _activate_execution_context(self) -> None:
+        """Makes the execution context of runs."""
+        from polygraphy.backend.trt import TrtRunner
+
+        self._runner, self._active_profile = TrtRunner(self._engine), 0
+        with self._log.collect_messages(None) as messages:
+            try:
+                _activate_polygraphy_runner(self._runner)
+            except Exception as error:
+                raise translate_execution_error(messages, error) from None
+
+    def run(self, feed: Mapping[str, np.ndarray], fetch: Sequence[str] | None = None) -> dict[str, np.ndarray]:
+        """Runs once; see `trt_tui.core.runner.Runner`."""
+        names = [info.name for info in self.outputs] if fetch is None else list(fetch)
+        self._release_device_inputs()
+        with self._log.collect_messages(None) as messages:
+            try:
+                engine_feed = self._cast_to_engine_types(feed)
+                self._activate_matching_profile(self._runner, engine_feed)
+                results = self._runner.infer(engine_feed, check_inputs=False)
+            except Exception as error:
+                raise translate_execution_error(messages, error) from None
+        return {name: np.array(results[name]) for name in names}
+
+    def latency_ms(self, feed: Mapping[str, np.ndarray]) -> float:
+        """Milliseconds from enqueueing to the end on the stream; see `trt_tui.core.runner.EngineRunner`."""
+        self._copy_inputs_to_device(feed)
+        context, stream = self._runner.context, self._runner.stream
+        with self._log.collect_messages(None) as messages:
+            start = time.perf_counter()
+            enqueued = context.execute_async_v3(stream.ptr)
+            stream.synchronize()
+            duration_ms = (time.perf_counter() - start) * 1e3
+        if not enqueued:
+            raise translate_execution_error(messages, RuntimeError("it could not be enqueued"))
+        return duration_ms
+
+    def graph_latency_ms(self, feed: Mapping[str, np.ndarray]) -> float:
+        """The same of a run that is one CUDA graph; see `trt_tui.core.runner.EngineRunner`."""
+        self._copy_inputs_to_device(feed)
+        context, stream = self._runner.context, self._runner.stream
+        with self._log.collect_messages(None) as messages:
+            try:
+                if self._cuda_graph is None:
+                    self._cuda_graph = CudaGraph(stream.ptr, lambda: bool(context.execute_async_v3(stream.ptr)))
+                start = time.perf_counter()
+                self._cuda_graph.launch_graph()
+                stream.synchronize()
+            except Exception as error:
+                raise translate_execution_error(messages, error) from None
+            return (time.perf_counter() - start) * 1e3
+
+    def layer_times_ms(self, feed: Mapping[str, np.ndarray], run_count: int) -> dict[str, float]:
+        """Mean milliseconds by engine layer; see `trt_tui.core.runner.EngineRunner`."""
+        from polygraphy.backend.trt import TrtRunner
+
+        profiler = _make_profiler(self._trt)
+        engine_feed = self._cast_to_engine_types(feed)
+        self._release_device_inputs()
+
+        def make_profiled_context() -> Any:
+            context = self._engine.create_execution_context()
+            if context is None:
+                raise RuntimeError("there is no execution context")
+            context.profiler = profiler
+            return context
+
+        # A context holds its optimization profile and the memory of activations. The profiled one therefore replaces
+        # the other; it belongs to its runner only, and is freed with that.
+        _deactivate_polygraphy_runner(self._runner)
+        runner = TrtRunner(make_profiled_context)
+        try:
+            with self._log.collect_messages(None) as messages:
+                try:
+                    _activate_polygraphy_runner(runner)
+                    try:
+                        self._active_profile = 0
+                        self._activate_matching_profile(runner, engine_feed)
+                        runner.infer(engine_feed, check_inputs=False)
+                        profiler.times.clear()
+                        for _ in range(run_count):
+                            runner.infer(engine_feed, check_inputs=False)
+                    finally:
+                        _deactivate_polygraphy_runner(runner)
+                except Exception as error:
+                    raise translate_execution_error(messages, error) from None
+        finally:
+            self._activate_execution_context()
+        return {name: total / run_count for name, total in profiler.times.items()}
+
+    def read_debug_tensors(self, feed: Mapping[str, np.ndarray], names: Container[str]) -> dict[str, DebugTensor]:
+        """What kernels hand on to each other; see `trt_tui.core.runner.EngineRunner`."""
+        context = self._runner.context
+        debug_listener = make_debug_listener(self._trt, names)
+        self._release_device_inputs()
+        with self._log.collect_messages(None) as messages:
+            try:
+                if not context.set_debug_listener(debug_listener):
+                    raise RuntimeError("the engine takes no listener")
+                context.unfused_tensors_debug_state = True
+                try:
+                    engine_feed = self._cast_to_engine_types(feed)
+                    self._activate_matching_profile(self._runner, engine_feed)
+                    outputs = self._runner.infer(engine_feed, check_inputs=False)
+                finally:
+                    context.unfused_tensors_debug_state = False
+            except Exception as error:
+                raise translate_execution_error(messages, error) from None
+        if debug_listener.failed:
+            raise TrtTuiError("what the engine's kernels hand on could not be read", debug_listener.failed, "")
+        output_arrays = {
+            name: np.array(outputs[name])
+            for name in (info.name for info in self.outputs)
+            if name in names
+        }
+        return {
+            **debug_listener.found, **{
+                name: DebugTensor(array.astype(np.float32), _FLOAT_TYPES[array.dtype.name])
+                for name, array in output_arrays.items()
+                if array.dtype.name in _FLOAT_TYPES
+            }
+        }
+
+    def inspect(self) -> str:
+        """The inspector's JSON, with the types that are told only once shapes are known."""
+        inspector = self._engine.create_engine_inspector()
+        context = self._runner.context
+        for info in self.inputs:  # types and formats are told only once every shape is known
+            if -1 in tuple(context.get_tensor_shape(info.name)):
+                context.set_input_shape(info.name,
+                                        self._engine.get_tensor_profile_shape(info.name, self._active_profile)[1])
+        inspector.execution_context = context
+        return str(inspector.get_engine_information(self._trt.LayerInformationFormat.JSON))
+
+    def _activate_matching_profile(self, runner: Any, engine_feed: Mapping[str, np.ndarray]) -> None:
+        """Has the pinned profile used, or the first that has these shapes; where none has, TensorRT says so."""
+        def fits_profile(profile: Profile) -> bool:
+            return all(low <= size <= high for name, (min_shape, _, max_shape) in profile.items()
+                       for low, size, high in zip(min_shape, engine_feed[name].shape, max_shape, strict=False))
+
+        matching_indices = (index for index, candidate in enumerate(self.profiles) if fits_profile(candidate))
+        chosen = self._pinned_profile if self._pinned_profile is not None else next(matching_indices,
+                                                                                    self._active_profile)
+        if chosen != self._active_profile:
+            runner.set_profile(chosen)
+            runner.stream.synchronize()
+            self._active_profile = chosen
+
+    def select_profile(self, index: int | None) -> None:
+        """See `trt_tui.core.runner.EngineRunner`."""
+        self._release_device_inputs()
+        self._pinned_profile = index
+
+    def _cast_to_engine_types(self, feed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The feeds in the types that the engine takes: parsers before TensorRT 10 turn INT64 into INT32."""
+        engine_feed = {}
+        for info in self.inputs:
+            array = feed[info.name]
+            if array.dtype != info.dtype:
+                with np.errstate(over="ignore"):
+                    cast = array.astype(info.dtype)
+                if array.dtype.kind in "iu" and not np.array_equal(cast, array):
+                    raise InputError(f"input {info.name} does not fit the engine",
+                                     f"the engine takes {info.dtype}, and a value is out of its range",
+                                     "Check the data.")
+                array = cast
+            engine_feed[info.name] = np.asarray(array, order="C")
+        return engine_feed
+
+    def _copy_inputs_to_device(self, feed: Mapping[str, np.ndarray]) -> None:
+        """Copies the inputs to the device once, and sets the context's addresses."""
+        key = tuple(id(array) for array in feed.values())
+        if self._device_inputs is not None and self._device_inputs[0] == key:
+            return
+        engine_feed = self._cast_to_engine_types(feed)
+        self._release_device_inputs()
+        self._activate_matching_profile(self._runner, engine_feed)
+        self._runner.infer(engine_feed, check_inputs=False, copy_outputs_to_host=False)
+        self._device_inputs = (key, list(feed.values()), engine_feed)  # the context may read an input from host memory
+
+    def _release_device_inputs(self) -> None:
+        """Forgets what was placed, and the graph that reads it."""
+        self._device_inputs = None
+        if self._cuda_graph is not None:
+            self._cuda_graph.close()
+            self._cuda_graph = None
+
+    def close(self) -> None:
+        """Frees the context, its buffers and the engine."""
+        self._release_device_inputs()
+        if self._runner is not None:
+            _deactivate_polygraphy_runner(self._runner)
+        self._runner = self._engine = None
+
+    def __enter__(self) -> TensorRTRunner:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def _activate_polygraphy_runner(runner: Any) -> None:
+    """Begins a runner of Polygraphy, which has tensors that a builder was told to hand out copied in every run: not
+    here, where runs are timed."""
+    runner.activate()
+    if hasattr(runner.context, "set_all_tensors_debug_state"):
+        runner.context.set_all_tensors_debug_state(False)
+
+
+def _deactivate_polygraphy_runner(runner: Any) -> None:
+    """Ends a runner of Polygraphy and frees the buffers of outputs; Polygraphy itself frees those of inputs only."""
+    if not runner.is_active:
+        return
+    for buffer in getattr(getattr(runner, "output_allocator", None), "buffers", {}).values():
+        if hasattr(buffer, "free"):
+            buffer.free()
+    runner.deactivate()
+
+
+def _read_profile_shapes(engine: Any, input_name: str, profile_index: int) -> tuple[FixedShape, FixedShape, FixedShape]:
+    """The least, usual and largest shape of an input in a profile."""
+    min_shape, opt_shape, max_shape = (tuple(map(int, shape))
+                                       for shape in engine.get_tensor_profile_shape(input_name, profile_index))
+    return min_shape, opt_shape, max_shape
+
+
+def _read_tensor_info(engine: Any, tensor_name: str) -> TensorInfo:
+    from polygraphy.datatype import DataType
+
+    dtype = DataType.to_dtype(DataType.from_dtype(engine.get_tensor_dtype(tensor_name), "tensorrt"), "numpy")
+    return TensorInfo(tensor_name, np.dtype(dtype), tuple(engine.get_tensor_shape(tensor_name)))
+
+
+def _make_profiler(trt: Any) -> Any:
+    class Profiler(trt.IProfiler):  # type: ignore[misc]
+        """Adds up the time of each engine layer."""
+
+        def __init__(self) -> None:
+            trt.IProfiler.__init__(self)
+            self.times: dict[str, float] = {}
+
+        def report_layer_time(self, layer_name: str, ms: float) -> None:
+            self.times[layer_name] = self.times.get(layer_name, 0.0) + ms
+
+    return Profiler()

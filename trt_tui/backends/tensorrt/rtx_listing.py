@@ -1,0 +1,173 @@
+"""What TensorRT-RTX lists of an engine that it builds without a GPU; the engine itself is dropped."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trt_tui.backends.tensorrt.build import allow_attention_decomposition
+from trt_tui.backends.tensorrt.failures import translate_build_error, translate_parser_errors
+from trt_tui.backends.tensorrt.log import PrintedMessages
+from trt_tui.backends.tensorrt.package import import_tensorrt, list_compute_capabilities
+from trt_tui.backends.tensorrt.plugins import load_plugins
+from trt_tui.core.engines.builder_warnings import LAYERNORM_WARNING_PREFIX
+from trt_tui.core.engines.layer_listing import LISTING_HEADING
+from trt_tui.core.engines.plan_accumulators import PlanAccumulators, read_plan_accumulators
+from trt_tui.core.runner import Profile
+from trt_tui.errors import BackendUnavailableError, CancelledError, InputError
+
+_MAX_PLAN_BYTES = 1 << 30
+"""Bytes of the largest plan that is looked through."""
+
+_BUILD_THREADS = min(os.cpu_count() or 1, 4)
+"""Of a build, which makes the same engine with any number; what else this machine measures waits for it."""
+
+_MAX_DETAIL_MESSAGES = 400
+"""How many of the verbose messages are kept, for a build that fails without naming a layer."""
+
+
+@dataclass(frozen=True)
+class RtxEngineLayerLister:
+    """TensorRT-RTX as what tells of engines.
+
+    Attributes:
+        release: Its version.
+        compute_capabilities: The compute capabilities that it builds for, as (major, minor).
+    """
+
+    trt: Any
+    release: str
+    compute_capabilities: tuple[tuple[int, int], ...]
+
+    @classmethod
+    def load_package(cls) -> RtxEngineLayerLister:
+        """Loads the package.
+
+        Raises:
+            BackendUnavailableError: it is not installed, does not load, or is of an unsupported release.
+        """
+        trt = import_tensorrt("tensorrt-rtx")
+        if not hasattr(trt.OnnxParser, "load_initializer"):
+            raise BackendUnavailableError(f"TensorRT-RTX {trt.__version__} is too old to ask what it makes of layers",
+                                          "it takes no weights from memory", "pip install -U 'trt-tui[rtx]'")
+        return cls(trt, str(trt.__version__), list_compute_capabilities(trt))
+
+    def load_plugins(self, paths: Sequence[str]) -> None:
+        """Loads libraries of plugins; see `trt_tui.backends.tensorrt.plugins.load_plugins`.
+
+        Raises:
+            InputError: one does not load, or is not taken.
+        """
+        load_plugins(self.trt, f"tensorrt-rtx {self.release}", paths)
+
+    def list_engine_layers(self, model: bytes, weights: Mapping[str, np.ndarray], base_path: Path, profile: Profile,
+                           tf32: bool, compute_capability: tuple[int, int],
+                           should_continue: Callable[[], bool]) -> tuple[str, PrintedMessages, PlanAccumulators]:
+        """Builds a strongly typed network for a GPU; returns the list of the engine's layers, what was printed,
+        and what its products are summed in.
+
+        Args:
+            model: An ONNX file less its weights, which the parser reads where they lie, as the builder does.
+            base_path: The file in whose folder others lie that it refers to.
+            should_continue: Asked between two steps; the build ends where it returns False.
+
+        Raises:
+            ParseFailed: the file is refused; names the node.
+            BuildFailed: the build failed.
+            CancelledError: ``should_continue`` returned False.
+            InputError: it does not list the layers.
+        """
+        trt = self.trt
+        log = _make_listing_logger(trt)
+        builder = trt.Builder(log)
+        builder.max_threads = _BUILD_THREADS
+        network = builder.create_network(0)
+        parser = trt.OnnxParser(network, log)
+        trt.init_libnvinfer_plugins(log, "")
+        is_loaded = parser.load_model_proto(model, str(base_path)) and all(
+            parser.load_initializer(name, array.ctypes.data, array.nbytes) for name, array in weights.items())
+        if not is_loaded or not parser.parse_model_proto() or parser.num_errors:
+            errors = [parser.get_error(index) for index in range(parser.num_errors)]
+            raise translate_parser_errors("tensorrt-rtx", self.release, errors)
+        allow_attention_decomposition(trt, network)
+        config = builder.create_builder_config()
+        config.num_compute_capabilities = 1
+        config.set_compute_capability(
+            getattr(trt.ComputeCapability, f"SM{compute_capability[0]}{compute_capability[1]}"), 0)
+        config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
+        (config.set_flag if tf32 else config.clear_flag)(trt.BuilderFlag.TF32)
+        if profile:
+            optimization_profile = builder.create_optimization_profile()
+            for name, (min_shape, opt_shape, max_shape) in profile.items():
+                optimization_profile.set_shape(name, min_shape, opt_shape, max_shape)
+            config.add_optimization_profile(optimization_profile)
+        monitor = _make_cancel_monitor(trt, should_continue)
+        config.progress_monitor = monitor
+        built = builder.build_serialized_network(network, config)
+        if monitor.stopped:
+            raise CancelledError("stopped")
+        if built is None:
+            raise translate_build_error(log.said, tuple(log.details), RuntimeError("the builder gives no reason"))
+        if not log.listings:
+            raise InputError("TensorRT-RTX does not list the layers of the engine",
+                             f"release {self.release} prints no message that begins with {LISTING_HEADING}",
+                             "Another release may; a build on a GPU tells through the inspector.")
+        # A plan is looked through in a copy, which a very large one is spared.
+        return str(log.listings[-1]), log.said, read_plan_accumulators(
+            bytes(built)) if built.nbytes <= _MAX_PLAN_BYTES else PlanAccumulators()
+
+
+def _make_listing_logger(trt: Any) -> Any:
+    verbose, info, warning = trt.ILogger.VERBOSE, trt.ILogger.INFO, trt.ILogger.WARNING
+
+    class Log(trt.ILogger):  # type: ignore[misc]
+        """Keeps the listing, errors and warnings, and the last of the rest: tens of thousands of messages a build."""
+
+        def __init__(self) -> None:
+            trt.ILogger.__init__(self)
+            self.listings: list[str] = []
+            self.said: list[tuple[str, str]] = []
+            self.details: deque[str] = deque(maxlen=_MAX_DETAIL_MESSAGES)
+            self.names_follow = False
+
+        def log(self, severity: Any, message: str) -> None:
+            if severity == verbose:
+                if self.names_follow:
+                    self.said[-1] = ("warning", f"{LAYERNORM_WARNING_PREFIX}: {message}")
+                    self.names_follow = False
+                if message.startswith(LISTING_HEADING):
+                    self.listings.append(message)
+                else:
+                    self.details.append(message)
+            elif severity != info:
+                self.said.append(("warning" if severity == warning else "error", message))
+                self.names_follow = message.rstrip(".") == LAYERNORM_WARNING_PREFIX
+
+    return Log()
+
+
+def _make_cancel_monitor(trt: Any, should_continue: Callable[[], bool]) -> Any:
+    class Monitor(trt.IProgressMonitor):  # type: ignore[misc]
+        """Ends a build that nobody wants any more; TensorRT calls it from several threads."""
+
+        def __init__(self) -> None:
+            trt.IProgressMonitor.__init__(self)
+            self.stopped = False
+
+        def phase_start(self, phase_name: str, parent_phase: str | None, num_steps: int) -> None:
+            """Nothing is counted."""
+
+        def step_complete(self, phase_name: str, step: int) -> bool:
+            self.stopped = self.stopped or not should_continue()
+            return not self.stopped
+
+        def phase_finish(self, phase_name: str) -> None:
+            """Nothing is counted."""
+
+    return Monitor()

@@ -1,0 +1,291 @@
+"""Configs beside each other: `compare --config A --config B`."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from trt_tui.cli.headless_session import open_comparison_session
+from trt_tui.cli.output_files import write_text_outputs
+from trt_tui.cli.streams import print_table
+from trt_tui.core.exporters.junit import JUnitCase, junit_xml_text
+from trt_tui.core.exporters.markdown import markdown_table, text_cell
+from trt_tui.core.lowering.lowered import no_lower_precision_reason, reduces_precision
+from trt_tui.core.measure.json_record import exported_run_record, target_outcome_record
+from trt_tui.core.measure.kernel_diff import KernelDiff, diff_kernels
+from trt_tui.core.measure.results import ConfigResults
+from trt_tui.core.measure.target_outcome import TargetOutcome
+from trt_tui.core.moves.config import PrecisionConfig, list_config_differences
+from trt_tui.core.network.hierarchy import build_scope_tree, group_titles
+from trt_tui.core.network.layers import NetworkOutline
+from trt_tui.errors import ExitCode, InputError
+from trt_tui.formatting import (
+    EXPORTED_NETWORK,
+    NOT_MEASURED,
+    SIMULATED_MARK,
+    decibels_text,
+    escape_hidden_characters,
+    megabytes_text,
+    metric_text,
+    number_text,
+    table_lines,
+)
+from trt_tui.options import Options
+from trt_tui.session.config_results import RESULT_SUFFIXES, SIMULATED_RUN, outcome_texts
+from trt_tui.session.session import Session
+
+_MAX_LISTED_KERNELS = 12
+"""Kernels that are listed of each kind."""
+
+
+@dataclass(frozen=True)
+class ComparedConfig:
+    """A config that was read, and what is known of it."""
+
+    name: str
+    config: PrecisionConfig
+    measured: ConfigResults
+    reduces_no_precision: bool
+    results: Mapping[str, TargetOutcome]
+    target_misses: Mapping[str, str]
+
+    @property
+    def target_outcome_text(self) -> str:
+        """Whether it meets its target; or that it lowers nothing."""
+        return "nothing lowered" if self.reduces_no_precision else " ".join(outcome_texts(self.results))
+
+    @property
+    def meets_target(self) -> bool | None:
+        """Whether all its results pass; None where nothing is known, or it lowers nothing."""
+        return all(result.passes for result in self.results.values()) if self.results else None
+
+
+def require_reduced_precision(session: Session, run: str, target: str) -> None:
+    """Refuses a target for a run that lowers nothing.
+
+    Raises:
+        InputError: nothing is lowered.
+    """
+    outline = session.opened_network.outline
+    if not reduces_precision(outline, session.list_run_configs()[run]):
+        reason = no_lower_precision_reason(outline) or "every layer of the config is in FP32"
+        raise InputError(f"{run} meets {target} only because nothing is lowered", reason,
+                         "No figure here tells what precision costs.")
+
+
+def require_target_result(session: Session, config: PrecisionConfig, target: str) -> None:
+    """Refuses a target of which nobody can say whether a config meets it.
+
+    Raises:
+        InputError: what the target needs was not measured.
+    """
+    if SIMULATED_RUN not in session.config_target_outcomes(config):
+        kind = session.target.kind if session.target is not None else "target"
+        raise InputError(f"it is not known whether {target} is met", f"no {kind} was measured",
+                         "A metric needs --metric and labels, agreement a classifier, sqnr and cosine a float.")
+
+
+def compare_configs(options: Options, config_paths: Sequence[str], target: str | None, force: bool, *,
+                    build_engines: bool, json_path: str | None, markdown_path: str | None, junit_path: str | None,
+                    written_paths: Iterable[str]) -> ExitCode:
+    """Measures each config on the same samples, prints and writes one table, and the layers in which they differ.
+
+    Returns:
+        `ExitCode.TOLERANCE_NOT_MET` if one misses the target that was named, or its own.
+
+    Raises:
+        InputError: a target is named, and no config lowers anything, or one has no value for it.
+    """
+    compared_configs: list[ComparedConfig] = []
+    written_paths = tuple(written_paths)
+    for index, path in enumerate(config_paths):
+        with open_comparison_session(options, path, target, force, layer_detail="none", build_engines=build_engines,
+                                     written_paths=written_paths) as session:
+            name = Path(path).name if [Path(entry).name for entry in config_paths].count(Path(path).name) == 1 else path
+            is_reduced = reduces_precision(session.opened_network.outline, session.config)
+            if target is not None and is_reduced:
+                require_target_result(session, session.config, target)
+            compared_configs.append(
+                ComparedConfig(name, session.config, session.get_run_results("config"), not is_reduced,
+                               session.config_target_outcomes(session.config),
+                               session.missed_target_reasons(session.config)))
+            if index < len(config_paths) - 1:
+                continue
+            if target is not None and all(entry.reduces_no_precision for entry in compared_configs):
+                require_reduced_precision(session, "config", target)
+            write_text_outputs([
+                (json_path, lambda session: _comparison_json(session.opened_network.outline, compared_configs)),
+                (markdown_path, lambda session: _comparison_markdown(session.opened_network.outline, compared_configs)),
+                (junit_path, lambda session: _junit_text(session, compared_configs))
+            ], session)
+            if "-" not in (json_path, markdown_path, junit_path):
+                layers = _config_difference_rows(session.opened_network.outline, compared_configs)
+                print_table("\n".join([
+                    *table_lines(_config_table_rows(compared_configs)), "", *_outcome_reason_lines(compared_configs),
+                    *(table_lines(layers, left_aligned_columns=len(layers[0])) if len(layers) > 1 else
+                      ["They are the same."]), *(line for name, change in _list_kernel_changes(compared_configs)
+                                                 for line in ("", _kernel_change_title(compared_configs, name, change),
+                                                              *change.diff_lines(_MAX_LISTED_KERNELS)))
+                ]))
+    for entry in compared_configs:
+        for kind, reason in entry.target_misses.items():
+            click.echo(
+                f"Target not met by "
+                f"{escape_hidden_characters(entry.name)}{RESULT_SUFFIXES[kind]}: {escape_hidden_characters(reason)}",
+                err=True)
+    return ExitCode.TOLERANCE_NOT_MET if any(entry.target_misses for entry in compared_configs) else ExitCode.DONE
+
+
+def _outcome_reason_lines(compared_configs: Sequence[ComparedConfig]) -> list[str]:
+    """Why outcomes have a question mark, or fail for another reason than their values alone, a line each."""
+    lines = [
+        escape_hidden_characters(f"{compared_config.name}{RESULT_SUFFIXES[kind]}: {result.text}")
+        for compared_config in compared_configs
+        for kind, result in compared_config.results.items()
+        if result.reasons
+    ]
+    return [*lines, ""] if lines else []
+
+
+def _config_table_rows(compared_configs: Sequence[ComparedConfig]) -> list[list[str]]:
+    """A row for each config: simulated SQNR of the worst output, its worst sample, the metric, the engine's figures."""
+    metrics = list(
+        dict.fromkeys(name for compared_config in compared_configs if compared_config.measured.accuracy is not None
+                      for name in list(compared_config.measured.accuracy.metric)[:1]))
+    builders = dict.fromkeys(compared_config.measured.engine_result.builder_text
+                             for compared_config in compared_configs
+                             if compared_config.measured.engine_result is not None)
+    executed = any(compared_config.measured.exported_run is not None for compared_config in compared_configs)
+    kernel_counts: dict[str, str] = {}
+    for name, change in _list_kernel_changes(compared_configs):
+        kernel_counts |= {compared_configs[0].name: str(change.kernels_before), name: str(change.kernels_after)}
+    engine_headers = [f"built by {' and '.join(builders)}", "ms", "MB"] if builders else []
+    rows = [["config", "raised", "SQNR", *metrics, *engine_headers, *([EXPORTED_NETWORK] if executed else []),
+             *(["kernels"] if kernel_counts else []), "target"]]
+    for compared_config in compared_configs:
+        accuracy, engine = compared_config.measured.accuracy, compared_config.measured.engine_result
+        worst_output = accuracy.worst_output if accuracy is not None else None
+        row = [
+            compared_config.name,
+            str(sum(move.group_precision is not None for move in compared_config.config.moves.values())),
+            _worst_sqnr_text(worst_output),
+            *(metric_text(accuracy.metric.get(name) if accuracy is not None else None, SIMULATED_MARK)
+              for name in metrics)
+        ]
+        if builders:
+            worst_output = engine.accuracy.worst_output if engine is not None and engine.accuracy is not None else None
+            row += [
+                _worst_sqnr_text(worst_output, ""),
+                NOT_MEASURED if engine is None or not engine.latency_ms else number_text(engine.latency_ms[0]),
+                NOT_MEASURED if engine is None or engine.engine_bytes is None else megabytes_text(engine.engine_bytes)
+            ]
+        if executed:
+            exported_accuracy = (compared_config.measured.exported_run.accuracy
+                                 if compared_config.measured.exported_run is not None else None)
+            row.append("not executed" if exported_accuracy is
+                       None else _worst_sqnr_text(exported_accuracy.worst_output, ""))
+        row += [kernel_counts.get(compared_config.name, NOT_MEASURED)] if kernel_counts else []
+        rows.append([*row, compared_config.target_outcome_text])
+    return rows
+
+
+def _worst_sqnr_text(worst_output: Any, simulated_mark: str = SIMULATED_MARK) -> str:
+    if worst_output is None:
+        return NOT_MEASURED
+    errors = worst_output[1].errors
+    return decibels_text(errors.sqnr_db, exact=errors.exact, nan=errors.nan, inf=errors.inf, mark=simulated_mark)
+
+
+def _config_difference_rows(outline: NetworkOutline, compared_configs: Sequence[ComparedConfig]) -> list[list[str]]:
+    """The layers and tensors in which any config differs from the first, with a header."""
+    titles_by_group = group_titles(build_scope_tree(outline.layers, outline.groups))
+    changed_values: dict[str, dict[int, str]] = {}
+    first_values: dict[str, str] = {}
+    for index, compared_config in enumerate(compared_configs[1:], 1):
+        for line in list_config_differences(compared_configs[0].config, compared_config.config, outline):
+            subject_title = line.move_class.difference_title(titles_by_group.get(line.subject, line.subject))
+            first_values[subject_title] = line.first_text
+            changed_values.setdefault(subject_title, {})[index] = line.second_text
+    rows = [["differs", *(compared_config.name for compared_config in compared_configs)]]
+    for subject_title, values in changed_values.items():
+        rows.append([
+            subject_title, first_values[subject_title],
+            *(values.get(index, first_values[subject_title]) for index in range(1, len(compared_configs)))
+        ])
+    return rows
+
+
+def _list_kernel_changes(compared_configs: Sequence[ComparedConfig]) -> list[tuple[str, KernelDiff]]:
+    """What becomes of the first config's kernels in each other one, by its name, where that is known."""
+    changes = [(compared_config.name, diff_kernels(compared_configs[0].measured, compared_config.measured))
+               for compared_config in compared_configs[1:]]
+    return [(name, change) for name, change in changes if change is not None]
+
+
+def _kernel_change_title(compared_configs: Sequence[ComparedConfig], config_name: str, kernel_diff: KernelDiff) -> str:
+    return f"{compared_configs[0].name} and {config_name}: {kernel_diff.description}"
+
+
+def _comparison_json(outline: NetworkOutline, compared_configs: Sequence[ComparedConfig]) -> str:
+    """The tables and the kernels as JSON; what is not known is null."""
+    config_records = []
+    for compared_config in compared_configs:
+        accuracy, engine = compared_config.measured.accuracy, compared_config.measured.engine_result
+        worst_output = accuracy.worst_output if accuracy is not None else None
+        results = {kind: target_outcome_record(result)["result"] for kind, result in compared_config.results.items()}
+        config_records.append({
+            "name": compared_config.name,
+            "sqnr_db": worst_output[1].errors.sqnr_db if worst_output is not None else None,
+            "metric": dict(accuracy.metric) if accuracy is not None else {}, "met": compared_config.meets_target,
+            "results": results,
+            "latency_ms": engine.latency_ms[0] if engine is not None and engine.latency_ms else None,
+            "engine_bytes": engine.engine_bytes if engine is not None else None,
+            "builder": engine.builder_text if engine is not None else None, "exported_network": exported_run_record(
+                compared_config.measured.exported_run) if compared_config.measured.exported_run is not None else None
+        })
+    header, *rows = _config_difference_rows(outline, compared_configs)
+    record = {"configs": config_records, "differ": [dict(zip(header, row, strict=True)) for row in rows],
+              "kernels": {name: change.to_record() for name, change in _list_kernel_changes(compared_configs)}}
+    return json.dumps(record, indent=1) + "\n"
+
+
+def _comparison_markdown(outline: NetworkOutline, compared_configs: Sequence[ComparedConfig]) -> str:
+    """The tables and the kernels in Markdown."""
+    layers = _config_difference_rows(outline, compared_configs)
+    kernels: list[str] = []
+    for name, change in _list_kernel_changes(compared_configs):
+        kernels += ["", f"## {text_cell(_kernel_change_title(compared_configs, name, change))}", ""]
+        kernels += [
+            f"- {'lost' if line[0] == '-' else 'gained'} {text_cell(line[2:])}"
+            for line in change.diff_lines(_MAX_LISTED_KERNELS)
+        ]
+    return "\n".join([
+        f"# Configs of {text_cell(outline.name)}", "", *_markdown_table_lines(_config_table_rows(compared_configs)), "",
+        *(f"- {text_cell(line)}" if line else "" for line in _outcome_reason_lines(compared_configs)),
+        "## Layers that differ", "", *(_markdown_table_lines(layers) if len(layers) > 1 else ["None."]), *kernels
+    ]) + "\n"
+
+
+def _junit_text(session: Session, compared_configs: Sequence[ComparedConfig]) -> str:
+    """A case for each result of each config, in JUnit's XML."""
+    cases = [
+        JUnitCase(
+            compared_config.name + RESULT_SUFFIXES[kind],
+            f"target not met: {compared_config.target_misses[kind]}" if kind in compared_config.target_misses else "",
+            text=result.text)
+        for compared_config in compared_configs
+        for kind, result in compared_config.results.items()
+    ]
+    cases += [
+        JUnitCase(compared_config.name, text=compared_config.target_outcome_text)
+        for compared_config in compared_configs
+        if not compared_config.results
+    ]
+    return junit_xml_text(session.opened_network.outline.name, cases, session.warnings)
+
+
+def _markdown_table_lines(rows: Sequence[Sequence[str]]) -> list[str]:
+    return markdown_table([text_cell(cell) for cell in rows[0]], [[*map(text_cell, row)] for row in rows[1:]])

@@ -1,0 +1,322 @@
+"""Two dumps of tensors: what `compare A.json B.json` does."""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+from trt_tui.cli.output_files import check_output_paths, write_text_outputs
+from trt_tui.cli.streams import print_table
+from trt_tui.cli.usage import find_given_options, require_single_stdout_output
+from trt_tui.errors import ExitCode, InputError
+
+if TYPE_CHECKING:
+    from trt_tui.cli.headless_session import ConfigWriter
+    from trt_tui.core.measure.dump_comparison import TensorDifference
+    from trt_tui.core.network.layers import NetworkOutline
+    from trt_tui.jobs.events import DumpsCompared
+    from trt_tui.options import Options
+
+DUMP_OPTIONS = frozenset(("threshold", "top_k", "script", "network", "output"))
+"""Options that are about two dumps alone, by parameter name."""
+
+_CONFIG_OPTIONS = ("config_paths", "force", "calib_cache", "shapes")
+"""Options of the config that a fix starts from, and of the engine that is built with it."""
+
+_FIX_OPTIONS = frozenset(("calib_cache", "shapes"))
+"""Those of them that say nothing of the comparison."""
+
+_ALLOWED_OPTIONS = DUMP_OPTIONS | {"json_path", *_CONFIG_OPTIONS}
+
+
+@dataclass(frozen=True)
+class DumpComparisonOptions:
+    """What is to be written and shown of two dumps.
+
+    Attributes:
+        top_k: How many tensors are listed.
+        script_path: Where a script for Polygraphy goes, or for trtexec if its name ends in .sh.
+        output_path: Where a precision.json goes.
+        config_path: The config that a fix starts from; FP16 throughout without, or what a quantized file has.
+        force_config: Take a config that was made for another structure.
+        network_options: The network that both are of, with the options of the config; None if it is not named.
+    """
+
+    first_dump: str
+    second_dump: str
+    threshold: float
+    top_k: int
+    json_path: str | None
+    script_path: str | None
+    output_path: str | None
+    config_path: str | None
+    force_config: bool
+    network_options: Options | None
+
+    @property
+    def script_format(self) -> str:
+        """The export format of the script."""
+        return "trtexec" if self.script_path is not None and self.script_path.lower().endswith(".sh") else "polygraphy"
+
+
+def is_dump(dump_spec: str) -> bool:
+    """Whether something is named as a dump, be it there or not."""
+    from pathlib import Path
+
+    from trt_tui.core.data.dumps import DUMP_SUFFIXES, split_dump_spec
+
+    return split_dump_spec(dump_spec)[0].suffix.lower() in DUMP_SUFFIXES or Path(dump_spec).is_dir()
+
+
+def parse_outputs_spec(outputs_spec: str | None) -> tuple[str | None, tuple[str, ...]]:
+    """The file and the runs of ``FILE.json[:RUN,...]``, each once; no runs stand for all.
+
+    Raises:
+        InputError: there is no such run.
+    """
+    from trt_tui.core.data.dumps import split_dump_spec
+    from trt_tui.session.state import SAVED_RUN_NAMES
+
+    if outputs_spec is None:
+        return None, ()
+    path, names = split_dump_spec(outputs_spec)
+    if not names and not outputs_spec.endswith(":"):
+        return outputs_spec, ()
+    runs = tuple(dict.fromkeys(name.strip() for name in names.split(",")))
+    if unknown := [name for name in runs if name not in SAVED_RUN_NAMES]:
+        raise InputError(f"there is no run {unknown[0] or 'without a name'} to save",
+                         f"there are {', '.join(SAVED_RUN_NAMES)}",
+                         f"Name some of them with commas: --save-outputs {path}:fp32.")
+    return str(path), runs
+
+
+def is_dump_comparison(model: str, second_path: str | None, config_paths: Sequence[str]) -> bool:
+    """Whether two dumps are compared; else a network.
+
+    Raises:
+        InputError: it is neither, or options of one stand with the other.
+    """
+    command_options = find_given_options()
+    if second_path is None and not is_dump(model):
+        if ineffective := [text for name, text in command_options.items() if name in DUMP_OPTIONS]:
+            raise InputError(f"{' and '.join(ineffective)} would do nothing here", "it is about two dumps of tensors",
+                             "Name both: trt-tui compare A.json B.json.")
+        return False
+    if second_path is None:
+        raise InputError(f"{model} is compared with nothing", "a dump is held against another one, or a network",
+                         f"Give both dumps, or the network: trt-tui compare MODEL.onnx --reference {model}.")
+    if not (is_dump(model) and is_dump(second_path)):
+        raise InputError(f"{model} and {second_path} are not two dumps of tensors",
+                         "two files that end in .json or .npz are compared, or one network",
+                         "To hold a network against outputs, give --reference OUTPUTS.json.")
+    if model == second_path:
+        raise InputError(f"{model} is compared with itself", "", f"Name runners of it: {model}:RUNNER.")
+    if len(config_paths) > 1:
+        raise InputError("a fix starts from one config", f"{len(config_paths)} are named", "Name one with --config.")
+    if ineffective := [text for name, text in command_options.items() if name not in _ALLOWED_OPTIONS]:
+        raise InputError(f"{' and '.join(ineffective)} would do nothing here", "two dumps of tensors are compared, and "
+                         "nothing is run", "Leave it out, or name a network.")
+    fix_options = ("script", "output", *_CONFIG_OPTIONS)
+    if "network" not in command_options and (fix_only :=
+                                             [text for name, text in command_options.items() if name in fix_options]):
+        raise InputError(f"{' and '.join(fix_only)} needs a network", "a fix is made for one", "Name it with --model.")
+    if "force" in command_options and not config_paths:
+        raise InputError(f"{command_options['force']} would do nothing here",
+                         "it takes a config made for another structure, and "
+                         "there is none", "Name one with --config, or leave it out.")
+    ineffective = [text for name, text in command_options.items() if name in _FIX_OPTIONS]
+    if ineffective and not {"script", "output"} & command_options.keys():
+        raise InputError(f"{' and '.join(ineffective)} would do nothing here", "it is what --script and -o start from",
+                         "Add -o precision.json, or leave it out.")
+    return True
+
+
+def compare_dumps(comparison_options: DumpComparisonOptions) -> None:
+    """Compares, prints and writes; ends with exit code 1 if a tensor is over the threshold."""
+    from trt_tui.cli.headless_session import ConfigWriter, open_dump_comparison_session
+    from trt_tui.core.precision import Precision
+
+    if comparison_options.script_path == "-":
+        raise InputError("the script goes to a file", "it has others beside it, which it names", "Name it: fix.py.")
+    require_single_stdout_output({"--json": comparison_options.json_path, "-o": comparison_options.output_path})
+    options = comparison_options.network_options
+    arguments = {"data": comparison_options.first_dump, "calib_data": comparison_options.second_dump,
+                 "calib_cache": options.calib_cache if options is not None else None}
+    written_paths = check_output_paths(
+        options.model if options is not None else comparison_options.first_dump, arguments,
+        comparison_options.config_path,
+        *((comparison_options.script_path, ) if comparison_options.script_path is not None else
+          ()), comparison_options.json_path, comparison_options.output_path,
+        export_format=comparison_options.script_format if comparison_options.script_path is not None else "",
+        config_output=comparison_options.output_path)
+    if options is None:
+        with open_dump_comparison_session(comparison_options.first_dump, comparison_options.second_dump,
+                                          comparison_options.threshold, written_paths) as comparison:
+            _write_dump_comparison(comparison_options, comparison)
+    else:
+        with ConfigWriter(options, comparison_options.config_path, force=comparison_options.force_config,
+                          default_precision=Precision.FP16, written_paths=written_paths) as writer:
+            comparison = writer.compare_dumps(comparison_options.first_dump, comparison_options.second_dump,
+                                              comparison_options.threshold)
+            _write_dump_comparison(comparison_options, comparison)
+            if comparison_options.script_path is not None or comparison_options.output_path is not None:
+                _write_raised_config(comparison_options, writer, comparison)
+    if any(tensor.exceeds_threshold for tensor in comparison.tensors):
+        sys.exit(int(ExitCode.TOLERANCE_NOT_MET))
+
+
+def _write_dump_comparison(comparison_options: DumpComparisonOptions, comparison: DumpsCompared) -> None:
+    """Writes the record and prints the table."""
+    write_text_outputs([(comparison_options.json_path, lambda _: _dump_comparison_json(
+        comparison, comparison_options.threshold, comparison_options.network_options is not None))], None)
+    if "-" not in (comparison_options.json_path, comparison_options.output_path):
+        print_table("\n".join(_dump_comparison_lines(comparison, comparison_options)))
+
+
+def _write_raised_config(comparison_options: DumpComparisonOptions, writer: ConfigWriter,
+                         comparison: DumpsCompared) -> None:
+    """Writes the script and the precision.json that keep the layers at fault in FP32, and says how they are used.
+
+    Raises:
+        InputError: the script cannot be told the config, or ranges are missing; nothing is written then.
+    """
+    from trt_tui.core.measure.dump_comparison import find_groups_to_raise_to_fp32
+    from trt_tui.formatting import escape_hidden_characters, name_list_text
+
+    groups = find_groups_to_raise_to_fp32(comparison.tensors)
+    if not groups:
+        any_over = any(tensor.exceeds_threshold for tensor in comparison.tensors)
+        reason = "No layer can be given a precision that makes a tensor over the threshold" if any_over \
+            else "Nothing is over the threshold, so there is nothing to mend"
+        click.echo(f"{reason}: nothing was written for it.", err=True)
+        return
+    if not writer.raise_groups_to_fp32(groups):
+        click.echo(
+            f"The config keeps "
+            f"{escape_hidden_characters(name_list_text(groups))} in FP32 already, so nothing was written. Was the "
+            "engine built with this config, and do both dumps come from the same inputs?", err=True)
+        return
+    writer.add_calibration_cache_ranges()
+    missing_ranges = writer.list_tensors_without_range()
+    if comparison_options.script_path is not None:
+        if missing_ranges:
+            raise InputError(
+                f"{comparison_options.script_path} needs ranges of INT8 tensors",
+                f"{len(missing_ranges)} tensors have none, {escape_hidden_characters(missing_ranges[0])} among them",
+                "Name the calibration cache that the engine was built with: --calib-cache FILE. Without a cache leave "
+                "--script out: -o writes the config, and trt-tui export takes it with --data.")
+        written = writer.export_config(comparison_options.script_format, comparison_options.script_path)
+        for line in (*written.info_lines, *(f"Wrote {path}" for path in written.paths)):
+            click.echo(escape_hidden_characters(line), err=True)
+    write_text_outputs([(comparison_options.output_path, lambda writer: writer.precision_json_text(comparison.sha256))],
+                       writer)
+    for line in _next_step_lines(comparison_options, writer.outline, bool(missing_ranges)):
+        click.echo(f"Next: {escape_hidden_characters(line)}", err=True)
+
+
+def _next_step_lines(comparison_options: DumpComparisonOptions, network: NetworkOutline,
+                     lacks_ranges: bool) -> list[str]:
+    """Commands that build and check what was written."""
+    lines = []
+    if comparison_options.script_path is not None:
+        quoted = shlex.quote(comparison_options.script_path)
+        lines.append(f"sh {quoted} 10-weak builds an engine with TensorRT 8.6 to 10; without arguments it lists the "
+                     "others." if comparison_options.script_format ==
+                     "trtexec" else f"the command that builds an engine with TensorRT 8.6 "
+                     f"to 10 stands at the top of {comparison_options.script_path}.")
+        open_sizes = [info.name for info in network.inputs if info.shape is None
+                      or any(not isinstance(size, int) for size in info.shape)]
+        if (open_sizes and comparison_options.network_options is not None
+                and not comparison_options.network_options.shapes):
+            lines.append(f"add --shapes {open_sizes[0]}:MIN:OPT:MAX, since the network leaves sizes open and the "
+                         "builder takes 1 for each.")
+    if comparison_options.output_path not in (None, "-"):
+        command = (
+            f"trt-tui {{}} {shlex.quote(str(network.path))} --config {shlex.quote(str(comparison_options.output_path))}"
+        )
+        lines.append(f"{command.format('compare')} --data D shows what the config yields"
+                     + (", and calibrates, since the config has no ranges." if lacks_ranges else "."))
+        lines.append(f"{command.format('export')} --format onnx -o typed.onnx writes the network for TensorRT 10 and "
+                     "later" + (", with --data D." if lacks_ranges else "."))
+    return lines
+
+
+def _dump_comparison_lines(comparison: DumpsCompared, comparison_options: DumpComparisonOptions) -> list[str]:
+    """Both, the worst tensors in network order, and what to try."""
+    from trt_tui import formatting
+
+    over_count = sum(tensor.exceeds_threshold for tensor in comparison.tensors)
+    lines = ([
+        f"{comparison.second} against "
+        f"{comparison.first}: {formatting.counted_noun_text(len(comparison.tensors), 'tensor')} of both, "
+        f"{formatting.counted_noun_text(comparison.iterations, 'iteration')}, "
+        f"{over_count} over a relative error of {comparison_options.threshold:g}"
+    ])
+    for dump, names in ((comparison.first, comparison.only_first), (comparison.second, comparison.only_second)):
+        if names:
+            lines.append(f"only in {dump}: {formatting.name_list_text(names)}")
+    if foreign_names := [tensor.tensor for tensor in comparison.tensors if tensor.is_missing_in_network]:
+        lines.append(f"not in the network: {formatting.name_list_text(foreign_names)}")
+    worst = sorted(range(len(comparison.tensors)),
+                   key=lambda index: -comparison.tensors[index].relative_error)[:comparison_options.top_k]
+    first_over = next((index for index, tensor in enumerate(comparison.tensors) if tensor.exceeds_threshold), None)
+    listed_indices = sorted({*worst, *([first_over] if first_over is not None else [])})
+    rows = [["tensor", "shape", "SQNR", "cosine", "max abs", "mean abs", "max rel", "mean rel", "NaN/Inf", ""]]
+    for index in listed_indices:
+        tensor = comparison.tensors[index]
+        errors = tensor.errors
+        mark = _tensor_error_mark(tensor)
+        rows.append([
+            tensor.tensor, "x".join(map(str, tensor.shape)) or "1", tensor.sqnr_text,
+            formatting.cosine_text(errors.cosine),
+            formatting.number_text(errors.max_abs),
+            formatting.number_text(errors.mean_abs),
+            formatting.number_text(tensor.max_relative_error),
+            formatting.number_text(tensor.mean_relative_error),
+            str(tensor.nonfinite_count), mark
+        ])
+    if len(listed_indices) < len(comparison.tensors):
+        lines.append(f"the worst {len(listed_indices)} of them, in network order (--top-k):")
+    return [*lines, "", *formatting.table_lines(rows, left_aligned_columns=2), "", *comparison.advice_lines]
+
+
+def _tensor_error_mark(tensor_difference: TensorDifference) -> str:
+    """What the last column says of a tensor."""
+    if tensor_difference.exceeds_threshold:
+        return "over, begins here" if tensor_difference.begins_error else "over"
+    return "scaled" if tensor_difference.is_scaled else "NaN in both" if tensor_difference.common_nan_count else ""
+
+
+def _dump_comparison_json(comparison: DumpsCompared, threshold: float, with_network: bool) -> str:
+    """The comparison as schema ``dumps-v1``."""
+    from trt_tui.core.measure.json_record import error_metrics_record
+
+    def finite_or_none(value: float | None) -> float | None:
+        return value if value is not None and math.isfinite(value) else None
+
+    tensors = {
+        tensor.tensor: {
+            **error_metrics_record(tensor.errors), "shape": list(tensor.shape), "relative": finite_or_none(
+                tensor.relative_error), "max_relative": finite_or_none(tensor.max_relative_error),
+            "mean_relative": finite_or_none(tensor.mean_relative_error),
+            "not_finite_in_first": tensor.first_nonfinite_count, "nan_in_both": tensor.common_nan_count,
+            "masked": tensor.masked_count, **({"scaled": True} if tensor.is_scaled else {}),
+            "over": tensor.exceeds_threshold, "begins": tensor.begins_error,
+            **({"group": tensor.group_name} if tensor.group_name else {}),
+            **({"in_network": not tensor.is_missing_in_network} if with_network else {})
+        }
+        for tensor in comparison.tensors
+    }
+    return json.dumps({
+        "format": "trt-tui/dumps", "version": 1, "first": comparison.first, "second": comparison.second,
+        "iterations": comparison.iterations, "threshold": threshold, "tensors": tensors,
+        "first_over": next((tensor.tensor for tensor in comparison.tensors if tensor.exceeds_threshold), None),
+        "only_in_first": list(comparison.only_first), "only_in_second": list(comparison.only_second),
+        "advice": list(comparison.advice_lines)}, indent=1) + "\n"

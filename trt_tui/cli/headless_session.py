@@ -1,0 +1,470 @@
+"""What the commands without the app share: a session that runs to its end, and one that writes configs."""
+
+from __future__ import annotations
+
+import queue
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from trt_tui.cli.interrupts import defer_interrupts
+from trt_tui.cli.progress import ProgressLine
+from trt_tui.core.calibration.calibration import Calibration
+from trt_tui.core.engines.failures import NoEngineError
+from trt_tui.core.engines.inspector import EngineReport
+from trt_tui.core.engines.preview import Preview
+from trt_tui.core.lowering.lowered import replace_file_precision
+from trt_tui.core.measure.results import Accuracy
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.keep_rules import apply_keep_rules, default_keep_rules_note
+from trt_tui.core.moves.smoothquant_move import SmoothQuantMove
+from trt_tui.core.precision import Precision
+from trt_tui.core.search import lowest_precision_config, reduce_remaining_groups
+from trt_tui.errors import CancelledError, ExitCode, TrtTuiError
+from trt_tui.formatting import escape_hidden_characters
+from trt_tui.jobs import events as ev
+from trt_tui.jobs import requests as rq
+from trt_tui.options import Options
+from trt_tui.session.session import Session
+from trt_tui.session.state import TOLERANCE_SEPARATOR
+
+EventT = TypeVar("EventT", bound=ev.Event)
+
+
+@contextmanager
+def _open_session(options: Options, written_paths: Iterable[str] = (), *, opens_network: bool = True,
+                  builds_engine: bool = False, quiet: bool = False,
+                  **arguments: Any) -> Iterator[tuple[Session, Callable[[], None], set[str]]]:
+    """A session with its network open, what applies its events until no job runs, and what it has warned of.
+
+    Args:
+        written_paths: Places that will be written.
+        opens_network: Whether there is a network to open.
+        builds_engine: See `Session.start`.
+        quiet: Leave what guards warn of to the command.
+    """
+    events: queue.Queue[ev.Event] = queue.Queue()
+    shown_warnings: set[str] = set()
+    session = Session(options, events.put, resume=False, automatic=False, **arguments)
+    wait_for_jobs = partial(_wait_for_jobs, session, events, ProgressLine(), shown_warnings, quiet)
+    try:
+        if opens_network:
+            session.start(written_paths=written_paths, needs_builder=builds_engine)
+            wait_for_jobs()
+        yield session, wait_for_jobs, shown_warnings
+    finally:
+        session.close()
+
+
+@contextmanager
+def open_comparison_session(options: Options, config_path: str | None, target: str | None, force: bool,
+                            layer_detail: str, build_engines: bool = False, marked_engines: bool = False,
+                            written_paths: Iterable[str] = (), saved_outputs_path: str | None = None,
+                            saved_runs: Sequence[str] = ()) -> Iterator[Session]:
+    """A session in which everything a comparison shows has been measured.
+
+    Args:
+        layer_detail: What is measured at the layers: "shares" with their errors, "errors" alone, or "none".
+        written_paths: Places that will be written.
+        build_engines: Build each run's engine too, and judge it. One that cannot be built has the reason in its place.
+        marked_engines: And look into second engines that have the groups' results as outputs.
+        saved_outputs_path: Where the outputs of runs are to be written.
+        saved_runs: The runs whose outputs are written; all of them by default.
+
+    Raises:
+        TrtTuiError: the child process failed or died.
+        KeyboardInterrupt: it was interrupted before the verdict of each run was known; later, ``stopped`` of the
+            session is set.
+    """
+    with _open_session(options, written_paths, config_path=config_path, target=target,
+                       force=force) as (session, wait_for_jobs, _):
+        if target is not None:
+            session.set_target(target)
+        try:
+            session.request_comparison(layer_detail != "none", layer_detail == "shares")
+            wait_for_jobs()
+            built_configs = tuple(dict.fromkeys(session.list_run_configs().values())) if build_engines else ()
+            for config in built_configs:
+                session.request_build(config=config, with_marked_engine=marked_engines, later_configs=built_configs)
+                try:
+                    wait_for_jobs()
+                except TrtTuiError as error:
+                    if isinstance(error, CancelledError) or isinstance(session.error, ev.FilesReplaced):
+                        raise
+                    session.store_build_failure(config, error)
+            for config in dict.fromkeys(session.list_run_configs().values()):
+                if (engine := session.results.get_results_or_empty(config).engine_result
+                    ) is None or not engine.implementations:
+                    session.request_preview(config, with_effects=False)
+                    wait_for_jobs()
+            session.request_stages()
+            wait_for_jobs()
+            if saved_outputs_path is not None:
+                session.save_outputs(saved_outputs_path, saved_runs)
+                wait_for_jobs()
+        except KeyboardInterrupt:
+            runs = session.list_run_configs()
+            if not all(_covers_all_samples(session.get_run_results(run).accuracy) for run in runs):
+                raise
+            with defer_interrupts():
+                session.stop_jobs()
+                with suppress(TrtTuiError):  # what was measured is told, whatever the stop made of the rest
+                    wait_for_jobs()
+                session.was_interrupted = True
+                yield session
+            return
+        with defer_interrupts():
+            yield session
+
+
+@contextmanager
+def open_preflight_session(options: Options, config_path: str | None, target: str | None, force: bool,
+                           written_paths: Iterable[str] = ()) -> Iterator[Session]:
+    """A session in which every guard has what it can have.
+
+    Args:
+        written_paths: Places that will be written.
+
+    Raises:
+        TrtTuiError: the child process failed or died.
+    """
+    with _open_session(options, written_paths, config_path=config_path, target=target, force=force, quiet=True
+                       ) as (session, wait_for_jobs, _):
+        if target is not None:
+            session.set_target(target)
+        session.request_comparison(with_group_errors=False)
+        wait_for_jobs()
+        session.send_request(rq.RunPreflight(session.config))
+        wait_for_jobs()
+        with defer_interrupts():
+            yield session
+
+
+@contextmanager
+def open_method_comparison_session(options: Options, config_path: str | None, target: str | None, force: bool,
+                                   methods: Iterable[str], written_paths: Iterable[str] = ()) -> Iterator[Session]:
+    """A session in which calibration methods have been compared on its config.
+
+    Raises:
+        TrtTuiError: the child process failed or died, or the methods cannot be compared.
+    """
+    with _open_session(options, written_paths, config_path=config_path, target=target,
+                       force=force) as (session, wait_for_jobs, *_):
+        session.compare_range_methods(methods)
+        wait_for_jobs()
+        with defer_interrupts():
+            yield session
+
+
+def export_bundle(options: Options, config_path: str | None, precision: str | None, force: bool, folder: str,
+                  tensorrt_release: str, with_samples: bool) -> ev.ConfigExported:
+    """Writes a folder that carries a config into production, once what its report says has been measured.
+
+    Figures are measured where data are given.
+
+    Args:
+        precision: In place of a config: everything in this precision.
+        tensorrt_release: A name of `trt_tui.core.exporters.bundle.RELEASE_TITLES`.
+        with_samples: Whether samples and their outputs go in.
+
+    Raises:
+        TrtTuiError: what is asked for cannot be written, or the child process failed or died.
+        KeyboardInterrupt: passed on after the child has been stopped.
+    """
+    with _open_session(options, config_path=config_path, force=force) as (session, wait_for_jobs, _):
+        if precision is not None:
+            uniform = PrecisionConfig.from_precision(Precision(precision), options.other, options.tf32)
+            session.history.push_config(_add_keep_rules(session, uniform))
+            _print_default_rules(session, session.config)
+        config_ranges = None
+        if options.data is not None:
+            session.request_comparison(with_group_errors=False)
+            session.send_request(rq.CompareRuns({"config": session.config}, True, "config"))
+            wait_for_jobs()
+        else:
+            config_ranges = session.config_calibration.range_table if session.config_calibration is not None else {}
+        session.export_bundle(Path(folder), tensorrt_release, with_samples, config_ranges)
+        wait_for_jobs()
+        answer = session.last_answer
+        assert isinstance(answer, ev.ConfigExported), "a request that is done was answered"
+        return answer
+
+
+def _covers_all_samples(accuracy: Accuracy | None) -> bool:
+    return accuracy is not None and accuracy.samples >= accuracy.total
+
+
+@contextmanager
+def open_search_session(options: Options, config_path: str | None, force: bool, precision: Precision | None,
+                        request: rq.FindMixedPrecisionConfig, written_paths: Iterable[str] = ()) -> Iterator[Session]:
+    """A session in which a search has come to its end, or was interrupted and holds the best so far.
+
+    Args:
+        precision: In place of a config: start with everything in this precision, or on the next rung if it cannot.
+        request: What to search; its ``config`` is filled in.
+        written_paths: Places that will be written.
+
+    Raises:
+        TrtTuiError: the child process failed or died, or the search makes no sense.
+        KeyboardInterrupt: it was interrupted before anything was found.
+    """
+    targets_text = TOLERANCE_SEPARATOR.join(request.tolerances) or None
+    with _open_session(options, written_paths, config_path=config_path, target=targets_text,
+                       force=force) as (session, wait_for_jobs, shown_warnings):
+        start_config = session.config
+        if precision is not None:
+            outline = session.opened_network.outline
+            start_config = lowest_precision_config(outline, (precision, *request.intermediate_precisions),
+                                                   options.other, options.tf32)
+            start_config = _add_keep_rules(session, start_config).with_moves(session.config.range_moves)
+        if config_path is None:
+            _print_default_rules(session, start_config)
+        session.history.push_config(start_config)  # what is warned of meanwhile is said of it
+        fixed_groups: tuple[str, ...] = ()
+        if request.method == "lower" and config_path is not None:
+            start_config, fixed_groups = reduce_remaining_groups(session.opened_network.outline, start_config,
+                                                                 request.higher_precision)
+        session.start_search(replace(request, config=start_config, fixed_groups=fixed_groups))
+        failure: TrtTuiError | None = None
+        try:
+            wait_for_jobs()
+        except KeyboardInterrupt:
+            with defer_interrupts():
+                session.stop_jobs()
+                with suppress(TrtTuiError):  # what was measured is told, whatever the stop made of the rest
+                    wait_for_jobs()
+        except TrtTuiError as error:
+            if not _has_best_search_config(session):
+                raise
+            failure = error
+        if not _has_best_search_config(session):
+            raise KeyboardInterrupt
+        assert session.search_status is not None and session.search_status.best_config is not None, "it was found"
+        session.history.push_config(session.search_status.best_config)
+        _print_warnings(session, shown_warnings)
+        with defer_interrupts():
+            yield session
+        if failure is not None:
+            raise failure
+
+
+def _add_keep_rules(session: Session, config: PrecisionConfig) -> PrecisionConfig:
+    """Returns a config of uniform precisions with the rules of ``--keep`` and those that apply by default."""
+    outline = session.outline or session.preliminary_outline
+    assert outline is not None, "a network that was opened was told of"
+    return session.apply_default_keep_rules(apply_keep_rules(outline, config, session.options.keep))
+
+
+def _print_default_rules(session: Session, config: PrecisionConfig) -> None:
+    """Prints on stderr which layers the default rules keep in a config, and why."""
+    outline = session.outline or session.preliminary_outline
+    if outline is not None and (note := default_keep_rules_note(outline, config)):
+        print(escape_hidden_characters(note), file=sys.stderr)
+
+
+def _has_best_search_config(session: Session) -> bool:
+    """Whether the search has found a config."""
+    return session.search_status is not None and session.search_status.best_config is not None
+
+
+def _wait_for_jobs(session: Session, events: queue.Queue[ev.Event], progress_line: ProgressLine,
+                   printed_warnings: set[str], quiet: bool = False) -> None:
+    """Applies events until no job runs; the bar is gone after it, and what to warn of is said, but for
+    ``printed_warnings``."""
+    try:
+        while session.is_busy:
+            event = events.get()
+            session.apply_event(event)
+            if isinstance(event, ev.JobProgress):
+                progress_line.show_job_progress(event)
+            elif isinstance(event, ev.SearchProgress) and session.search_status is not None:
+                progress_line.show_search_progress(session.search_status)
+            elif isinstance(event, ev.LogMessage) and session.network_only and event.level != "warning":
+                if not event.text.startswith("info: "):
+                    progress_line.clear_line()
+                    print(escape_hidden_characters(event.text), file=sys.stderr)
+            if isinstance(event, ev.LogMessage) and event.level == "note" and not quiet:
+                progress_line.clear_line()
+                print(f"Note: {escape_hidden_characters(event.text)}", file=sys.stderr)
+            if isinstance(event, ev.JobCancelled):
+                raise CancelledError("stopped")
+            if session.error is not None:
+                raise _job_failure_error(session.error)
+    finally:
+        progress_line.clear_line()
+        _print_warnings(session, printed_warnings, quiet)
+
+
+def _print_warnings(session: Session, printed_warnings: set[str], quiet: bool = False) -> None:
+    """Says what to warn of, but for ``printed_warnings``; if ``quiet`` nothing of what guards say."""
+    for alarm in () if quiet else session.guard_warnings:
+        if alarm.summary not in printed_warnings:
+            printed_warnings.add(alarm.summary)
+            print(
+                f"Warning: "
+                f"{escape_hidden_characters(alarm.summary)}\n  Why: "
+                f"{escape_hidden_characters(alarm.reason)}\n  Next: {escape_hidden_characters(alarm.next_step)}",
+                file=sys.stderr)
+    for warning in session.warnings:
+        if warning not in printed_warnings:
+            printed_warnings.add(warning)
+            print(f"Warning: {escape_hidden_characters(warning)}", file=sys.stderr)
+
+
+def _job_failure_error(failure: ev.JobFailed | ev.ChildProcessDied) -> TrtTuiError:
+    if isinstance(failure, ev.ChildProcessDied):
+        return TrtTuiError("the child process that measures ended", f"{failure.reason}\n{failure.log}".strip(),
+                           failure.next_step)
+    error_type = NoEngineError if failure.attempts else TrtTuiError
+    exception = error_type(failure.title, failure.cause, failure.next_step)
+    exception.exit_code = ExitCode(failure.exit_code)
+    if isinstance(exception, NoEngineError):
+        exception.attempts = failure.attempts
+    return exception
+
+
+@contextmanager
+def open_dump_comparison_session(first_dump: str, second_dump: str, threshold: float,
+                                 written_paths: Iterable[str]) -> Iterator[ev.DumpsCompared]:
+    """Two dumps that have been compared, of a network that is not named; see `ConfigWriter.compare_dumps`."""
+    with _open_session(Options(""), written_paths, opens_network=False,
+                       network_only=True) as (session, wait_for_jobs, _):
+        session.send_request(rq.CompareDumps(first_dump, second_dump, threshold))
+        wait_for_jobs()
+        assert isinstance(session.last_answer, ev.DumpsCompared), "a request that is done was answered"
+        with defer_interrupts():
+            yield session.last_answer
+
+
+class ConfigWriter:
+    """A session in which a network is read but nothing is measured, for commands that describe or write it.
+
+    Args:
+        options: What the network and the data are.
+        config_path: The config, None for everything in one precision.
+        precision: That precision.
+        force: Take a config made for another structure.
+        default: The precision without either, of a network that has none of its own.
+        writes: Files that will be written; refused if the network's weights lie there.
+        builds: Refuse to read it if no TensorRT works.
+
+    Attributes:
+        outline: The network.
+        config: What is written.
+
+    Raises:
+        TrtTuiError: the network or the config is refused, or the child process failed or died.
+        KeyboardInterrupt: passed on after the child has been stopped.
+    """
+
+    def __init__(self, options: Options, config_path: str | None = None, precision: str | None = None,
+                 force: bool = False, *, default_precision: Precision = Precision.INT8,
+                 written_paths: Iterable[str] = (), builds_engine: bool = False) -> None:
+        with ExitStack() as exit_stack:
+            self._session, self._wait_for_jobs, _ = exit_stack.enter_context(
+                _open_session(options, written_paths, builds_engine=builds_engine, config_path=config_path, force=force,
+                              network_only=True))
+            outline, calibration = self._session.preliminary_outline, self._session.config_calibration
+            assert outline is not None, "a network that was opened was told of"
+            self.outline = outline
+            if precision is None and config_path is None and outline.has_file_precision:
+                precision = Precision.FILE.value
+            self.config = self._session.config
+            if precision is not None or config_path is None:
+                uniform = PrecisionConfig.from_precision(Precision(precision or default_precision), options.other,
+                                                         options.tf32)
+                self.config = _add_keep_rules(self._session, uniform).with_moves(self._session.config.range_moves)
+                _print_default_rules(self._session, self.config)
+            self._config_ranges, self._range_method = (calibration.range_table,
+                                                       calibration.method) if calibration is not None else ({}, "")
+            self._exit_stack = exit_stack.pop_all()
+
+    def __enter__(self) -> ConfigWriter:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._exit_stack.close()
+
+    def export_config(self, export_format: str, path: str) -> ev.ConfigExported:
+        """Writes a format of `trt_tui.core.exporters.formats.EXPORT_FORMATS`; returns what was written."""
+        return self._send_request(
+            rq.ExportConfig(export_format, path, self.config, self._config_ranges, self._range_method),
+            ev.ConfigExported)
+
+    def compare_dumps(self, first_dump: str, second_dump: str, threshold: float) -> ev.DumpsCompared:
+        """Compares two dumps of the network; `threshold` is of the relative error of a tensor."""
+        norms = [self.outline.zero_cost_support.norms[group] for group in self.config.get_moves(SmoothQuantMove)]
+        scaled = [tensor for norm in norms for tensor in norm.scaled_tensors]
+        scaled += [
+            tensor for norm in norms if norm.scale for tensor in self.outline.get_layer(norm.scale[0]).outputs[:1]
+        ]
+        return self._send_request(rq.CompareDumps(first_dump, second_dump, threshold, tuple(scaled)), ev.DumpsCompared)
+
+    def add_calibration_cache_ranges(self) -> None:
+        """Adds the ranges of the calibration cache that the options name to those of the config."""
+        if self._session.options.calib_cache is not None:
+            calibration = self._session.config_calibration or Calibration("", 0, "", {})
+            self._session.send_request(rq.UseRanges(calibration, True))
+            self._wait_for_jobs()
+
+    def precision_json_text(self, sha256: str) -> str:
+        """The text of precision.json, with the ranges that are known; `sha256` is that of the network."""
+        return self._session.unmeasured_precision_json_text(self.config, sha256)
+
+    def raise_groups_to_fp32(self, group_names: Iterable[str]) -> list[str]:
+        """Raises groups to FP32, since two dumps say so; returns those that were not there before."""
+        groups = [group for name in group_names if self.config.precision_of(group := self.outline.get_group(name))
+                  is not Precision.FP32]
+        self.config = self.config.with_group_precision(groups, Precision.FP32, "dumps")
+        return [group.name for group in groups]
+
+    def list_tensors_without_range(self) -> list[str]:
+        """Returns the tensors that are quantized and whose range is not known."""
+        session = self._session
+        calibration = session.calibration or session.config_calibration
+        config = replace_file_precision(self.outline, self.config)
+        known_tensors = {*(calibration.ranges if calibration is not None else ()), *config.range_moves}
+        return [
+            tensor for tensor in dict.fromkeys(site.tensor
+                                               for group in self.outline.groups
+                                               for site in group.calibrated_qdq_sites(config.precision_of(group)))
+            if tensor not in known_tensors
+        ]
+
+    def export_subgraph(self, folder: str, input_tensors: tuple[str, ...],
+                        output_tensors: tuple[str, ...]) -> ev.ConfigExported:
+        """Writes the part of the network between some tensors as a folder; returns what was written."""
+        return self._send_request(
+            rq.WriteSubgraph(folder, self.config, input_tensors, output_tensors, config_ranges=self._config_ranges),
+            ev.ConfigExported)
+
+    def write_text(self, text: str, path: str) -> ev.ConfigExported:
+        """Writes a text; returns what was written."""
+        return self._send_request(rq.WriteTextFile(path, text), ev.ConfigExported)
+
+    def build_engine(self, path: str, quick: bool) -> ev.EngineWritten:
+        """Builds the engine and writes it; prints the builder's warnings on stderr, returns what was written."""
+        return self._send_request(rq.WriteEngine(self.config, path, quick, self._config_ranges), ev.EngineWritten)
+
+    def read_engine(self, path: str) -> EngineReport:
+        """What became of each layer in an engine, or in the JSON of trtexec --exportLayerInfo."""
+        return self._send_request(rq.ReadEngineFile(path), ev.EngineFileRead).engine_report
+
+    def preview_engine(self) -> Preview:
+        """What the builder makes of the config, or why that is not known."""
+        self._session.send_request(rq.PreviewEngine(self.config, self._config_ranges))
+        self._wait_for_jobs()
+        preview = self._session.results.get_results_or_empty(self.config).preview
+        assert preview is not None, "a request that is done was answered"
+        return preview
+
+    def _send_request(self, request: rq.Request, answer_type: type[EventT]) -> EventT:
+        self._session.send_request(request)
+        self._wait_for_jobs()
+        answer = self._session.last_answer
+        assert isinstance(answer, answer_type), "a request that is done was answered"
+        return answer

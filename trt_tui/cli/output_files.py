@@ -1,0 +1,130 @@
+"""Checks where commands will write before anything is measured, and writes there."""
+
+import errno
+import os
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from trt_tui.errors import InputError
+from trt_tui.formatting import escape_hidden_characters
+
+T = TypeVar("T")
+
+
+def check_output_paths(model: str, arguments: dict[str, Any], config_path: str | None, *paths: str | None,
+                  export_format: str = "", config_output: str | None = None) -> list[str]:
+    """Refuses files that cannot be written, or that are read, before anything is measured.
+
+    Whether the network's weights lie in one of them is known once it is open; the files are returned for that.
+
+    Args:
+        paths: The files to write; None and - are no files.
+        export_format: The format of the first of them, which may consist of several files.
+        config_output: The one of them that takes a config; it may be the config that is read.
+    """
+    from trt_tui.core.data.input_files import list_input_files, refuse_overwriting_inputs
+    from trt_tui.files.writing import is_special_file
+
+    read_paths = list_input_files(
+        model, *(arguments.get(name) for name in ("reference", "data", "calib_data", "calib_cache", "metric")))
+    read_paths += list_input_files(model, *(arguments.get(name) for name in ("engine", "outputs", "inputs")),
+                                   *(text.partition("=")[2] for text in arguments.get("stages", ())))
+    config_paths = list_input_files(model, config_path)
+    output_paths = [path for path in paths if path not in (None, "-")]
+    companion_paths = _list_companion_files(export_format, output_paths[0]) if export_format and output_paths else []
+    timing_caches = [arguments["timing_cache"]] if arguments.get("timing_cache") else []
+    written_paths = [*output_paths, *companion_paths, *timing_caches]
+    refuse_overwriting_inputs(written_paths, read_paths)
+    refuse_overwriting_inputs([path for path in written_paths if path != config_output], config_paths)
+    real_paths = [os.path.realpath(path) for path in written_paths if not is_special_file(path)]
+    if len(set(real_paths)) < len(real_paths):
+        raise InputError("one file cannot hold two things", f"{', '.join(written_paths)} are asked for",
+                         "Give each a name of its own.")
+    for path in (*output_paths, *companion_paths):
+        _check_output_path(path)
+    return written_paths
+
+
+def check_input_files(arguments: dict[str, Any]) -> None:
+    """Refuses files of evidence that are not there, before anything is opened; what they hold is read later.
+
+    Raises:
+        InputError: an option of stages makes no sense, or a file does not exist.
+    """
+    from trt_tui.core.data.dumps import split_dump_spec
+    from trt_tui.core.measure.stages import list_requested_stages
+    from trt_tui.files.reading import check_regular_file
+
+    named_files = [arguments["reference"], arguments["inputs"]]
+    named_files += [
+        source.file_path
+        for source in list_requested_stages(arguments["stages"], arguments["engine"], arguments["outputs"])
+    ]
+    for path in (split_dump_spec(source)[0] for source in named_files if source):
+        if not path.is_dir():
+            check_regular_file(path)
+
+
+def check_output_folder(folder_path: str) -> None:
+    """Refuses a folder that cannot be made, or that holds something, before anything is measured for it."""
+    from trt_tui.files.folders import require_empty_folder
+    from trt_tui.files.writing import convert_write_errors
+
+    folder = Path(os.path.realpath(folder_path))
+    require_empty_folder(folder)
+    with convert_write_errors(folder):
+        if not folder.parent.is_dir():
+            raise FileNotFoundError
+        if not os.access(folder.parent, os.W_OK):
+            raise PermissionError(errno.EACCES, f"folder {folder.parent} is read-only")
+
+
+def _list_companion_files(export_format: str, path: str) -> list[str]:
+    from trt_tui.core.exporters import formats
+
+    return [str(companion) for companion in formats.find_companion_files(export_format, Path(path)).values()]
+
+
+def _check_output_path(path: str) -> None:
+    """Refuses a file that cannot be written, before anything is measured for it."""
+    from trt_tui.files.writing import convert_write_errors, is_special_file
+
+    file = Path(path)
+    with convert_write_errors(file):
+        if is_special_file(file):
+            if not os.access(file, os.W_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+            return
+        folder = Path(os.path.realpath(file)).parent
+        if not folder.is_dir():
+            raise FileNotFoundError
+        if file.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        with suppress(FileNotFoundError):
+            os.stat(file)  # a circle of links leads nowhere
+        if not os.access(folder, os.W_OK):
+            raise PermissionError(errno.EACCES, f"folder {folder} is read-only")
+
+
+def write_text_outputs(text_outputs: Sequence[tuple[str | None, Callable[[T], str]]], session: T,
+                       overwrite: bool = True) -> None:
+    """Writes the texts that were asked for; - is stdout, which comes last so that no file is lost if it fails.
+
+    Args:
+        text_outputs: Paths (None if nothing is asked for), and what makes the text of a session.
+        overwrite: Overwrite files that exist; an incomplete report does not replace a complete one.
+    """
+    from trt_tui.files.writing import write_file_atomically
+
+    for path, format_text in sorted(text_outputs, key=lambda output: output[0] == "-"):
+        if path == "-":
+            click.echo(format_text(session), nl=False)
+        elif path is not None and not overwrite and os.path.isfile(path):
+            click.echo(f"{escape_hidden_characters(path)} is left as it was", err=True)
+        elif path is not None:
+            write_file_atomically(Path(path), format_text(session))
+            click.echo(f"Wrote {escape_hidden_characters(path)}", err=True)

@@ -1,0 +1,127 @@
+"""What a worker needs to open what is open here: the options, and the files that they name.
+
+Files go by content, and only to workers that do not see the same file at the same place, as those of one host do. A
+script that gives samples is not run again: what it gave goes as files.
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trt_tui.core.data.file_stamps import FileStamp, Fingerprint, read_file_stamp
+from trt_tui.core.data.samples import Samples
+from trt_tui.core.data.userscript import DETECTION_PREFIX, split_script_spec
+from trt_tui.options import Options
+from trt_tui.workspace import Workspace
+
+
+@dataclass(frozen=True)
+class ManifestFile:
+    """A file as it was when it was read here.
+
+    Attributes:
+        path: Its absolute path.
+    """
+
+    path: str
+    stamp: FileStamp
+
+    @property
+    def is_present_on_this_host(self) -> bool:
+        """Whether this process sees the same file there."""
+        return read_file_stamp(self.path) == self.stamp
+
+    @property
+    def size_bytes(self) -> int:
+        """In bytes."""
+        return self.stamp[1]
+
+
+@dataclass(frozen=True)
+class WorkspaceManifest:
+    """See the module's docstring.
+
+    Attributes:
+        options: With absolute paths.
+        source: What figures are of: a worker that has opened anything else is refused.
+    """
+
+    options: Options
+    files: tuple[ManifestFile, ...]
+    source: Fingerprint
+
+    def rebase_option_paths(self, root_folder: Path) -> Options:
+        """The options, with every path below a folder in place of ``/``."""
+        return _map_option_paths(self.options, lambda path: str(root_folder) + path)
+
+    def read_file_piece(self, file_index: int, start_byte: int, byte_count: int) -> bytes:
+        """So many bytes of a file's content, fewer at its end."""
+        with open(self.files[file_index].path, "rb") as stream:
+            stream.seek(start_byte)
+            return stream.read(byte_count)
+
+
+def build_manifest(workspace: Workspace, folder: Path) -> WorkspaceManifest:
+    """What is open in a workspace whose network and data are hashed.
+
+    Args:
+        folder: Takes what scripts gave; it has to last as long as the parcel.
+
+    Raises:
+        OSError: the folder has no room.
+    """
+    source, options = workspace.fingerprint, workspace.options
+    assert source is not None, "a workspace is identified before it is handed on"
+    # Ranges go with errands; the rest concerns this process.
+    options = replace(options, calib_cache=None, stages=(), engine=None, outputs=None, inputs=None, gpus=None,
+                      workers=None, scheduler=None, production=replace(options.production, timing_cache=""))
+    options = _map_option_paths(options, os.path.abspath)
+    paths = [path for path, current_stamp in workspace.stamped_files.stamps if current_stamp is not None]
+    if _is_script_spec(options.data):
+        paths += _write_feeds(workspace.samples, folder / "data")
+        options = replace(options, data=str(folder / "data"), samples=None, batch=workspace.samples.batch)
+    if workspace.calib_data_samples is not None and _is_script_spec(options.calib_data):
+        paths += _write_feeds(workspace.calib_data_samples, folder / "calib")
+        options = replace(options, calib_data=str(folder / "calib"))
+    files = [ManifestFile(path, current_stamp) for path in dict.fromkeys(map(os.path.abspath, paths))
+             if (current_stamp := read_file_stamp(path)) is not None]
+    return WorkspaceManifest(options, tuple(files), source)
+
+
+def _map_option_paths(options: Options, map_path: Callable[[str], str]) -> Options:
+    """The options with each path in another place; what stands behind a path, such as a function, stays."""
+    def map_path_spec(path_spec: str) -> str:
+        prefix = DETECTION_PREFIX if path_spec.startswith(DETECTION_PREFIX) else ""
+        return prefix + map_path(path_spec.removeprefix(prefix))
+
+    def map_path_specs(path_specs: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(map(map_path_spec, path_specs))
+
+    def map_optional_path_spec(path_spec: str | None) -> str | None:
+        return map_path_spec(path_spec) if path_spec is not None else None
+
+    return replace(options, model=map_path_spec(options.model), data=map_optional_path_spec(options.data),
+                   calib_data=map_optional_path_spec(options.calib_data), metric=map_optional_path_spec(options.metric),
+                   reference=map_optional_path_spec(options.reference),
+                   production=replace(options.production, plugins=map_path_specs(options.production.plugins)),
+                   ort_ops=map_path_specs(options.ort_ops))
+
+
+def _is_script_spec(spec: str | None) -> bool:
+    return spec is not None and split_script_spec(spec) is not None and not Path(spec).is_dir()
+
+
+def _write_feeds(samples: Samples, folder: Path) -> list[str]:
+    """Writes each feed with its labels as a file of its own; returns their paths."""
+    folder.mkdir()
+    paths = []
+    for index in range(len(samples)):
+        path = folder / f"{index:08d}.npz"
+        arrays: dict[str, Any] = {**samples.read_feed(index), **samples.read_labels(index)}
+        np.savez(path, **arrays)
+        paths.append(str(path))
+    return paths

@@ -1,0 +1,172 @@
+"""Ranges: the largest magnitude (amax) that quantization is to represent, per tensor.
+
+Symmetric INT8 maps ``[-amax, amax]`` to codes -127 to 127: scale = amax / 127, FP8 to -448 to 448. An amax of 0 says
+that the tensor was zero throughout; whoever makes a scale of it takes 1.
+"""
+
+import math
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import onnx_ir as ir
+
+from trt_tui.core.calibration.histogram import Histogram
+from trt_tui.core.calibration.non_finite import explain_non_finite_errors
+from trt_tui.core.calibration.range_methods import RANGE_METHODS, TYPES_WITH_OWN_RANGES, choose_amax
+from trt_tui.core.calibration.range_table import RangeTable
+from trt_tui.core.calibration.tensor_collection import (
+    DEFAULT_MEMORY_LIMIT_BYTES,
+    CalibrationContext,
+    CalibrationInputs,
+    NetworkProbe,
+    NonFiniteTensorError,
+    RunProgress,
+    collect_tensors,
+    declare_as_scalar,
+    run_items_in_order,
+)
+from trt_tui.core.data.samples import Samples
+from trt_tui.core.execution import Executor, LocalExecutor
+from trt_tui.core.runner import Backend, Runner
+from trt_tui.errors import InputError
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Ranges of tensors and what they were measured on.
+
+    Attributes:
+        method: One of `RANGE_METHODS`.
+        samples: Number of samples.
+        data_sha256: Hash of the samples, see `Samples.hash_inputs`.
+        ranges: The amax by tensor name, for INT8 and every code type without its own.
+        ranges_by_type: The amax by tensor name, by the precision that the method chooses others for.
+    """
+
+    method: str
+    samples: int
+    data_sha256: str
+    ranges: dict[str, float]
+    ranges_by_type: dict[str, dict[str, float]] = field(default_factory=dict)
+
+    @property
+    def range_table(self) -> Mapping[str, float]:
+        """The ranges as lowerings read them."""
+        return RangeTable(self.ranges, self.ranges_by_type) if self.ranges_by_type else self.ranges
+
+
+def calibrate(
+    network_model: ir.Model,
+    tensors: Sequence[str],
+    samples: Samples,
+    backend: Backend,
+    *,
+    method: str = "minmax",
+    progress: RunProgress | None = None,
+    memory_limit: int = DEFAULT_MEMORY_LIMIT_BYTES,
+    executor: Executor[CalibrationContext] | None = None,
+) -> Calibration:
+    """Measures the range of each tensor over all samples.
+
+    ``minmax`` reduces inside the graph, in one pass over the samples, and only scalars leave the session. The other
+    methods take the tensors out, as many at a time as ``memory_limit`` allows (by their sizes in the first feed; at
+    least one), with one pass over the samples each time.
+
+    Args:
+        network_model: The FP32 network; it is left as it is, and its weights are shared, not copied.
+        tensors: Names of float tensors of the main graph.
+        samples: The calibrating samples.
+        backend: Runs the network.
+        method: One of `RANGE_METHODS`.
+        progress: Called after each run; what it raises ends the calibration.
+        memory_limit: Bytes of tensors that one run may hand out.
+        executor: Who runs the feeds; this process by default.
+
+    Raises:
+        InputError: an unknown method or tensor, a tensor that holds NaN or an infinity, or data that cannot be read.
+        TrtTuiError: the backend refuses the network or the feeds.
+    """
+    if method not in RANGE_METHODS:
+        raise InputError(f"Unknown calibration method: {method}",
+                         next_step=f"Choose one of {', '.join(RANGE_METHODS)}.")
+    histograms = {tensor: Histogram() for tensor in tensors}
+    with explain_non_finite_errors(network_model, samples, backend):
+        if method == "minmax":
+            local_executor = LocalExecutor(CalibrationInputs(network_model, samples, backend))
+            ranges = _measure_minmax_ranges(tensors, len(samples), executor if executor is not None else local_executor,
+                                            progress)
+            return Calibration(method, samples.count, samples.hash_inputs(), ranges)
+        collect_tensors(network_model, histograms, samples, backend, progress, memory_limit, executor)
+    ranges = {tensor: choose_amax(histogram, method) for tensor, histogram in histograms.items()}
+    ranges_by_type = {
+        quantized_type.precision.value: {
+            tensor: choose_amax(tensor_histogram, method, quantized_type)
+            for tensor, tensor_histogram in histograms.items()
+        }
+        for quantized_type in TYPES_WITH_OWN_RANGES
+        if method != "percentile"
+    }
+    return Calibration(method, samples.count, samples.hash_inputs(), ranges, ranges_by_type)
+
+
+class MinMaxTask:
+    """An errand: the amax of each tensor in a feed, reduced inside the graph; not finite where the tensor is not."""
+
+    def __init__(self, tensors: Sequence[str]) -> None:
+        self._tensors = tuple(tensors)
+        self._loaded: tuple[Runner, dict[str, list[str]]] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_tensors": self._tensors, "_loaded": None}
+
+    def describe_item(self, item: int) -> str:
+        """See `trt_tui.core.execution.Task`."""
+        return f"the ranges of feed {item}"
+
+    def run_item(self, context: CalibrationContext, item: int) -> Generator[None, None, dict[str, float]]:
+        """See `trt_tui.core.execution.Task`."""
+        if self._loaded is None:
+            self._loaded = self._load_amax_runner(context)
+        runner, reductions = self._loaded
+        scalars, amaxes = runner.run(context.calibration_samples.read_feed(item)), {}
+        yield
+        for tensor, names in reductions.items():
+            largest, smallest, norm = (float(scalars[name]) for name in names)
+            amaxes[tensor] = math.nan if math.isnan(norm) else max(largest, -smallest)
+        return amaxes
+
+    def _load_amax_runner(self, context: CalibrationContext) -> tuple[Runner, dict[str, list[str]]]:
+        probe = NetworkProbe(context.fp32_model)
+        # ReduceMax and ReduceMin pass over NaN; the sum of magnitudes does not.
+        reductions = {}
+        for tensor in self._tensors:
+            value = probe.get_fp32_value(tensor)
+            reductions[tensor] = [
+                probe.add_output(declare_as_scalar(probe.append_operator(operator, value, keepdims=0)))
+                for operator in ("ReduceMax", "ReduceMin", "ReduceL1")
+            ]
+        return probe.load_probe_runner(context.backend, context.calibration_samples), reductions
+
+    def close(self) -> None:
+        """Frees the session."""
+        if self._loaded is not None:
+            self._loaded[0].close()
+            self._loaded = None
+
+
+def _measure_minmax_ranges(tensors: Sequence[str], feed_count: int, executor: Executor[CalibrationContext],
+                           progress: RunProgress | None) -> dict[str, float]:
+    ranges = dict.fromkeys(tensors, 0.0)
+    if not ranges:
+        return ranges
+    task = MinMaxTask(tensors)
+    try:
+        for feed_index, amaxes in run_items_in_order(executor, task, range(feed_count), lambda item: 1, progress):
+            for tensor, amax in amaxes.items():
+                if not math.isfinite(amax):
+                    raise NonFiniteTensorError(tensor, "NaN" if math.isnan(amax) else "an infinity", feed_index)
+                ranges[tensor] = max(ranges[tensor], amax)
+    finally:
+        task.close()
+    return ranges

@@ -1,0 +1,162 @@
+"""The first value of a network in FP32 that is NaN or infinite: the constant or the layer that all others come from."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from trt_tui.core.calibration.tensor_collection import NetworkProbe, NonFiniteTensorError, declare_as_scalar
+from trt_tui.core.data.samples import Samples
+from trt_tui.core.network.constants import stored_tensor
+from trt_tui.core.network.naming import value_name
+from trt_tui.core.runner import Backend
+from trt_tui.errors import TrtTuiError
+
+_DIVIDING_OPERATORS = {"Div": 1, "Reciprocal": 0, "Log": 0, "Pow": 0, "Sqrt": 0}
+"""The input that an epsilon keeps from 0, by operator."""
+
+_EPSILON_OPERATORS = frozenset(("Add", "Max", "Clip"))
+_MAX_UPSTREAM_DEPTH = 6
+
+REMEDY = ("Correct the network or the data. A file in half precision can have lost a value: export it again from FP32, "
+          "or name the FP32 network that it was made from with --reference.")
+"""The way out, as a sentence."""
+
+
+@dataclass(frozen=True)
+class FirstNonFiniteValue:
+    """The first constant or tensor, in network order, that is not finite.
+
+    Attributes:
+        constant: The constant that a layer reads; "" if all constants before the tensor are finite.
+        constant_value: What the constant holds: "Inf", "-Inf" or "NaN".
+        reader: The layer that reads it, with its operator.
+        tensor: The first computed tensor that is not finite; "" if none is.
+        value_kind: "NaN" or "an infinity".
+        producer: The layer that computes it, with its operator.
+        epsilon: A constant of 0 that was to keep a divisor of that layer from 0, with the layer that adds it; "" if
+            there is none.
+    """
+
+    constant: str = ""
+    constant_value: str = ""
+    reader: str = ""
+    tensor: str = ""
+    value_kind: str = ""
+    producer: str = ""
+    epsilon: str = ""
+
+    @property
+    def origin_text(self) -> str:
+        """The origin, as a sentence without a full stop."""
+        return (f"constant {self.constant} is {self.constant_value}, and {self.effect_text}"
+                if self.constant else self.effect_text)
+
+    @property
+    def effect_text(self) -> str:
+        """The text without the constant that is not finite."""
+        tensor_text = f"the first tensor that holds {self.value_kind} is {self.tensor}, the result of {self.producer}" \
+            if self.tensor else ""
+        if self.constant:
+            return "; ".join(filter(None, (f"{self.reader} reads it", tensor_text)))
+        return tensor_text + (f"; {self.epsilon} is 0 and keeps no divisor from 0 (in FP16 an epsilon below 6e-8 is 0)"
+                              if self.epsilon else "")
+
+
+def find_first_non_finite_value(model: ir.Model, samples: Samples, feed_index: int,
+                                backend: Backend) -> FirstNonFiniteValue | None:
+    """Returns the first value of an FP32 network that is not finite in a feed; None if all are, or none can be run."""
+    try:
+        amax_by_tensor = _measure_tensor_amaxes(model, samples, feed_index, backend)
+    except TrtTuiError:
+        return None
+    constant: tuple[str, str, str] | None = None
+    for node in model.graph:
+        node_title = f"{node.name} ({node.op_type})"
+        for value in node.inputs:
+            if constant is None and value is not None and (constant_value := _non_finite_constant_text(value)):
+                constant = value_name(value), constant_value, node_title
+        for value in node.outputs:
+            amax = amax_by_tensor.get(value.name or "", 0.0)
+            if not np.isfinite(amax):
+                epsilon = "" if constant is not None else _find_zero_epsilon(node)
+                return FirstNonFiniteValue(*(constant or ("", "", "")), value_name(value),
+                                           "NaN" if np.isnan(amax) else "an infinity", node_title, epsilon)
+    return FirstNonFiniteValue(*constant) if constant is not None else None
+
+
+@contextmanager
+def explain_non_finite_errors(model: ir.Model, samples: Samples, backend: Backend) -> Iterator[None]:
+    """Names, in place of a tensor that is not finite, the value that it comes from.
+
+    Raises:
+        NotFiniteError: a tensor that something within looks at holds NaN or an infinity.
+    """
+    try:
+        yield
+    except NonFiniteTensorError as error:
+        origin = find_first_non_finite_value(model, samples, error.feed_index, backend)
+        if origin is None:
+            raise
+        title = f"Constant '{origin.constant}' is {origin.constant_value}" if origin.constant else \
+            f"Tensor '{origin.tensor}' holds {origin.value_kind} in FP32"
+        cause = (
+            f"{origin.effect_text[:1].upper()}{origin.effect_text[1:]}. Seen while calibrating, in feed "
+            f"{error.feed_index}."
+        )
+        raise NonFiniteTensorError(error.tensor, error.value_kind, error.feed_index, title, cause, REMEDY) from None
+
+
+def _measure_tensor_amaxes(model: ir.Model, samples: Samples, feed_index: int, backend: Backend) -> Mapping[str, float]:
+    """Returns the amax of each float tensor that the main graph computes; NaN if it holds NaN."""
+    probe, outputs = NetworkProbe(model), {}
+    for name in [value.name for node in model.graph for value in node.outputs
+                 if value.name and value.dtype is not None and value.dtype.is_floating_point()]:
+        value = probe.get_fp32_value(name)
+        outputs[name] = [probe.add_output(declare_as_scalar(probe.append_operator(operator, value, keepdims=0)))
+                         for operator in ("ReduceMax", "ReduceMin", "ReduceL1")]  # the first two pass over NaN
+    with probe.load_probe_runner(backend, samples) as runner:
+        scalars = runner.run(samples.read_feed(feed_index))
+    amaxes = {}
+    for name, emitted in outputs.items():
+        largest, smallest, norm = (float(scalars[output_name]) for output_name in emitted)
+        amaxes[name] = float("nan") if np.isnan(norm) else max(largest, -smallest)
+    return amaxes
+
+
+def _non_finite_constant_text(value: ir.Value) -> str:
+    """Returns what a constant holds that is not finite; "" for any other value."""
+    stored = stored_tensor(value)
+    if stored is None or not stored.dtype.is_floating_point():
+        return ""
+    array = stored.numpy().astype(np.float32)
+    if np.isfinite(array).all():
+        return ""
+    return "NaN" if np.isnan(array).any() else "-Inf" if not (array == np.inf).any() else "Inf"
+
+
+def _find_zero_epsilon(node: ir.Node) -> str:
+    """Returns the constant of 0 that is added to what a layer divides by; "" if there is none."""
+    index = _DIVIDING_OPERATORS.get(node.op_type)
+    value = node.inputs[index] if index is not None and len(node.inputs) > index else None
+    for upstream_node in _iterate_upstream_nodes(value.producer() if value is not None else None, _MAX_UPSTREAM_DEPTH):
+        if upstream_node.op_type not in _EPSILON_OPERATORS:
+            continue
+        for input_value in upstream_node.inputs:
+            stored = stored_tensor(input_value)
+            if input_value is None or stored is None or not stored.dtype.is_floating_point():
+                continue
+            if not stored.numpy().any():
+                return f"constant {value_name(input_value)}, which {upstream_node.name} ({upstream_node.op_type}) adds,"
+    return ""
+
+
+def _iterate_upstream_nodes(node: ir.Node | None, max_depth: int) -> Iterator[ir.Node]:
+    """Yields a node and those that it comes from, the nearest first along each input."""
+    if node is None or not max_depth:
+        return
+    yield node
+    for value in node.inputs:
+        yield from _iterate_upstream_nodes(value.producer() if value is not None else None, max_depth - 1)

@@ -1,0 +1,124 @@
+"""Methods: how the range of a tensor is chosen from what calibration saw of it.
+
+- ``minmax``: the largest ``|x|``, computed inside the graph.
+- ``percentile``: the value that a given percentage of all ``|x|`` does not exceed.
+- ``find_entropy_threshold``: the threshold with the least Kullback-Leibler divergence between the histogram of ``|x|``
+  and its form in 128 levels (S. Migacz, "8-bit Inference with TensorRT", GTC 2017; the first bin gets the second one's
+  count, as NVIDIA ModelOpt does, so that zeros do not decide).
+- ``find_mse_threshold``: the threshold with the least mean squared quantization error over the histogram.
+
+``minmax`` and ``percentile`` look at the values alone. ``find_mse_threshold`` takes the error of the code type that the
+range is for. ``find_entropy_threshold`` assumes equal steps, which FP8 does not have: it is for INT8 alone.
+"""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from trt_tui.core.calibration.histogram import Histogram
+from trt_tui.core.quantized_types import INT8, QUANTIZED_TYPES, QuantizedType
+
+DEFAULT_PERCENTILE = 99.99
+"""The percentage of all values that ``percentile`` covers."""
+
+_QUANTIZATION_LEVELS = 128
+_SUBDIVIDED_BINS, _PARTS_PER_BIN = 32, 16
+
+
+def find_entropy_threshold(histogram: Histogram) -> float:
+    """The threshold of least Kullback-Leibler divergence; between 1/32 of the largest value and that value."""
+    used = histogram.used_bin_count
+    if histogram.amax == 0 or used <= _QUANTIZATION_LEVELS:
+        return histogram.amax
+    counts = histogram.counts[:used].astype(np.float64)
+    counts[0] = counts[1]
+    kept_bins = np.arange(_QUANTIZATION_LEVELS, used + 1)
+    divergence = np.concatenate(
+        [_kl_divergence(counts, part) for part in np.array_split(kept_bins,
+                                                                 len(kept_bins) // 512 + 1)])
+    best_index = len(kept_bins) - 1 - int(np.argmin(divergence[::-1]))
+    return min(int(kept_bins[best_index]) * histogram.bin_width, histogram.amax)
+
+
+def find_mse_threshold(histogram: Histogram, quantized_type: QuantizedType = INT8) -> float:
+    """The threshold of least mean squared error in codes of a type; between 1/32 of the largest value and that value.
+
+    The values of a bin are taken to lie at its centre; in the lowest bins, where FP8's steps are finer than a bin,
+    evenly within it.
+    """
+    if histogram.amax == 0:
+        return 0.0
+    used = np.flatnonzero(histogram.counts)
+    low, high = used[used < _SUBDIVIDED_BINS], used[used >= _SUBDIVIDED_BINS]
+    within = (np.arange(_PARTS_PER_BIN) + 0.5) / _PARTS_PER_BIN
+    values = np.concatenate([(low[:, None] + within).ravel(), high + 0.5]) * histogram.bin_width
+    counts = np.concatenate([np.repeat(histogram.counts[low] / _PARTS_PER_BIN, _PARTS_PER_BIN), histogram.counts[high]])
+    thresholds = np.append(
+        np.arange(_QUANTIZATION_LEVELS, histogram.used_bin_count, 16) * histogram.bin_width, histogram.amax)
+    errors = [_quantization_squared_error(values, counts, threshold, quantized_type) for threshold in thresholds]
+    return float(thresholds[len(errors) - 1 - int(np.argmin(errors[::-1]))])
+
+
+_AMAX_CHOOSERS: dict[str, Callable[[Histogram, QuantizedType], float]] = {
+    "minmax": lambda histogram, code: histogram.amax,
+    "percentile": lambda histogram, code: histogram.magnitude_percentile(DEFAULT_PERCENTILE),
+    "entropy": lambda histogram, code: find_entropy_threshold(histogram),
+    "mse": lambda histogram, code: find_mse_threshold(histogram, code),
+}
+
+RANGE_METHODS = tuple(_AMAX_CHOOSERS)
+"""The methods by name, the default first."""
+
+
+TYPES_WITH_OWN_RANGES = tuple(code for code in QUANTIZED_TYPES.values()
+                              if code.quantizes_activations and code is not INT8)
+"""The code types beside INT8 that activations are held in."""
+
+
+def list_range_methods(quantized_type: QuantizedType) -> tuple[str, ...]:
+    """The methods that choose ranges for codes of a type, the default first."""
+    return tuple(method for method in RANGE_METHODS if quantized_type is INT8 or method != "entropy")
+
+
+def choose_amax(histogram: Histogram, range_method: str, quantized_type: QuantizedType = INT8) -> float:
+    """The amax that one of `RANGE_METHODS` chooses, in the tensor's own units; 0 where all values are zero.
+
+    Args:
+        quantized_type: What the range is for; ``minmax`` takes the place of a method that `list_range_methods` it
+    lacks.
+    """
+    return _AMAX_CHOOSERS[range_method if range_method in list_range_methods(quantized_type) else "minmax"](
+        histogram, quantized_type)
+
+
+def _kl_divergence(counts: np.ndarray, kept_bin_counts: np.ndarray) -> np.ndarray:
+    """KL(P || Q) for each number of bins kept.
+
+    P is the histogram cut at that number, with all that lies above added to its last bin. Q is the cut histogram
+    without that, in 128 levels, each level's count spread evenly over its bins that are not empty. Written with running
+    sums, so that a candidate costs 128 terms. Infinite where values were clipped into an empty bin.
+    """
+    cumulated = np.concatenate([[0.0], np.cumsum(counts)])
+    filled = np.concatenate([[0.0], np.cumsum(counts > 0)])
+    logs = np.concatenate([[0.0], np.cumsum(_x_log_x(counts))])
+    total, inside, last = cumulated[-1], cumulated[kept_bin_counts], counts[kept_bin_counts - 1]
+    clipped = total - inside
+    edges = kept_bin_counts[:, None] * np.arange(_QUANTIZATION_LEVELS + 1) // _QUANTIZATION_LEVELS
+    level_sums, level_bins = np.diff(cumulated[edges], axis=1), np.diff(filled[edges], axis=1)
+    level_logs = np.log(np.divide(level_sums, level_bins, where=level_bins > 0, out=np.ones_like(level_sums)))
+    p_log_p = logs[kept_bin_counts - 1] + _x_log_x(last + clipped)
+    p_log_q = (level_sums * level_logs).sum(axis=1) + clipped * level_logs[:, -1]
+    with np.errstate(divide="ignore"):
+        divergence = (p_log_p - p_log_q) / total - math.log(total) + np.log(inside)
+    return np.where((clipped > 0) & (last == 0), np.inf, divergence)
+
+
+def _x_log_x(values: np.ndarray) -> np.ndarray:
+    return values * np.log(np.where(values > 0, values, 1))
+
+
+def _quantization_squared_error(values: np.ndarray, counts: np.ndarray, amax: float,
+                                quantized_type: QuantizedType) -> float:
+    scale = amax / quantized_type.max_value
+    return float(counts @ np.square(values - quantized_type.quantize(values / scale) * scale))

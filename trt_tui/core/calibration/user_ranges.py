@@ -1,0 +1,71 @@
+"""Ranges as a user gives them: an amax, a method, a percentile, or the mean of the largest values.
+
+``top5-mean`` is the mean of the five largest magnitudes over all samples: less than the amax where a few outliers set
+it. ``p99.9`` is the 99.9th percentile of all magnitudes.
+"""
+
+import re
+
+from trt_tui.core.calibration.range_methods import list_range_methods
+from trt_tui.core.calibration.statistics import LARGEST_VALUE_COUNT, TensorStats
+from trt_tui.core.quantized_types import MAX_AMAX, QuantizedType
+from trt_tui.errors import InputError
+
+_PERCENTILE = re.compile(r"p(\d+(?:\.\d+)?)", re.IGNORECASE)
+_TOP_MEAN = re.compile(r"top(\d+)-mean", re.IGNORECASE)
+
+
+def parse_amax(text: str) -> float | None:
+    """The amax that a text is; None where it names a way to choose one from what was measured.
+
+    Raises:
+        InputError: it is neither, is negative or not finite, or asks for what is not measured.
+    """
+    try:
+        amax = float(text)
+    except ValueError:
+        if not _is_range_method(text):
+            raise InputError(
+                f"{text!r} is no range", "it is neither a number nor a way to choose one",
+                f"Give an amax like 2.5, a method ({', '.join(_RANGE_METHOD_NAMES)}), p99.9 or top5-mean.") from None
+        return None
+    if not 0 <= amax <= MAX_AMAX:
+        raise InputError(f"{text} is no range", "an amax is a number from 0 up that FP32 holds", "Give it like 2.5.")
+    return amax
+
+
+def resolve_amax_text(amax_text: str, stats: TensorStats, quantized_type: QuantizedType) -> float:
+    """The amax that a text of `parse_amax` chooses from what a tensor holds, in the tensor's own units.
+
+    Args:
+        quantized_type: What the range is for.
+
+    Raises:
+        InputError: the method is none for codes of this type.
+    """
+    if match := _PERCENTILE.fullmatch(amax_text):
+        return stats.magnitude_percentile(float(match[1]))
+    if match := _TOP_MEAN.fullmatch(amax_text):
+        largest = stats.largest[:int(match[1])]
+        return sum(largest) / len(largest) if largest else 0.0
+    method = amax_text.lower()
+    if method not in list_range_methods(quantized_type):
+        raise InputError(f"{method} chooses no range for {quantized_type.precision.label}", "it assumes equal steps",
+                         f"Take one of {', '.join(list_range_methods(quantized_type))}.")
+    return stats.amax_by_range_method(quantized_type.precision)[method]
+
+
+_RANGE_METHOD_NAMES = ("minmax", "percentile", "entropy", "mse")
+
+
+def _is_range_method(text: str) -> bool:
+    if match := _PERCENTILE.fullmatch(text):
+        return 0 < float(match[1]) <= 100
+    if match := _TOP_MEAN.fullmatch(text):
+        return 1 <= int(match[1]) <= LARGEST_VALUE_COUNT
+    return text.lower() in _RANGE_METHOD_NAMES
+
+
+def is_data_dependent(range_method: str) -> bool:
+    """Whether what a range was set by looks at data: any method, percentile or mean, but not a number."""
+    return _is_range_method(range_method)

@@ -1,0 +1,340 @@
+"""Arrays in files: their types and shapes are known and held against the file before a value of them is read.
+
+Nothing is held in memory but what is asked for: uncompressed members of an npz are memory-mapped in place, compressed
+ones are unpacked when they are loaded, into an unnamed temporary file where they exceed `MAX_IN_MEMORY_BYTES` together.
+"""
+
+import contextlib
+import errno
+import io
+import math
+import shutil
+import tempfile
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, BinaryIO, Protocol
+
+import numpy as np
+
+from trt_tui.errors import InputError, TrtTuiError, exception_text
+from trt_tui.files.reading import open_regular_file
+
+DATA_FORMATS = ("an .npz, a folder of .npz, a Polygraphy inputs .json, "
+                "or a script with load_data() (FILE.py or FILE.py:NAME)")
+
+MAX_IN_MEMORY_BYTES = 64 << 20
+"""Bytes of one file's compressed arrays that are unpacked into memory; more goes to a temporary file."""
+MAX_UNPACKED_BYTES = 1 << 30
+"""Bytes that a file may unpack to whatever its own size."""
+MAX_UNPACKED_RATIO = 100
+"""How many times its own size a file may unpack to beyond that."""
+MIN_FREE_DISK_BYTES = 256 << 20
+"""Bytes that unpacking leaves free."""
+
+DISK_FULL_ERRORS = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
+"""What the system says of a disk that takes no more."""
+
+_MAX_HEADER_BYTES = 16 << 10
+"""More than the longest header that numpy reads."""
+_ZIP_LOCAL_HEADER_BYTES = 30
+_UNSUPPORTED_COMPRESSIONS = {zipfile.ZIP_BZIP2: "bzip2", zipfile.ZIP_LZMA: "lzma"}
+
+
+class StoredArray(Protocol):
+    """One array on disk: its type and shape are known, its values are read by `load`."""
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The type of its values."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its sizes."""
+
+    def load(self) -> np.ndarray:
+        """The values, not to be written to; raises what a damaged file makes numpy and zipfile raise, see
+        `convert_damaged_file_errors`."""
+
+
+@dataclass(frozen=True)
+class NpyHeader:
+    """What the header of an ``.npy`` says, and where the values begin."""
+
+    dtype: np.dtype
+    shape: tuple[int, ...]
+    is_fortran_order: bool
+    offset: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its values."""
+        return self.dtype.itemsize * math.prod(self.shape)
+
+    def build_array(self, value_bytes: bytes) -> np.ndarray:
+        """The array of the values' bytes, read-only."""
+        return np.frombuffer(value_bytes, self.dtype, math.prod(self.shape)).reshape(
+            self.shape, order="F" if self.is_fortran_order else "C")
+
+
+@dataclass(frozen=True)
+class MappedArray:
+    """Raw values in a file, memory-mapped on `load`."""
+
+    file: Path | BinaryIO
+    offset: int
+    dtype: np.dtype
+    shape: tuple[int, ...]
+    is_fortran_order: bool = False
+
+    def load(self) -> np.ndarray:
+        """The values, mapped."""
+        if 0 in self.shape:
+            return np.empty(self.shape, self.dtype)
+        mapped: np.ndarray = np.memmap(self.file, self.dtype, "r", self.offset, self.shape or (1,),
+                                       "F" if self.is_fortran_order else "C")
+        return mapped.reshape(self.shape)
+
+
+@dataclass(frozen=True)
+class ArrayWithHeader:
+    """What a header was read of."""
+
+    header: NpyHeader
+
+    @property
+    def dtype(self) -> np.dtype:
+        """By the header."""
+        return self.header.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """By the header."""
+        return self.header.shape
+
+
+@dataclass(frozen=True)
+class CompressedArray(ArrayWithHeader):
+    """A compressed member of an npz file."""
+
+    path: Path
+    name: str
+    fits_in_memory: bool
+
+    def load(self) -> np.ndarray:
+        """The values, unpacked."""
+        header = self.header
+        with open_regular_file(self.path) as file, zipfile.ZipFile(file) as archive, archive.open(self.name) as stream:
+            stream.read(header.offset)
+            if not self.fits_in_memory:
+                return ArraySpool().append_stream(stream, header).load()
+            values = stream.read(header.nbytes)
+            if stream.read(1):  # at the end of a member its checksum is checked
+                raise ValueError(f"member {self.name} is longer than its array")
+            return header.build_array(values)
+
+
+class ArraySpool:
+    """An unnamed temporary file that arrays are appended to; it goes when the last reference goes."""
+
+    def __init__(self) -> None:
+        self._file = tempfile.TemporaryFile(prefix="trt-tui-")
+
+    def append_array(self, array: np.ndarray) -> MappedArray:
+        """Appends an array of any shape and fixed-size type; returns where it lies, raises as `append_stream`."""
+        raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        return self.append_stream(io.BytesIO(raw.data), NpyHeader(array.dtype, array.shape, False, 0))
+
+    def append_stream(self, stream: IO[bytes], header: NpyHeader) -> MappedArray:
+        """Appends what a stream holds from its place on, the values of an array; returns where they lie, raises as
+        `append_byte_pieces`."""
+        return self.append_byte_pieces(iter(lambda: stream.read(1 << 20), b""), header)
+
+    def append_byte_pieces(self, byte_pieces: Iterator[bytes], header: NpyHeader) -> MappedArray:
+        """Appends the values of an array, piece by piece; returns where they lie.
+
+        Raises:
+            InputError: the disk has no room for it.
+            ValueError: the pieces are not as long as the header says.
+        """
+        free = shutil.disk_usage(tempfile.gettempdir()).free
+        if header.nbytes > free - MIN_FREE_DISK_BYTES and header.nbytes > MAX_IN_MEMORY_BYTES:
+            raise InputError(f"an array of {header.nbytes:,} bytes does not fit in {tempfile.gettempdir()}",
+                             f"{free:,} bytes are free there, and arrays are unpacked there",
+                             "Free some space, set TMPDIR to another place, or save the array with numpy.savez.")
+        offset = self._file.seek(0, io.SEEK_END)
+        for block in byte_pieces:
+            self._file.write(block)
+        self._file.flush()
+        if self._file.tell() - offset != header.nbytes:
+            raise ValueError("an array is not as long as its header says")
+        return MappedArray(self._file, offset, header.dtype, header.shape, header.is_fortran_order)
+
+
+@dataclass(frozen=True)
+class DataPart:
+    """Arrays that belong together: one npz file, or one feed of a JSON file or a script."""
+
+    source: str
+    arrays: dict[str, StoredArray]
+
+    def load_arrays(self) -> dict[str, np.ndarray]:
+        """All arrays by name; errors as `convert_damaged_file_errors`."""
+        with convert_damaged_file_errors(self.source):
+            return {name: member.load() for name, member in self.arrays.items()}
+
+
+@contextlib.contextmanager
+def convert_damaged_file_errors(source_title: str) -> Iterator[None]:
+    """Turns whatever reading a damaged or unreadable file raises into an `InputError` that names the file."""
+    try:
+        yield
+    except TrtTuiError:
+        raise
+    except MemoryError as error:
+        raise InputError(f"{source_title} does not fit in memory", exception_text(error),
+                         "Give fewer or smaller arrays.") from error
+    except OSError as error:
+        if error.errno in DISK_FULL_ERRORS:
+            raise InputError(f"{source_title} does not fit in {tempfile.gettempdir()}",
+                             f"{error.strerror}; arrays are unpacked there",
+                             "Free some space, or set TMPDIR to another place.") from error
+        raise InputError(f"{source_title} cannot be read", error.strerror or exception_text(error),
+                         f"Give {DATA_FORMATS}.") from error
+    except Exception as error:  # numpy's, zipfile's, the codecs' and Python's own parsers, each with errors of its own
+        cause = exception_text(error) or type(error).__name__
+        raise InputError(f"{source_title} cannot be read", cause, f"Give {DATA_FORMATS}.") from error
+
+
+# ------------------------------------------------------------------------------------------------------- npy and npz
+
+
+def read_npy_header(stream: IO[bytes], size: int, name: str) -> NpyHeader:
+    """Reads the header of an ``.npy`` of ``size`` bytes and checks it against them.
+
+    Raises:
+        InputError: it holds pickled objects, has an impossible shape, or says another length than the bytes have.
+        Exception: whatever numpy raises for what is no header; see `convert_damaged_file_errors`.
+    """
+    head = io.BytesIO(stream.read(min(size, _MAX_HEADER_BYTES)))
+    version = np.lib.format.read_magic(head)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, is_fortran_order, dtype = read(head)
+    if dtype.hasobject:
+        raise InputError(
+            f"{_array_title(name)} holds pickled Python objects",
+            "They are refused, since loading them can run any code.",
+            "Save plain numeric arrays with numpy.savez.",
+        )
+    header = NpyHeader(dtype, shape, is_fortran_order, head.tell())
+    if any(type(length) is not int or length < 0 for length in shape) or len(shape) > 32 or not dtype.itemsize:
+        raise _damaged_array_error(name, f"its header says shape {shape} of {dtype}")
+    if header.offset + header.nbytes != size:
+        raise _damaged_array_error(name,
+                                   f"its header promises {header.nbytes:,} bytes, {size - header.offset:,} are there")
+    return header
+
+
+def _damaged_array_error(name: str, cause: str) -> InputError:
+    return InputError(f"{_array_title(name)} is damaged", cause, "Save the arrays again with numpy.savez.")
+
+
+def _array_title(name: str) -> str:
+    return f"array '{name}'" if name else "an array"
+
+
+def read_npy_bytes(npy_bytes: bytes) -> np.ndarray:
+    """The array of an ``.npy`` in memory. Raises as `read_npy_header`."""
+    header = read_npy_header(io.BytesIO(npy_bytes), len(npy_bytes), "")
+    return header.build_array(npy_bytes[header.offset:])
+
+
+def open_npz(path: Path, source_title: str) -> DataPart:
+    """The arrays of an npz file.
+
+    Raises:
+        InputError: it cannot be read, is damaged, or would unpack to far more than it has.
+    """
+    arrays: dict[str, StoredArray] = {}
+    with convert_damaged_file_errors(source_title), open_regular_file(path) as file, zipfile.ZipFile(file) as archive:
+        infos = [info for info in archive.infolist() if info.filename.endswith(".npy")]
+        unpacked = sum(info.file_size for info in infos)
+        size = path.stat().st_size
+        if unpacked > max(MAX_UNPACKED_BYTES, MAX_UNPACKED_RATIO * size):
+            raise InputError(f"{source_title} would unpack to {unpacked:,} bytes",
+                             f"it has {size:,}: over {MAX_UNPACKED_RATIO} times that is taken for a zip bomb",
+                             "If it is none, save it without compression, with numpy.savez.")
+        for info in infos:
+            name = info.filename[: -len(".npy")]
+            if name in arrays:
+                raise InputError(f"{source_title} holds array '{name}' twice", "only one of them could count",
+                                 "Give each array a name of its own.")
+            try:
+                arrays[name] = _open_npz_member(path, file, archive, info, name, unpacked <= MAX_IN_MEMORY_BYTES)
+            except TrtTuiError as error:
+                raise InputError(f"{source_title}: {error.title}", error.cause, error.next_step) from error
+    if not arrays:
+        raise InputError(f"{source_title} holds no arrays", next_step=f"Give {DATA_FORMATS}.")
+    return DataPart(source_title, arrays)
+
+
+def _open_npz_member(path: Path, file: IO[bytes], archive: zipfile.ZipFile, member_info: zipfile.ZipInfo,
+                     array_name: str, fits_in_memory: bool) -> StoredArray:
+    if member_info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise InputError(
+            f"array '{array_name}' is packed in a way that numpy does not write",
+            f"method {_UNSUPPORTED_COMPRESSIONS.get(member_info.compress_type, member_info.compress_type)}",
+            "Save the arrays with numpy.savez or numpy.savez_compressed.")
+    with archive.open(member_info) as stream:
+        header = read_npy_header(stream, member_info.file_size, array_name)
+    if member_info.compress_type != zipfile.ZIP_STORED:
+        return CompressedArray(header, path, member_info.filename, fits_in_memory)
+    # A local file header is 30 bytes, then name and extra field, whose lengths stand at 26 and 28.
+    position = file.tell()
+    file.seek(member_info.header_offset + 26)
+    lengths = file.read(4)
+    start = member_info.header_offset + _ZIP_LOCAL_HEADER_BYTES + int.from_bytes(
+        lengths[:2], "little") + int.from_bytes(lengths[2:], "little")
+    end = file.seek(0, io.SEEK_END)
+    file.seek(position)
+    if member_info.compress_size != member_info.file_size or start + member_info.file_size > end:
+        available_bytes = min(member_info.compress_size, end - start)
+        raise _damaged_array_error(array_name,
+                                   f"{member_info.file_size:,} bytes are promised, {available_bytes:,} are there")
+    return MappedArray(path, start + header.offset, header.dtype, header.shape, header.is_fortran_order)
+
+
+# ------------------------------------------------------------------------------------------------------ feeds in memory
+
+
+def spool_feed(feed: Any, source_title: str, spool: ArraySpool) -> DataPart:
+    """A feed that a script or a JSON file gave, kept in a temporary file.
+
+    Raises:
+        InputError: it is no dictionary of numeric arrays, or raises while it is read.
+    """
+    with convert_damaged_file_errors(source_title):
+        arrays_in_feed = dict(feed) if isinstance(feed, Mapping) else None
+    if not arrays_in_feed or not all(isinstance(name, str) for name in arrays_in_feed):
+        feed_kind = "an empty dictionary" if arrays_in_feed == {} else type(feed).__name__
+        raise InputError(
+            f"{source_title} is no feed: {feed_kind}",
+            "A feed is a dictionary of arrays by name.",
+            "Give one dictionary {input name: array} per feed.",
+        )
+    arrays: dict[str, StoredArray] = {}
+    for name, value in arrays_in_feed.items():
+        try:
+            array = np.asarray(value)
+        except Exception as error:  # what an object's __array__ raises is the object's own affair
+            raise InputError(f"{source_title}: '{name}' is no array",
+                             f"{type(error).__name__}: {exception_text(error)}") from error
+        if array.dtype.hasobject:
+            raise InputError(
+                f"{source_title}: '{name}' is no numeric array but {type(value).__name__}",
+                next_step="Give numpy arrays.",
+            )
+        with convert_damaged_file_errors(source_title):
+            arrays[name] = spool.append_array(array)
+    return DataPart(source_title, arrays)

@@ -1,0 +1,226 @@
+"""What an engine made of each group: the type it computes in, the kernel that it shares, what is around it.
+
+A product (a Conv, Gemm or MatMul) is decided by the kernel that multiplies: in INT8 an ONNX layer often stands in two
+rows, a generated kernel that quantizes beside it and the product itself. Between the operators of one generated kernel
+TensorRT tells no types: there only what goes in, what comes out and the Casts that it names show.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from trt_tui.core.engines.inspector import COMPUTE, QDQ, REFORMAT, EngineLayer, EngineReport
+from trt_tui.core.engines.plan_accumulators import find_common_accumulators
+from trt_tui.core.lowering.rulebook import VALUE_PRESERVING
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.fusion.attention import VALUES_ROLE
+from trt_tui.core.network.layers import FusionGroup, NetworkOutline
+from trt_tui.core.network.operators import COPIES
+from trt_tui.core.precision import FLOAT_PRECISIONS, Precision
+from trt_tui.core.quantized_types import QUANTIZED_TYPES
+
+_CAST_PATTERN = re.compile(r"__(fp32|fp16|bf16)(?:_\d+)?$")
+
+_GENERATED_KERNEL_TYPES = ("kgen", "runtime_function")
+"""Types of the kernels that TensorRT generates for elementwise work; one behind a product that adds its bias names the
+product too."""
+
+
+@dataclass(frozen=True)
+class GroupImplementation:
+    """What an engine made of one group.
+
+    Attributes:
+        precision: What it computes in; None if its engine layers differ or do not show it.
+        in_fused_region: It lies inside a fused region.
+        engine_layers: Names of its engine layers.
+        latency_ms: Their time in milliseconds; None if they compute another group too, or were not timed.
+        reformat_count: Engine layers in front of or behind its own that change a layout or a type.
+        possible_precisions: Every float type that goes into its kernels, comes out of them or that a Cast in them
+            makes; empty where a kernel shows what it computes in.
+        kernel_mates: Names of the other groups that the kernel which decides computes too, in network order.
+        in_mha: That kernel is one of fused attention.
+        cast_count: Those of them that change a float type.
+        qdq_count: Unfused Q or DQ whose codes or values it reads.
+        accumulator: What its product is summed in, where the kernel's source tells; see
+    `trt_tui.core.engines.plan_accumulators`.
+    """
+
+    precision: Precision | None
+    in_fused_region: bool
+    engine_layers: tuple[str, ...]
+    latency_ms: float | None = None
+    reformat_count: int = 0
+    possible_precisions: tuple[Precision, ...] = ()
+    kernel_mates: tuple[str, ...] = ()
+    in_mha: bool = False
+    cast_count: int = 0
+    qdq_count: int = 0
+    accumulator: Precision | None = None
+
+    def implemented_precision(self, requested_precision: Precision) -> Precision | None:
+        """What it computes in, as far as that shows, where a precision was asked for."""
+        return requested_precision if requested_precision in self.possible_precisions else self.precision
+
+
+def find_group_implementations(engine_report: EngineReport, network: NetworkOutline) -> dict[str, GroupImplementation]:
+    """What became of each group, by group name; a group that no engine layer names is absent."""
+    finder = _ImplementationFinder(engine_report, network)
+    return {
+        group.name: implementation
+        for group in network.groups
+        if (implementation := finder.find_group_implementation(group)) is not None
+    }
+
+
+class _ImplementationFinder:
+    def __init__(self, engine_report: EngineReport, network: NetworkOutline) -> None:
+        self.network = network
+        self.network_inputs = {info.name for info in network.inputs}
+        self.reformat_layers = [
+            layer for layer in engine_report.layers if layer.kind in (REFORMAT, QDQ) and not layer.is_constant
+        ]
+        self.has_named_reformats = any(layer.name.startswith("Reformatting ") for layer in self.reformat_layers)
+        self.layers_by_node: dict[str, list[EngineLayer]] = {}
+        for layer in engine_report.layers:
+            if layer.kind == COMPUTE:
+                for node in layer.network_layers:
+                    self.layers_by_node.setdefault(node, []).append(layer)
+        self.group_by_node = {node: group.name for group in network.groups for node in group.main_layers}
+        self.engine_layers_by_group = {group.name: self._find_engine_layers(group) for group in network.groups}
+        self.groups_by_kernel: dict[int, list[str]] = {}
+        for group in network.groups:
+            for layer in _select_precision_deciding_layers(self.engine_layers_by_group[group.name]):
+                self.groups_by_kernel.setdefault(id(layer), []).append(group.name)
+
+    def _find_engine_layers(self, group: FusionGroup) -> list[EngineLayer]:
+        engine_layers = _remove_duplicate_layers(layer for name in group.layers if name in group.main_layers
+                                                 for layer in self.layers_by_node.get(name, ()))
+        engine_layers = engine_layers or _remove_duplicate_layers(layer for name in group.layers
+                                                                  for layer in self.layers_by_node.get(name, ()))
+        return [layer for layer in engine_layers if not layer.is_constant] or engine_layers
+
+    def find_group_implementation(self, group: FusionGroup) -> GroupImplementation | None:
+        layers = self.engine_layers_by_group[group.name]
+        if not layers:
+            return None
+        deciding_layers = _select_precision_deciding_layers(layers)
+        sharing_groups = {name for layer in deciding_layers for name in self.groups_by_kernel[id(layer)]} - {group.name}
+        in_region = any(layer.is_fused_region for layer in layers)
+        times = [layer.ms for layer in layers if layer.ms is not None]
+        is_alone = all(
+            self.group_by_node.get(node, group.name) == group.name for layer in layers for node in layer.network_layers)
+        names = {layer.name for layer in layers}
+        reads = {tensor for layer in deciding_layers for tensor in layer.input_tensors}
+        writes = {tensor for layer in deciding_layers for tensor in layer.output_tensors}
+        reformats = [
+            layer for layer in self.reformat_layers
+            if (any(_is_reformat_of_layer(layer.name, name) for name in names) if self.has_named_reformats else
+                not reads.isdisjoint(layer.output_tensors) or not writes.isdisjoint(layer.input_tensors))
+        ]
+        casts = [
+            layer for layer in reformats if layer.kind == REFORMAT
+            and _select_float_types(layer.input_types) != _select_float_types(layer.output_types)
+        ]
+        qdq = [layer for layer in reformats if layer.kind == QDQ and not reads.isdisjoint(layer.output_tensors)
+               and self.network_inputs.isdisjoint(layer.input_tensors)]
+        precisions = {_find_kernel_precision(group, layer, bool(sharing_groups)) for layer in deciding_layers}
+        possible_precisions = {
+            precision
+            for layer in deciding_layers if not _is_precision_visible(group, layer)
+            for precision in (*_select_float_types(layer.input_types), *_select_float_types(layer.output_types),
+                              *_list_cast_types(layer))
+        }
+        if not group.product_qdq_sites():  # in a fused attention: what goes in, and what QK's sums are handed on in
+            possible_precisions |= {
+                precision
+                for layer in deciding_layers if layer.is_mha
+                for precision in (*_select_float_types(layer.input_types),
+                                  *_select_float_types([find_common_accumulators(layer.accumulators)[0]]))
+            }
+        return GroupImplementation(
+            precisions.pop() if len(precisions) == 1 else None, in_region, tuple(layer.name for layer in layers),
+            sum(times) if is_alone and len(times) == len(layers) else None,
+            sum(layer.kind == REFORMAT for layer in reformats), tuple(sorted(possible_precisions)),
+            tuple(precision.name for precision in self.network.groups if precision.name in sharing_groups),
+            any(layer.is_mha for layer in deciding_layers), len(casts), len(qdq),
+            _find_accumulator(group, deciding_layers))
+
+
+def _select_precision_deciding_layers(engine_layers: Sequence[EngineLayer]) -> Sequence[EngineLayer]:
+    """Those of a group's engine layers that say what it computes in: the products, where there are any."""
+    return [layer for layer in engine_layers if layer.type not in _GENERATED_KERNEL_TYPES or layer.is_mha
+            ] or engine_layers
+
+
+def _is_precision_visible(group: FusionGroup, kernel: EngineLayer) -> bool:
+    """Whether the types of what a kernel reads and writes tell what it computes a group in."""
+    return kernel.is_fused_region or kernel.is_mha or kernel.type not in _GENERATED_KERNEL_TYPES and bool(
+        group.product_qdq_sites())
+
+
+def _find_kernel_precision(group: FusionGroup, kernel: EngineLayer, is_shared_kernel: bool) -> Precision | None:
+    """What a kernel computes a group in, None where that does not show."""
+    if kernel.is_fused_region or kernel.is_mha and not group.product_qdq_sites():
+        return None
+    float_types = _select_float_types(kernel.input_types) or _select_float_types(kernel.output_types)
+    if kernel.is_mha and group.attention_role == VALUES_ROLE:
+        return next((precision for precision in reversed(kernel.input_types) if precision is not None),
+                    kernel.precision)
+    if kernel.type not in _GENERATED_KERNEL_TYPES:
+        return kernel.precision
+    if not is_shared_kernel:
+        return float_types[0] if float_types else kernel.precision
+    types = {precision for precision in (*kernel.input_types, *kernel.output_types) if precision is not None}
+    return types.pop() if len(types) == 1 else None
+
+
+def _find_accumulator(group: FusionGroup, engine_layers: Sequence[EngineLayer]) -> Precision | None:
+    """What a product of an attention is summed in; None where that is not told, or its kernels differ in it."""
+    product_index = 1 if group.attention_role == VALUES_ROLE else 0
+    accumulators = {find_common_accumulators(layer.accumulators)[product_index]
+                    for layer in engine_layers} if group.product_qdq_sites() else {None}
+    return accumulators.pop() if len(accumulators) == 1 else None
+
+
+def _select_float_types(types: Iterable[Precision | None]) -> list[Precision]:
+    return [precision for precision in types if precision in FLOAT_PRECISIONS]
+
+
+def _list_cast_types(engine_layer: EngineLayer) -> list[Precision]:
+    return [
+        Precision(match[1]) for name in engine_layer.added_nodes if (match := _CAST_PATTERN.search(name)) is not None
+    ]
+
+
+def _remove_duplicate_layers(engine_layers: Iterable[EngineLayer]) -> list[EngineLayer]:
+    return list({id(layer): layer for layer in engine_layers}.values())
+
+
+def _is_reformat_of_layer(reformat_name: str, layer_name: str) -> bool:
+    return reformat_name.endswith((f" to {layer_name}", f" from {layer_name}"))
+
+
+def has_unrequested_precision(group: FusionGroup, config: PrecisionConfig,
+                              implementations: Mapping[str, GroupImplementation]) -> bool:
+    """Whether the engine computes a group in a precision other than the one asked for.
+
+    MaxPool and the like, and copies of codes, do not count: their result is the same on codes as on the values behind
+    them.
+    """
+    implementation = implementations.get(group.name)
+    return implementation is not None and is_unrequested_precision(group, config.precision_of(group), implementation)
+
+
+def is_unrequested_precision(group: FusionGroup, requested_precision: Precision,
+                             implementation: GroupImplementation) -> bool:
+    """The same of one group, and the precision that it is asked to run in."""
+    if group.operator in VALUE_PRESERVING:
+        return False
+    if requested_precision is Precision.FP16_ACC_FP32 and implementation.accumulator is Precision.FP16:
+        return True
+    requested_precision = group.precision_shown_by_engine(requested_precision)
+    implemented = implementation.implemented_precision(requested_precision)
+    if implemented in QUANTIZED_TYPES and requested_precision not in QUANTIZED_TYPES and group.operator in COPIES:
+        return False
+    return implemented is not None and implemented is not requested_precision

@@ -1,0 +1,116 @@
+"""The list of engine layers that a builder logs: its most detailed message beginning ``Layers:``, one row a layer.
+
+TensorRT-RTX writes it without a GPU, TensorRT 8.6 and 10 after a build at detailed profiling verbosity. A row has the
+fields of the inspector's JSON in their order; types are called ``Datatype`` (RTX, 11) or ``Format/Datatype`` (to 10).
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from trt_tui.core.engines.inspector import EngineLayer, EngineReport, build_engine_report
+from trt_tui.core.engines.plan_accumulators import AccumulatorPair, PlanAccumulators
+from trt_tui.core.network.layers import NetworkOutline
+from trt_tui.core.precision import Precision
+from trt_tui.errors import InputError
+from trt_tui.files.read_budget import limit_reading_resources
+
+LISTING_HEADING = "Layers:"
+"""How the message begins."""
+
+_ROW_PATTERN = re.compile(r"Name: (.*?), LayerType: ([^,\[\]{}]*), Inputs: (.*)", re.S)
+_TENSORS_PATTERN = re.compile(r"(?:^|, )(Inputs|Constants|Outputs): \["
+                              r"(?: \{ ((?:[^,]|,(?! (?:Inputs|Constants|Outputs): \[))*?) \}|)\](?=, [A-Z]|$)", re.S)
+_TENSOR_NAME_PATTERN = re.compile(r"Name: (.*?), (?:Location|Dimensions): ", re.S)
+_DATATYPE_PATTERN = re.compile(r"(Format/Datatype|Datatype): ([^,}]*)")
+_METADATA_PATTERN = re.compile(r", Metadata: ?(.*)$", re.S)
+_TACTIC_PATTERN = re.compile(r", TacticName: (.*?)(?=, [A-Z]\w*: |$)", re.S)
+_ORIGIN_PATTERN = re.compile(r", Origin: (\w+)")
+_WEIGHTS_TYPE_PATTERN = re.compile(r', Weights: \{"Type": "(\w+)"')
+_END_LINES = ("", "Bindings:", "I/O Tensors:", "Engine Metadata:")
+
+
+def read_layer_listing(listing_text: str, network: NetworkOutline,
+                       plan_accumulators: PlanAccumulators | None = None) -> EngineReport:
+    """Reads a builder's list of engine layers.
+
+    Args:
+        listing_text: The message, from its heading on.
+        plan_accumulators: What products are summed in, where the plan tells.
+
+    Raises:
+        InputError: it is no such list, or a row of it cannot be read; says which.
+    """
+    with limit_reading_resources("the builder's list of layers", len(listing_text)):
+        rows = _split_listing_into_rows(listing_text)
+        if not rows:
+            raise InputError("the builder's list of layers cannot be read", "it has no row",
+                             "Its release may write it in another way; a build on a GPU tells through the inspector.")
+        engine_report = build_engine_report([_parse_row(row) for row in rows], network)
+    return EngineReport(
+        tuple(replace(layer, accumulators=_find_layer_accumulators(layer, plan_accumulators))
+              for layer in engine_report.layers)) if plan_accumulators else engine_report
+
+
+def _find_layer_accumulators(engine_layer: EngineLayer,
+                             plan_accumulators: PlanAccumulators) -> tuple[AccumulatorPair, ...]:
+    if engine_layer.is_mha:
+        return plan_accumulators.attention_accumulators.get(engine_layer.kernel_name, ())
+    has_fp32_accumulator = engine_layer.type != "kgen" and plan_accumulators.fp32_nodes.intersection(
+        engine_layer.network_layers)  # one may add the bias of a product
+    return ((Precision.FP32, Precision.FP32),) if has_fp32_accumulator else ()
+
+
+def _split_listing_into_rows(listing_text: str) -> list[str]:
+    """The rows, each with what a name of more than one line has on the following ones."""
+    rows: list[list[str]] = []
+    complete = False
+    heading, _, rest = listing_text.partition("\n")
+    if heading.strip() != LISTING_HEADING:
+        return []
+    for line in rest.split("\n"):
+        if line.startswith("Name: "):
+            rows.append([line])
+            complete = ", Metadata:" in line
+        elif line.strip() in _END_LINES and (not rows or complete):
+            break
+        elif rows:
+            rows[-1].append(line)
+            complete = complete or ", Metadata:" in line
+    return ["\n".join(lines) for lines in rows]
+
+
+def _parse_row(listing_row: str) -> Mapping[str, Any]:
+    """A row as an entry of the inspector's JSON."""
+    match = _ROW_PATTERN.fullmatch(listing_row)
+    if match is None:
+        raise _unreadable_row_error(listing_row)
+    metadata = _METADATA_PATTERN.search(listing_row)
+    middle = listing_row[match.start(3) - len("Inputs: "):metadata.start() if metadata is not None else None]
+    entry: dict[str, Any] = {"Name": match[1], "LayerType": match[2].strip(),
+                             "Metadata": metadata[1] if metadata is not None else ""}
+    for tensors_match in _TENSORS_PATTERN.finditer(middle):
+        entry[tensors_match[1]] = [_parse_tensor(text, listing_row)
+                                   for text in tensors_match[2].split(" }, { ")] if tensors_match[2] else []
+    if "Inputs" not in entry or "Outputs" not in entry:
+        raise _unreadable_row_error(listing_row)
+    for key, pattern in (("TacticName", _TACTIC_PATTERN), ("Origin", _ORIGIN_PATTERN)):
+        if (value_match := pattern.search(middle)) is not None:
+            entry[key] = value_match[1]
+    if (weights := _WEIGHTS_TYPE_PATTERN.search(middle)) is not None:
+        entry["Weights"] = {"Type": weights[1]}
+    return entry
+
+
+def _parse_tensor(tensor_text: str, listing_row: str) -> Mapping[str, str]:
+    name, datatype = _TENSOR_NAME_PATTERN.match(tensor_text), _DATATYPE_PATTERN.search(tensor_text)
+    if name is None or datatype is None:
+        raise _unreadable_row_error(listing_row)
+    return {"Name": name[1], datatype[1]: datatype[2].strip()}
+
+
+def _unreadable_row_error(listing_row: str) -> InputError:
+    return InputError("the builder's list of layers cannot be read",
+                      f"no layer can be made out in: {listing_row[:120]}",
+                      "Its release may write it in another way; a build on a GPU tells through the inspector.")

@@ -1,0 +1,78 @@
+"""The parts of a config that a production format has no word for: a file names them, so that the importer takes them up
+or says that they are missing."""
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from trt_tui.core.lowering.implicit_quantization import ImplicitQuantizationConstraints
+from trt_tui.core.lowering.lowered import replace_file_precision
+from trt_tui.core.moves.barrier_move import BarrierMove
+from trt_tui.core.moves.bias_correction_move import BiasCorrectionMove
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.keep_move import KeepMove
+from trt_tui.core.moves.rewrite_move import RewriteMove
+from trt_tui.core.moves.smoothquant_move import SmoothQuantMove
+from trt_tui.core.network.network import Network
+from trt_tui.core.quantized_types import QUANTIZED_TYPES
+from trt_tui.formatting import counted_noun_text, name_list_text
+
+
+def omission_record(network: Network, config: PrecisionConfig, network_file: str,
+                    range_tensors: Collection[str]) -> dict[str, Any]:
+    """Returns what a file of precisions and ranges lacks of a config; empty if it lacks nothing.
+
+    Args:
+        network_file: The name of the exported network, which has the changes of the network.
+        range_tensors: The tensors whose ranges the format holds.
+
+    Returns:
+        Sentences under "moves", and under "ranges" the tensors whose ranges are those of the changed network.
+    """
+    lines: list[str] = []
+    for kind in (RewriteMove, SmoothQuantMove, BiasCorrectionMove, BarrierMove):
+        subjects_by_note: dict[str, list[str]] = {}
+        moves = config.get_moves(kind)
+        for subject in kind.subject_kind.sort_subjects(network, moves):
+            subjects_by_note.setdefault(moves[subject].row_note, []).append(subject)
+        lines += [f"{note}, which {network_file} has and this file cannot say: {name_list_text(names, 3)}"
+                  for note, names in subjects_by_note.items()]
+    unread_tensors = [tensor for tensor in config.range_moves if tensor not in range_tensors]
+    lines += [f"the range that was set for {name_list_text(unread_tensors, 3)}: no layer in INT8 reads it"
+              ] if unread_tensors else []
+    keep_moves = config.get_moves(KeepMove)
+    if keep_moves:
+        lines.append(
+            f"that a rule keeps {counted_noun_text(len(keep_moves), 'row')}: here they have a precision like any other")
+    if replace_file_precision(network, config) != config:
+        lines.append("that rows are as in the quantized file: here they have the nearest precision that can be told")
+    scaled_tensors = sorted({tensor for move in config.get_moves(SmoothQuantMove).values() for tensor in move.ranges})
+    return {**({"moves": lines} if lines else {}), **({"ranges": scaled_tensors} if scaled_tensors else {})}
+
+
+def implicit_omission_record(network: Network, config: PrecisionConfig, network_file: str,
+                             constraints: ImplicitQuantizationConstraints,
+                             range_tensors: Collection[str] | None = None) -> Mapping[str, Any]:
+    """Returns `omission_record` of a weakly typed build, which says nothing of layers that move values.
+
+    Args:
+        range_tensors: The tensors that have ranges in another file; None if all ranges are those of ``constraints``.
+
+    Returns:
+        Under "rows" also the precisions of these, by layer; and under "around" the precision around quantized layers.
+    """
+    nearest_config = replace_file_precision(network, config)
+    rows: dict[str, str] = {}
+    has_quantized = False
+    for group in network.groups:
+        precision = nearest_config.precision_of(group)
+        has_quantized = has_quantized or precision in QUANTIZED_TYPES
+        main_layers = [name for name in group.layers if name in group.main_layers]
+        if (precision not in QUANTIZED_TYPES and main_layers and constraints.precision_flags
+                and constraints.precisions.keys().isdisjoint(main_layers)):
+            rows[main_layers[0]] = precision.value
+    record = omission_record(network, config, network_file,
+                             constraints.ranges if range_tensors is None else range_tensors)
+    return {
+        **record, **({"rows": rows} if rows else {}),
+        **({"around": nearest_config.other.value} if has_quantized else {})
+    }

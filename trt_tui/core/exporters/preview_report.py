@@ -1,0 +1,251 @@
+"""What a config asks for and what a builder would make of it, as text, Markdown and JSON."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from trt_tui.core.engines.group_implementations import GroupImplementation, has_unrequested_precision
+from trt_tui.core.engines.preview import STANDALONE_QDQ, Preview
+from trt_tui.core.exporters.markdown import markdown_table, text_cell
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.keep_move import KeepMove
+from trt_tui.core.network.layers import FusionGroup, NetworkOutline
+from trt_tui.core.precision import Precision
+from trt_tui.core.quantized_types import QUANTIZED_TYPES
+from trt_tui.formatting import counted_noun_text, name_list_text, percent_text, table_lines
+
+PREVIEW_FORMAT, PREVIEW_VERSION = "trt-tui/preview", 1
+
+_MAX_NAMES = 3
+
+PREVIEW_HEADER = ("layer", "op", "asked", "made", "kernel", "around it", "")
+
+
+# -- what is asked ----------------------------------------------------------------------------------------------------
+
+
+def quantization_scheme_record(network: NetworkOutline, config: PrecisionConfig,
+                               preview: Preview | None = None) -> dict[str, Any]:
+    """Groups by operator and precision, what is left out of the quantized precision, why, and its share of the work.
+
+    MACs are multiply-accumulates of one run, of the groups of which they are known. Of a config as in the file, the
+    quantized precision is the lowest one that the file uses; any quantized type in it counts.
+
+    Args:
+        preview: Adds the share that the builder computes in it.
+    """
+    operators: dict[str, dict[str, int]] = {}
+    skipped: dict[str, list[str]] = {}
+    uses_file_precision = config.quantized is Precision.FILE
+    quantized = config.find_main_low_precision(network) if uses_file_precision else config.quantized
+    macs_by_group: dict[str, int] = {}
+    for group in network.groups:
+        requested = config.precision_of(group)
+        counts = operators.setdefault(group.operator, {})
+        counts[group.precision_label(requested)] = counts.get(group.precision_label(requested), 0) + 1
+        macs = [item for name in group.layers if (item := network.get_layer(name).macs) is not None]
+        macs_by_group[group.name] = sum(macs)
+        if _runs_in_quantized_precision(group, requested, quantized, uses_file_precision):
+            continue
+        precision_move = config.precision_moves.get(group.name)
+        reason = group.refusal_reasons.get(quantized, "") if quantized in group.refusal_reasons else ""
+        if precision_move is not None and not reason:
+            reason = (
+                f"set to "
+                f"{group.precision_label(requested)} by "
+                f"{'you' if precision_move.reason == 'user' else precision_move.reason}"
+            )
+        if not reason and (keep_move := config.get_moves(KeepMove).get(group.name)) is not None:
+            reason = keep_move.row_note
+        if not reason and group.file_precision is not None and requested is Precision.FILE:
+            reason = f"{group.file_precision.label} in the file"
+        skipped.setdefault(reason or f"{quantized.label} is not what it was given", []).append(group.name)
+    record: dict[str, Any] = {
+        "quantized": quantized.value, "other": config.other.value, "as_in_file": uses_file_precision,
+        "operators": operators,
+        "skipped": [{"why": reason, "groups": names, "macs": sum(macs_by_group[name]
+                                                                 for name in names)}
+                    for reason, names in skipped.items()]
+    }
+    record["skipped"].sort(key=lambda one: -one["macs"])
+    if total_macs := sum(macs_by_group.values()):
+        skipped_macs = sum(item["macs"] for item in record["skipped"])
+        record["macs"] = {"all": total_macs, "asked": total_macs - skipped_macs}
+        if preview is not None and preview.refusal is None:
+            record["macs"]["made"] = sum(macs_by_group[name]
+                                         for name, implementation in preview.implementations.items()
+                                         if implementation.precision is quantized)
+    return record
+
+
+def _runs_in_quantized_precision(group: FusionGroup, requested_precision: Precision, quantized_precision: Precision,
+                                 uses_file_precision: bool) -> bool:
+    """Returns True if a group runs in the quantized precision; as in a file in any quantized type, if that is one."""
+    nearest = group.resolve_file_precision(requested_precision)
+    return (nearest is quantized_precision
+            or uses_file_precision and quantized_precision in QUANTIZED_TYPES and nearest in QUANTIZED_TYPES)
+
+
+def quantization_scheme_lines(scheme_record: Mapping[str, Any]) -> list[str]:
+    """A record of `quantization_scheme_record` in words."""
+    columns = list(dict.fromkeys(label for counts in scheme_record["operators"].values() for label in counts))
+    rows = [["operator", *columns]]
+    rows += [[operator, *(str(counts.get(label, "")) for label in columns)]
+             for operator, counts in scheme_record["operators"].items()]
+    quantized_label = scheme_record["quantized"].upper()
+    lines = [*table_lines(rows), ""]
+    if "macs" in scheme_record:
+        macs = scheme_record["macs"]
+        builder_text = (f"; the builder computes {percent_text(macs['made'] / macs['all'])} in it"
+                        if "made" in macs else "")
+        share = percent_text(macs["asked"] / macs["all"])
+        verb = "in the file" if scheme_record["as_in_file"] else "asked"
+        lines += [f"{share} of {macs['all'] / 1e6:.4g} million MACs {verb} in {quantized_label}{builder_text}"]
+    for skipped in scheme_record["skipped"]:
+        share = f", {percent_text(skipped['macs'] / scheme_record['macs']['all'])} of the MACs" if skipped[
+            "macs"] else ""
+        lines += ([
+            f"not "
+            f"{quantized_label}: "
+            f"{counted_noun_text(len(skipped['groups']), 'group')} "
+            f"({name_list_text(skipped['groups'], _MAX_NAMES)}){share}: "
+            f"{skipped['why']}"
+        ])
+    return lines
+
+
+# -- what is made of it -----------------------------------------------------------------------------------------------
+
+
+def preview_record(network: NetworkOutline, config: PrecisionConfig, preview: Preview) -> dict[str, Any]:
+    """What became of each group, and of how many as asked."""
+    record: dict[str, Any] = {
+        "format": PREVIEW_FORMAT, "version": PREVIEW_VERSION,
+        "model": {"name": network.name, "structure_sha256": network.structure_sha256
+                  }, "builder": "TensorRT-RTX", "release": preview.builder_release,
+        "gpu": f"SM{preview.compute_capability[0]}{preview.compute_capability[1]}", "gpu_here": preview.is_gpu_present,
+        "seconds": round(preview.preview_s, 3), "kernels": len(preview.kernels), "stand_alone_qdq": preview.qdq_count,
+        "not_as_asked": list(preview.find_groups_in_unrequested_precision(network, config)), "groups": {}
+    }
+    for group in network.groups:
+        requested, implementation = config.precision_of(group), preview.implementations.get(group.name)
+        entry: dict[str, Any] = {"operator": group.operator, "asked": requested.value}
+        if implementation is not None:
+            precision = implementation.implemented_precision(group.precision_shown_by_engine(requested))
+            entry |= {"made": precision.value} if precision is not None else {}
+            entry |= {
+                "as_asked": not has_unrequested_precision(group, config, preview.implementations),
+                "shares_kernel_with": list(implementation.kernel_mates), "attention_kernel": implementation.in_mha,
+                "reformats": implementation.reformat_count, "casts": implementation.cast_count,
+                "stand_alone_qdq": implementation.qdq_count
+            }
+            entry |= {"summed_in": implementation.accumulator.value} if implementation.accumulator is not None else {}
+        if remarks := preview.builder_warnings.get(group.name):
+            entry["remarks"] = list(remarks)
+        marks = [mark for mark in preview.list_group_remarks(group, config) if mark != STANDALONE_QDQ]
+        record["groups"][group.name] = entry | ({"marks": marks} if marks else {})
+    return record
+
+
+def preview_rows(network: NetworkOutline, config: PrecisionConfig, preview: Preview, group_titles: Mapping[str, str]
+                 ) -> list[list[str]]:
+    """One row per group, under `PREVIEW_HEADER`."""
+    rows = []
+    for group in network.groups:
+        requested, implementation = config.precision_of(group), preview.implementations.get(group.name)
+        rows.append([
+            group_titles.get(group.name, group.name), group.operator,
+            group.precision_label(requested),
+            group_precision_text(implementation, group, requested),
+            kernel_sharing_text(implementation, group, group_titles),
+            adjacent_layers_text(implementation), ", ".join(preview.list_group_remarks(group, config))
+        ])
+    return rows
+
+
+def group_precision_text(implementation: GroupImplementation | None, group: FusionGroup,
+                         requested_precision: Precision) -> str:
+    """What a group computes in: a precision, "fused" where its kernel does not tell, "" where none names it."""
+    if implementation is None:
+        return ""
+    precision = implementation.implemented_precision(group.precision_shown_by_engine(requested_precision))
+    return precision.label if precision is not None else "fused"
+
+
+def groups_in_kernel_text(implementation: GroupImplementation, group: FusionGroup, group_titles: Mapping[str,
+                                                                                                         str]) -> str:
+    """The groups in a group's kernel; those beside it in the tree without their scope, which is its own."""
+    scope_prefix = group_titles.get(group.name, "").rpartition("/")[0] + "/"
+    return name_list_text(
+        [group_titles.get(name, name).removeprefix(scope_prefix) for name in implementation.kernel_mates], _MAX_NAMES)
+
+
+def kernel_sharing_text(implementation: GroupImplementation | None, group: FusionGroup,
+                        group_titles: Mapping[str, str]) -> str:
+    """What a group shares its kernel with: "alone", "with q, k", "in MHA with Softmax, PV"."""
+    if implementation is None:
+        return "none has its name"
+    mates_text = groups_in_kernel_text(implementation, group, group_titles)
+    accumulator_text = (f", summed in {implementation.accumulator.label}"
+                        if implementation.accumulator is not None else "")
+    if implementation.in_mha:
+        return (f"in MHA with {mates_text}" if mates_text else "in MHA") + accumulator_text
+    return (f"with {mates_text}" if mates_text else "alone") + accumulator_text
+
+
+def adjacent_layers_text(implementation: GroupImplementation | None) -> str:
+    """What is in front of a group's kernel and behind it."""
+    if implementation is None:
+        return ""
+    counts = ((implementation.cast_count, "cast"), (implementation.reformat_count - implementation.cast_count,
+                                                    "reformat"), (implementation.qdq_count, "Q/DQ alone"))
+    return ", ".join(f"{count} {noun}" if "/" in noun else counted_noun_text(count, noun)
+                     for count, noun in counts
+                     if count)
+
+
+def preview_summary_lines(network: NetworkOutline, config: PrecisionConfig, preview: Preview) -> list[str]:
+    """How many kernels there are for how many groups, how many groups run as asked, and what the builder warns of."""
+    other_groups = preview.find_groups_in_unrequested_precision(network, config)
+    shared_count = sum(bool(implementation.kernel_mates) for implementation in preview.implementations.values())
+    groups = len(network.groups)
+    gpu_text = "the GPU here" if preview.is_gpu_present else "no GPU of that kind is here; nothing was run"
+    lines = ([
+        f"preview: "
+        f"{preview.builder_text} "
+        f"({gpu_text}), in {preview.preview_s:.1f} s: {counted_noun_text(len(preview.kernels), 'kernel')} "
+        f"for {counted_noun_text(groups, 'group')}, {shared_count} of which share one"
+    ])
+    reported = sum(
+        group_precision_text(preview.implementations.get(group.name), group, config.precision_of(group)) not in (
+            "", "fused") for group in network.groups)
+    lines.append(f"{reported - len(other_groups)} run as asked, {len(other_groups)} otherwise" + (
+        f"; of {groups - reported} no kernel tells" if reported < groups else ""))
+    if preview.qdq_count:
+        lines.append(f"{preview.qdq_count} Q/DQ stand alone: a fusion did not happen")
+    for title, names in (("no effect on the engine", preview.ineffective_groups), ("takes a fused attention apart",
+                                                                                   preview.mha_breakers)):
+        if names:
+            lines.append(f"{title}: {name_list_text(names)}")
+    lines += (f"fusion barrier {tensor}: {effect.description}" for tensor, effect in preview.barrier_effects.items())
+    return [*lines, *(f"{name}: {text}" for name, reported in preview.builder_warnings.items() for text in reported)]
+
+
+def preview_markdown(network: NetworkOutline, config: PrecisionConfig, preview: Preview | None,
+                     group_titles: Mapping[str, str], scheme: Mapping[str, Any] | None = None) -> str:
+    """The same as a report."""
+    lines = [f"# What the builder makes of {text_cell(network.name)}", ""]
+    if preview is not None:
+        lines += [f"- {text_cell(line)}" for line in preview_summary_lines(network, config, preview)]
+        rows = [list(map(text_cell, row)) for row in preview_rows(network, config, preview, group_titles)]
+        lines += ["", *markdown_table(PREVIEW_HEADER, rows), ""]
+    if scheme is not None:
+        lines += ["## What is asked", "", *_quantization_scheme_markdown(scheme), ""]
+    return "\n".join(lines)
+
+
+def _quantization_scheme_markdown(scheme_record: Mapping[str, Any]) -> list[str]:
+    columns = list(dict.fromkeys(label for counts in scheme_record["operators"].values() for label in counts))
+    rows: Sequence[Sequence[str]] = [[text_cell(operator), *(str(counts.get(label, "")) for label in columns)]
+                                     for operator, counts in scheme_record["operators"].items()]
+    lines = quantization_scheme_lines(scheme_record)[len(rows) + 2:]
+    return [*markdown_table(("operator", *columns), rows), "", *(f"- {text_cell(line)}" for line in lines)]

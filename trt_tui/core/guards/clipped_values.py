@@ -1,0 +1,55 @@
+"""Judged values beyond the range that their tensor was calibrated to.
+
+Rule: it warns of tensors of which 0.1 % or more of the judged values are larger than 1.1 times the range, and four
+times the share that is so of the calibrating samples; with ranges that were not measured here, of 1 % or more.
+
+Source: a percentile of 99.99 leaves 0.01 % out by design, and entropy and MSE somewhat more on the calibrating samples
+themselves, hence the comparison with these. A value clipped from 1.1 of the range has an error of 0.1 of it, one
+within it of 1/440 (a step of 1/127 over the root of 12): 0.1 % of such values add twice the noise of all others.
+"""
+
+from collections.abc import Iterator
+
+from trt_tui.core.guards.facts import MEASURED_SOURCE, GuardFacts
+from trt_tui.core.guards.guard import Guard, GuardWarning
+from trt_tui.formatting import counted_noun_text, escape_hidden_characters
+
+MIN_CLIPPED_SHARE = 0.001
+MIN_CALIBRATION_RATIO = 4.0
+MIN_EXTERNAL_RANGE_SHARE = 0.01
+MAX_NAMED_TENSORS = 3
+
+
+class ClippedValuesGuard(Guard):
+    """See the module's docstring."""
+
+    name = "beyond-range"
+    description = "judged values beyond their range"
+
+    def explain_missing_facts(self, guard_facts: GuardFacts) -> str:
+        """Why these facts tell it nothing."""
+        if guard_facts.range_facts is None:
+            return "nothing takes a range"
+        return "" if guard_facts.clipped is not None else "it was not measured"
+
+    def find_warnings(self, guard_facts: GuardFacts) -> Iterator[GuardWarning]:
+        """Yields what it warns of."""
+        assert guard_facts.range_facts is not None and guard_facts.clipped is not None, "else it lacks"
+        is_external = guard_facts.range_facts.source != MEASURED_SOURCE
+        shares_over_limit = {
+            tensor: clipped.judged_share
+            for tensor, clipped in guard_facts.clipped.items()
+            if clipped.judged_share >= MIN_CLIPPED_SHARE and (
+                clipped.judged_share >= MIN_CALIBRATION_RATIO
+                * clipped.calibration_share or is_external and clipped.judged_share >= MIN_EXTERNAL_RANGE_SHARE)
+        }
+        if not shares_over_limit:
+            return
+        worst = sorted(shares_over_limit, key=lambda tensor: -shares_over_limit[tensor])
+        shares = ", ".join(f"{escape_hidden_characters(tensor)} {100 * shares_over_limit[tensor]:.2g} %"
+                           for tensor in worst[:MAX_NAMED_TENSORS])
+        more = f" and {len(worst) - MAX_NAMED_TENSORS} more" if len(worst) > MAX_NAMED_TENSORS else ""
+        yield self.make_warning(
+            f"judged values lie beyond the range of {counted_noun_text(len(shares_over_limit), 'tensor')}",
+            f"they are clipped: {shares}{more}; the calibrating samples did not reach that far",
+            "Calibrate on samples like those that are judged (--calib-data), or on more of them.")

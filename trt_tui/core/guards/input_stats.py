@@ -1,0 +1,120 @@
+"""Figures of inputs and labels of some samples, which guards compare."""
+
+from collections import Counter
+from collections.abc import Collection, Iterator
+
+import numpy as np
+
+from trt_tui.core.data.samples import Samples
+from trt_tui.core.guards.facts import InputStats, LabelClassFacts
+from trt_tui.core.measure.bootstrap import flatten_each_sample
+
+MAX_SAMPLES = 64
+"""Inputs are looked at on so many samples, spread evenly over the data."""
+
+MAX_LABELLED_SAMPLES = 1024
+"""Labels are looked at on so many samples."""
+
+MAX_VALUES_PER_CHANNEL = 1 << 18
+"""Means and deviations of a sample are taken on every nth value of each channel where it has more than this."""
+
+MAX_CHANNELS = 16
+"""An axis with more entries than this counts no channels."""
+
+MAX_CLASSES = 1000
+
+
+def select_evenly_spaced_feeds(samples: Samples, max_samples: int) -> Iterator[int]:
+    """Numbers of feeds that hold about so many samples, spread evenly."""
+    feed_count = max(1, -(-max_samples // max(1, samples.count_samples_of_feed(0))))
+    step = max(1, len(samples) // feed_count)
+    return iter(range(0, len(samples), step)[:feed_count])
+
+
+def measure_input_stats(samples: Samples) -> dict[str, InputStats]:
+    """Figures of the inputs that hold floats or bytes, by name.
+
+    Raises:
+        InputError: the data cannot be read.
+    """
+    stats_by_input: dict[str, list[np.ndarray]] = {}
+    for index in select_evenly_spaced_feeds(samples, MAX_SAMPLES):
+        rows = samples.count_samples_of_feed(index)
+        for name, array in samples.read_feed(index).items():
+            if array.size and (array.dtype.kind == "f" or array.dtype == np.uint8):
+                sample_arrays = array if array.ndim and len(array) == rows else array[None]
+                stats_by_input.setdefault(name, []).extend(map(_measure_channel_stats, sample_arrays))
+    return {name: InputStats(*np.moveaxis(np.stack(rows), 1, 0)) for name, rows in stats_by_input.items()
+            if len({row.shape for row in rows}) == 1}
+
+
+def count_samples_if_all_equal(samples: Samples) -> int:
+    """Returns the number of samples if there are several and every input is the same in all that are looked at, else 0.
+
+    Raises:
+        InputError: the data cannot be read.
+    """
+    first: dict[str, bytes] | None = None
+    for index in select_evenly_spaced_feeds(samples, MAX_SAMPLES):
+        rows = samples.count_samples_of_feed(index)
+        arrays = {name: array if array.ndim and len(array) == rows else np.stack([array] * rows)
+                  for name, array in samples.read_feed(index).items()}
+        for row in range(rows):
+            values = {name: np.ascontiguousarray(array[row]).tobytes() for name, array in arrays.items()}
+            first = values if first is None else first
+            if values != first:
+                return 0
+    return samples.count if samples.count > 1 else 0
+
+
+def _measure_channel_stats(sample: np.ndarray) -> np.ndarray:
+    """Mean, deviation, least and largest value of each channel of a sample, float64 ``(4, channels)``."""
+    axes = (0, sample.ndim - 1) if sample.ndim > 1 else ()
+    axis = next((axis for axis in axes if sample.shape[axis] <= MAX_CHANNELS), None)
+    flat = sample.reshape(1, -1) if axis is None else np.moveaxis(sample, axis, 0).reshape(sample.shape[axis], -1)
+    selected = flat[:, ::max(1, flat.shape[1] // MAX_VALUES_PER_CHANNEL)].astype(np.float64)
+    return np.stack([selected.mean(1), selected.std(1), flat.min(1).astype(np.float64), flat.max(1).astype(np.float64)])
+
+
+def count_samples_by_label_class(calibration_samples: Samples, judged_samples: Samples,
+                                 mask_names: Collection[str] = ()) -> tuple[LabelClassFacts, ...]:
+    """Which classes the samples have, for each array of labels that names classes in both.
+
+    Args:
+        mask_names: Arrays that are no labels.
+
+    Raises:
+        InputError: the data cannot be read.
+    """
+    class_facts = []
+    for name in judged_samples.label_names:
+        if name in mask_names or name not in calibration_samples.label_names:
+            continue
+        judged_counts, judged_sample_count = _count_samples_by_class(judged_samples, name)
+        classes = len(judged_counts)
+        if not 2 <= classes <= MAX_CLASSES or sum(judged_counts.values()) < 2 * classes:
+            continue
+        calibration_counts, calibration_sample_count = _count_samples_by_class(calibration_samples, name)
+        class_facts.append(
+            LabelClassFacts(name, dict(judged_counts), judged_sample_count, dict(calibration_counts),
+                            calibration_sample_count))
+    return tuple(class_facts)
+
+
+def _count_samples_by_class(samples: Samples, label_name: str) -> tuple[Counter[int], int]:
+    """How many samples have a class, by class, and how many were looked at; none where the labels name none."""
+    counts: Counter[int] = Counter()
+    sample_count = 0
+    for index in select_evenly_spaced_feeds(samples, MAX_LABELLED_SAMPLES):
+        rows = samples.count_samples_of_feed(index)
+        labels = samples.read_labels(index)[label_name]
+        if labels.dtype.kind not in "iub" or not labels.ndim or len(labels) != rows:
+            return Counter(), 0
+        for row in flatten_each_sample(labels, rows):
+            counts.update(int(value) for value in np.unique(row) if value >= 0)
+        sample_count += rows
+        if len(counts) > 4 * MAX_CLASSES:
+            return Counter(), 0
+    if 255 in counts and all(value < 200 for value in counts if value != 255):
+        del counts[255]  # what segmentation data leave out
+    return counts, sample_count

@@ -1,0 +1,152 @@
+"""Any file that ``--config`` takes: a precision.json, or what another tool was told, known by its content."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from trt_tui.core.builder_options import OMISSION_MARKER
+from trt_tui.core.importers import polygraphy_commands, trtexec
+from trt_tui.core.importers.command_lines import POLYGRAPHY, CommandLine, has_command_line, parse_commands
+from trt_tui.core.importers.imported_settings import ImportedSettings, build_config
+from trt_tui.core.importers.modelopt import (
+    is_modelopt_command,
+    is_modelopt_record,
+    read_modelopt,
+    read_modelopt_command,
+)
+from trt_tui.core.importers.polygraphy import is_polygraphy_script, read_polygraphy_script
+from trt_tui.core.moves.config_file import LoadedConfig, read_config
+from trt_tui.core.network.network import Network
+from trt_tui.errors import InputError
+from trt_tui.files.limited_yaml import read_yaml
+from trt_tui.files.read_budget import limit_file_reading
+from trt_tui.files.reading import MAX_SCRIPT_BYTES, read_text
+from trt_tui.formatting import name_list_text
+
+SUPPORTED_FILES_TEXT = (
+    "a precision.json, a trtexec or Polygraphy command or script, a Polygraphy postprocess script, or ModelOpt's "
+    "exclusions")
+
+
+def read_any_config(path: Path | str, network: Network, *, force: bool = False,
+                    sha256: str | None = None) -> LoadedConfig:
+    """Reads a config for a network. Arguments and errors as `trt_tui.core.moves.config_file.read_config`; of another
+    tool's file the warnings list what could not be read.
+
+    The content decides what a file is. Its name counts only where the content cannot be read.
+
+    Raises:
+        InputError: as there; or the file is none that is taken, or takes too much time or memory to read.
+    """
+    path = Path(path)
+    _refuse_folder_or_network(path)
+    with limit_file_reading(path):
+        return _read_config_by_content(path, network, force, sha256)
+
+
+def _read_config_by_content(path: Path, network: Network, force: bool, sha256: str | None) -> LoadedConfig:
+    text = read_text(path, max_bytes=MAX_SCRIPT_BYTES) if path.suffix.lower() == ".py" else read_text(path)
+    settings: ImportedSettings | None = None
+    if text.lstrip().startswith("{"):
+        record = _parse_json_or_yaml(text, path)
+        settings = read_modelopt(record, network, path) if is_modelopt_record(record) else None
+    elif is_polygraphy_script(text):
+        settings = read_polygraphy_script(text, network, path)
+    elif is_modelopt_command(text):
+        settings = read_modelopt_command(text, network, path)
+    elif has_command_line(text):
+        settings = read_command_script(text, network, path)
+    elif is_modelopt_record(record := _parse_json_or_yaml(text, path)):
+        settings = read_modelopt(record, network, path)
+    elif _CACHE_HEADER.match(text):
+        raise InputError(f"{path.name} is a calibration cache, not a config", "it holds ranges and no precisions",
+                         "Name it with --calib-cache.")
+    elif path.suffix.lower() == ".py":
+        settings = read_polygraphy_script(text, network, path)
+    if settings is not None:
+        return build_config(settings, network, path.name, force=force)
+    if path.suffix.lower() in (".yaml", ".yml", ".sh", ".txt", ".md") and not text.lstrip().startswith("{"):
+        raise InputError(f"{path.name} is none of the files that --config takes", f"it takes {SUPPORTED_FILES_TEXT}",
+                         "Name one of them.")
+    return read_config(path, network, force=force, sha256=sha256)
+
+
+_MAX_YAML_CHARACTERS = 1 << 20
+"""The length above which a text that is not named as YAML is not read as YAML: that takes seconds a megabyte."""
+
+_CACHE_HEADER = re.compile(r"TRT-\d+-\w+\s*$", re.MULTILINE)
+_OMISSIONS_PATTERN = re.compile(rf"^\s*# {OMISSION_MARKER} = (\{{.*\}})\s*$", re.MULTILINE)
+
+
+def _refuse_folder_or_network(path: Path) -> None:
+    """Refuses what holds a config elsewhere: a folder, and an ONNX file.
+
+    Raises:
+        InputError: it is one of them.
+    """
+    if path.suffix.lower() == ".onnx" and path.is_file():
+        raise InputError(f"{path.name} is a network, not a config", "its precisions are in its nodes",
+                         "Open it as MODEL: --precision file takes the precisions that it has.")
+    if path.is_dir() and (path / "precision.json").is_file():
+        raise InputError(f"{path} is a folder", "its config is in precision.json", f"Name {path / 'precision.json'}.")
+
+
+def read_command_script(text: str, network: Network, file: Path) -> ImportedSettings:
+    """Reads the command lines of a script; of several the one that says most of precisions counts.
+
+    Raises:
+        InputError: it holds no command that says anything of precisions, or one that cannot be taken apart.
+    """
+    command_lines = list(parse_commands(text, file.name))
+    precision_commands = [
+        candidate for candidate in command_lines if _precision_sort_key(candidate)[1] or candidate.uses_rtx
+    ]
+    if not precision_commands:
+        config_path = file.parent / "precision.json"
+        raise InputError(f"{file.name} says nothing of precisions",
+                         f"it holds {len(command_lines)} commands of trtexec or Polygraphy, and none has any of "
+                         "--fp16, --int8, --layerPrecisions",
+                         f"Name {config_path}, which is in the same folder." if config_path.is_file() else
+                         "Name a config, or a line that has one of them.")
+    command = max(precision_commands, key=_precision_sort_key)
+    read_command = (polygraphy_commands.read_polygraphy_command
+                    if command.tool == POLYGRAPHY else trtexec.read_trtexec_command)
+    settings = read_command(command, network, file)
+    if other_lines := [str(candidate.line_number) for candidate in precision_commands if candidate is not command]:
+        settings.notes.append(
+            f"line {name_list_text(other_lines)} is another command; line {command.line_number} is taken")
+    for match in _OMISSIONS_PATTERN.finditer(text):
+        settings.apply_omission_record(_parse_json_or_yaml(match[1], file))
+    return settings
+
+
+def _precision_sort_key(command: CommandLine) -> tuple[int, int]:
+    """Returns how much a command says of single layers, and how many of its options are about precisions."""
+    options = polygraphy_commands.PRECISION_OPTIONS if command.tool == POLYGRAPHY else trtexec.PRECISION_OPTIONS
+    list_length = sum(
+        len(entry)
+        for name in ("layerPrecisions", "layer-precisions", *polygraphy_commands.SCRIPT_OPTIONS)
+        for entry in command.options.get(name, ()))
+    return list_length, sum(name in options for name in command.options)
+
+
+def _parse_json_or_yaml(text: str, path: Path) -> Any:
+    """Returns what a JSON or YAML file holds; None for a text that is neither.
+
+    Raises:
+        InputError: it is named as YAML and cannot be read as that.
+    """
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        pass
+    is_yaml = path.suffix.lower() in (".yaml", ".yml")
+    if not is_yaml and (text.lstrip().startswith("{") or len(text) > _MAX_YAML_CHARACTERS):
+        return None
+    try:
+        return read_yaml(text, path.name)
+    except InputError:
+        if is_yaml:
+            raise
+        return None  # other readers try the file next

@@ -1,0 +1,213 @@
+"""What another tool's file asks for, and the config that this makes on a network."""
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trt_tui.core.calibration.cache import read_cache_header, read_calibration_cache, select_network_ranges
+from trt_tui.core.calibration.calibration import Calibration
+from trt_tui.core.engines.inspector import LayerFinder
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.config_file import LoadedConfig
+from trt_tui.core.network.layers import FusionGroup
+from trt_tui.core.network.network import Network
+from trt_tui.core.precision import FLOAT_PRECISIONS, Precision
+from trt_tui.errors import InputError
+from trt_tui.formatting import counted_noun_text, name_list_text
+
+MAX_LISTED = 20
+"""So many things that could not be read are listed one by one."""
+
+_GENERATED_NAME = re.compile(r"\(Unnamed Layer\*|ONNXTRT_|Reformatting CopyNode|__myl_|^copied_|_cast(?:In|Out)?$")
+"""Names that TensorRT and its parser give to layers that are no nodes of the network."""
+
+
+@dataclass
+class ImportedSettings:
+    """What a file asks for.
+
+    Attributes:
+        tool: Whose file it is.
+        quantized, other, tf32: The defaults, see `PrecisionConfig`.
+        layer_precisions: Precisions by name, as the file has it: of a node, or of a TensorRT layer made of several.
+        output_precisions: Types of results by such names.
+        ranges: The amax by tensor name.
+        cache_path: A calibration cache that is named.
+        excluded_ranges: Tensors whose ranges belong to another network than the one that is open.
+        unread_lines: What could not be read, and why.
+        notes: What to know.
+    """
+
+    tool: str
+    quantized: Precision = Precision.FP32
+    other: Precision = Precision.FP32
+    tf32: bool = False
+    layer_precisions: dict[str, Precision] = field(default_factory=dict)
+    output_precisions: dict[str, Precision] = field(default_factory=dict)
+    ranges: dict[str, float] = field(default_factory=dict)
+    cache_path: Path | None = None
+    excluded_ranges: set[str] = field(default_factory=set)
+    unread_lines: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def apply_omission_record(self, omission_record: Any) -> None:
+        """Takes up what the format of a file has no word for, as the file says it behind `OMISSION_MARKER`.
+
+        Args:
+            omission_record: That value, see `trt_tui.core.exporters.omissions`; what is of another kind is passed over.
+        """
+        if not isinstance(omission_record, Mapping):
+            return
+        lists = {key: value for key, value in omission_record.items() if isinstance(value, list)}
+        moves, ranges = ([item for item in lists.get(key, ()) if isinstance(item, str)] for key in ("moves", "ranges"))
+        self.unread_lines += moves
+        self.excluded_ranges |= set(ranges)
+        precisions = {item.value: item for item in FLOAT_PRECISIONS}
+        rows = omission_record.get("rows")
+        for name, precision_name in rows.items() if isinstance(rows, Mapping) else ():
+            if isinstance(precision_name, str) and precision_name in precisions:
+                self.layer_precisions.setdefault(str(name), precisions[precision_name])
+        # FP16 around quantized layers needs the flag, which may have been taken out since.
+        if (boundary_type := precisions.get(str(omission_record.get("around")))) is not None and (
+                boundary_type is not Precision.FP16 or self.other is boundary_type):
+            self.other = boundary_type
+
+
+def build_config(settings: ImportedSettings, network: Network, file_name: str, *, force: bool = False) -> LoadedConfig:
+    """The config of a file on a network; its warnings list what was not read.
+
+    Args:
+        force: Leave out names that the network lacks, and list them.
+
+    Raises:
+        InputError: the network lacks layers that are named.
+    """
+    config = PrecisionConfig(settings.quantized, settings.other, settings.tf32)
+    unread_lines = list(settings.unread_lines)
+    layer_precisions = _find_layer_precisions(settings, network, file_name, force, unread_lines)
+    adopted_rows: list[str] = []
+    refused_groups: dict[tuple[Precision, str], list[str]] = {}
+    for group, precision, is_named in _choose_group_precisions(layer_precisions, network, unread_lines):
+        if precision in group.allowed_precisions:
+            previous_config, config = config, config.with_group_precision([group], precision, "file")
+            adopted_rows += [group.name] if not is_named and config != previous_config else []
+        elif is_named:
+            refused_groups.setdefault((precision, group.refusal_reasons.get(precision, "it cannot")),
+                                      []).append(group.name)
+    unread_lines += [
+        f"{name_list_text(names, 3)} in {precision.label}: {reason}" for (precision,
+                                                                          reason), names in refused_groups.items()
+    ]
+    unread_lines += _unread_output_type_lines(settings, network, config)
+    ranges, method, notes = _read_ranges(settings, network, unread_lines)
+    if adopted_rows:
+        notes.append(
+            f"a precision is one of the whole row: {name_list_text(adopted_rows, 3)} take that of a layer behind them"
+        )
+    lines = [f"{file_name}: {line}" for line in (*settings.notes, *notes)]
+    lines += [f"{file_name}: not read: {line}" for line in unread_lines[:MAX_LISTED]]
+    if len(unread_lines) > MAX_LISTED:
+        lines.append(f"{file_name}: not read: {counted_noun_text(len(unread_lines) - MAX_LISTED, 'thing')} more")
+    count = len(config.moves)
+    defaults_text = config.defaults_text.rstrip(
+        ".") if settings.quantized is not settings.other else f"all in {settings.other.label}"
+    lines.insert(0,
+                 f"{file_name}: read as {settings.tool}: {defaults_text}; {counted_noun_text(count, 'row')} otherwise")
+    return LoadedConfig(config, Calibration(method, 0, "", ranges), warnings=tuple(lines))
+
+
+def _find_layer_precisions(settings: ImportedSettings, network: Network, file_name: str, force: bool,
+                           unread_lines: list[str]) -> dict[str, Precision]:
+    """Precisions by the network's layers; names that are none are listed, or refused."""
+    finder, layer_precisions, unknown_names = LayerFinder(network), {}, []
+    for name, precision in settings.layer_precisions.items():
+        layers = (name,) if network.has_layer(name) else finder.find_named_layers(name, "")[0]
+        if layers:
+            layer_precisions.update(dict.fromkeys(layers, precision))
+        elif _GENERATED_NAME.search(name):
+            unread_lines.append(f"{name}: a layer that TensorRT makes, no node of {network.name}")
+        else:
+            unknown_names.append(name)
+    if unknown_names and not force:
+        layer_names = [layer.name for layer in network.layers]
+        similar_names = list(dict.fromkeys(match for name in unknown_names[:5]
+                                           for match in difflib.get_close_matches(name, layer_names, 1, 0.6)))
+        raise InputError(f"{file_name} names layers that {network.name} does not have", name_list_text(unknown_names),
+                         f"Did you mean {', '.join(similar_names)}? --force leaves them out." if similar_names else
+                         "Open the network that it was made for, or use --force to leave them out.")
+    unread_lines += [f"{name}: {network.name} has no such layer" for name in unknown_names]
+    return layer_precisions
+
+
+def _choose_group_precisions(layer_precisions: Mapping[str, Precision], network: Network, unread_lines: list[str]
+                             ) -> Iterable[tuple[FusionGroup, Precision, bool]]:
+    """The precision of each group that something is told of, and whether its own layer is named.
+
+    What is told of the layers that give a group its character counts, else the highest of the others.
+    """
+    groups: dict[str, dict[str, Precision]] = {}
+    for name, precision in layer_precisions.items():
+        group = network.find_group(name)
+        if group is not None:
+            groups.setdefault(group.name, {})[name] = precision
+    for name, precisions in groups.items():
+        group = network.get_group(name)
+        main_precisions = [
+            precisions[layer] for layer in group.layers if layer in group.main_layers and layer in precisions
+        ]
+        chosen_precision = max(main_precisions or precisions.values(), key=group.precision_rank)
+        other_layers = [layer for layer, precision in precisions.items() if precision is not chosen_precision]
+        if other_layers and any(layer in group.main_layers for layer in other_layers):
+            unread_lines.append(
+                f"{name_list_text(other_layers, 3)}: {name} takes one precision, {chosen_precision.label}")
+        yield group, chosen_precision, bool(main_precisions)
+
+
+def _unread_output_type_lines(settings: ImportedSettings, network: Network, config: PrecisionConfig) -> list[str]:
+    """Types of results that a config does not have by itself: another than what their layer computes in."""
+    differing_layers = []
+    for name, requested in settings.output_precisions.items():
+        group = network.find_group(name) if network.has_layer(name) else None
+        if group is None:
+            continue
+        precision = config.precision_of(group)
+        boundary_type = precision if precision in (Precision.FP32, Precision.FP16, Precision.BF16) else config.other
+        if precision is Precision.INT8 and boundary_type is Precision.BF16:
+            boundary_type = Precision.FP32  # TensorRT has no kernels from INT8 to BF16, see `lowering.weak`
+        if requested is not boundary_type and requested is not precision:
+            differing_layers.append(name)
+    return [
+        f"types of the results of {name_list_text(differing_layers, 3)}: a result has the type of what computes it"
+    ] if differing_layers else []
+
+
+def _read_ranges(settings: ImportedSettings, network: Network,
+                 unread_lines: list[str]) -> tuple[dict[str, float], str, list[str]]:
+    """The ranges that the file has or names, how they were measured, and what to know of them."""
+    ranges = {tensor: amax for tensor, amax in settings.ranges.items() if tensor in network.calibrated_tensors}
+    method, notes = "", list[str]()
+    if settings.cache_path is not None:
+        try:
+            method = read_cache_header(settings.cache_path).range_method
+            if not ranges:
+                ranges, match_notes = select_network_ranges(
+                    _drop_unneeded_ranges(read_calibration_cache(settings.cache_path), network),
+                    network.calibrated_tensors)
+                notes += match_notes
+        except InputError as error:
+            if not ranges:
+                unread_lines.append(
+                    f"calibration cache {settings.cache_path.name}: {error.title}; --calib-cache names it where it "
+                    "lies")
+    return {tensor: amax for tensor, amax in ranges.items() if tensor not in settings.excluded_ranges}, method, notes
+
+
+def _drop_unneeded_ranges(cached_ranges: Mapping[str, float], network: Network) -> dict[str, float]:
+    """Returns the ranges of a cache without those of tensors inside of fused layers and of constants, which TensorRT
+    needs and a config does not; it calls the tensor of a constant ``c`` ``c_output``."""
+    calibrated_tensors, constants = set(network.calibrated_tensors), network.constant_tensors
+    return {tensor: amax for tensor, amax in cached_ranges.items() if tensor in calibrated_tensors or not (
+        network.has_tensor(tensor) or tensor.removesuffix("_output") in constants)}

@@ -1,0 +1,91 @@
+"""What a release that is not strongly typed is told so that it builds a config from Q/DQ: explicit quantization.
+
+The graph carries Q/DQ and no float type but FP32. Which float precision a layer computes in is told layer by layer and
+obeyed; what Q/DQ make INT8 is told nothing, so that TensorRT fuses it as it sees fit, but for one case: TensorRT 8.6
+fuses a residual Add into the Conv before it whatever reads the sum. It has no such kernel with INT8 inputs and a float
+result, and gives up ("the node being incorrectly marked as an int8 node"); where the channels are no multiple of 32 it
+may give up too ("buildRefitEngine: Assertion engine failed"). In both cases the Add is told the float precision around
+it, and so stays on its own.
+
+Casts in the graph are no way for these releases: on TensorRT 8.6 a network typed FP16 by Casts ran in FP32, and one
+that also held Q/DQ did not build.
+"""
+
+from collections.abc import Mapping, Set
+from dataclasses import dataclass
+
+from trt_tui.core.lowering.lowered import replace_file_precision
+from trt_tui.core.lowering.network_rewrite import rewrite_network_for_config
+from trt_tui.core.lowering.releases import WEAK_PRECISIONS, refuse_unsupported_precisions
+from trt_tui.core.lowering.rulebook import find_boundary_type
+from trt_tui.core.lowering.typed_network import TypedNetwork, lower_rewritten_network
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.layers import FusionGroup, LayerKind
+from trt_tui.core.network.network import Network
+from trt_tui.core.precision import Precision
+from trt_tui.core.runner import LayerConstraints
+
+
+@dataclass(frozen=True)
+class ExplicitQuantizationConstraints(LayerConstraints):
+    """What is told beside Q/DQ.
+
+    Attributes:
+        layer_names: Every layer of the network, to find them among TensorRT's.
+    """
+
+    layer_names: tuple[str, ...]
+
+
+def lower_to_explicit_quantization(network: Network, config: PrecisionConfig,
+                                   ranges: Mapping[str, float]) -> tuple[TypedNetwork, ExplicitQuantizationConstraints]:
+    """Lowers to a network with Q/DQ and what to tell beside it.
+
+    Args:
+        ranges: Calibrated amax by tensor name, in the tensors' own units.
+
+    Raises:
+        InputError: an INT8 layer's input has no range, or a layer reads other codes.
+    """
+    config = replace_file_precision(network, config)
+    refuse_unsupported_precisions(network, config, WEAK_PRECISIONS, "TensorRT 8.6")
+    rewritten_network = rewrite_network_for_config(network, config)
+    typed_network = lower_rewritten_network(rewritten_network, config, ranges, with_casts=False)
+    network = rewritten_network.network
+    precisions: dict[str, Precision] = {}
+    output_types: dict[str, Precision] = {}
+    quantized = {(site.layer, site.index) for group in network.groups
+                 if config.precision_of(group) is Precision.INT8 for site in group.activation_qdq_sites()}
+    flags = set()
+    for group in network.groups:
+        precision = config.precision_of(group)
+        flags.add(precision)
+        if precision is Precision.INT8:
+            flags.add(find_boundary_type(group, precision, config.other))
+            if _has_unfusable_residual_add(network, group, quantized):
+                boundary_type = find_boundary_type(group, precision, config.other)
+                precisions.update((name, boundary_type) for name in group.layers if name not in group.main_layers)
+                output_types.update((name, boundary_type) for name in group.layers)
+            continue
+        computing = [name for name in group.layers if network.get_layer(name).kind is LayerKind.COMPUTE]
+        precisions.update((name, precision) for name in computing)
+        output_types.update((name, precision) for name in computing)
+    flags -= {Precision.FP32, Precision.TF32}
+    if not flags:
+        precisions.clear()  # nothing but FP32 can come of it
+        output_types.clear()
+    names = tuple(layer.name for layer in network.layers)
+    return typed_network, ExplicitQuantizationConstraints(precisions, output_types, {}, frozenset(flags), names)
+
+
+def _has_unfusable_residual_add(network: Network, group: FusionGroup, quantized_inputs: Set[tuple[str, int]]) -> bool:
+    """Whether a group adds a skip to its product in a way that TensorRT 8.6 fails to fuse."""
+    if not any(site.role == "skip" for site in group.sites):
+        return False
+    tail = group.final_tensor
+    shape = network.shape(tail)
+    if shape is None or len(shape) < 2 or not isinstance(shape[1], int) or shape[1] % 32:
+        return True
+    return tail in {info.name for info in network.outputs} or any(
+        (layer.name, index) not in quantized_inputs
+        for layer in network.layers for index, tensor in enumerate(layer.inputs) if tensor == tail)

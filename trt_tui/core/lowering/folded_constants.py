@@ -1,0 +1,100 @@
+"""The constants of a network as a config has them: scaled channels, corrected biases."""
+
+from collections.abc import Hashable, MutableMapping
+
+import numpy as np
+
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.move import ConstantEdit
+from trt_tui.core.moves.move_kinds import MOVE_KINDS
+from trt_tui.core.network.constants import largest_magnitude
+from trt_tui.core.network.layers import QdqSite
+from trt_tui.core.network.network import Network
+from trt_tui.core.network.zero_cost_support import Port
+from trt_tui.core.precision import Precision
+from trt_tui.errors import InputError
+
+_KeyedEdit = tuple[Hashable, ConstantEdit]
+"""A change, and what two of them that do the same have in common."""
+
+
+class FoldedConstants:
+    """What the moves of a config make of constants. Nothing is computed before it is asked for.
+
+    Args:
+        amax: Largest magnitudes that are known from before, by what they are of; more are added.
+    """
+
+    def __init__(self, network: Network, config: PrecisionConfig,
+                 amax_cache: MutableMapping[Hashable, np.ndarray] | None = None) -> None:
+        self.network = network
+        self._amax_cache = {} if amax_cache is None else amax_cache
+        self._edits: dict[Port, list[_KeyedEdit]] = {}
+        for kind, move_class in MOVE_KINDS.items():
+            for subject, move in config.get_moves(move_class).items() if move_class.edits_constants else ():
+                for port, change in move.find_constant_edits(network, subject, config).items():
+                    self._edits.setdefault(port, []).append(((kind, subject, move.effect_key), change))
+
+    @property
+    def changed_layer_inputs(self) -> tuple[Port, ...]:
+        """The layer inputs whose constants are changed."""
+        return tuple(self._edits)
+
+    def constant_edit_key(self, layer_input: Port) -> Hashable:
+        """What a changed constant goes by; None for one that is the network's own."""
+        return tuple(key for key, _ in self._edits[layer_input]) if layer_input in self._edits else None
+
+    def compute_constant(self, layer_input: Port) -> np.ndarray | None:
+        """The constant that a layer reads, float32; None where it has no such input."""
+        layer, index = layer_input
+        input_names = self.network.get_layer(layer).inputs
+        array = self.network.constant_value(
+            input_names[index]) if index < len(input_names) and input_names[index] else None
+        for _, change in self._edits.get(layer_input, ()):
+            array = change.edit_constant(array)
+        return array
+
+    def weight_amax(self, qdq_site: QdqSite, axis: int | None, block_size: int | None) -> np.ndarray:
+        """The largest magnitude of a weight, float32; see
+        `trt_tui.core.network.constants.ConstantValues.constant_amax`."""
+        port = qdq_site.layer, qdq_site.index
+        if port not in self._edits:
+            return self.network.constant_amax(qdq_site.tensor, axis, block_size)
+        key = (port, axis, block_size, self.constant_edit_key(port))
+        if key not in self._amax_cache:
+            array = self.compute_constant(port)
+            assert array is not None  # a weight
+            self._amax_cache[key] = largest_magnitude(array, axis, block_size)
+        return self._amax_cache[key]
+
+
+def refuse_edits_under_file_precision(network: Network, config: PrecisionConfig) -> None:
+    """Refuses moves that change layers which are as in the file.
+
+    Raises:
+        InputError: names the move and the layer.
+    """
+    for (kind, subject), move in config.moves.items():
+        if move.is_normalisation_rewrite:
+            layers = [subject]
+        else:
+            layers = [layer for layer, _ in move.find_constant_edits(network, subject, config)
+                      ] if move.edits_constants else []
+        for group in filter(None, map(network.find_group, layers)):
+            if config.precision_of(group) is Precision.FILE and group.file_precision is not None:
+                nearest = group.file_precision.nearest_precision.label
+                raise InputError(
+                    f"{group.name} is as in the file, and {MOVE_KINDS[kind].column} on {subject} changes it",
+                    "what is as in the file is written back as it is",
+                    f"Give it {nearest}, which comes nearest to what the file has, or take that change "
+                    "back.")
+
+
+def has_constant_edits(config: PrecisionConfig) -> bool:
+    """Whether a config changes constants."""
+    return any(move.edits_constants for move in config.moves.values())
+
+
+def list_normalisation_rewrites(config: PrecisionConfig) -> frozenset[str]:
+    """The groups whose normalisation a config writes as the operator."""
+    return frozenset(subject for (_, subject), move in config.moves.items() if move.is_normalisation_rewrite)

@@ -1,0 +1,126 @@
+"""Sums at the groups with no control flow: every row is taken in one way, and is not finite where a tensor is not."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from trt_tui.core.lowering.gated.data_flow import DataFlowEmitter
+from trt_tui.core.lowering.gated.emitter import BranchTensors, NodeEmitter, Nodes
+from trt_tui.core.lowering.gated.error_sums import ErrorSumsEmitter
+from trt_tui.core.lowering.rulebook import HALF_PRECISIONS, MASK_LIMITS
+from trt_tui.core.network.layers import FusionGroup
+
+
+class DataFlowErrorSumsEmitter(ErrorSumsEmitter):
+    """Emits the sums of groups' tails against the reference, in float64, what FP16 cannot hold always counted.
+
+    Tensors keep their shapes: on a GPU the maximum of a long row is slow, and that of one axis after the other is not.
+    """
+
+    def __init__(self, emitter: NodeEmitter, flow: DataFlowEmitter, presence_masks: Mapping[str, ir.Value],
+                 present_share: ir.Value | None) -> None:
+        super().__init__(emitter, presence_masks, present_share)
+        self._flow = flow
+
+    def _emit_isolated_error_row(self, group: FusionGroup) -> ir.Value:
+        """The row of a group whose inputs come from the reference; no error where no gate of it is open."""
+        emitter, nodes, flow = self._emitter, self._emitter.nodes, self._flow
+        reference, zero_column = self._get_reference_sums(group.final_tensor), self._get_column_of_zeros()
+        exact = self._concatenate_columns([
+            zero_column, reference.sum_of_squares, reference.sum_of_squares, zero_column, zero_column,
+            reference.max_magnitude, zero_column, zero_column
+        ], nodes)
+        gates = [gate for kind, gate in flow.inputs.gates.get(group.name, {}).items() if kind != "operator"]
+        if not gates:
+            return exact
+        data_flow = DataFlowEmitter(emitter, flow.inputs,
+                                    flow.rounding)  # it reads nothing of what the test branch has rounded
+        isolated_value = data_flow.emit_group(group, self._prepare_reference_inputs(group),
+                                              (group.final_tensor, ))[group.final_tensor]
+        isolated_value = flow.rounding.scale_channels("Mul", isolated_value,
+                                                      flow.inputs.channel_factors.get(group.final_tensor), nodes)
+        lowered = gates[0]
+        for gate in gates[1:]:
+            lowered = emitter.add_operator(nodes, "Or", [lowered, gate], "lowered")
+        row = emitter.add_operator(
+            nodes, "Where",
+            [lowered, self._emit_error_sums_row(group.final_tensor, isolated_value, nodes), exact], "row")
+        self._set_row_type_and_shape(row)
+        return row
+
+    def _prepare_reference_inputs(self, group: FusionGroup) -> Mapping[str, ir.Value]:
+        """The reference's tensors as the target holds those that the group reads, as its gates say."""
+        flow, emitter = self._flow, self._emitter
+        scope = BranchTensors(emitter.values)
+        for tensor in group.inputs:
+            value = flow.rounding.scale_channels("Div", emitter.values[tensor], flow.inputs.channel_factors.get(tensor),
+                                                 emitter.nodes)
+            for boundary_type in HALF_PRECISIONS if tensor in emitter.network.masked_tensors else ():
+                if boundary_type in flow.inputs.operand_types[group.name]:
+                    clamped = flow.rounding.clamp(value, MASK_LIMITS[boundary_type], emitter.nodes)
+                    value = flow.select_by_gate(flow.inputs.gates[group.name][boundary_type.value], clamped, value,
+                                                tensor)
+            scope[tensor] = value
+        return scope
+
+    def _emit_error_sums_row(self, tensor: str, test_value: ir.Value, nodes: Nodes) -> ir.Value:
+        squares, largest, reference, _ = self._get_reference_sums(tensor)
+        unpadded = self._set_padding_to_zero(tensor, self._align_size_with_reference(tensor, test_value, nodes), nodes)
+        test_tensor = self._set_masked_values_to_zero(tensor, unpadded, nodes)
+        difference = self._emitter.add_operator(nodes, "Sub", [test_tensor, reference], "difference")
+        magnitudes = self._emitter.add_operator(nodes, "Abs", [self._cast_to_float64(difference, nodes)], "size")
+        magnitudes.shape = reference.shape
+        zero_column = self._get_column_of_zeros()
+        return self._concatenate_columns([
+            self._sum_squares(magnitudes, nodes), squares,
+            self._emit_reduction("ReduceSumSquare", test_tensor, nodes),
+            self._emit_reduction("ReduceSum", magnitudes, nodes),
+            self._emit_maximum(magnitudes, nodes), largest, zero_column, zero_column
+        ], nodes)
+
+    def _apply_counting_gate(self, counts: ir.Value, nodes: Nodes) -> ir.Value:
+        self._emitter.nodes.extend(nodes)
+        return counts
+
+    # -- pieces -------------------------------------------------------------------------------------------------
+
+    def _get_column_of_zeros(self) -> ir.Value:
+        return self._emitter.get_array_constant(np.zeros(1, np.float64), "none/double")
+
+    def _flatten(self, value: ir.Value, nodes: Nodes) -> ir.Value:
+        return value
+
+    def _emit_element_count(self, flat_tensor: ir.Value, nodes: Nodes) -> ir.Value:
+        return self._reshape_to_one_element(self._emitter.add_operator(nodes, "Size", [flat_tensor], "size"), nodes)
+
+    def _emit_reduction(self, operator: str, flat_tensor: ir.Value, nodes: Nodes) -> ir.Value:
+        if operator == "ReduceSumSquare":
+            return self._sum_squares(self._cast_to_float64(flat_tensor, nodes), nodes)
+        return self._reshape_to_one_element(
+            self._emitter.add_operator(nodes, operator, [flat_tensor], operator.lower(), keepdims=0), nodes)
+
+    def _sum_squares(self, float64_value: ir.Value, nodes: Nodes) -> ir.Value:
+        return self._emit_reduction("ReduceSum",
+                                    self._emitter.add_operator(nodes, "Mul", [float64_value, float64_value], "squares"),
+                                    nodes)
+
+    def _emit_max_magnitude(self, flat_tensor: ir.Value, nodes: Nodes) -> ir.Value:
+        size = self._copy_type_and_shape(flat_tensor, self._emitter.add_operator(nodes, "Abs", [flat_tensor], "size"))
+        return self._cast_to_float64(self._emit_maximum(size, nodes), nodes)
+
+    def _emit_maximum(self, magnitudes: ir.Value, nodes: Nodes) -> ir.Value:
+        value = magnitudes
+        for axis in reversed(range(1, len(magnitudes.shape) if magnitudes.shape is not None else 0)):
+            value = self._emitter.add_reduction(nodes, "ReduceMax", value, axis)
+        return self._reshape_to_one_element(
+            self._emitter.add_operator(nodes, "ReduceMax", [value], "largest", keepdims=0), nodes)
+
+    def _concatenate_columns(self, columns: Sequence[ir.Value], nodes: Nodes) -> ir.Value:
+        row = self._emitter.add_operator(nodes, "Concat", columns, "row", axis=0)
+        self._set_row_type_and_shape(row)
+        return row
+
+    def _reshape_to_one_element(self, value: ir.Value, nodes: Nodes) -> ir.Value:
+        return self._emitter.add_operator(
+            nodes, "Reshape", [value, self._emitter.get_array_constant(np.array([1], np.int64), "single")], "single")

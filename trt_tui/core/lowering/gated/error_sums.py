@@ -1,0 +1,405 @@
+"""Sums over pairs of tensors, taken inside the graph, so that no activation leaves the session."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+
+from trt_tui.core.lowering.gated.control_flow import ControlFlowEmitter
+from trt_tui.core.lowering.gated.emitter import BranchTensors, NodeEmitter, Nodes
+from trt_tui.core.lowering.rulebook import MASK_LIMITS
+from trt_tui.core.network.layers import FusionGroup
+from trt_tui.core.precision import FP16_MAX, FP16_MIN, Precision
+
+ERROR_SUM_COLUMNS = ("diff2", "ref2", "test2", "diff1", "diff_max", "ref_max", "nan", "inf", "count", "fp16_over",
+                     "fp16_under")
+"""What the reductions yield for each pair of tensors, in this order: sums of squares of difference, reference and
+test, sum and maximum of the absolute difference, maximum of the absolute reference, counts of NaN and of Inf that only
+test has, number of elements, and, where a run asks for them, how many values of the reference FP16 cannot hold: those
+beyond its largest, infinities aside, and those below its least magnitude (both 0 where it does not ask). Sums are
+accurate to 1e-4 of their value up to a million elements, to 2e-3 at ten."""
+
+_TEST_COLUMN_COUNT = ERROR_SUM_COLUMNS.index("count")
+"""How many columns of a row depend on the test."""
+
+_MAX_FLOAT32 = float(np.finfo(np.float32).max)
+_NEXT_ABOVE_FP16_MAX = float(np.nextafter(np.float32(FP16_MAX), np.float32(np.inf)))
+
+
+class ReferenceSums(NamedTuple):
+    """What the rows of a tensor share: its sum of squares, its largest magnitude, the tensor as one row, and the last
+    columns of `ERROR_SUM_COLUMNS`: its length and what FP16 cannot hold, float64 ``(3,)``."""
+
+    sum_of_squares: ir.Value
+    max_magnitude: ir.Value
+    flat_tensor: ir.Value
+    counts: ir.Value
+
+
+class ErrorSumsEmitter(ABC):
+    """Emits the sums of groups' tails against the reference; how a row is taken its kinds decide.
+
+    Args:
+        present: By tensor which of its elements count (bool, broadcast to it); all of those that are not named.
+        share: How many do, of one: float64.
+    """
+
+    def __init__(self, emitter: NodeEmitter, presence_masks: Mapping[str, ir.Value],
+                 present_share: ir.Value | None) -> None:
+        self._emitter = emitter
+        self._presence_masks, self._present_share = presence_masks, present_share
+        self._reference_sums: dict[str, ReferenceSums] = {}
+        self._unmasked_flags: dict[str, ir.Value] = {}
+
+    def emit_error_tables(self, groups: Sequence[FusionGroup], test_tensors: Mapping[str, ir.Value],
+                          error_kinds: Sequence[str]) -> list[ir.Value]:
+        """The sums of all groups, one table ``(len(groups), len(SUMS))`` for each kind.
+
+        ONNX Runtime computes the inputs of an operator one after the other, the one whose node stands last first. So
+        rows stand last to first: a group's tensors then live until its row is there, and no longer.
+
+        Args:
+            test_tensors: The test branch's tensors by the network's names.
+            error_kinds: "accumulated" takes the tails from the test branch; "isolated" computes each from the
+        reference.
+        """
+        emitter, nodes = self._emitter, self._emitter.nodes
+        rows: Nodes = []
+        for group in groups:
+            counts = self._get_reference_sums(group.final_tensor).counts
+            for kind in error_kinds:
+                row = self._emit_isolated_error_row(group) if kind == "isolated" else self._emit_error_sums_row(
+                    group.final_tensor, test_tensors[group.final_tensor], nodes)
+                emitter.add_operator(rows, "Concat", [row, counts], f"row/{kind}", axis=0)
+        columns = [node.outputs[0] for node in rows]
+        nodes.extend(reversed(rows))
+        joined = emitter.add_operator(nodes, "Concat", columns, "rows", axis=0)
+        shape = emitter.get_array_constant(np.array([-1, len(error_kinds), len(ERROR_SUM_COLUMNS)], np.int64),
+                                           f"shape/{len(error_kinds)}")
+        table = emitter.add_operator(nodes, "Reshape", [joined, shape], "table")
+        results = []
+        for index, kind in enumerate(error_kinds):
+            which = emitter.get_array_constant(np.array(index, np.int64), f"index/{index}")
+            result = emitter.add_operator(nodes, "Gather", [table, which], f"sums/{kind}", axis=1)
+            result.name = f"sums/{kind}"
+            result.dtype, result.shape = ir.DataType.DOUBLE, ir.Shape([len(groups), len(ERROR_SUM_COLUMNS)])
+            results.append(result)
+        return results
+
+    @abstractmethod
+    def _emit_isolated_error_row(self, group: FusionGroup) -> ir.Value:
+        """The row of a group whose inputs come from the reference; no error where it runs in FP32."""
+
+    @abstractmethod
+    def _emit_error_sums_row(self, tensor: str, test_value: ir.Value, nodes: Nodes) -> ir.Value:
+        """The row of `ERROR_SUM_COLUMNS`, without the count, of a tensor of the reference and its counterpart: float64
+        ``(8,)``."""
+
+    @abstractmethod
+    def _apply_counting_gate(self, counts: ir.Value, nodes: Nodes) -> ir.Value:
+        """The counts that nodes compute, where they are asked for."""
+
+    # -- what the rows of a tensor share ------------------------------------------------------------------------
+
+    def _get_reference_sums(self, tensor: str) -> ReferenceSums:
+        if tensor not in self._reference_sums:
+            nodes = self._emitter.nodes
+            unpadded = self._set_padding_to_zero(tensor, self._emitter.values[tensor], nodes)
+            flat = self._set_masked_values_to_zero(tensor, self._flatten(unpadded, nodes), nodes)
+            squares = self._emit_reduction("ReduceSumSquare", flat, nodes)
+            length = self._cast_to_float64(self._emit_element_count(flat, nodes), nodes)
+            if tensor in self._presence_masks and self._present_share is not None:
+                length = self._emitter.add_operator(nodes, "Mul", [length, self._present_share], "present")
+                length = self._emitter.add_operator(nodes, "Round", [length], "length")
+            largest = self._emit_max_magnitude(flat, nodes)
+            counts = self._emitter.add_operator(nodes, "Concat",
+                                                [length, self._count_values_beyond_fp16(flat, largest)], "counts",
+                                                axis=0)
+            self._reference_sums[tensor] = ReferenceSums(squares, largest, flat, counts)
+        return self._reference_sums[tensor]
+
+    def _count_values_beyond_fp16(self, flat_tensor: ir.Value, max_magnitude: ir.Value) -> ir.Value:
+        """How many values FP16 cannot hold, too large and too small ones: float64 ``(2,)``; zeros unless asked for."""
+        emitter = self._emitter
+        nodes: Nodes = []
+        size = emitter.add_operator(nodes, "Abs", [flat_tensor], "size")
+        below_fp16 = emitter.add_operator(nodes, "And", [
+            emitter.add_operator(nodes, "Less", [size, emitter.get_scalar_constant(FP16_MIN)], "small"),
+            emitter.add_operator(nodes, "Greater", [size, emitter.get_scalar_constant(0.0)], "nonzero")], "under")
+        over = self._count_magnitudes_above_fp16(size, max_magnitude, nodes)
+        counts = emitter.add_operator(nodes, "Concat", [over, self._count_true_flags(below_fp16, nodes)], "counts",
+                                      axis=0)
+        return self._apply_counting_gate(self._cast_to_float64(counts, nodes), nodes)
+
+    def _count_magnitudes_above_fp16(self, magnitudes: ir.Value, max_magnitude: ir.Value, nodes: Nodes) -> ir.Value:
+        """How many magnitudes are too large for FP16, infinities aside: int32 ``(1,)``."""
+        emitter = self._emitter
+        over = emitter.add_operator(nodes, "And", [
+            emitter.add_operator(nodes, "Greater", [magnitudes, emitter.get_scalar_constant(FP16_MAX)], "large"),
+            emitter.add_operator(nodes, "Less", [magnitudes, emitter.get_scalar_constant(np.inf)], "finite")], "over")
+        return self._count_true_flags(over, nodes)
+
+    def _count_true_flags(self, flags: ir.Value, nodes: Nodes) -> ir.Value:
+        """How many flags are set: int32 ``(1,)``."""
+        ones = self._emitter.add_operator(nodes, "Cast", [flags], "flags", to=int(ir.DataType.INT32))
+        return self._emit_reduction("ReduceSum", ones, nodes)
+
+    def _set_masked_values_to_zero(self, tensor: str, flat_tensor: ir.Value, nodes: Nodes) -> ir.Value:
+        """The flat tensor without what a mask hides: those elements say nothing about precision."""
+        emitter = self._emitter
+        if tensor not in emitter.network.masked_tensors:
+            return flat_tensor
+        if tensor not in self._unmasked_flags:
+            reference = self._flatten(emitter.values[tensor], emitter.nodes)
+            size = emitter.add_operator(emitter.nodes, "Abs", [reference], "size")
+            self._unmasked_flags[tensor] = emitter.add_operator(emitter.nodes, "Less",
+                                                                [size, emitter.get_scalar_constant(FP16_MAX)], "kept")
+        return self._copy_type_and_shape(flat_tensor, emitter.add_operator(
+            nodes, "Where", [self._unmasked_flags[tensor], flat_tensor, emitter.get_scalar_constant(0.0)], "unmasked"))
+
+    def _align_size_with_reference(self, tensor: str, test_value: ir.Value, nodes: Nodes) -> ir.Value:
+        """The test's tensor with as many values as the reference's: what a selection left out counts as 0."""
+        emitter = self._emitter
+        if tensor not in emitter.network.value_sized_tensors:
+            return test_value
+        reference, start = emitter.values[tensor], emitter.get_array_constant(np.zeros(1, np.int64), "start")
+        flat = emitter.get_array_constant(np.array([-1], np.int64), "flat")
+        size = emitter.add_operator(nodes, "Reshape", [emitter.add_operator(nodes, "Size", [reference], "size"), flat],
+                                    "size")
+        zeros = emitter.add_operator(nodes, "CastLike",
+                                     [emitter.add_operator(nodes, "ConstantOfShape", [size], "zeros"), test_value],
+                                     "zeros")
+        longer = emitter.add_operator(nodes, "Concat",
+                                      [emitter.add_operator(nodes, "Reshape", [test_value, flat], "flat"), zeros],
+                                      "longer", axis=0)
+        cut = emitter.add_operator(nodes, "Slice", [longer, start, size], "cut")
+        shape = emitter.add_operator(nodes, "Shape", [reference], "shape")
+        return self._copy_type_and_shape(reference, emitter.add_operator(nodes, "Reshape", [cut, shape], "aligned"))
+
+    def _set_padding_to_zero(self, tensor: str, value: ir.Value, nodes: Nodes) -> ir.Value:
+        """The tensor with 0 where padding is, whatever that holds."""
+        if tensor not in self._presence_masks:
+            return value
+        return self._copy_type_and_shape(value, self._emitter.add_operator(
+            nodes, "Where", [self._presence_masks[tensor], value, self._emitter.get_scalar_constant(0.0)], "unpadded"))
+
+    def _copy_type_and_shape(self, source: ir.Value, result: ir.Value) -> ir.Value:
+        """The other with the type and shape of a value."""
+        result.type, result.shape = source.type, source.shape
+        return result
+
+    # -- pieces -------------------------------------------------------------------------------------------------
+
+    def _get_column_of_zeros(self) -> ir.Value:
+        return self._emitter.get_array_constant(np.zeros(1, np.float32), "none")
+
+    def _cast_to_float64(self, value: ir.Value, nodes: Nodes) -> ir.Value:
+        return self._emitter.add_operator(nodes, "Cast", [value], "double", to=int(ir.DataType.DOUBLE))
+
+    def _flatten(self, value: ir.Value, nodes: Nodes) -> ir.Value:
+        return self._emitter.add_operator(
+            nodes, "Reshape", [value, self._emitter.get_array_constant(np.array([-1], np.int64), "flat")], "flat")
+
+    def _emit_element_count(self, flat_tensor: ir.Value, nodes: Nodes) -> ir.Value:
+        return self._emitter.add_operator(nodes, "Shape", [flat_tensor], "shape")
+
+    def _emit_reduction(self, operator: str, flat_tensor: ir.Value, nodes: Nodes) -> ir.Value:
+        return self._emitter.add_operator(nodes, operator, [flat_tensor], operator.lower(), keepdims=1)
+
+    def _emit_max_magnitude(self, flat_tensor: ir.Value, nodes: Nodes) -> ir.Value:
+        negated_minimum = self._emitter.add_operator(nodes, "Neg",
+                                                     [self._emit_reduction("ReduceMin", flat_tensor, nodes)], "negated")
+        return self._emitter.add_operator(nodes, "Max",
+                                          [self._emit_reduction("ReduceMax", flat_tensor, nodes), negated_minimum],
+                                          "largest")
+
+    def _concatenate_columns(self, columns: Sequence[ir.Value], nodes: Nodes) -> ir.Value:
+        """A row of float32 columns, in float64."""
+        row = self._cast_to_float64(self._emitter.add_operator(nodes, "Concat", columns, "columns", axis=0), nodes)
+        self._set_row_type_and_shape(row)
+        return row
+
+    def _set_row_type_and_shape(self, row: ir.Value) -> None:
+        if row.name is None:
+            row.name = self._emitter.make_unique_name("row")
+        row.type, row.shape = ir.TensorType(ir.DataType.DOUBLE), ir.Shape([_TEST_COLUMN_COUNT])
+
+
+class ControlFlowErrorSumsEmitter(ErrorSumsEmitter):
+    """Takes rows by control flow: in float32 where that holds them.
+
+    Args:
+        counting: The gate for counting what FP16 cannot hold.
+        present: See `ErrorSumsEmitter`, as ``share``.
+    """
+
+    def __init__(self, emitter: NodeEmitter, flow: ControlFlowEmitter, counting_gate: ir.Value,
+                 presence_masks: Mapping[str, ir.Value], present_share: ir.Value | None) -> None:
+        super().__init__(emitter, presence_masks, present_share)
+        self._flow = flow
+        self._counting_gate = counting_gate
+
+    # -- rows ---------------------------------------------------------------------------------------------------
+
+    def _emit_isolated_error_row(self, group: FusionGroup) -> ir.Value:
+        """The row of a group whose inputs come from the reference; no error where it runs in FP32."""
+        emitter, tail = self._emitter, group.final_tensor
+        exact: Nodes = []
+        reference = self._get_reference_sums(tail)
+        none = self._get_column_of_zeros()
+        fast: Nodes = []
+        row = self._concatenate_columns(
+            [none, reference.sum_of_squares, reference.sum_of_squares, none, none, reference.max_magnitude, none, none],
+            fast)
+        finite = emitter.add_operator(
+            exact, "Less",
+            [reference.sum_of_squares, emitter.get_scalar_constant(_MAX_FLOAT32)], "finite")
+        row = self._emit_row_choice(finite, emitter.build_graph([row], fast, "fast"),
+                                    self._build_float64_sums_graph(reference.flat_tensor, reference.flat_tensor), exact)
+        gates = self._flow.inputs.gates.get(group.name)
+        if gates is None:
+            emitter.nodes.extend(exact)
+            return row
+        scopes = {
+            boundary_type: self._prepare_reference_inputs(group, boundary_type)
+            for boundary_type in self._flow.inputs.operand_types[group.name]
+        }
+        isolated_value, nodes = self._flow.emit_reduced_precision_group(group, scopes)
+        isolated_value = self._flow.rounding.scale_channels("Mul", isolated_value,
+                                                            self._flow.inputs.channel_factors.get(tail), nodes)
+        measured = self._emit_error_sums_row(tail, isolated_value, nodes)
+        return self._emit_row_choice(gates["fp32"], emitter.build_graph([row], exact, "exact"),
+                                     emitter.build_graph([measured], nodes, "alone"), emitter.nodes)
+
+    def _prepare_reference_inputs(self, group: FusionGroup, boundary_type: Precision) -> Mapping[str, ir.Value]:
+        """The reference's tensors as the target holds those that the group reads: masks clamped, channels scaled."""
+        emitter = self._emitter
+        masked = [tensor for tensor in group.inputs if tensor in emitter.network.masked_tensors]
+        limit, factors = MASK_LIMITS.get(boundary_type), self._flow.inputs.channel_factors
+        divided = [tensor for tensor in group.inputs if tensor in factors]
+        if limit is None or not masked:
+            limit, masked = 0.0, []
+        if not masked and not divided:
+            return emitter.values
+        scope = BranchTensors(emitter.values)
+        for tensor in divided:
+            scope[tensor] = self._flow.rounding.scale_channels("Div", emitter.values[tensor], factors[tensor],
+                                                               emitter.nodes)
+        for tensor in masked:
+            scope[tensor] = self._flow.rounding.clamp(emitter.values[tensor], limit, emitter.nodes)
+        return scope
+
+    def _emit_error_sums_row(self, tensor: str, test_value: ir.Value, nodes: Nodes) -> ir.Value:
+        """The row of `ERROR_SUM_COLUMNS`, without the count, of a tensor of the reference and its counterpart: float64
+        ``(8,)``.
+
+        Sums are taken in float32. Where squares of large numbers (masks) are beyond it, those are taken in float64;
+        where the difference is not finite either, everything is, and NaN and Inf are counted.
+        """
+        emitter = self._emitter
+        squares, largest, reference, _ = self._get_reference_sums(tensor)
+        unpadded = self._set_padding_to_zero(tensor, self._align_size_with_reference(tensor, test_value, nodes), nodes)
+        flat = self._set_masked_values_to_zero(tensor, self._flatten(unpadded, nodes), nodes)
+        difference = emitter.add_operator(nodes, "Sub", [flat, reference], "difference")
+        diff2 = self._emit_reduction("ReduceSumSquare", difference, nodes)
+        test2 = self._emit_reduction("ReduceSumSquare", flat, nodes)
+        diff1 = self._emit_reduction("ReduceL1", difference, nodes)
+        diff_max = self._emit_max_magnitude(difference, nodes)
+        probe = emitter.add_operator(nodes, "Add",
+                                     [emitter.add_operator(nodes, "Add", [diff2, test2], "probe"), squares], "probe")
+        finite = emitter.add_operator(nodes, "Less", [probe, emitter.get_scalar_constant(_MAX_FLOAT32)], "finite")
+        none = self._get_column_of_zeros()
+        fast: Nodes = []
+        row = self._concatenate_columns([diff2, squares, test2, diff1, diff_max, largest, none, none], fast)
+        wide: Nodes = []
+        float64_sums = [
+            self._emit_reduction("ReduceSumSquare", self._cast_to_float64(value, wide), wide)
+            for value in (reference, flat)
+        ]
+        wide_row = emitter.add_operator(wide, "Concat", [
+            self._cast_to_float64(diff2, wide),
+            *float64_sums,
+            self._cast_to_float64(
+                emitter.add_operator(wide, "Concat", [diff1, diff_max, largest, none, none], "rest", axis=0), wide),
+        ], "row", axis=0)
+        self._set_row_type_and_shape(wide_row)
+        slow: Nodes = []
+        agrees = emitter.add_operator(slow, "Less", [diff2, emitter.get_scalar_constant(_MAX_FLOAT32)], "agrees")
+        slow_row = self._emit_row_choice(agrees, emitter.build_graph([wide_row], wide, "wide"),
+                                         self._build_float64_sums_graph(flat, reference), slow)
+        return self._emit_row_choice(finite, emitter.build_graph([row], fast, "fast"),
+                                     emitter.build_graph([slow_row], slow, "slow"), nodes)
+
+    def _build_float64_sums_graph(self, test_value: ir.Value, reference_value: ir.Value) -> ir.Graph:
+        """The row in float64, NaN and Inf that only the test has left out of the sums and counted."""
+        nodes: Nodes = []
+
+        def add_operator(operator: str, *inputs: ir.Value) -> ir.Value:
+            return self._emitter.add_operator(nodes, operator, inputs, operator.lower())
+
+        def count_values_only_in_test(operator: str) -> ir.Value:
+            flags = add_operator("And", add_operator(operator, test_value),
+                                 add_operator("Not", add_operator(operator, reference_value)))
+            return self._emit_reduction("ReduceSum", self._cast_to_float64(flags, nodes), nodes)
+
+        wide, expected = self._cast_to_float64(test_value, nodes), self._cast_to_float64(reference_value, nodes)
+        zero = self._emitter.get_array_constant(np.zeros((), np.float64), "zero64")
+        equal = add_operator("Equal", wide, expected)
+        difference = add_operator("Where", equal, zero, add_operator("Sub", wide, expected))
+        absolute = add_operator("Abs", difference)
+        both = add_operator("And", equal, add_operator("IsInf", expected))  # as in a mask: neither signal nor noise
+        signal, test_values = (add_operator("Where", both, zero, float64_tensor) for float64_tensor in (expected, wide))
+        row = self._emitter.add_operator(nodes, "Concat", [
+            self._emit_reduction("ReduceSumSquare", difference, nodes),
+            self._emit_reduction("ReduceSumSquare", signal, nodes),
+            self._emit_reduction("ReduceSumSquare", test_values, nodes),
+            self._emit_reduction("ReduceSum", absolute, nodes),
+            self._emit_reduction("ReduceMax", absolute, nodes),
+            self._emit_reduction("ReduceMax", add_operator("Abs", expected), nodes),
+            count_values_only_in_test("IsNaN"),
+            count_values_only_in_test("IsInf")
+        ], "row", axis=0)
+        self._set_row_type_and_shape(row)
+        return self._emitter.build_graph([row], nodes, "careful")
+
+    def _count_magnitudes_above_fp16(self, magnitudes: ir.Value, max_magnitude: ir.Value, nodes: Nodes) -> ir.Value:
+        """Counted where there may be any: where the largest magnitude is too large, or NaN and so not known."""
+        emitter = self._emitter
+        counting: Nodes = []
+        uncounted: Nodes = []
+        over = super()._count_magnitudes_above_fp16(magnitudes, max_magnitude, counting)
+        none = emitter.add_operator(uncounted, "Identity",
+                                    [emitter.get_array_constant(np.zeros(1, np.int32), "none32")], "none")
+        for value in (over, none):
+            value.type, value.shape = ir.TensorType(ir.DataType.INT32), ir.Shape([1])
+        within = emitter.add_operator(nodes, "Less",
+                                      [max_magnitude, emitter.get_scalar_constant(_NEXT_ABOVE_FP16_MAX)], "within")
+        beyond = emitter.add_operator(nodes, "Not", [within], "beyond")
+        counted = emitter.add_if_node(nodes, beyond, emitter.build_graph([over], counting, "over"),
+                                      emitter.build_graph([none], uncounted, "none"), "if/over")[0]
+        counted.name = emitter.make_unique_name("if/over")
+        counted.type, counted.shape = over.type, over.shape
+        return counted
+
+    def _apply_counting_gate(self, counts: ir.Value, nodes: Nodes) -> ir.Value:
+        """The counts where they are asked for, else zeros."""
+        emitter = self._emitter
+        uncounted: Nodes = []
+        none = emitter.add_operator(uncounted, "Identity",
+                                    [emitter.get_array_constant(np.zeros(2, np.float64), "none64")], "none")
+        for value in (counts, none):
+            value.type, value.shape = ir.TensorType(ir.DataType.DOUBLE), ir.Shape([2])
+        gated_counts = emitter.add_if_node(emitter.nodes, self._counting_gate, emitter.build_graph([counts], nodes,
+                                                                                                   "counted"),
+                                           emitter.build_graph([none], uncounted, "uncounted"), "if/counts")[0]
+        gated_counts.name = emitter.make_unique_name("if/counts")
+        gated_counts.type, gated_counts.shape = ir.TensorType(ir.DataType.DOUBLE), ir.Shape([2])
+        return gated_counts
+
+    def _emit_row_choice(self, condition: ir.Value, then_graph: ir.Graph, else_graph: ir.Graph,
+                         nodes: Nodes) -> ir.Value:
+        row = self._emitter.add_if_node(nodes, condition, then_graph, else_graph, "if/row")[0]
+        self._set_row_type_and_shape(row)
+        return row

@@ -1,0 +1,259 @@
+"""The record of a gated graph, and what makes it run in a config."""
+
+import weakref
+from collections import deque
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx_ir as ir
+
+from trt_tui.core.lowering import rulebook
+from trt_tui.core.lowering.folded_constants import (
+    FoldedConstants,
+    list_normalisation_rewrites,
+    refuse_edits_under_file_precision,
+)
+from trt_tui.core.lowering.fp16_accumulation import veltkamp_split_factor
+from trt_tui.core.lowering.gated.graph_inputs import WeightInput
+from trt_tui.core.lowering.rulebook import GatedFeatures, GroupLowering, QdqScale
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.layers import FusionGroup, QdqSite
+from trt_tui.core.network.network import Network
+from trt_tui.core.network.qdq_steps import PRECISION_BY_FLOAT_TYPE
+from trt_tui.core.precision import Precision
+
+_WeightKey = tuple[object, ...]
+"""A weight as it is fed: tensor, precision, what a config makes of it, for codes what decides them
+(`QdqScale.weight_cache_key`)."""
+
+
+_GATE_VALUES = {gate: np.array(gate) for gate in (False, True)}
+"""Gates that are open and shut: the same arrays in every feed, so that a device need not be given them again."""
+
+
+_UNIT_SCALE = np.ones((), np.float32)
+
+_MAX_SCALES_PER_GROUP = 8
+"""For each group the scales of as many ranges and precisions are kept."""
+
+
+@dataclass(frozen=True)
+class GatedGraph:
+    """A gated graph and the names of what it is fed and what it yields.
+
+    All gates are 0-d bools, scales 0-d float32, weights float32 of the weight's own shape.
+
+    Attributes:
+        features: What it can be asked for.
+        gates: Input names (bool scalars) by kind, by group: "fp32" (run in FP32), "fp16", "bf16" (results have that
+            type), "int8", "fp8" (activations are read as such codes), "clean" (every float input already has values of
+            the results' type), "direct" (that, and none is read as codes), "operator" (a normalisation is rounded as
+            its operator is), "sums" (products are summed in FP16; where gates are data ``split_inputs`` say it); those
+            that the group needs.
+        scale_inputs: Input names (float32 scalars) of activation scales, by group and tensor.
+        results_by_group: Tensors that have the type of a group's results, by group.
+        weight_inputs: What weight each further input is, by its name.
+        factor_inputs: Input names of what the channels behind a normalisation are divided by, by its group; results
+            are multiplied by them where they are yielded or measured.
+        edge_gates: Where gates are data, input names (bool scalars) of what a group reads rounded, with the group that
+            computed it and the one that reads it: true where one of them has results below FP32.
+        split_inputs: Where gates are data, input names (float32 scalars) of what sums are split by, with the group and
+            how often a sum is rounded.
+        compared_outputs: Output names of what is compared in the graph, by its name.
+        reference_inputs: Input names of what it is compared with, float32, by its name: of its shape, or of one element
+            where the sums are of no interest.
+        test_outputs: Output names of the test branch by tensor of the network.
+        reference_outputs: The same of the reference branch, where there is one.
+        accumulated_sums: Output name of the sums of the test branch, float64 shaped ``(len(measured), len(SUMS))``.
+        isolated_sums: The same of the isolated branch.
+        measured_groups: Groups in the order of the rows of the sums.
+        counting_gate: Input name (bool scalar) of the gate for counting what FP16 cannot hold, where there are sums.
+        mask_inputs: Input names (bool) of the mask by which sums count, by which axes of a tensor it has.
+        kept_feeds: The weights of so many feeds are kept. With two, where one group after another is changed and put
+            back, what is put back is known.
+    """
+
+    model: ir.Model
+    network: Network
+    features: GatedFeatures
+    gates: Mapping[str, Mapping[str, str]]
+    scale_inputs: Mapping[tuple[str, str], str]
+    weight_inputs: Mapping[str, WeightInput]
+    factor_inputs: Mapping[str, str]
+    edge_gates: Mapping[str, tuple[str, str]]
+    split_inputs: Mapping[str, tuple[str, int]]
+    compared_outputs: Mapping[str, str]
+    reference_inputs: Mapping[str, str]
+    results_by_group: Mapping[str, frozenset[str]]
+    test_outputs: Mapping[str, str]
+    reference_outputs: Mapping[str, str]
+    accumulated_sums: str | None
+    isolated_sums: str | None
+    measured_groups: tuple[str, ...]
+    counting_gate: str | None = None
+    mask_inputs: Mapping[tuple[bool, ...], str] = field(default_factory=dict)
+    kept_feeds: int = 1
+    _weight_cache: weakref.WeakValueDictionary[_WeightKey, np.ndarray] = field(
+       default_factory=weakref.WeakValueDictionary, repr=False, compare=False)
+    _amax_cache: dict[Hashable, np.ndarray] = field(default_factory=dict, repr=False, compare=False)
+    _scale_cache: rulebook.ScaleCache = field(default_factory=dict, repr=False, compare=False)
+    _scalar_cache: dict[float, np.ndarray] = field(default_factory=dict, repr=False, compare=False)
+    _group_feed_cache: dict[str, tuple[tuple[object, ...], Mapping[QdqSite, QdqScale],
+                                       Mapping[str, np.ndarray]]] = field(default_factory=dict, repr=False,
+                                                                          compare=False)
+    _recent_weights: deque[list[np.ndarray]] = field(default_factory=deque, repr=False, compare=False)
+
+    def make_feed(self, config: PrecisionConfig, ranges: Mapping[str, float]) -> dict[str, np.ndarray]:
+        """Gates, scales and weights that make the test branch run in a config.
+
+        Weights are the same arrays as in earlier feeds that are still in use, or among the last that are remembered.
+
+        The graph must offer what the config needs (`GatedFeatures.from_config`).
+
+        Raises:
+            InputError: an input of a layer that reads codes has no range.
+        """
+        network = self.network
+        refuse_edits_under_file_precision(network, config)
+        feed: dict[str, np.ndarray] = {}
+        type_by_tensor: dict[str, Precision] = {}  # of tensors that have a lower precision's values
+        folded_constants = FoldedConstants(network, config, self._amax_cache)
+        if len(self._scale_cache) > _MAX_SCALES_PER_GROUP * len(network.groups):
+            self._scale_cache.clear()
+        group_lowerings = rulebook.plan_lowering(network, config, ranges, folded_constants=folded_constants,
+                                                 scale_cache=self._scale_cache)
+        operators = list_normalisation_rewrites(config)
+        feed.update(dict.fromkeys(self.scale_inputs.values(), self._get_cached_scalar(_UNIT_SCALE)))
+        gates_are_data = bool(self.edge_gates or self.split_inputs)
+        for group in network.groups:
+            gates = self.gates.get(group.name)
+            if gates is None:
+                continue
+            group_lowering = group_lowerings[group.name]
+            already_rounded = not gates_are_data and all(
+                type_by_tensor.get(tensor) is group_lowering.boundary_type for tensor in group.inputs)
+            feed.update(self._make_group_feed(group, gates, group_lowering, already_rounded, group.name in operators))
+            if gates_are_data:
+                continue
+            source_model = network.source_model if group_lowering.precision is Precision.FILE else None
+            type_by_tensor.update(
+                (tensor, tensor_type)
+                for tensor in self.results_by_group[group.name]
+                if (tensor_type := group_lowering.boundary_type if source_model is None else PRECISION_BY_FLOAT_TYPE.
+                    get(source_model.find_dtype(tensor), Precision.FP32)) is not Precision.FP32)
+        weights = {
+            name: self._make_weight_array(weight, group_lowerings[weight.group], folded_constants)
+            for name, weight in self.weight_inputs.items()
+        }
+        while len(self._recent_weights) > self.kept_feeds - 1:
+            self._recent_weights.popleft()
+        self._recent_weights.append(list(weights.values()))
+        feed.update((self.factor_inputs[name], np.ones(network.zero_cost_support.norms[name].channels, np.float32))
+                    for name in self.factor_inputs)
+        feed.update((self.factor_inputs[subject], factors) for (_, subject), move in config.moves.items()
+                    if subject in self.factor_inputs and (factors := move.channel_divisors) is not None)
+        reduced_groups = {
+            name
+            for name, group_lowering in group_lowerings.items()
+            if group_lowering.boundary_type is not Precision.FP32
+        }
+        feed.update((name, _GATE_VALUES[producer in reduced_groups or reader in reduced_groups])
+                    for name, (producer, reader) in self.edge_gates.items())
+        feed.update(
+            (name,
+             self._get_cached_scalar(
+                 np.array(
+                     veltkamp_split_factor(count) if _accumulates_in_fp16(group_lowerings[group]) else 1, np.float32)))
+            for name, (group, count) in self.split_inputs.items())
+        if self.counting_gate is not None:
+            feed[self.counting_gate] = _GATE_VALUES[False]
+        return feed | weights
+
+    def _make_group_feed(self, group: FusionGroup, gate_names: Mapping[str, str], group_lowering: GroupLowering,
+                         inputs_are_rounded: bool, uses_norm_operator: bool) -> Mapping[str, np.ndarray]:
+        """The gates and scales of a group: what they were last where nothing has changed that they depend on."""
+        key = (group_lowering.precision, group_lowering.boundary_type, inputs_are_rounded, uses_norm_operator)
+        cached = self._group_feed_cache.get(group.name)
+        if cached is not None and cached[0] == key and cached[1] is group_lowering.scales:
+            return cached[2]
+        boundary_type = Precision.FILE if group_lowering.precision is Precision.FILE else group_lowering.boundary_type
+        operand_type_read = group_lowering.operand_type
+        values = {
+            "fp32": _is_fp32_in_file(group) if boundary_type is Precision.FILE else boundary_type is Precision.FP32
+            and operand_type_read is None, "clean": inputs_are_rounded, "direct": inputs_are_rounded
+            and operand_type_read is None, "operator": uses_norm_operator, "sums": _accumulates_in_fp16(group_lowering)
+        }
+        values |= {
+            operand_type.value: operand_type_read is operand_type
+            for operand_type in rulebook.REDUCED_OPERAND_TYPES
+        }
+        group_feed = {
+            name: _GATE_VALUES[values[kind] if kind in values else kind == boundary_type.value]
+            for kind, name in gate_names.items()
+        }
+        group_feed.update((self.scale_inputs[group.name, site.tensor], self._get_cached_scalar(scale.values))
+                          for site, scale in group_lowering.scales.items() if site.role != "weight")
+        self._group_feed_cache[group.name] = key, group_lowering.scales, group_feed
+        return group_feed
+
+    def make_mask_feed(self, mask: np.ndarray) -> dict[str, np.ndarray]:
+        """What a feed is run with so that sums count what a mask (bool) has."""
+        return {name: expand_mask_to_axes(mask, axes) for axes, name in self.mask_inputs.items()}
+
+    def _get_cached_scalar(self, value: np.ndarray) -> np.ndarray:
+        """The scale of a tensor, the same array again for the same value."""
+        return self._scalar_cache.setdefault(float(value), np.asarray(value))
+
+    def _make_weight_array(self, weight_input: WeightInput, group_lowering: GroupLowering,
+                           folded_constants: FoldedConstants) -> np.ndarray:
+        site = weight_input.site
+        port, scale = (site.layer, site.index), group_lowering.scales.get(site)
+        edit_key = folded_constants.constant_edit_key(port)
+        if not site.tensor and edit_key is None:
+            return np.zeros(weight_input.channel_count, np.float32)
+        tf32 = group_lowering.precision is Precision.TF32 and site.role == "weight"
+        key = (site.tensor
+               or site.layer, group_lowering.boundary_type if scale is None and not tf32 else group_lowering.precision,
+               edit_key, port if group_lowering.precision is Precision.FILE else
+               (), *(scale.weight_cache_key if scale is not None else ()))
+        array = self._weight_cache.get(key)
+        if array is None:
+            constant = folded_constants.compute_constant(port)
+            assert constant is not None  # the network's own, or what a change makes of it
+            if scale is not None:
+                array = rulebook.quantize_dequantize_weight(constant, scale)
+            elif group_lowering.precision is Precision.FILE:
+                file_weight = self._read_file_weight(site)
+                array = constant if file_weight is None else file_weight
+            elif tf32:
+                array = rulebook.round_to_precision(constant, Precision.TF32)
+            elif group_lowering.boundary_type is Precision.FP32:
+                array = constant
+            elif edit_key is None:
+                array = rulebook.round_constant(self.network, site.tensor, group_lowering.boundary_type)
+            else:
+                array = rulebook.round_to_precision(constant, group_lowering.boundary_type)
+            self._weight_cache[key] = array
+        return array
+
+    def _read_file_weight(self, qdq_site: QdqSite) -> np.ndarray | None:
+        """A weight as the file has it where that is not the FP32 network's."""
+        source_model = self.network.source_model
+        return source_model.constant_value(self.network.get_layer(qdq_site.layer),
+                                           qdq_site.index) if source_model is not None else None
+
+
+def _accumulates_in_fp16(group_lowering: GroupLowering) -> bool:
+    return group_lowering.precision is not Precision.FILE and group_lowering.accumulator is Precision.FP16
+
+
+def _is_fp32_in_file(group: FusionGroup) -> bool:
+    """Whether a group is FP32 in the file."""
+    return group.file_precision is None or group.file_precision.is_plain_fp32
+
+
+def expand_mask_to_axes(mask: np.ndarray, axis_flags: Sequence[bool]) -> np.ndarray:
+    """A mask in a shape that goes with a tensor: its sizes where the tensor has its axes, 1 at the others."""
+    sizes = iter(mask.shape)
+    return mask.reshape([next(sizes) if has else 1 for has in axis_flags])

@@ -1,0 +1,180 @@
+"""What a gated graph is fed beside the network's own inputs: gates, scales and weights."""
+
+import math
+from collections.abc import Container, Iterator, Mapping
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from trt_tui.core.lowering import fp16_accumulation
+from trt_tui.core.lowering.gated.emitter import NodeEmitter
+from trt_tui.core.lowering.rulebook import REDUCED_OPERAND_TYPES, GatedFeatures
+from trt_tui.core.network.layers import FusionGroup, QdqSite
+from trt_tui.core.network.naming import value_name
+from trt_tui.core.network.network import Network
+from trt_tui.core.network.zero_cost_support import Normalisation
+from trt_tui.core.precision import Precision
+from trt_tui.core.quantized_types import QUANTIZED_TYPES
+
+OperandTypes = dict[Precision, frozenset[Precision]]
+"""What a group can run in beside FP32, by the float type of its results; see `GatedFeatures.find_operand_types`."""
+
+
+@dataclass(frozen=True)
+class WeightInput:
+    """A weight, scale or bias that is fed.
+
+    Attributes:
+        site: The layer input it stands for; its tensor is "" where the layer has no such input.
+        channel_count: The size of what stands there then.
+    """
+
+    group: str
+    site: QdqSite
+    channel_count: int = 0
+
+
+class GraphInputs:
+    """Declares the inputs of all groups that have a choice.
+
+    Attributes:
+        forms: What each such group can run in, by group.
+        gates: Bool scalars by kind, by group; see `trt_tui.core.lowering.gated.gated_graph.GatedGraph`.
+        scales: Float32 scalars of activations, by group and tensor; groups may share one.
+        weights: Float32 weights, scales and biases, by group, layer and index of the layer's input.
+        stand_for: What weight an input is, by the input's name.
+        sums: The groups whose products can be summed in FP16.
+        splitters: Where gates are data, float32 scalars that sums are split by, by group and how often one is rounded.
+        factors: What channels are divided by, float32, by the tensors that hold them.
+        factors_of: The names of these inputs by the group of the normalisation.
+    """
+
+    def __init__(self, emitter: NodeEmitter, features: GatedFeatures, *, gates_as_data: bool = False) -> None:
+        network = emitter.network
+        self._norm_operators = network.zero_cost_support.norms if features.norm_operators else {}
+        self.operand_types: Mapping[str, OperandTypes] = {
+            group.name: operand_types
+            for group in network.groups
+            if (operand_types := features.find_operand_types(group))
+        }
+        self.gates: dict[str, dict[str, ir.Value]] = {}
+        self.scales: dict[tuple[str, str], ir.Value] = {}
+        self.weights: dict[tuple[str, str, int], ir.Value] = {}
+        self.weight_inputs: dict[str, WeightInput] = {}
+        self._shared_scales: dict[str, ir.Value] = {}
+        self.summing_groups: set[str] = set()
+        self.split_factors: dict[tuple[str, int], ir.Value] = {}
+        self.channel_factors: dict[str, ir.Value] = {}
+        self.factor_input_names: dict[str, str] = {}
+        for number, (group_name,
+                     norm) in enumerate(network.zero_cost_support.norms.items() if features.editable_constants else ()):
+            if norm.scaled_tensors:
+                factors = emitter.add_input(f"factors/{number}", ir.DataType.FLOAT, ir.Shape([norm.channels]))
+                self.channel_factors.update(dict.fromkeys(norm.scaled_tensors, factors))
+                self.factor_input_names[group_name] = value_name(factors)
+        for index, group in enumerate(network.groups):
+            for number, weight_input in enumerate(
+                    _iterate_editable_constants(network, group, self.operand_types) if features.editable_constants else
+                ()):
+                self._add_weight_input(emitter, f"constant/{index}/{number}", weight_input)
+            if group.name not in self.operand_types:
+                continue
+            operand_types = self.operand_types[group.name]
+            for precision in dict.fromkeys(operand_type for precisions in operand_types.values()
+                                           for operand_type in sorted(precisions)):
+                for site in group.calibrated_qdq_sites(precision):
+                    if (group.name, site.tensor) not in self.scales:
+                        self.scales[group.name, site.tensor] = self._add_scale_input(emitter, site.tensor, features)
+            for number, site in enumerate(group.weight_qdq_sites()):
+                name = f"weight/{index}/{number}"
+                value = emitter.add_input(name, ir.DataType.FLOAT, network.ir_value(site.tensor).shape)
+                self.weights[group.name, site.layer, site.index] = value
+                self.weight_inputs[name] = WeightInput(group.name, site)
+            kinds = _list_data_flow_gate_kinds(operand_types) if gates_as_data else _list_gate_kinds(operand_types)
+            if Precision.FP16 in operand_types.get(Precision.FP16, ()) and any(
+                    fp16_accumulation.has_repeated_rounding(network, network.get_layer(name)) for name in group.layers):
+                self.summing_groups.add(group.name)
+                kinds += [] if gates_as_data else ["sums"]
+            if self.find_normalisation_operator(group.name) is not None:
+                kinds.append("operator")
+            self.gates[group.name] = {
+                kind: emitter.add_input(f"gate/{index}/{kind}", ir.DataType.BOOL) for kind in kinds}
+
+    def _add_scale_input(self, emitter: NodeEmitter, tensor: str, features: GatedFeatures) -> ir.Value:
+        """The scale of a tensor, that of all groups where it cannot differ between them."""
+        quantized_types = features.quantized_types & QUANTIZED_TYPES.keys()
+        shared = len(quantized_types) == 1 and features.boundary_types == {Precision.FP32}
+        if shared and tensor in self._shared_scales:
+            return self._shared_scales[tensor]
+        value = self._shared_scales[tensor] = emitter.add_input(f"scale/{len(self.scales)}", ir.DataType.FLOAT)
+        return value
+
+    def _add_weight_input(self, emitter: NodeEmitter, name: str, weight_input: WeightInput) -> None:
+        tensor = weight_input.site.tensor
+        shape = emitter.network.ir_value(tensor).shape if tensor else ir.Shape([weight_input.channel_count])
+        self.weights[weight_input.group, weight_input.site.layer,
+                     weight_input.site.index] = emitter.add_input(name, ir.DataType.FLOAT, shape)
+        self.weight_inputs[name] = weight_input
+
+    @property
+    def weight_bytes(self) -> int:
+        """What all weights that are fed take."""
+        return 4 * sum(math.prod(value.shape.numpy()) for value in self.weights.values() if value.shape is not None)
+
+    def find_normalisation_operator(self, group_name: str) -> Normalisation | None:
+        """The normalisation of a group that can be run as the operator rounds; None where there is none on offer."""
+        norm = self._norm_operators.get(group_name)
+        return norm if norm is not None and not norm.no_rewrite_reason else None
+
+    def gate_names(self) -> dict[str, dict[str, str]]:
+        """The names of `gates`."""
+        return {
+            group: {kind: value_name(value)
+                    for kind, value in gates.items()}
+            for group, gates in self.gates.items()
+        }
+
+    def scale_names(self) -> dict[tuple[str, str], str]:
+        """The names of `scales`."""
+        return {key: value_name(value) for key, value in self.scales.items()}
+
+
+def _iterate_editable_constants(network: Network, group: FusionGroup,
+                                gated_groups: Container[str]) -> Iterator[WeightInput]:
+    """Constants of a group that a config can change, beside its weights."""
+    zero_cost_support, group_layers = network.zero_cost_support, set(group.layers)
+    ports = [port for norm in zero_cost_support.norms.values() for port in (norm.scale, norm.bias)
+             if port is not None and not norm.no_smoothquant_reason]
+    if group.name not in gated_groups:  # its weights are no inputs yet
+        ports += [read.port for norm in zero_cost_support.norms.values() for read in norm.consumers]
+    bias = zero_cost_support.biases.get(group.name) if group.name in gated_groups else None
+    if bias is not None and bias.port is not None:
+        ports.append(bias.port)
+    for layer, index in dict.fromkeys(port for port in ports if port[0] in group_layers):
+        inputs = network.get_layer(layer).inputs
+        tensor = inputs[index] if index < len(inputs) else ""
+        site = QdqSite(layer, index, tensor, "constant")
+        yield WeightInput(group.name, site, bias.channels if bias is not None and not tensor else 0)
+
+
+def _list_gate_kinds(operand_types: OperandTypes) -> list[str]:
+    """The kinds of gates that a group needs."""
+    kinds = ["fp32", *(boundary_type.value for boundary_type in list(operand_types)[:-1])]
+    mixed_types = {
+        operand_type
+        for precisions in operand_types.values() if len(precisions) > 1 for operand_type in precisions
+    }
+    if mixed_types:
+        kinds += [
+            *(quantized_type.value for quantized_type in REDUCED_OPERAND_TYPES if quantized_type in mixed_types),
+            "clean"
+        ]
+    if any(boundary_type in precisions for boundary_type, precisions in operand_types.items()):
+        kinds.append("direct")
+    return kinds
+
+
+def _list_data_flow_gate_kinds(operand_types: OperandTypes) -> list[str]:
+    """The kinds of gates that a group needs where they are data."""
+    gate_types = {*operand_types, *(gate_type for precisions in operand_types.values() for gate_type in precisions)}
+    return sorted(gate_type.value for gate_type in gate_types if gate_type is not Precision.FP32)

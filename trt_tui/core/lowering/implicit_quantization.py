@@ -1,0 +1,354 @@
+"""What a weakly typed TensorRT (8.6 to 10) is told, layer by layer, so that it builds a config with implicit
+quantization: the FP32 network stays as it is, precisions and ranges stand beside it.
+
+What the rules follow:
+
+- ``ILayer::setPrecision`` chooses the type a layer computes in and reads, ``ILayer::setOutputType`` the type it writes;
+  under ``OBEY_PRECISION_CONSTRAINTS`` a build fails where no implementation has the wanted ones. The output type of a
+  layer says nothing of the type of a network output, TensorRT converts (``NvInfer.h`` of TensorRT 10, ``ILayer``).
+- A layer that reads or writes a tensor without a range cannot run in INT8 ("Missing scale and zero-point for tensor
+  ..., expect fall back to non-int8 implementation for any layer consuming or producing given tensor"). This holds
+  before fusion: a BatchNorm or Add without a range keeps the Conv that it would be fused into from INT8
+  (NVIDIA-AI-IOT/torch2trt pull request 450); once they are fused the inner range has no effect (NVIDIA/TensorRT
+  issue 25).
+- So every tensor inside an INT8 group has a range, measured where there is one, and no tensor outside of them but those
+  that they read: what has no range cannot become INT8 by accident.
+- INT8 is allowed by ranges and never demanded: under OBEY a build fails at the first layer that has no INT8 kernel for
+  its shape, and TensorRT 8.6 failed so at ConvTransposes, at first Convs and at residual Adds. Attention and the other
+  regions that TensorRT hands to Myelin have INT8 kernels with Q/DQ alone and stay in FP16 or FP32 (NVIDIA/TensorRT
+  issues 2658, 2323 and 4058; seen with 8.6).
+- Layers that move values, shape arithmetic, constants and integers take no precision. Softmax, LayerNorm and their like
+  have no INT8 implementation and are never asked for one.
+"""
+
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import onnx_ir as ir
+
+from trt_tui.core.lowering import scales
+from trt_tui.core.lowering.lowered import replace_file_precision
+from trt_tui.core.lowering.network_rewrite import rewrite_network_for_config
+from trt_tui.core.lowering.releases import WEAK_PRECISIONS, refuse_unsupported_precisions
+from trt_tui.core.lowering.rulebook import find_boundary_type, precision_refusal_reason
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.layers import FusionGroup, Layer, LayerKind
+from trt_tui.core.network.network import Network
+from trt_tui.core.precision import Precision
+from trt_tui.core.quantized_types import INT8
+from trt_tui.core.runner import LayerConstraints
+from trt_tui.formatting import counted_noun_text
+
+_WEIGHT_OPERATORS = frozenset(("Conv", "ConvTranspose", "BatchNormalization"))
+"""Operators whose constants TensorRT's parser makes weights of the layer and no tensors."""
+
+
+@dataclass(frozen=True)
+class ImplicitQuantizationConstraints(LayerConstraints):
+    """What is told, and what cannot be.
+
+    Attributes:
+        model: The network in FP32, not to be changed, with what the config changes of it: its node names are the layer
+            names.
+        estimated_ranges: Tensors inside INT8 groups that were not calibrated; they have a range of their group's, which
+            counts only where TensorRT does not fuse them away.
+        allows_tf32: Whether FP32 layers may use TF32; else the builder's TF32 flag is to be cleared.
+        refused_layers: Why a layer is not told the precision it was asked for, by layer name.
+        notes: What holds for the network as a whole.
+    """
+
+    model: ir.Model
+    estimated_ranges: tuple[str, ...]
+    allows_tf32: bool
+    refused_layers: Mapping[str, str]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def needs_obey_constraints_flag(self) -> bool:
+        """Whether OBEY_PRECISION_CONSTRAINTS is to be set: an FP32 build has nothing to obey."""
+        return bool(self.precision_flags)
+
+    def constraint_arguments(self) -> dict[str, Any]:
+        """What `apply_constraints` is given, as plain data that JSON holds."""
+        return {"precisions": {name: precision.value for name, precision in self.precisions.items()},
+                "output_types": {name: precision.value for name, precision in self.output_types.items()},
+                "ranges": dict(self.ranges), "inner": dict(self.inner_ranges), "constants": dict(self.constant_ranges),
+                "names": list(self.layer_names)}
+
+    def calibration_cache_ranges(self) -> dict[str, float]:
+        """All ranges as a calibration cache names them: TensorRT calls the tensor of a constant ``c`` ``c_output``."""
+        return {**self.ranges, **{f"{name}_output": amax for name, amax in self.constant_ranges.items()}}
+
+
+def lower_to_implicit_quantization(network: Network, config: PrecisionConfig,
+                                   ranges: Mapping[str, float]) -> ImplicitQuantizationConstraints:
+    """Lowers to what a weakly typed TensorRT is told.
+
+    Args:
+        ranges: Calibrated amax by tensor name, in the tensors' own units; those inside groups too.
+
+    Raises:
+        InputError: an INT8 layer's input has no range, or a layer reads other codes.
+    """
+    config = replace_file_precision(network, config)
+    refuse_unsupported_precisions(network, config, WEAK_PRECISIONS, "a weakly typed TensorRT")
+    rewritten_network = rewrite_network_for_config(network, config)
+    constraints = _ImplicitLowering(rewritten_network.network, config, ranges).lower_network()
+    return replace(constraints, notes=(*constraints.notes, *rewritten_network.notes))
+
+
+class _ImplicitLowering:
+    def __init__(self, network: Network, config: PrecisionConfig, ranges: Mapping[str, float]) -> None:
+        self.network = network
+        self.config = config
+        self.measured_ranges = ranges
+        self.precision_by_group = config.precision_by_group(network)
+        self.amax_by_tensor = scales.compute_activation_ranges(network, ranges, config)
+        self.precisions: dict[str, Precision] = {}
+        self.output_types: dict[str, Precision] = {}
+        self.ranges: dict[str, float] = {}
+        self.inner_ranges: dict[str, float] = {}
+        self.constant_ranges: dict[str, float] = {}
+        self.estimated_ranges: list[str] = []
+        self.refused_layers: dict[str, str] = {}
+        self.quantized_inputs = {(site.layer, site.index) for group in network.groups if self._is_int8(group)
+                                 for site in group.activation_qdq_sites()}
+        self.output_names = {info.name for info in network.outputs}
+
+    def lower_network(self) -> ImplicitQuantizationConstraints:
+        for group in self.network.groups:
+            if self._is_int8(group):
+                self._lower_int8_group(group)
+            else:
+                self._lower_float_group(group)
+            self._record_precision_refusal(group)
+        flags = {self._find_float_precision(group) for group in self.network.groups} - {Precision.FP32}
+        if self.ranges:
+            flags.add(Precision.INT8)
+        if not flags:
+            self.precisions, self.output_types = {}, {}
+        return ImplicitQuantizationConstraints(self.precisions,
+                                               self.output_types, self.ranges, frozenset(flags), self.network.model,
+                                               tuple(self.estimated_ranges), self.config.tf32, self.refused_layers,
+                                               tuple(self._list_notes()), inner_ranges=self.inner_ranges,
+                                               constant_ranges=self.constant_ranges,
+                                               layer_names=tuple(layer.name for layer in self.network.layers))
+
+    # -- groups -------------------------------------------------------------------------------------------------
+
+    def _is_int8(self, group: FusionGroup) -> bool:
+        return self.precision_by_group[group.name] is Precision.INT8
+
+    def _find_float_precision(self, group: FusionGroup) -> Precision:
+        """The float precision of a group, or for INT8 the one its results have outside of it."""
+        precision = find_boundary_type(group, self.precision_by_group[group.name], self.config.other)
+        if precision is Precision.BF16 and self._is_int8(group):
+            return Precision.FP32
+        return precision
+
+    def _lower_float_group(self, group: FusionGroup) -> None:
+        precision = self._find_float_precision(group)
+        for layer in self._list_layers(group):
+            if self._has_subgraph(layer):
+                self.refused_layers[layer.name] = "the layers inside its subgraphs have no names to tell a precision by"
+            elif layer.kind is LayerKind.COPY:
+                # Left open, TensorRT moves values in the type that it finds fastest, which can be a narrower one.
+                if precision is Precision.FP32 or self._find_precision_kinds_of_readers(layer) == {
+                        "quantized", "float"
+                }:
+                    self.output_types[layer.name] = precision
+            else:
+                self.precisions[layer.name] = precision
+                if precision is Precision.FP32 or self._find_precision_kinds_of_readers(layer) != {"quantized"}:
+                    self.output_types[layer.name] = precision
+
+    def _lower_int8_group(self, group: FusionGroup) -> None:
+        for site in group.activation_qdq_sites():
+            scales.compute_activation_scale(self.amax_by_tensor, site.tensor)
+            self.ranges[site.tensor] = _replace_zero_amax(self.amax_by_tensor[site.tensor])
+        fallback = self._find_fallback_range(group)
+        for layer in self._list_layers(group):
+            for tensor in layer.outputs:
+                if self.network.is_float(tensor):
+                    self.inner_ranges[layer.name] = self._assign_range_inside_group(tensor, fallback)
+            if layer.op_type not in _WEIGHT_OPERATORS:
+                for tensor in layer.inputs:
+                    if tensor in self.network.constant_tensors and self.network.is_float(tensor):
+                        self.constant_ranges[tensor] = _replace_zero_amax(float(self.network.constant_amax(tensor)))
+            if self._is_result_used_outside_group(
+                    layer, group) and self._find_precision_kinds_of_readers(layer) != {"quantized"}:
+                self.output_types[layer.name] = self._find_float_precision(group)
+
+    def _has_subgraph(self, layer: Layer) -> bool:
+        return any(attr.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
+                   for attr in self.network.node(layer.name).attributes.values())
+
+    # -- tensors ------------------------------------------------------------------------------------------------
+
+    def _list_layers(self, group: FusionGroup) -> list[Layer]:
+        return [self.network.get_layer(name) for name in group.layers]
+
+    def _is_result_used_outside_group(self, layer: Layer, group: FusionGroup) -> bool:
+        """Whether the values of a result are used outside its group, or it is a network output."""
+        return any(tensor in self.output_names or any(user not in group.layers
+                                                      for user in self.network.graph.readers.get(tensor, ()))
+                   for tensor in layer.outputs)
+
+    def _find_precision_kinds_of_readers(self, layer: Layer) -> set[str]:
+        """How the layer's float results are used: "quantized" by an INT8 layer, "float" by any other or nobody."""
+        kinds: set[str] = set()
+        for tensor in layer.outputs:
+            if not self.network.is_float(tensor):
+                continue
+            uses = [(user, index) for user in self.network.graph.readers.get(tensor, ())
+                    for index, name in enumerate(self.network.get_layer(user).inputs) if name == tensor]
+            is_captured = len({user for user, _ in uses}) < len(self.network.graph.readers.get(tensor, ()))
+            if tensor in self.output_names or is_captured or not uses:
+                kinds.add("float")
+            kinds.update("quantized" if use in self.quantized_inputs else "float" for use in uses)
+        return kinds
+
+    def _assign_range_inside_group(self, tensor: str, fallback_range: float) -> float:
+        """Gives a tensor of an INT8 group its range."""
+        if tensor not in self.ranges:
+            if tensor in self.amax_by_tensor:
+                self.ranges[tensor] = _replace_zero_amax(self.amax_by_tensor[tensor])
+            elif tensor in self.measured_ranges:
+                self.ranges[tensor] = _replace_zero_amax(float(self.measured_ranges[tensor]))
+            else:
+                self.estimated_ranges.append(tensor)
+                self.ranges[tensor] = fallback_range
+        return self.ranges[tensor]
+
+    def _find_fallback_range(self, group: FusionGroup) -> float:
+        """A range for the tensors of a group that have none: that of its last result, else its largest input's."""
+        outside = [
+            self.amax_by_tensor[tensor]
+            for tensor in (group.final_tensor, *group.outputs)
+            if tensor in self.amax_by_tensor
+        ]
+        return _replace_zero_amax(outside[0] if outside else max(self.amax_by_tensor[site.tensor]
+                                                                 for site in group.activation_qdq_sites()))
+
+    # -- in words -----------------------------------------------------------------------------------------------
+
+    def _record_precision_refusal(self, group: FusionGroup) -> None:
+        reason = precision_refusal_reason(group, self.config)
+        if reason:
+            self.refused_layers.update((name, reason) for name in group.layers if name not in self.refused_layers)
+
+    def _list_notes(self) -> list[str]:
+        notes = []
+        if self.ranges:
+            notes.append("TensorRT itself quantizes the weights, with scales of its own.")
+        if self.estimated_ranges:
+            notes.append(
+                f"{counted_noun_text(len(self.estimated_ranges), 'tensor')} inside INT8 groups not calibrated; given "
+                f"the "
+                "group's range, which only matters if TensorRT does not fuse them.")
+        if self.config.other is Precision.BF16 and any(self._is_int8(group) for group in self.network.groups):
+            notes.append("Results of INT8 layers are FP32 in place of BF16: TensorRT has no such INT8 kernels.")
+        return notes
+
+
+def _replace_zero_amax(amax: float) -> float:
+    """The range that is told: a tensor that was zero throughout has scale 1."""
+    return amax if amax > 0 else INT8.max_value
+
+
+# -- telling -----------------------------------------------------------------------------------------------------------
+# The Polygraphy script holds the source of the two functions below: they use no name from outside but each other's.
+
+
+def find_source_layer(trt_layer_name: str, metadata: str = "", names: Container[str] = ()) -> str | None:
+    """The network's layer that a layer of a parsed TensorRT network stands for, or None.
+
+    TensorRT's ONNX parser names a layer after its node, and further layers of a node that it decomposes ``<node>_<n>``
+    (onnx-tensorrt, ``ImporterContext::registerLayer``); the metadata of each is ``[ONNX Layer: <node>]``. The metadata
+    goes first, since ``conv_1`` can be a second layer of ``conv`` as well as a node. A layer inside an If or Loop
+    stands for that, its metadata being ``[ONNX Layer: <inner node> | <graph> | <outer node> (<operator>)]``. Layers
+    that the parser adds of its own, like ``ONNXTRT_Broadcast_2``, stand for none.
+
+    Args:
+        names: The network's layers, anything with ``in``; without them the name of the metadata, else the layer's own
+            is taken as it is.
+    """
+    import re
+
+    for piece in re.split("[\x1e\x1f]", metadata or ""):
+        match = re.fullmatch(r"\[ONNX Layer: (.*)\]", piece.strip(), re.DOTALL)
+        if match:
+            inner_node, *outer_nodes = match[1].split(" | ")
+            nodes = (match[1], inner_node, *(re.sub(r" \([^()]*\)$", "", node) for node in outer_nodes))
+            known_nodes = [node for node in nodes if node in names] if names else [inner_node]
+            if known_nodes:
+                return known_nodes[0]
+    if not names or trt_layer_name in names:
+        return trt_layer_name or None
+    base, _, number = trt_layer_name.rpartition("_")
+    return base if number.isdigit() and base in names else None
+
+
+def apply_constraints(trt: Any, network: Any, precisions: Mapping[str, str], output_types: Mapping[str, str],
+                      ranges: Mapping[str, float], inner: Mapping[str, float] | None = None,
+                      constants: Mapping[str, float] | None = None, names: Iterable[str] = ()) -> list[str]:
+    """Sets precisions, output types and ranges in a parsed TensorRT network that is weakly typed.
+
+    Args:
+        trt: The ``tensorrt`` module.
+        network: An ``INetworkDefinition``.
+        precisions: As all further ones, the field of `ImplicitQuantizationConstraints` of that name; precisions may be
+            plain words like "fp16". The last three are for implicit quantization.
+
+    Returns:
+        The layers that were to be told a precision and are not in the network.
+    """
+    types = {"fp32": trt.float32, "fp16": trt.float16, "int8": trt.int8}
+    if hasattr(trt, "bfloat16"):
+        types["bf16"] = trt.bfloat16
+    float_types = [types[word] for word in types if word != "int8"]
+    computes_in_int8 = ("CONVOLUTION", "DECONVOLUTION", "FULLY_CONNECTED", "MATRIX_MULTIPLY")
+    moves = ("SHUFFLE", "IDENTITY", "CAST", "SLICE", "CONCATENATION", "GATHER", "PADDING", "SQUEEZE", "UNSQUEEZE",
+             "SCATTER", "ONE_HOT", "REVERSE_SEQUENCE", "FILL", "NON_ZERO", "NMS")
+    unconstrained = ("CONSTANT", "SHAPE", "ASSERTION", "QUANTIZE", "DEQUANTIZE", "CONDITION", "CONDITIONAL_INPUT",
+                     "CONDITIONAL_OUTPUT", "ITERATOR", "LOOP_OUTPUT", "RECURRENCE", "TRIP_LIMIT")
+    inner, constants, names = inner or {}, constants or {}, frozenset(names)
+    assigned_ranges: dict[str, float] = {}
+
+    def set_range(tensor: Any, amax: float | None) -> None:
+        if amax is not None:
+            tensor.set_dynamic_range(-amax, amax)
+            assigned_ranges[tensor.name] = amax
+
+    for index in range(network.num_inputs):
+        tensor = network.get_input(index)
+        set_range(tensor, ranges.get(tensor.name))
+    missing = dict.fromkeys(precisions)
+    for index in range(network.num_layers):
+        layer = network.get_layer(index)
+        name = find_source_layer(layer.name, layer.metadata, names) or ""
+        missing.pop(name, None)
+        results = [(position, layer.get_output(position)) for position in range(layer.num_outputs)]
+        results = [(position, tensor) for position, tensor in results
+                   if tensor is not None and tensor.dtype in float_types and not tensor.is_shape_tensor]
+        kind = layer.type.name
+        precision = str(precisions[name]) if name in precisions else None
+        if results and precision and kind not in moves + unconstrained and (precision != "int8"
+                                                                            or kind in computes_in_int8):
+            layer.precision = types[precision]
+        for position, tensor in results:
+            # A constant's layer bears its name; what the parser added to reshape a tensor has its range; any other
+            # tensor that the parser added has the range of the node's result.
+            amax = ranges.get(tensor.name)
+            if amax is None and kind == "CONSTANT":
+                amax = constants.get(find_source_layer(layer.name, "", constants) or "") if constants else None
+            elif amax is None and kind in moves and (not name or layer.name != name):
+                source = layer.get_input(0)
+                amax = assigned_ranges.get(source.name) if source is not None else None
+            elif amax is None:
+                amax = inner.get(name)
+            set_range(tensor, amax)
+            if name in output_types and kind not in unconstrained:
+                layer.set_output_type(position, types[str(output_types[name])])
+    return list(missing)

@@ -1,0 +1,162 @@
+"""A network with what a config changes of it beside precisions: operators for decomposed normalisations, constants,
+hidden outputs.
+
+What is written or told is lowered from there, with the same groups under the same names. Weights that are not changed
+stay the base network's own.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import onnx_ir as ir
+
+from trt_tui.core.lowering.folded_constants import FoldedConstants, has_constant_edits, list_normalisation_rewrites
+from trt_tui.core.moves.barrier_move import BarrierMove
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.layers import FusionGroup
+from trt_tui.core.network.naming import FreshNames
+from trt_tui.core.network.network import Network
+from trt_tui.core.network.zero_cost_support import Normalisation, Port
+from trt_tui.formatting import counted_noun_text, name_list_text
+
+RMS_OPSET = 23
+"""The first opset with RMSNormalization."""
+
+
+@dataclass(frozen=True)
+class RewrittenNetwork:
+    """The network to lower.
+
+    Attributes:
+        layer_changes: What the layers became that are gone, by name.
+        notes: What to know of it, one sentence each.
+    """
+
+    network: Network
+    layer_changes: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def rewrite_network_for_config(network: Network, config: PrecisionConfig) -> RewrittenNetwork:
+    """The network as a config changes it; the same one where it changes nothing.
+
+    Raises:
+        InputError: the opset cannot be raised to one that has the operator.
+    """
+    norms = {name: network.zero_cost_support.norms[name] for name in list_normalisation_rewrites(config)}
+    if not norms and not has_constant_edits(config) and not config.get_moves(BarrierMove):
+        return RewrittenNetwork(network)
+    return _NetworkRewriter(network, config, norms).rewrite_network()
+
+
+def fusion_barrier_output_notes(barrier_tensors: Sequence[str]) -> tuple[str, ...]:
+    """What to know of outputs that are there for fusion barriers alone; () where there are none."""
+    if not barrier_tensors:
+        return ()
+    return ((
+        f"{counted_noun_text(len(barrier_tensors), 'hidden output')} for fusion barriers: "
+        f"{name_list_text(barrier_tensors)}. Whatever runs the engine "
+        "has to bind memory for them, but need not read them.", ))
+
+
+class _NetworkRewriter:
+    def __init__(self, network: Network, config: PrecisionConfig, norms: Mapping[str, Normalisation]) -> None:
+        self.network, self.norms = network, norms
+        self.folded_constants, self.barrier_tensors = FoldedConstants(network,
+                                                                      config), BarrierMove.subject_kind.sort_subjects(
+                                                                          network, config.get_moves(BarrierMove))
+        newest = any(norm.operator == "RMSNormalization" for norm in norms.values())
+        self.model = network.convert_model_to_opset(max(RMS_OPSET if newest else 0, network.opset)).clone()
+        self.graph = self.model.graph
+        self.names = FreshNames(self.graph)
+        self.nodes = {node.name: node for node in self.graph}
+        self.tensors_by_port: dict[Port, str] = {}
+        self.layer_changes: dict[str, str] = {}
+
+    def rewrite_network(self) -> RewrittenNetwork:
+        shared: dict[tuple[object, ...], ir.Value] = {}
+        for port in self.folded_constants.changed_layer_inputs:
+            node = self.nodes[port[0]]
+            index = port[1]
+            replaced_value = node.inputs[index] if index < len(node.inputs) else None
+            replaced_name = replaced_value.name if replaced_value is not None else None
+            key = (replaced_name, self.folded_constants.constant_edit_key(port))
+            if replaced_name is None or key not in shared:
+                array = self.folded_constants.compute_constant(port)
+                assert array is not None  # a change makes a constant where there was none
+                shared[key] = self._add_constant(array, f"{replaced_name or port[0] + '_bias'}__folded")
+            if index >= len(node.inputs):
+                node.resize_inputs(index + 1)
+            node.replace_input_with(index, shared[key])
+            self.tensors_by_port[port] = shared[key].name or ""
+        for name, norm in self.norms.items():
+            self._replace_normalisation(name, norm)
+        for name, value in list(self.graph.initializers.items()):
+            if not value.uses() and not value.is_graph_output():
+                del self.graph.initializers[name]
+        self.graph.sort()
+        notes = fusion_barrier_output_notes(self._add_fusion_barrier_outputs())
+        groups = tuple(self._rebuild_group(group) for group in self.network.groups)
+        return RewrittenNetwork(self.network.copy_with_model(self.model, groups), self.layer_changes, notes)
+
+    def _add_fusion_barrier_outputs(self) -> list[str]:
+        """Makes outputs of the tensors that are kept, as far as they are still computed; returns their names."""
+        computed = {value.name: value for node in self.graph for value in node.outputs}
+        names = [name for name in self.barrier_tensors if name in computed and not computed[name].is_graph_output()]
+        self.graph.outputs.extend(computed[name] for name in names)
+        return names
+
+    def _replace_normalisation(self, group_name: str, normalisation: Normalisation) -> None:
+        """Puts the operator in the place of a normalisation's layers, under the name of its group."""
+        nodes = [self.nodes[layer] for layer in normalisation.layers]
+        by_name = {value.name: value for node in nodes for value in node.inputs if value is not None}
+        result = next(value for value in nodes[-1].outputs if value.name == normalisation.result)
+        inputs = [
+            by_name[normalisation.source],
+            self._build_normalisation_parameter(normalisation.scale, normalisation)
+        ]
+        if normalisation.bias is not None:
+            inputs.append(self._build_normalisation_parameter(normalisation.bias, normalisation))
+        operator = ir.node(normalisation.operator, inputs,
+                           {"axis": normalisation.axis, "epsilon": normalisation.epsilon}, name=group_name)
+        self.graph.insert_after(nodes[-1], operator)
+        output = operator.outputs[0]
+        output.type, output.shape, output.name = result.type, result.shape, result.name
+        ir.convenience.replace_all_uses_with(result, output, replace_graph_outputs=True)
+        self.graph.remove(nodes, safe=True)
+        for layer in normalisation.layers:
+            self.layer_changes[layer] = f"part of the {normalisation.operator} {group_name}"
+
+    def _build_normalisation_parameter(self, layer_input: Port | None, normalisation: Normalisation) -> ir.Value:
+        """The scale or bias as the operator takes it: the shape of the axes that are normalised."""
+        if layer_input is None:
+            return self._add_constant(np.ones(normalisation.channels, np.float32), f"{normalisation.result}__scale")
+        value = self.nodes[layer_input[0]].inputs[layer_input[1]]
+        assert value is not None and value.name is not None  # a constant of the network
+        array = self.folded_constants.compute_constant(layer_input)
+        assert array is not None
+        rank = -normalisation.axis
+        if array.ndim == rank:
+            return value
+        return self._add_constant(array.reshape(array.shape[-rank:]), f"{value.name}__last")
+
+    def _rebuild_group(self, group: FusionGroup) -> FusionGroup:
+        """A group with the layers and tensors that it has now."""
+        norm = self.norms.get(group.name)
+        removed = set(norm.layers) if norm is not None else set()
+        layers = [name for name in group.layers if name in self.nodes and name not in removed]
+        if norm is not None:
+            index = sum(name not in removed for name in group.layers[:group.layers.index(norm.layers[-1])])
+            layers.insert(index, group.name)
+        sites = tuple(replace(site, tensor=self.tensors_by_port.get((site.layer, site.index), site.tensor))
+                      for site in group.sites)
+        inner = tuple(name for name in group.shape_layers if name in self.nodes)
+        return replace(group, layers=tuple(layers), sites=sites, shape_layers=inner)
+
+    def _add_constant(self, array: np.ndarray, name: str) -> ir.Value:
+        value = ir.Value(name=self.names.make_unique_name(name), type=ir.TensorType(ir.DataType.FLOAT),
+                         shape=ir.Shape(array.shape))
+        value.const_value = ir.Tensor(np.ascontiguousarray(array, np.float32), name=value.name)
+        self.graph.register_initializer(value)
+        return value

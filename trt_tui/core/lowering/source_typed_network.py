@@ -1,0 +1,315 @@
+"""The strongly typed network of a file that has precisions of its own: that file, less what was decided otherwise.
+
+A group that is as in the file stays node by node what the file has: codes, scales, zero points, Casts, names. A touched
+group loses its own Q/DQ and Casts and gets what the rulebook says for its new precision; what else reads a Q/DQ pair
+keeps it. Where nothing is touched the file's own network comes out.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import onnx_ir as ir
+
+from trt_tui.core.lowering import rulebook
+from trt_tui.core.lowering.folded_constants import refuse_edits_under_file_precision
+from trt_tui.core.lowering.network_rewrite import fusion_barrier_output_notes, rewrite_network_for_config
+from trt_tui.core.lowering.rulebook import ONNX_TYPES
+from trt_tui.core.lowering.typed_network import (
+    TypedLowering,
+    TypedNetwork,
+    lower_to_typed_network,
+    required_opset_of_lowerings,
+)
+from trt_tui.core.moves.barrier_move import BarrierMove
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.constants import stored_tensor
+from trt_tui.core.network.conversion import convert_opset, find_ir_version
+from trt_tui.core.network.layers import Layer, LayerKind
+from trt_tui.core.network.naming import value_name
+from trt_tui.core.network.network import Network
+from trt_tui.core.network.qdq_steps import PRECISION_BY_HALF_TYPE, is_cast, is_dequantize, is_quantize
+from trt_tui.core.network.source_model import SourceModel
+from trt_tui.core.network.typed_refusals import replace_refused_nodes
+from trt_tui.core.precision import MIN_UNSAFE_OPSET, Precision
+from trt_tui.errors import InputError
+
+
+def lower_from_source_model(network: Network, config: PrecisionConfig, ranges: Mapping[str, float]) -> TypedNetwork:
+    """Lowers to what a strongly typed TensorRT takes.
+
+    Args:
+        ranges: Calibrated amax by tensor name, in the tensors' own units.
+
+    Raises:
+        InputError: an INT8 layer's input has no range, or the opset cannot be raised.
+    """
+    source_model = network.source_model
+    if source_model is None or not any(config.precision_of(group) is Precision.FILE for group in network.groups):
+        return lower_to_typed_network(network, config, ranges)
+    refuse_edits_under_file_precision(network, config)
+    rewritten_network = rewrite_network_for_config(network, config)
+    typed_network = _SourceModelLowering(rewritten_network.network, source_model, config, ranges).lower_network()
+    return replace(typed_network, layer_changes={**typed_network.layer_changes, **rewritten_network.layer_changes})
+
+
+class _SourceModelLowering(TypedLowering):
+    def __init__(self, network: Network, source_model: SourceModel, config: PrecisionConfig,
+                 ranges: Mapping[str, float]) -> None:
+        group_lowerings = rulebook.plan_lowering(network, config, ranges)
+        touched_groups = [
+            group for group in network.groups if group_lowerings[group.name].precision is not Precision.FILE
+        ]
+        opset = source_model.model.graph.opset_imports.get("", 0)
+        required_opset = (max(
+            network.opset,
+            required_opset_of_lowerings({group.name: group_lowerings[group.name]
+                                         for group in touched_groups}, opset)) if touched_groups else opset)
+        super().__init__(network, config, group_lowerings, required_opset,
+                         _convert_source_model_to_opset(network, source_model, required_opset), with_casts=True)
+        self.source_model = source_model
+        self.touched_layers = {name for group in touched_groups for name in group.layers}
+        self.types = {name: dtype for name, dtype in source_model.types.items() if dtype in PRECISION_BY_HALF_TYPE}
+        self.file_types = dict(self.types)
+        self.added_nodes: set[ir.Node] = set()
+        self.nodes_by_name = {node_name(node): node for node in self.graph}
+        self.base_nodes = {node_name(node): node for node in network.convert_model_to_opset(required_opset).graph}
+        node_outputs = (value for node in self.graph for value in node.outputs)
+        self.values_by_name = {value.name or "": value
+                               for value in (*self.graph.inputs, *self.graph.initializers.values(), *node_outputs)}
+        self.read_values = {value for value in self.values_by_name.values() if value.uses()}
+        self.unquantized_constants: dict[str, bool] = {}
+
+    def lower_network(self) -> TypedNetwork:
+        for layer in self.network.layers:
+            if layer.name in self.touched_layers:
+                self._lower_changed_layer(layer)
+            else:
+                group = self.network.find_group(layer.name)
+                self.layer_changes[layer.name] = "as it was" if group is None else group.precision_label(Precision.FILE)
+        if self.touched_layers:
+            self._restore_types_of_kept_layers()
+        self._add_fusion_barrier_outputs()
+        if self.touched_layers:
+            self._remove_qdq_of_ungrouped_layers()
+            self._remove_unused_nodes()
+            self.graph.sort()
+        self.notes += replace_refused_nodes(self.graph, lambda node: node not in self.added_nodes, self.types)
+        if self.touched_layers:
+            self.model.ir_version = max(self.model.ir_version, find_ir_version(self.opset))
+        return self.build_typed_network()
+
+    def _add_fusion_barrier_outputs(self) -> None:
+        """Makes outputs of the tensors that fusion barriers keep."""
+        hidden = BarrierMove.subject_kind.sort_subjects(self.network, self.config.get_moves(BarrierMove))
+        for name in hidden:
+            value = self._find_value_of_fp32_tensor(name)
+            if not value.is_graph_output():
+                self.graph.outputs.append(value)
+                self._restore_fp32_output(len(self.graph.outputs) - 1, value)
+        self.notes += fusion_barrier_output_notes(hidden)
+
+    # -- one layer ----------------------------------------------------------------------------------------------
+
+    def _lower_changed_layer(self, layer: Layer) -> None:
+        """Gives a layer what its group's ruling says, on tensors that no Q/DQ of the file has changed."""
+        group = self.network.find_group(layer.name)
+        base_node = self.base_nodes.get(layer.name)
+        if group is None or base_node is None:
+            self.layer_changes[layer.name] = f"part of what opset {self.opset} writes as other operators"
+            return
+        node = self._find_or_add_node(layer, base_node)
+        group_lowering = self.group_lowerings[group.name]
+        opaque = layer.kind is LayerKind.OPAQUE
+        boundary_type = ir.DataType.FLOAT if opaque else ONNX_TYPES[group_lowering.boundary_type]
+        sites = {site.index: (site, scale) for site, scale in group_lowering.scales.items() if site.layer == layer.name}
+        is_typed_input, is_typed_output = rulebook.find_same_type_ports(base_node, self.opset) if not opaque else ((),
+                                                                                                                   ())
+        if len(node.inputs) < len(layer.inputs):  # a correction gives a bias to a node that has none in the file
+            node.resize_inputs(len(layer.inputs))
+        for index, tensor in enumerate(layer.inputs):
+            if not tensor:
+                continue
+            value = self._find_value_of_fp32_tensor(tensor)
+            if index in sites:
+                value = self._add_qdq_pair(*sites[index], value, boundary_type)
+            elif self.network.is_float(tensor):
+                value = self._convert_input_type(
+                    layer, index, value, boundary_type if not opaque and is_typed_input[index] else ir.DataType.FLOAT)
+            node.replace_input_with(index, value)
+        if self.opset >= MIN_UNSAFE_OPSET and layer.op_type == "Add":
+            self._unsqueeze_bias(node, layer, boundary_type)
+        for index, output in enumerate(node.outputs):
+            if output.name and self.network.is_float(layer.outputs[index]):
+                is_typed = not opaque and is_typed_output[index]
+                self._set_type(output, boundary_type if is_typed else ir.DataType.FLOAT)
+        if group_lowering.precision is Precision.FP16_ACC_FP32 and layer.name in group.main_layers:
+            self.nodes_by_name[layer.name] = self._accumulate_in_fp32(node, boundary_type)
+        self.layer_changes[layer.name] = self._describe_layer_change(group_lowering.precision, boundary_type, sites)
+
+    def _set_type(self, value: ir.Value, dtype: ir.DataType) -> None:
+        value.type = ir.TensorType(dtype)  # a clone shares its types with the file's network
+        self.types.pop(value_name(value), None)
+        if dtype is not ir.DataType.FLOAT:
+            self.types[value_name(value)] = dtype
+
+    def _find_or_add_node(self, layer: Layer, fp32_node: ir.Node) -> ir.Node:
+        """The file's node of a layer, with the attributes that the FP32 network has; or that network's own, added."""
+        node = self.nodes_by_name.get(layer.name)
+        if layer.name not in self.source_model.added_nodes and node is not None and node.op_type == fp32_node.op_type:
+            for name, attribute in fp32_node.attributes.items():
+                if attribute.type in (ir.AttributeType.INT, ir.AttributeType.TENSOR):
+                    node.attributes[name] = attribute
+            return node
+        return self._add_layer_node(layer, fp32_node)
+
+    def _add_layer_node(self, layer: Layer, fp32_node: ir.Node) -> ir.Node:
+        node = ir.Node(fp32_node.domain, fp32_node.op_type, [None] * len(layer.inputs),
+                       list(fp32_node.attributes.values()), num_outputs=len(layer.outputs),
+                       name=self.names.make_unique_name(layer.name), metadata_props=dict(fp32_node.metadata_props))
+        for name, output, original in zip(layer.outputs, node.outputs, fp32_node.outputs, strict=True):
+            output.type, output.shape = original.type, original.shape
+            old = self.values_by_name.get(name)
+            output.name = name
+            if old is not None and not is_dequantize(old.producer()):  # what another operator computes now
+                old.replace_all_uses_with(output)
+            if old is not None:  # this, or a network output that came out of a pair
+                old.name = self.names.make_unique_name(f"{name}__as_in_file")
+                for index, value in enumerate(self.graph.outputs):
+                    if value is old:
+                        self.graph.outputs[index] = output
+                self.types.pop(name, None)
+                if (dtype := self.file_types.get(name)) is not None:
+                    self.types[value_name(old)] = dtype
+            self.values_by_name[name] = output
+        self.graph.append(node)
+        self.added_nodes.add(node)
+        return node
+
+    # -- what a touched layer reads -----------------------------------------------------------------------------
+
+    def _find_value_of_fp32_tensor(self, tensor: str) -> ir.Value:
+        """The value that stands for a tensor of the FP32 network, in whatever float type it has now."""
+        if tensor in self.network.constant_tensors:
+            return self._find_unquantized_constant(tensor)
+        if tensor in self.values_by_name and tensor not in self.source_model.source_tensors:
+            return self.values_by_name[tensor]
+        producer = self.network.producer.get(tensor)
+        if producer in self.source_model.added_nodes and not is_cast(self.base_nodes[producer]):
+            return self._add_computation_of_tensor(self.network.get_layer(producer), tensor)
+        return self.values_by_name[self.source_model.source_tensors.get(tensor, tensor)]
+
+    def _add_computation_of_tensor(self, layer: Layer, tensor: str) -> ir.Value:
+        """What a node makes that the FP32 network alone has, in the type of the file's tensor."""
+        if tensor not in self.values_by_name:
+            node = self._add_layer_node(layer, self.base_nodes[layer.name])
+            dtype = self.source_model.find_dtype(tensor)
+            for index, name in enumerate(layer.inputs):
+                node.replace_input_with(index,
+                                        self._add_cast(self._find_value_of_fp32_tensor(name), dtype) if name else None)
+            self._set_type(node.outputs[0], dtype)
+        return self.values_by_name[tensor]
+
+    def _find_unquantized_constant(self, tensor: str) -> ir.Value:
+        """A constant without the file's Q/DQ: the file's own where there are none on it, else the FP32 network's.
+
+        A constant that was taken from another network is the FP32 network's, too.
+        """
+        value = self.values_by_name.get(tensor)
+        if value is not None and self._is_unquantized_constant(value):
+            return value
+        key = f"constant/{tensor}"
+        if key not in self.values_by_name:
+            stored = self.network.ir_value(tensor).const_value
+            tensor_data = stored if stored is not None else ir.tensor(self.network.constant_value(tensor))
+            float_constant = ir.Value(name=self.names.make_unique_name(f"{tensor}__float"),
+                                      type=ir.TensorType(tensor_data.dtype), shape=ir.Shape(tensor_data.shape.numpy()),
+                                      const_value=tensor_data)
+            self.graph.register_initializer(float_constant)
+            self.values_by_name[key] = float_constant
+        return self.values_by_name[key]
+
+    def _is_unquantized_constant(self, value: ir.Value) -> bool:
+        """Whether no Q/DQ of the file stands before a constant, and nothing of it was taken from another network."""
+        name = value.name or ""
+        if name not in self.unquantized_constants:
+            node = value.producer()
+            self.unquantized_constants[name] = name not in self.source_model.replaced_constants and (
+                node is None or not (is_quantize(node) or is_dequantize(node)) and
+                (stored_tensor(value) is not None or all(
+                    self._is_unquantized_constant(node_input) for node_input in node.inputs if node_input is not None)))
+        return self.unquantized_constants[name]
+
+    # -- what is left of the file -------------------------------------------------------------------------------
+
+    def _restore_types_of_kept_layers(self) -> None:
+        """Gives layers that stay as in the file, and network outputs, the types that the file has."""
+        outputs = list(self.graph.outputs)
+        for name in self._list_results_of_changed_layers():
+            value, dtype = self.values_by_name[name], self.file_types.get(name, ir.DataType.FLOAT)
+            if self.types.get(name, ir.DataType.FLOAT) is dtype:
+                continue
+            for use in list(value.uses()):
+                if use.node not in self.added_nodes and node_name(use.node) not in self.touched_layers:
+                    use.node.replace_input_with(use.idx, self._add_cast(value, dtype))
+            for index, output in enumerate(outputs):
+                if output is value:
+                    self._cast_output(index, value, dtype)
+
+    def _list_results_of_changed_layers(self) -> list[str]:
+        """Float results of touched layers that the file has too."""
+        return [name for layer in self.network.layers if layer.name in self.touched_layers for tensor in layer.outputs
+                if tensor and self.network.is_float(tensor)
+                and (name := self.source_model.source_tensors.get(tensor, tensor)) in self.values_by_name]
+
+    def _remove_qdq_of_ungrouped_layers(self) -> None:
+        """Removes Q/DQ in front of layers in no group, such as Shape, where nothing else reads the pair."""
+        for layer in self.network.layers:
+            if self.network.find_group(layer.name) is not None or layer.name in self.source_model.added_nodes:
+                continue
+            node = self.nodes_by_name.get(layer.name)
+            for index, tensor in enumerate(layer.inputs if node is not None else ()):
+                value = node.inputs[index] if node is not None else None
+                if node is None or value is None or not tensor or not is_dequantize(value.producer()) \
+                        or tensor in self.network.constant_tensors or not self.network.is_float(tensor):
+                    continue
+                grouped = any(self.network.find_group(node_name(use.node)) is not None for use in value.uses())
+                if not grouped and not value.is_graph_output():
+                    dtype = self.types.get(value_name(value), ir.DataType.FLOAT)
+                    node.replace_input_with(index, self._add_cast(self._find_value_of_fp32_tensor(tensor), dtype))
+
+    def _remove_unused_nodes(self) -> None:
+        """Takes out what the file's readers have let go of."""
+        pending = [node for node in self.graph if node not in self.added_nodes]
+        while pending:
+            node = pending.pop()
+            outputs = [value for value in node.outputs if value.name]
+            if node.graph is None or not any(value in self.read_values for value in outputs) \
+                    or any(value.uses() or value.is_graph_output() for value in outputs):
+                continue
+            producers = [value.producer() for value in node.inputs if value is not None]
+            self.graph.remove(node, safe=True)
+            pending.extend(producer for producer in producers if producer is not None)
+        for name, value in list(self.graph.initializers.items()):
+            if value in self.read_values and not value.uses() and not value.is_graph_output():
+                del self.graph.initializers[name]
+
+    def _append_node(self, node: ir.Node) -> None:
+        super()._append_node(node)
+        self.added_nodes.add(node)
+
+
+def _convert_source_model_to_opset(network: Network, source_model: SourceModel, opset: int) -> ir.Model:
+    """A copy of the file's network at an opset."""
+    if opset <= source_model.model.graph.opset_imports.get("", 0):
+        return source_model.model.clone()
+    try:
+        return convert_opset(source_model.model, opset)
+    except Exception as error:
+        raise InputError(f"{network.name} cannot be converted to opset {opset}", str(error),
+                         getattr(error, "next_step", "") or "Give no layer a precision that needs it, or quantize the "
+                         f"network at opset {opset}.") from None
+
+
+def node_name(node: ir.Node) -> str:
+    """The name of a node of an opened network."""
+    return node.name or ""

@@ -1,0 +1,441 @@
+"""The strongly typed ONNX network: precision lives in Cast and Q/DQ nodes and nowhere else.
+
+It is what TensorRT 10 and 11 build with strong typing and what production builds. Weights stay the FP32 initializers of
+the network, shared and never copied; Cast and Q/DQ behind them are folded by TensorRT's builder.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import onnx_ir as ir
+
+from trt_tui.core.lowering import rulebook
+from trt_tui.core.lowering.graph_editor import GraphEditor
+from trt_tui.core.lowering.network_rewrite import RewrittenNetwork, rewrite_network_for_config
+from trt_tui.core.lowering.rulebook import NUMPY_TYPES, ONNX_TYPES, GroupLowering, QdqScale
+from trt_tui.core.moves.barrier_move import BarrierMove
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.constants import stored_tensor
+from trt_tui.core.network.conversion import find_ir_version
+from trt_tui.core.network.graph import reads_only_shape
+from trt_tui.core.network.layers import Layer, LayerKind, QdqSite
+from trt_tui.core.network.naming import value_name
+from trt_tui.core.network.network import Network
+from trt_tui.core.network.operators import INITIALIZER_ONLY_INPUTS
+from trt_tui.core.precision import MIN_UNSAFE_OPSET, Precision
+from trt_tui.core.quantized_types import QUANTIZED_TYPES
+from trt_tui.formatting import name_list_text
+
+PRECISION_BY_ONNX_TYPE = {dtype: precision for precision, dtype in ONNX_TYPES.items()}
+"""The precision that a float type of ONNX stands for."""
+
+
+QUANTIZED_WEIGHT_SUFFIX, DEQUANTIZED_SUFFIX = "_quantized", "_DequantizeLinear_Output"
+"""Endings of the tensors behind Q of a weight and DQ of an activation, by which ONNX Runtime's ``qdq_loss_debug`` finds
+the tensor of the FP32 network."""
+
+_GEMM_RANK, _ZERO_POINT_INPUT, _BIAS_INPUT = 2, 2, 2
+_FIRST_AXES_PREFIX = "first_axes_"
+
+
+@dataclass(frozen=True)
+class TypedNetwork:
+    """A typed network.
+
+    Attributes:
+        model: The network; its weights are the base network's own tensors.
+        layer_changes: What each layer became, in words, by layer name; "as it was" for what computes no float.
+        refused_layers: Why a layer did not get the precision it was asked for, by layer name.
+        notes: What holds for the network as a whole.
+    """
+
+    model: ir.Model
+    layer_changes: Mapping[str, str]
+    refused_layers: Mapping[str, str]
+    notes: tuple[str, ...] = ()
+
+
+def lower_to_typed_network(network: Network, config: PrecisionConfig, ranges: Mapping[str, float]) -> TypedNetwork:
+    """Lowers to a strongly typed network.
+
+    Args:
+        ranges: Calibrated amax by tensor name, in the tensors' own units.
+
+    Raises:
+        InputError: an input of a layer that reads codes has no range, or the opset cannot be raised.
+    """
+    return lower_rewritten_network(rewrite_network_for_config(network, config), config, ranges)
+
+
+def lower_rewritten_network(rewritten_network: RewrittenNetwork, config: PrecisionConfig, ranges: Mapping[str, float],
+                            *, with_casts: bool = True) -> TypedNetwork:
+    """`lower_to_typed_network` from a network that has what the config changes of it.
+
+    Args:
+        with_casts: False leaves every tensor in FP32, for a release that is told float precisions layer by layer; masks
+            that FP16 layers read are clamped all the same, and scales are in FP32.
+    """
+    network = rewritten_network.network
+    group_lowerings = rulebook.plan_lowering(network, config, ranges, with_casts=with_casts)
+    opset = required_opset_of_lowerings(group_lowerings, network.opset, with_casts=with_casts)
+    model = network.convert_model_to_opset(opset).clone()
+    typed_network = TypedLowering(network, config, group_lowerings, opset, model, with_casts=with_casts).lower_network()
+    return replace(typed_network, layer_changes={**typed_network.layer_changes, **rewritten_network.layer_changes},
+                   notes=(*typed_network.notes, *rewritten_network.notes))
+
+
+def required_opset_of_lowerings(group_lowerings: Mapping[str, GroupLowering], min_opset: int, *,
+                                with_casts: bool = True) -> int:
+    """The opset that holds what rulings ask for."""
+    float_types = {group_lowering.boundary_type for group_lowering in group_lowerings.values()} if with_casts else ()
+    quantized_types = {
+        scale.quantized_type.precision
+        for group_lowering in group_lowerings.values()
+        for scale in group_lowering.scales.values()
+    }
+    return max(rulebook.required_opset(float_types, quantized_types), min_opset)
+
+
+class TypedLowering(GraphEditor):
+    """One lowering.
+
+    Args:
+        rulings: From `rulebook.rule`.
+        model: What is changed, at ``opset``.
+        casts: As `lower_rewritten_network` has it.
+    """
+
+    def __init__(self, network: Network, config: PrecisionConfig, group_lowerings: Mapping[str, GroupLowering],
+                 opset: int, model: ir.Model, *, with_casts: bool) -> None:
+        super().__init__(model.graph)
+        self.network = network
+        self.config = config
+        self.with_casts = with_casts
+        self.group_lowerings = group_lowerings
+        self.opset = opset
+        self.model = model
+        self.cast_cache: dict[tuple[str, ir.DataType], ir.Value] = {}
+        self.qdq_cache: dict[tuple[object, ...], ir.Value] = {}
+        self.layer_changes: dict[str, str] = {}
+        self.notes: list[str] = []
+        self._replaced_constants: list[str] = []  # constants that stand there in another form
+
+    def lower_network(self) -> TypedNetwork:
+        """The typed network."""
+        by_name = {node.name: node for node in self.graph}
+        outputs = list(self.graph.outputs)
+        for layer in self.network.layers:
+            node = by_name.get(layer.name)
+            if node is not None:
+                self._lower_layer(layer, node)
+            else:
+                self.layer_changes[layer.name] = f"part of what opset {self.opset} writes as other operators"
+        for node in list(self.graph):
+            if node.name is not None and not self.network.has_layer(node.name) and node.name in by_name:
+                self._restore_fp32_inputs(node)
+        for index, value in enumerate(outputs):
+            self._restore_fp32_output(index, value)
+        self.graph.sort()
+        self.model.ir_version = max(self.network.model.ir_version, find_ir_version(self.opset))
+        return self.build_typed_network()
+
+    def build_typed_network(self) -> TypedNetwork:
+        """What the model has become."""
+        self._remove_replaced_constants()
+        fp32_attention = [
+            layer.name
+            for layer in self.network.layers
+            if layer.op_type == "Attention" and not layer.domain and (group := self.network.find_group(layer.name))
+            is not None and self.group_lowerings[group.name].boundary_type is Precision.FP32
+        ]
+        if fp32_attention:
+            self.notes.append(
+                f"Attention in FP32 "
+                f"({name_list_text(fp32_attention, max_count=2)}): TensorRT has kernels for it in 16 bits "
+                "alone. Engines built here compute it in several layers; another builder does so where "
+                "the node has TRT_decomposable=1, an attribute that ONNX Runtime does not take.")
+        self.notes += [
+            raised_scale.scale_change_text
+            for raised_scale in rulebook.find_raised_weight_scales(self.network, self.group_lowerings)
+        ]
+        refused_layers = {
+            name: reason
+            for group in self.network.groups if (reason := rulebook.precision_refusal_reason(group, self.config))
+            for name in group.layers
+        }
+        return TypedNetwork(self.model, self.layer_changes, refused_layers, tuple(self.notes))
+
+    # -- one layer ----------------------------------------------------------------------------------------------
+
+    def _lower_layer(self, layer: Layer, node: ir.Node) -> None:
+        group = self.network.find_group(layer.name)
+        if group is None or layer.kind is LayerKind.OPAQUE:
+            if not reads_only_shape(layer):
+                self._restore_fp32_inputs(node)
+            self.layer_changes[layer.name] = "as it was" if group is None else Precision.FP32.label
+            return
+        group_lowering = self.group_lowerings[group.name]
+        boundary_type = ONNX_TYPES[group_lowering.boundary_type]
+        sites = {site.index: (site, scale) for site, scale in group_lowering.scales.items() if site.layer == layer.name}
+        is_typed_input, is_typed_output = rulebook.find_same_type_ports(node, self.opset)
+        if self.opset >= MIN_UNSAFE_OPSET and layer.op_type == "Add":
+            self._unsqueeze_bias(node, layer, boundary_type)
+        for index, value in enumerate(node.inputs):
+            if value is None or not self._is_float(value):
+                continue
+            if index in sites:
+                node.replace_input_with(index, self._add_qdq_pair(*sites[index], value, boundary_type))
+            else:
+                node.replace_input_with(
+                    index,
+                    self._convert_input_type(layer, index, value,
+                                             boundary_type if is_typed_input[index] else ir.DataType.FLOAT))
+        if boundary_type is not ir.DataType.FLOAT and self.with_casts:
+            for output, is_typed in zip(node.outputs, is_typed_output, strict=True):
+                if is_typed and output.name and self.network.is_float(output.name):
+                    output.type = ir.TensorType(boundary_type)  # a clone shares its types with the base network
+                    self.types[output.name] = boundary_type
+        if self.with_casts and group_lowering.precision is Precision.FP16_ACC_FP32 and layer.name in group.main_layers:
+            self._accumulate_in_fp32(node, boundary_type)
+        self.layer_changes[layer.name] = self._describe_layer_change(group_lowering.precision, boundary_type, sites)
+
+    def _accumulate_in_fp32(self, node: ir.Node, boundary_type: ir.DataType) -> ir.Node:
+        """Makes a product of FP16 values one of FP32 between Casts, which TensorRT builds as one kernel that reads and
+        writes FP16 and sums in FP32; returns the product.
+
+        The bias of a Gemm is added behind, in FP16: within the product, or before the Cast, it has TensorRT-RTX 1.7
+        compute in FP32. So the product is rounded, and the result again; the simulation rounds the result alone, and is
+        up to 3 dB better at such a layer, or more where the bias cancels much of the product.
+        """
+        name, result = node.name or "", node.outputs[0]
+        operands = [value for value in node.inputs]
+        bias = operands.pop() if node.op_type == "Gemm" and len(operands) > _BIAS_INPUT else None
+        beta = node.attributes.get_float("beta", 1.0)
+        attributes = [attr for key, attr in node.attributes.items() if bias is None or key != "beta"]
+        product = ir.Node(node.domain, node.op_type, [
+            self._add_operator("Cast", [value], {"to": int(ir.DataType.FLOAT)}, f"{value_name(value)}__fp32",
+                               ir.DataType.FLOAT, value.shape) if value is not None else None for value in operands
+        ], attributes, name=name, metadata_props=dict(node.metadata_props))
+        product_value = product.outputs[0]
+        product_value.name, product_value.type, product_value.shape = self.names.make_unique_name(
+            f"{result.name}__sum"), ir.TensorType(ir.DataType.FLOAT), result.shape
+        node.name = self.names.make_unique_name(f"{result.name}__{_short_type_name(boundary_type)}")
+        self._append_node(product)
+        source = product_value
+        if bias is not None:
+            source = self._add_operator("Cast", [product_value], {"to": int(boundary_type)}, f"{result.name}__product",
+                                        boundary_type, result.shape)
+            if beta != 1.0:
+                beta_value = self._add_cast(self._add_constant(np.asarray(beta, np.float32), "beta"), boundary_type)
+                bias = self._add_operator("Mul", [bias, beta_value], {}, f"{result.name}__bias", boundary_type,
+                                          bias.shape)
+        node.resize_inputs(1 if bias is None else 2)
+        for index, value in enumerate([source] if bias is None else [source, bias]):
+            node.replace_input_with(index, value)
+        node.op_type = "Cast" if bias is None else "Add"
+        node.attributes.clear()
+        if bias is None:
+            node.attributes["to"] = ir.AttrInt64("to", int(boundary_type))
+        return product
+
+    def _unsqueeze_bias(self, node: ir.Node, layer: Layer, boundary_type: ir.DataType) -> None:
+        """Gives the bias of a MatMul of codes the rank of its result: of a bias of one dimension ONNX Runtime makes a
+        Reshape and a Gemm, for which it adds a Q that it refuses itself (`MIN_UNSAFE_OPSET`)."""
+        ranks = [len(self.network.shape(tensor) or ()) for tensor in (*layer.inputs, layer.outputs[0])]
+        for index, value in enumerate(node.inputs):
+            other_input = node.inputs[1 - index]
+            producer = other_input.producer() if other_input is not None else None
+            if value is None or ranks[index] != 1 or ranks[-1] <= _GEMM_RANK or not is_quantized_matmul(producer):
+                continue
+            stored = stored_tensor(value)
+            if stored is None:
+                axes = self._add_constant(np.arange(ranks[-1] - 1, dtype=np.int64),
+                                          f"{_FIRST_AXES_PREFIX}{ranks[-1] - 1}")
+                shape = ir.Shape([*[1] * (ranks[-1] - 1), *(value.shape or (None,))])
+                bias_value = self._add_operator("Unsqueeze", [self._add_cast(value, boundary_type), axes], {},
+                                                f"{value.name}__spread", boundary_type, shape)
+            else:
+                shape = ir.Shape([*[1] * (ranks[-1] - 1), stored.shape.numpy()[0]])
+                bias_value = ir.Value(name=self.names.make_unique_name(f"{value.name}__spread"),
+                                      type=ir.TensorType(stored.dtype), shape=shape)
+                bias_value.const_value = ir.LazyTensor(partial(_reshape_tensor, stored, shape), dtype=stored.dtype,
+                                                       shape=shape, cache=True, name=bias_value.name)
+                self.graph.register_initializer(bias_value)
+                self._replaced_constants.append(value_name(value))
+            node.replace_input_with(index, bias_value)
+
+    def _is_float(self, value: ir.Value) -> bool:
+        """Whether a tensor is FP32 in the network, or in what became of it at a higher opset."""
+        name = value_name(value)
+        return self.network.is_float(name) if self.network.has_tensor(name) else value.dtype is ir.DataType.FLOAT
+
+    def _describe_layer_change(self, precision: Precision, boundary_type: ir.DataType,
+                               qdq_by_input_index: Mapping[int, tuple[QdqSite, QdqScale]]) -> str:
+        if precision in QUANTIZED_TYPES:
+            if qdq_by_input_index:
+                return f"{precision.label}: Q/DQ on " + ", ".join(
+                    f"input {i} ({qdq_by_input_index[i][0].role})" for i in sorted(qdq_by_input_index))
+            return f"{_short_type_name(boundary_type).upper()}, fused behind an {precision.label} layer"
+        return precision.label
+
+    def _restore_fp32_inputs(self, node: ir.Node) -> None:
+        """Gives a layer that stays as it is its FP32 inputs back (subgraphs that capture tensors too)."""
+        for index, value in enumerate(node.inputs):
+            if value is not None and value.name in self.types:
+                node.replace_input_with(index, self._add_cast(value, ir.DataType.FLOAT))
+        for attr in node.attributes.values():
+            if attr.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
+                graphs = (attr.value,) if attr.type == ir.AttributeType.GRAPH else attr.value
+                for graph in (nested for subgraph in graphs for nested in (subgraph, *subgraph.subgraphs())):
+                    for inner in graph:
+                        for index, value in enumerate(inner.inputs):
+                            if value is not None and value.name in self.types:
+                                inner.replace_input_with(index, self._add_cast(value, ir.DataType.FLOAT))
+                    for index, value in enumerate(graph.outputs):
+                        if value.name in self.types:
+                            graph.outputs[index] = self._add_cast(value, ir.DataType.FLOAT)
+
+    def _restore_fp32_output(self, output_index: int, value: ir.Value) -> None:
+        """Gives an output of the network its FP32 back; a hidden one stays in FP16, so that no Cast is computed for it.
+        """
+        dtype = self.types.get(value_name(value), ir.DataType.FLOAT)
+        hidden = value_name(value) in self.config.get_moves(BarrierMove)
+        if dtype is not ir.DataType.FLOAT and not (hidden and dtype is ir.DataType.FLOAT16):
+            self._cast_output(output_index, value, ir.DataType.FLOAT)
+
+    def _cast_output(self, index: int, value: ir.Value, dtype: ir.DataType) -> None:
+        """Gives a network output the type that it has to have, by a Cast that takes its name."""
+        name = value_name(value)
+        current_type = self.types.get(name, ir.DataType.FLOAT)
+        value.name = self.names.make_unique_name(f"{name}__{_short_type_name(current_type)}")
+        cast_node = self._add_node("Cast", [value], {"to": int(dtype)}, f"{name}__output")
+        cast_node.outputs[0].name = name
+        cast_node.outputs[0].dtype, cast_node.outputs[0].shape = dtype, value.shape
+        self.graph.outputs[index] = cast_node.outputs[0]
+
+    # -- pieces -------------------------------------------------------------------------------------------------
+
+    def _convert_input_type(self, layer: Layer, input_index: int, value: ir.Value, dtype: ir.DataType) -> ir.Value:
+        """What a layer reads for a value, in a type: by a Cast, or as an initializer where TensorRT takes no other."""
+        stored_value = stored_tensor(value) if input_index in INITIALIZER_ONLY_INPUTS.get(
+            layer.op_type, ()) and self.with_casts else None
+        if stored_value is None:
+            return self._add_cast(value, dtype)
+        return self._add_constant(stored_value.numpy().astype(dtype.numpy()),
+                                  f"{value.name}__{_short_type_name(dtype)}")
+
+    def _add_cast(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
+        name = value_name(value)
+        if self.types.get(name, ir.DataType.FLOAT) is dtype:
+            return value
+        key = (name, dtype)
+        if key not in self.cast_cache:
+            source = self._clamp_constant(value, dtype)
+            self.cast_cache[key] = source if not self.with_casts else self._add_operator(
+                "Cast", [source], {"to": int(dtype)}, f"{name}__{_short_type_name(dtype)}", dtype, value.shape)
+        return self.cast_cache[key]
+
+    def _clamp_constant(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
+        """The value, or where it is a mask or an epsilon that the type cannot hold, the nearest that it can."""
+        label, min_value = PRECISION_BY_ONNX_TYPE[dtype].label, rulebook.epsilon_lower_bound(
+            self.network, value_name(value), PRECISION_BY_ONNX_TYPE[dtype])
+        if min_value is not None:
+            self.notes.append(
+                f"Constant {value.name} is 0 in {label} and is raised to {min_value:.2g}: it keeps a divisor "
+                "from being 0.")
+            floor = self._add_constant(np.asarray(min_value, np.float32), f"{_short_type_name(dtype)}_least")
+            return self._add_operator("Max", [value, floor], {}, f"{value.name}__raised", ir.DataType.FLOAT,
+                                      value.shape)
+        limit = rulebook.mask_clamp_limit(self.network, value_name(value), PRECISION_BY_ONNX_TYPE[dtype])
+        if limit is None:
+            return value
+        self.notes.append(f"Constant {value.name} exceeds {label} and is clamped to ±{limit:.6g}.")
+        low = self._add_constant(np.asarray(-limit, np.float32), f"{_short_type_name(dtype)}_lowest")
+        high = self._add_constant(np.asarray(limit, np.float32), f"{_short_type_name(dtype)}_highest")
+        return self._add_operator("Clip", [value, low, high], {}, f"{value.name}__clamped", ir.DataType.FLOAT,
+                                  value.shape)
+
+    def _add_qdq_pair(self, qdq_site: QdqSite, qdq_scale: QdqScale, value: ir.Value,
+                      boundary_type: ir.DataType) -> ir.Value:
+        """Q and DQ on one input, in the type of its scale, with Casts where that is not the surrounding one."""
+        key = (value_name(value), boundary_type if self.with_casts else ir.DataType.FLOAT, *qdq_scale.weight_cache_key)
+        if key in self.qdq_cache:
+            return self.qdq_cache[key]
+        scale_type = ONNX_TYPES[qdq_scale.stored_type]
+        base = value_name(value)
+        suffix = (f"{base}__{_short_type_name(boundary_type)}"
+                  if boundary_type is not ir.DataType.FLOAT and self.with_casts else base)
+        packed = self._build_4_bit_weight(qdq_site, qdq_scale, f"{suffix}__codes")
+        if packed is None:
+            value = self._add_cast(
+                self._add_cast(value, boundary_type) if qdq_site.role != "weight" else value, scale_type)
+        attributes = {} if qdq_scale.axis is None else {"axis": qdq_scale.axis}
+        if qdq_scale.block_size is not None:
+            attributes["block_size"] = qdq_scale.block_size
+        step = self._add_constant(qdq_scale.values.astype(NUMPY_TYPES[qdq_scale.stored_type]), f"{suffix}__scale")
+        zero = self._add_constant(np.zeros(qdq_scale.values.shape, qdq_scale.quantized_type.onnx_type.numpy()),
+                                  f"{suffix}__zero_point")
+        shape, stored_type = value.shape, qdq_scale.quantized_type.onnx_type
+        weight = qdq_site.role == "weight"
+        quantized = packed if packed is not None else self._add_operator(
+            "QuantizeLinear", [value, step, zero], attributes, f"{suffix}__q", stored_type, shape,
+            f"{base}{QUANTIZED_WEIGHT_SUFFIX}" if weight else "")
+        result = self._add_operator("DequantizeLinear", [quantized, step, zero], attributes, f"{suffix}__dq",
+                                    scale_type, shape, f"{base}{DEQUANTIZED_SUFFIX}" if not weight else "")
+        if scale_type is not ir.DataType.FLOAT:
+            self.types[value_name(result)] = scale_type
+        result = self._add_cast(result, boundary_type)
+        self.qdq_cache[key] = result
+        return result
+
+    def _build_4_bit_weight(self, qdq_site: QdqSite, qdq_scale: QdqScale, name: str) -> ir.Value | None:
+        """A weight as codes of 4 bits, computed when somebody reads it; None where its codes stay a QuantizeLinear's.
+
+        Eight bits stay with the weights in FP32: TensorRT 8.6 builds no other form.
+        """
+        tensor = stored_tensor(self.network.ir_value(qdq_site.tensor)) if qdq_site.role == "weight" else None
+        if tensor is None or not qdq_scale.quantized_type.block_sizes:
+            return None
+        dtype, shape = qdq_scale.quantized_type.onnx_type, ir.Shape(tensor.shape.numpy())
+
+        def compute_quantized_tensor() -> ir.TensorProtocol:
+            array = rulebook.round_to_precision(tensor.numpy().astype(np.float32), qdq_scale.stored_type)
+            return ir.Tensor(
+                qdq_scale.quantized_type.quantize(array / qdq_scale.broadcast_to_shape(array.shape)).astype(
+                    dtype.numpy()), dtype=dtype)
+
+        value = ir.Value(name=self.names.make_unique_name(name), type=ir.TensorType(dtype), shape=shape)
+        value.const_value = ir.LazyTensor(compute_quantized_tensor, dtype=dtype, shape=shape, cache=True,
+                                          name=value.name)
+        self.graph.register_initializer(value)
+        self._replaced_constants.append(qdq_site.tensor)
+        return value
+
+    def _remove_replaced_constants(self) -> None:
+        """Takes out constants that nothing reads since they stand there in another form."""
+        for name in self._replaced_constants:
+            value = self.graph.initializers.get(name)
+            if value is not None and not value.uses() and not value.is_graph_output():
+                del self.graph.initializers[name]
+
+
+def is_quantized_matmul(node: ir.Node | None) -> bool:
+    """Whether a node is a MatMul of codes of 8 bits with a sign."""
+    data = node.inputs[0] if node is not None and node.op_type == "MatMul" else None
+    producer = data.producer() if data is not None else None
+    if producer is not None and producer.op_type == "Cast" and producer.inputs[0] is not None:
+        producer = producer.inputs[0].producer()
+    zero = producer.inputs[2] if producer is not None and producer.op_type == "DequantizeLinear" \
+        and len(producer.inputs) > _ZERO_POINT_INPUT else None
+    return zero is not None and zero.dtype is ir.DataType.INT8
+
+
+def _reshape_tensor(tensor: ir.TensorProtocol, shape: ir.Shape) -> ir.TensorProtocol:
+    return ir.tensor(tensor.numpy().reshape(shape.numpy()))
+
+
+def _short_type_name(dtype: ir.DataType) -> str:
+    return PRECISION_BY_ONNX_TYPE[dtype].value
+

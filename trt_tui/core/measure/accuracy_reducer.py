@@ -1,0 +1,211 @@
+"""Pools the judged outputs of a run, be it of the simulation or of an engine."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from trt_tui.core.data.samples import Samples
+from trt_tui.core.lowering.gated.output_comparison import SAMPLE_SUM_COLUMNS
+from trt_tui.core.measure import error_metrics
+from trt_tui.core.measure.bootstrap import AccuracyIntervals, BootstrapSampler, flatten_each_sample
+from trt_tui.core.measure.error_metrics import ErrorSums
+from trt_tui.core.measure.failed_runs import FailedRunOutputs
+from trt_tui.core.measure.judged_outputs import INTEGER_KIND, JudgedOutput, take_judged_slice
+from trt_tui.core.measure.masks import find_unmasked_elements
+from trt_tui.core.measure.metric_scoring import MetricScorer
+from trt_tui.core.measure.results import Accuracy, Caveat, ErrorMetrics, OutputErrors
+from trt_tui.errors import InputError, TrtTuiError
+
+
+def convert_to_comparable_array(output: Any) -> np.ndarray:
+    """An output as an array of fixed element size: strings arrive as objects, a single one as a str."""
+    if isinstance(output, np.ndarray) and output.dtype.kind != "O":
+        return output
+    return np.asarray(output, np.str_)
+
+
+class AccuracyReducer:
+    """Pools the judged outputs of one run over feeds.
+
+    Args:
+        samples: The judged samples.
+        feeds: Numbers of the feeds that are to be added.
+        judged: What errors are taken at.
+        reference: Yields the FP32 network's judged tensors for a feed.
+        classifier: The judged output whose largest class is compared.
+        scoring: The user's metric; None without one.
+    """
+
+    def __init__(
+        self,
+        samples: Samples,
+        feed_indices: Sequence[int],
+        judged_outputs: Sequence[JudgedOutput],
+        get_reference: Callable[[int], Mapping[str, np.ndarray]],
+        *,
+        classifier_output: JudgedOutput | None = None,
+        metric_scorer: MetricScorer | None = None,
+    ) -> None:
+        self._samples = samples
+        self._get_reference = get_reference
+        self._classifier_output = classifier_output
+        self._metric_scorer = metric_scorer
+        self._bootstrap_sampler = BootstrapSampler()
+        self._failures: list[Caveat] = []
+        self.judged_outputs = tuple(judged_outputs)
+        self.error_sums = {
+            judged_output.name: ErrorSums()
+            for judged_output in judged_outputs
+            if judged_output.kind != INTEGER_KIND
+        }
+        self.mismatch_counts = {
+            judged_output.name: [0, 0]
+            for judged_output in judged_outputs
+            if judged_output.kind == INTEGER_KIND
+        }
+        self.worst_samples: dict[str, tuple[int, float]] = {}
+        self.metric_outputs: list[Mapping[str, np.ndarray]] = []
+        self.metric_feeds: list[int] = []
+        self.added_samples = 0
+        self.agreement_count = 0
+        self.total_samples = sum(samples.count_samples_of_feed(index) for index in feed_indices)
+
+    def add_feed_outputs(self, feed_index: int, outputs: Mapping[str, np.ndarray],
+                         precomputed_sums: Mapping[str, np.ndarray] | None = None) -> None:
+        """Adds the outputs of a run for one feed.
+
+        Args:
+            precomputed_sums: What the run compared itself, by judged output: `SAMPLE_SUM_COLUMNS`, Σref² and the
+                largest |ref| of each sample, all finite. Their tensors are not looked at.
+
+        Raises:
+            TrtTuiError: a judged float tensor has another shape than in FP32.
+        """
+        rows = self._samples.count_samples_of_feed(feed_index)
+        reference = self._get_reference(feed_index)
+        if isinstance(outputs, FailedRunOutputs):
+            self._failures.append(outputs.caveat)
+        for judged_output in self.judged_outputs:
+            expected = take_judged_slice(reference[judged_output.tensor], judged_output)
+            if precomputed_sums and judged_output.name in precomputed_sums:
+                self._add_precomputed_sums(judged_output.name, precomputed_sums[judged_output.name], expected, rows)
+                continue
+            got = take_judged_slice(outputs[judged_output.tensor], judged_output)
+            if expected.shape != got.shape:
+                if judged_output.kind == INTEGER_KIND:
+                    self._bootstrap_sampler.add_integer_output(judged_output.name, expected, got, rows)
+                    self.mismatch_counts[judged_output.name][0] += expected.size
+                    self.mismatch_counts[judged_output.name][1] += expected.size
+                    continue
+                raise TrtTuiError(f"{judged_output.name} changed its shape",
+                                  f"{expected.shape} in what it is held against, "
+                                  f"{got.shape} here",
+                                  "Judge a tensor before the operator that selects values, with --judge.")
+            if judged_output.kind == INTEGER_KIND:
+                self._bootstrap_sampler.add_integer_output(judged_output.name, expected, got, rows)
+                self.mismatch_counts[judged_output.name][0] += int(np.count_nonzero(expected != got))
+                self.mismatch_counts[judged_output.name][1] += expected.size
+                continue
+            counted = find_unmasked_elements(judged_output, self._samples, feed_index, reference[judged_output.tensor],
+                                             outputs[judged_output.tensor])
+            if counted is None:
+                self.error_sums[judged_output.name].add_tensor_pair(expected, got)
+                each_sums = error_metrics.compute_error_sums_by_sample(expected, got, rows)
+            else:
+                self.error_sums[judged_output.name].add_tensor_pair(expected[counted], got[counted])
+                each_sums = error_metrics.compute_error_sums_by_sample(np.where(counted, expected, 0),
+                                                                       np.where(counted, got, 0), rows)
+                each_sums[:, -1] = flatten_each_sample(counted, rows).sum(1)
+            self._add_error_sums_by_sample(judged_output.name, each_sums, expected, rows)
+            if judged_output is self._classifier_output:
+                top, now = expected.reshape(rows, -1).argmax(1), got.reshape(rows, -1).argmax(1)
+                self.agreement_count += int(np.count_nonzero(top == now))
+                self._bootstrap_sampler.add_top1_agreement(top == now)
+        if self._metric_scorer is not None:
+            self.metric_outputs.append({name: outputs[name] for name in self._metric_scorer.output_names})
+            self.metric_feeds.append(feed_index)
+        self.added_samples += rows
+
+    def _add_precomputed_sums(self, output_name: str, precomputed_sums: np.ndarray, reference: np.ndarray,
+                              sample_count: int) -> None:
+        """Adds what a run compared itself."""
+        columns = dict(zip((*SAMPLE_SUM_COLUMNS, "ref2", "ref_max"), precomputed_sums.T, strict=True))
+        self.error_sums[output_name].merge_sums({column: values.max() if column.endswith("_max") else values.sum()
+                                                 for column, values in columns.items()} | {"count": reference.size})
+        counts = np.full(len(precomputed_sums), reference.size / len(precomputed_sums))
+        sample_sums = np.stack([columns["diff2"], columns["ref2"], columns["test2"], columns["diff1"], counts], axis=1)
+        self._add_error_sums_by_sample(
+            output_name, sample_sums if len(precomputed_sums) == sample_count else sample_sums.sum(0, keepdims=True),
+            reference, sample_count)
+
+    def _add_error_sums_by_sample(self, output_name: str, sample_sums: np.ndarray, reference: np.ndarray,
+                                  sample_count: int) -> None:
+        """Adds the sums of samples (`error_metrics.sample_sums`)."""
+        self._bootstrap_sampler.add_float_output_sums(output_name, sample_sums)
+        if reference.ndim and len(reference) == sample_count:
+            sqnrs_db = error_metrics.compute_sqnr_db_by_sample(sample_sums)
+            lowest = int(np.argmin(np.where(np.isnan(sqnrs_db), np.inf, sqnrs_db)))
+            if sqnrs_db[lowest] < self.worst_samples.get(output_name, (None, math.inf))[1]:
+                self.worst_samples[output_name] = (self.added_samples + lowest, float(sqnrs_db[lowest]))
+
+    def compute_accuracy(self, with_metric: bool = True) -> Accuracy:
+        """What is pooled so far.
+
+        Raises:
+            InputError: a judged slice takes nothing of any sample, or the metric fails.
+        """
+        outputs = {}
+        for judged_output in self.judged_outputs:
+            if judged_output.kind == INTEGER_KIND:
+                differ, count = self.mismatch_counts[judged_output.name]
+                outputs[judged_output.name] = OutputErrors(
+                    ErrorMetrics(mismatch=differ / count if count else 0.0, exact=differ == 0))
+                continue
+            if self.added_samples == self.total_samples and not self.error_sums[judged_output.name].count:
+                raise InputError(f"{judged_output.name} selects nothing of what the network computes", "",
+                                 "Judge another slice.")
+            index, worst = self.worst_samples.get(judged_output.name, (None, math.inf))
+            outputs[judged_output.name] = OutputErrors(self.error_sums[judged_output.name].compute_error_metrics(),
+                                                       index, worst if math.isfinite(worst) else None)
+        metric = {}
+        if self._metric_scorer is not None and with_metric and self.metric_outputs and not self._failures:
+            metric = self._compute_metric(self._metric_scorer)
+        agreement = (self.agreement_count
+                     / self.added_samples if self._classifier_output is not None and self.added_samples else None)
+        noise = [sums.noise_to_signal_ratio for sums in self.error_sums.values()
+                 ] or [judged_output.errors.mismatch or 0.0 for judged_output in outputs.values()]
+        spread = self._bootstrap_sampler.compute_intervals() if self.added_samples == self.total_samples else None
+        return Accuracy(outputs, metric, agreement, self.added_samples, self.total_samples,
+                        sum(noise) if noise else None, spread, caveats=tuple(self._failures[:1]))
+
+    def noise_and_signal_by_sample(self) -> tuple[np.ndarray, np.ndarray]:
+        """Noise and signal of each sample at each output that the judged error is made of; see
+        `BootstrapSampler.noise_and_signal_by_sample`."""
+        return self._bootstrap_sampler.noise_and_signal_by_sample()
+
+    def refine_metric_interval(self, accuracy: Accuracy) -> Iterator[Accuracy]:
+        """Yields the verdict of all feeds after each draw of the metric, and last with the metric's interval.
+
+        Yields nothing without a metric, or if the metric failed.
+        """
+        if self._metric_scorer is None or not accuracy.metric:
+            return
+        for spread in self._metric_scorer.measure_metric_intervals(self.metric_outputs, self.metric_feeds,
+                                                                   accuracy.intervals or AccuracyIntervals()):
+            yield replace(accuracy, intervals=spread)
+
+    def _compute_metric(self, metric_scorer: MetricScorer) -> dict[str, float]:
+        try:
+            return metric_scorer.compute_metric(self.metric_outputs, self.metric_feeds)
+        except InputError:
+            # A metric is not called on NaN and Inf: the outputs already show that the run is broken.
+            if all(
+                    np.isfinite(array).all()
+                    for arrays in self.metric_outputs
+                    for array in arrays.values()
+                    if array.dtype.kind != "U"):
+                raise
+            return {}

@@ -1,0 +1,410 @@
+"""Two dumps of tensors, one held against the other, tensor by tensor, a piece of each at a time.
+
+Errors are of the second against the first. What exceeds the threshold is the relative error of a tensor, the norm of
+the difference by the norm of the first: 0.1 is an SQNR of 20 dB. Behind a layer that is wrong all others are wrong too,
+so an error begins where it is at least twice that of what the tensor is computed from.
+"""
+
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from trt_tui.core.data.array_files import StoredArray, convert_damaged_file_errors
+from trt_tui.core.data.dumps import Dump
+from trt_tui.core.data.encoded import Base64Array
+from trt_tui.core.measure.error_metrics import ErrorSums
+from trt_tui.core.measure.reference import no_common_tensors_error
+from trt_tui.core.measure.results import ErrorMetrics
+from trt_tui.core.network.layers import LayerKind
+from trt_tui.core.network.network import FP16_MASK_VALUE, Network
+from trt_tui.core.precision import FP16_MAX
+from trt_tui.errors import InputError
+from trt_tui.formatting import add_decibel_unit, counted_noun_text, name_list_text
+
+BLOCK_ELEMENTS = 1 << 18
+"""Elements that are compared at a time."""
+
+MIN_MASK_MAGNITUDE = 1e6
+"""The least magnitude of a constant that is looked at as a mask: a product may be larger than FP16's 65504."""
+
+BF16_RELATIVE_STEP = 2.0**-8
+"""The relative error of a number rounded to BF16: masks that differ by no more are the same."""
+
+MAX_MASK_ELEMENTS = 1 << 20
+"""The largest number of elements of a constant that is looked at as a mask."""
+
+ERROR_GROWTH = 2.0
+"""An error begins where it is this much of that of what the tensor is computed from."""
+
+
+@dataclass(frozen=True)
+class TensorDifference:
+    """How a tensor of one dump differs from that of the other.
+
+    Attributes:
+        shape: In the first iteration.
+        relative_error: Norm of the difference by the norm of the first; infinite if one of the two has a NaN or an
+            infinity that the other has not, if the first is zero throughout and the second is not, or if both are NaN
+            throughout.
+        max_relative_error, mean_relative_error: Of |difference| by |first|, over elements whose first is not zero; None
+        without.
+        exceeds_threshold: The relative error is over the threshold.
+        begins_error: It is, and at least twice that of what the tensor is computed from.
+        group_name: The layers that TensorRT fuses around the one that makes it; "" without a network.
+        reader_groups: The groups that read it, copies between left out, if it has NaN or infinities: a value beyond the
+            range of 16 bits overflows again where they read it.
+        first_nonfinite_count: Count of NaN and infinities in the first that the second does not have; `errors` counts
+        the reverse.
+        common_nan_count: Count of elements that are NaN in both, which nothing is said of.
+        masked_count: Count of elements that are masks in both, which are no errors even where one of them is clamped.
+        is_scaled: An exported network holds it with other channel factors (SmoothQuant): its error says nothing.
+        is_missing_in_network: The network has no such tensor: an export has added it, like a Cast or a quantized
+    weight.
+    """
+
+    tensor: str
+    shape: tuple[int, ...]
+    errors: ErrorMetrics
+    relative_error: float
+    max_relative_error: float | None
+    mean_relative_error: float | None
+    exceeds_threshold: bool
+    begins_error: bool = False
+    group_name: str = ""
+    reader_groups: tuple[str, ...] = ()
+    first_nonfinite_count: int = 0
+    common_nan_count: int = 0
+    is_missing_in_network: bool = False
+    masked_count: int = 0
+    is_scaled: bool = False
+
+    @property
+    def nonfinite_count(self) -> int:
+        """Count of NaN and infinities that only one of the two has."""
+        return self.first_nonfinite_count + self.errors.nonfinite_count
+
+    @property
+    def sqnr_text(self) -> str:
+        """The SQNR in dB, or "NaN" if it says nothing."""
+        unknown = self.nonfinite_count or self.common_nan_count and math.isinf(self.relative_error)
+        return "NaN" if unknown else self.errors.sqnr_text("")
+
+
+@dataclass
+class _RelativeErrorTotals:
+    """Relative errors of elements, pooled."""
+
+    total_error: float = 0.0
+    count: int = 0
+    max_error: float = 0.0
+
+    def add_elements(self, first_array: np.ndarray, second_array: np.ndarray) -> None:
+        counted = np.isfinite(first_array) & np.isfinite(second_array) & (first_array != 0)
+        errors = np.abs(second_array[counted] / first_array[counted] - 1)
+        if errors.size:
+            self.total_error += float(errors.sum())
+            self.count += errors.size
+            self.max_error = max(self.max_error, float(errors.max()))
+
+
+def find_common_tensors(first_dump: Dump,
+                        second_dump: Dump) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """The tensors of both in the first one's order, those of the first alone, and those of the second alone.
+
+    Raises:
+        InputError: there is none of both, they have other shapes in one, or there are more iterations of one.
+    """
+    both = tuple(name for name in first_dump.tensor_names if name in second_dump.iterations[0])
+    if not both:
+        raise no_common_tensors_error(
+            first_dump.source, first_dump.tensor_names, second_dump.source, second_dump.tensor_names, "has",
+            "Dump the same tensors of both: polygraphy run --onnx-outputs '*' --save-outputs.")
+    counts = len(first_dump.iterations), len(second_dump.iterations)
+    if counts[0] != counts[1]:
+        raise InputError(f"{first_dump.source} and {second_dump.source} hold different numbers of iterations",
+                         f"{counts[0]} in {first_dump.source}, {counts[1]} in {second_dump.source}",
+                         "Run both on the same inputs (polygraphy run --load-inputs).")
+    for number, (first_iteration,
+                 second_iteration) in enumerate(zip(first_dump.iterations, second_dump.iterations, strict=True)):
+        differ = [name for name in both if first_iteration[name].shape != second_iteration[name].shape]
+        if differ:
+            name = differ[0]
+            first_shape, second_shape = ("x".join(map(str, side[name].shape)) or "a single value"
+                                         for side in (first_iteration, second_iteration))
+            raise InputError(
+                f"{counted_noun_text(len(differ), 'tensor')} of "
+                f"{first_dump.source} and {second_dump.source} have different "
+                "shapes",
+                f"{name} is {first_shape} in {first_dump.source} and {second_shape} in {second_dump.source}, iteration "
+                f"{number}", "Run both on the same inputs, in the same batches.")
+        if strange := [
+                name for name in both
+                if {first_iteration[name].dtype.kind, second_iteration[name].dtype.kind} & set("USV")
+        ]:
+            raise InputError(f"{strange[0]} holds no numbers",
+                             f"{first_iteration[strange[0]].dtype} in {first_dump.source}", "Leave it out of the dump.")
+    return (both, tuple(name for name in first_dump.tensor_names if name not in both),
+            tuple(name for name in second_dump.tensor_names if name not in both))
+
+
+def find_min_mask_magnitude(network: Network | None) -> float:
+    """The magnitude from which values of a dump are masks: half of the smallest mask that the network holds.
+
+    Without a network, and where it has none, half of FP32's largest number.
+    """
+    masks = [network.constant_amax(name) for name in network.constant_tensors
+             if math.prod(size for size in network.shape(name) or () if isinstance(size, int)) <= MAX_MASK_ELEMENTS
+             and network.is_mask(name)] if network is not None else []
+    return min((float(amax) / 2 for amax in masks if amax >= MIN_MASK_MAGNITUDE), default=2.0**127)
+
+
+def compare_tensor_of_dumps(first_dump: Dump, second_dump: Dump, tensor: str, error_threshold: float,
+                            min_mask_magnitude: float = 2.0**127) -> Iterator[TensorDifference | None]:
+    """Compares a tensor over all iterations; yields None after each piece, and the result last.
+
+    An FP16 network has its masks (-3.4e38 before a Softmax) clamped to what FP16 holds: that is no error.
+
+    Args:
+        min_mask_magnitude: See `find_min_mask_magnitude`.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    sums, relative, first_bad, nan_in_both, masked = ErrorSums(), _RelativeErrorTotals(), 0, 0, 0
+    for first_iteration, second_iteration in zip(first_dump.iterations, second_dump.iterations, strict=True):
+        with convert_damaged_file_errors(f"{tensor} of {first_dump.source} or {second_dump.source}"):
+            for expected, actual in zip(_read_array_blocks(first_iteration[tensor]),
+                                        _read_array_blocks(second_iteration[tensor]), strict=True):
+                both_nan = np.isnan(expected) & np.isnan(actual)
+                same = (expected == actual) | both_nan
+                nan_in_both += int(np.count_nonzero(both_nan))
+                first_bad += int(np.count_nonzero(~np.isfinite(expected) & ~same))
+                masks = _find_masked_elements(expected, actual, min_mask_magnitude)
+                masked += int(np.count_nonzero(masks))
+                left_out = same & ~np.isfinite(actual) | masks
+                expected, actual = np.where(left_out, 0, (expected, actual))
+                sums.add_tensor_pair(expected, actual)
+                relative.add_elements(expected, actual)
+                yield None
+    errors, noise = sums.compute_error_metrics(), sums.noise_to_signal_ratio
+    nothing_compared = 0 < nan_in_both == sums.count
+    share = math.inf if errors.nonfinite_count or first_bad or nothing_compared or math.isnan(noise) else math.sqrt(
+        noise)
+    yield TensorDifference(tensor, first_dump.iterations[0][tensor].shape, errors, share,
+                           relative.max_error if relative.count else None,
+                           relative.total_error / relative.count if relative.count else None, share > error_threshold,
+                           first_nonfinite_count=first_bad, common_nan_count=nan_in_both, masked_count=masked)
+
+
+def _find_masked_elements(expected: np.ndarray, actual: np.ndarray, min_mask_magnitude: float) -> np.ndarray:
+    """Returns True where both hold a mask: the same one, or one of them as it is clamped for FP16 or BF16.
+
+    Large values that differ otherwise are compared: they may be activations.
+    """
+    sizes = np.abs(expected), np.abs(actual)
+    larger, smaller = np.maximum(*sizes), np.minimum(*sizes)
+    is_clamped = (smaller >= FP16_MASK_VALUE / 2) & (smaller <= FP16_MAX) | (smaller >= 2.0**126)
+    is_same = smaller >= larger * (1 - BF16_RELATIVE_STEP)
+    masked: np.ndarray = ((larger >= min_mask_magnitude) & (is_clamped | is_same) &
+                          (np.signbit(expected) == np.signbit(actual))
+                          & np.isfinite(expected) & np.isfinite(actual))
+    return masked
+
+
+def _read_array_blocks(stored_array: StoredArray) -> Iterator[np.ndarray]:
+    """The values of an array, float64 and flat, in C order, `BLOCK_ELEMENTS` of them at a time."""
+    if isinstance(stored_array,
+                  Base64Array) and not (stored_array.header.is_fortran_order and len(stored_array.shape) > 1):
+        pending, size = b"", BLOCK_ELEMENTS * stored_array.dtype.itemsize
+        for piece in stored_array.read_byte_pieces():
+            pending += piece
+            while len(pending) >= size:
+                yield np.frombuffer(pending[:size], stored_array.dtype).astype(np.float64)
+                pending = pending[size:]
+        if pending:
+            yield np.frombuffer(pending, stored_array.dtype).astype(np.float64)
+        return
+    flat = stored_array.load().reshape(-1)
+    for start in range(0, len(flat), BLOCK_ELEMENTS):
+        yield flat[start:start + BLOCK_ELEMENTS].astype(np.float64)
+
+
+def sort_in_network_order(differences: Sequence[TensorDifference], network: Network | None,
+                          scaled_tensors: Collection[str] = ()) -> list[TensorDifference]:
+    """The tensors in network order, with where errors begin; behind them those that the network does not have.
+
+    Without a network they stay in their order, and whatever stands before a tensor counts as what it is computed from.
+
+    Args:
+        scaled_tensors: Tensors whose channels a config scales: only NaN and infinities count there.
+    """
+    if network is None:
+        result, largest = [], 0.0
+        for difference in differences:
+            result.append(replace(difference, begins_error=_is_error_origin(difference, [largest])))
+            largest = max(largest, difference.relative_error)
+        return result
+    layer_indices = {name: layer.index for layer in network.layers for name in layer.outputs}
+    own = sorted((difference for difference in differences if network.has_tensor(difference.tensor)),
+                 key=lambda one: layer_indices.get(one.tensor, -1))
+    own = [
+        replace(difference, is_scaled=True, exceeds_threshold=bool(difference.nonfinite_count))
+        if difference.tensor in scaled_tensors else difference for difference in own
+    ]
+    relative_errors = {
+        difference.tensor: difference.relative_error
+        for difference in own
+        if not difference.is_scaled or difference.exceeds_threshold
+    }
+    result = []
+    for difference in own:
+        group = network.find_group(
+            network.producer[difference.tensor]) if difference.tensor in network.producer else None
+        before = [
+            relative_errors[name]
+            for name in _find_nearest_measured_tensors(network, difference.tensor, relative_errors)
+        ]
+        result.append(
+            replace(difference, begins_error=_is_error_origin(difference, before),
+                    group_name=group.name if group is not None else "",
+                    reader_groups=_find_reader_groups(network, difference.tensor) if difference.nonfinite_count else
+                    ()))
+    return [
+        *result, *(replace(difference, is_missing_in_network=True)
+                   for difference in differences
+                   if not network.has_tensor(difference.tensor))
+    ]
+
+
+def _find_reader_groups(network: Network, tensor: str) -> tuple[str, ...]:
+    """The groups that compute with a tensor, through copies of it, in network order."""
+    reader_groups: set[str] = set()
+    stack, visited = [tensor], {tensor}
+    while stack:
+        for name in network.graph.readers.get(stack.pop(), ()):
+            layer, group = network.get_layer(name), network.find_group(name)
+            if group is not None and layer.kind is not LayerKind.COPY:
+                reader_groups.add(group.name)
+                continue
+            reader_groups |= {group.name} if group is not None else set()
+            stack += [output for output in layer.outputs if output not in visited]
+            visited.update(layer.outputs)
+    return tuple(group.name for group in network.groups if group.name in reader_groups)
+
+
+def _is_error_origin(difference: TensorDifference, input_errors: Sequence[float]) -> bool:
+    """Returns True if an error begins at a tensor that is computed from tensors of these relative errors."""
+    return difference.exceeds_threshold and difference.relative_error >= ERROR_GROWTH * max(
+        input_errors, default=0.0) and not any(map(math.isinf, input_errors))
+
+
+def _find_nearest_measured_tensors(network: Network, tensor: str, measured_tensors: Mapping[str, float]) -> set[str]:
+    """The known tensors that a tensor is computed from, each way back to the first one met."""
+    nearest_tensors: set[str] = set()
+    stack, visited = [tensor], {tensor}
+    while stack:
+        name = stack.pop()
+        if name not in network.producer:
+            continue
+        for read in network.input_tensors(network.producer[name]):
+            if read in measured_tensors:
+                nearest_tensors.add(read)
+            elif read not in visited:
+                visited.add(read)
+                stack.append(read)
+    return nearest_tensors
+
+
+def comparison_advice_lines(differences: Sequence[TensorDifference], first_source: str, second_source: str,
+                            input_names: Sequence[str] = (), has_network: bool = False) -> list[str]:
+    """What the errors say and what to try, in sentences.
+
+    Args:
+        input_names: Names of the network's inputs, as far as they are known.
+        has_network: The network is known.
+    """
+    lines = []
+    if nan := [difference.tensor for difference in differences if difference.common_nan_count]:
+        lines.append(
+            f"Both dumps have NaN at the same places of {name_list_text(nan, 4)}: nothing is compared there.")
+    if scaled := [
+            difference.tensor for difference in differences if difference.is_scaled and not difference.exceeds_threshold
+    ]:
+        lines.append(f"The config scales the channels of {name_list_text(scaled, 4)} (SmoothQuant): not compared.")
+    if masked := [difference.tensor for difference in differences if difference.masked_count]:
+        lines.append(f"Values that are masks in both, like -3.4e38, are not compared: {name_list_text(masked, 4)}.")
+    if over := [difference for difference in differences if difference.exceeds_threshold]:
+        return lines + _advice_lines_above_threshold(over, differences, first_source, second_source, input_names,
+                                                     has_network)
+    worst = max((difference for difference in differences if not difference.is_scaled),
+                key=lambda one: one.relative_error, default=differences[0])
+    return [
+        *lines, f"No tensor is over the threshold; the largest error is at {worst.tensor}: {_tensor_error_text(worst)}."
+    ]
+
+
+def _advice_lines_above_threshold(differences_above_threshold: Sequence[TensorDifference],
+                                  differences: Sequence[TensorDifference], first_source: str, second_source: str,
+                                  input_names: Sequence[str], has_network: bool) -> list[str]:
+    """The sentences of `comparison_advice_lines` about tensors over the threshold; the first of them is the earliest.
+    """
+    earliest, begins = differences_above_threshold[0], [
+        nonfinite_source for nonfinite_source in differences_above_threshold if nonfinite_source.begins_error
+    ]
+    if earliest.is_missing_in_network:
+        return ([
+            f"No tensor of the network is over the threshold, but "
+            f"{name_list_text([nonfinite_source.tensor for nonfinite_source in differences_above_threshold], 4)}: "
+            "an exported network has these besides, such as quantized weights. The network has no layer for them."
+        ])
+    lines = [f"First over the threshold: {earliest.tensor}, {_tensor_error_text(earliest)}."]
+    if earliest.tensor in input_names:
+        return [*lines, "That is an input: both were not given the same. Compare what prepares the data first."]
+    if earliest.nonfinite_count:
+        sides = ((earliest.first_nonfinite_count, first_source, second_source), (earliest.errors.nonfinite_count,
+                                                                                 second_source, first_source))
+        lines += [
+            f"{nonfinite_source} has {count} NaN or Inf there that {finite_source} has not."
+            for count, nonfinite_source, finite_source in sides
+            if count
+        ]
+        lines.append("Mostly that is a value that left the range of 16 bits, or a scale that is infinite. Keep that "
+                     "layer and those that read its result in FP32, or in BF16, which has the range of FP32.")
+    elif earliest is differences[0] and len(differences) > 1:
+        lines.append("It is the first tensor of both: the inputs may differ. Compare those first.")
+    if len(begins) > 1 or begins and begins[0] is not earliest:
+        lines.append(
+            f"Errors begin at "
+            f"{name_list_text([nonfinite_source.tensor for nonfinite_source in begins], 4)}; the others over the "
+            f"threshold are "
+            "computed from these.")
+    if not begins:
+        lines.append("It grows from tensor to tensor, and nowhere to twice what it was: no single layer makes it. "
+                     "Begin with what the whole network runs in.")
+    elif groups := find_groups_to_raise_to_fp32(differences):
+        lines.append(f"Try FP32 for {name_list_text(list(groups), 4)}: --script and -o write that.")
+    elif has_network:
+        lines.append("No fused layer makes it, so no precision mends it.")
+    else:
+        lines.append(f"Try FP32 for what makes {'these' if len(begins) > 1 else 'it'}: --model names the layers, and "
+                     "--script and -o then write that.")
+    return lines
+
+
+def _tensor_error_text(difference: TensorDifference) -> str:
+    figure = add_decibel_unit(difference.sqnr_text)
+    return figure if math.isinf(
+        difference.relative_error) else f"{figure} (relative error {difference.relative_error:.3g})"
+
+
+def find_groups_to_raise_to_fp32(differences: Sequence[TensorDifference]) -> tuple[str, ...]:
+    """The groups that a fix keeps in FP32: where errors begin, else all that make a tensor over the threshold.
+
+    If only one of the dumps is finite there, also those that read it.
+    """
+    over = [difference for difference in differences if difference.exceeds_threshold and difference.group_name]
+    return tuple(
+        dict.fromkeys(group for difference in [difference for difference in over if difference.begins_error] or over
+                      for group in (difference.group_name, *difference.reader_groups)))

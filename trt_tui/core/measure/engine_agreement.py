@@ -1,0 +1,271 @@
+"""Whether an engine does what was simulated, and what to look at if it does not."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from trt_tui.core.engines.fallback_ladder import BuildAttempt
+from trt_tui.core.engines.group_implementations import GroupImplementation, has_unrequested_precision
+from trt_tui.core.engines.inspector import QDQ
+from trt_tui.core.lowering.lowered import quantizes_activations
+from trt_tui.core.measure.results import MARKED, Accuracy, EngineErrors, EngineResult, ErrorMetrics, GroupErrors
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.layers import NetworkOutline
+from trt_tui.core.network.network import Network
+from trt_tui.core.precision import Precision
+from trt_tui.formatting import (
+    add_decibel_unit,
+    counted_noun_text,
+    decibels_text,
+    milliseconds_text,
+    mismatch_text,
+    name_list_text,
+)
+
+UNEXPLAINED_GAP_DB = 3.0
+"""An engine whose output error is this much worse than the simulated one does something that is not simulated."""
+
+ACCUMULATION_GAP_DB = 6.0
+"""Kernels that sum in FP16 come out 3 to 6 dB below their simulation; what an engine is worse by beyond that, neither
+rounding nor sums explain."""
+
+ENGINE_FAULT_DB = 25.0
+"""An engine this much worse than simulated computes something else: rounding does not explain it.
+
+Sums in FP16 would cost the most, 22 dB at 4,608 terms, in layers that are simulated with sums in FP32."""
+
+KERNEL_FAULT_TEXT = "⚡ kernel, not rounding"
+"""What is said of the first group at which an engine and its simulation part."""
+
+MIN_FP32_SQNR_DB = 60.0
+"""FP32 on two backends agrees to 90 dB and more; below this the engine computes something else."""
+
+MAX_FP32_MISMATCH_SHARE = 0.01
+"""Of an integer output this share may differ between two backends in FP32: rounding decides near ties."""
+
+_MAX_LISTED_GROUPS = 3
+
+
+def sqnr_gap_of_engine_db(simulated_accuracy: Accuracy | None, engine_accuracy: Accuracy | None) -> float | None:
+    """By how many dB the engine's output error is worse than the simulated one, at the output with the largest gap.
+
+    None where either is missing, exact or not finite at all outputs.
+    """
+    if simulated_accuracy is None or engine_accuracy is None:
+        return None
+    gaps = []
+    for name, engine_output in engine_accuracy.outputs.items():
+        simulated_output = simulated_accuracy.outputs.get(name)
+        if (simulated_output is not None and engine_output.errors.sqnr_db is not None
+                and simulated_output.errors.sqnr_db is not None):
+            gaps.append(simulated_output.errors.sqnr_db - engine_output.errors.sqnr_db)
+    return max(gaps) if gaps else None
+
+
+def engine_variation_notes(engine_result: EngineResult) -> list[str]:
+    """How far builds of the same config lie apart, and whether an engine treats identical samples alike."""
+    notes = []
+    if engine_result.repeated_builds:
+        sqnrs_db = [
+            build.worst_output_errors.sqnr_db
+            for build in engine_result.repeated_builds
+            if build.worst_output_errors is not None
+        ]
+        finite_sqnrs_db = [build for build in sqnrs_db if build is not None]
+        spread = ([
+            f"{decibels_text(min(finite_sqnrs_db), mark='')} to "
+            f"{add_decibel_unit(decibels_text(max(finite_sqnrs_db), mark=''))}"
+        ] if finite_sqnrs_db else [])
+        if len(finite_sqnrs_db) < len(engine_result.repeated_builds):
+            spread.append(f"{len(engine_result.repeated_builds) - len(finite_sqnrs_db)} without a finite SQNR")
+        times = [build.latency_ms for build in engine_result.repeated_builds if build.latency_ms is not None]
+        spread += [f"{milliseconds_text(min(times))} to {milliseconds_text(max(times))}"] if times else []
+        notes.append(f"built {len(engine_result.repeated_builds)} times: {', '.join(spread)}; the worst is shown")
+    if engine_result.unequal_outputs:
+        notes.append(
+            f"identical samples of one batch come out different at "
+            f"{name_list_text(engine_result.unequal_outputs)}: a kernel "
+            "depends on the place in the batch")
+    return notes
+
+
+@dataclass(frozen=True)
+class EngineDivergence:
+    """The first group at which an engine is worse than its simulation by more than `UNEXPLAINED_GAP_DB`."""
+
+    group_name: str
+    engine_errors: ErrorMetrics
+    simulated_errors: ErrorMetrics
+
+    @property
+    def divergence_description(self) -> str:
+        """In words, without the group's name."""
+        return (
+            f"{KERNEL_FAULT_TEXT}: "
+            f"{add_decibel_unit(self.engine_errors.sqnr_text(''))} for "
+            f"{add_decibel_unit(self.simulated_errors.sqnr_text())} simulated"
+        )
+
+
+def find_engine_divergence(network: NetworkOutline, simulated_errors: Mapping[str, GroupErrors],
+                           engine_errors: EngineErrors | None) -> EngineDivergence | None:
+    """Where in network order an engine first does something that is not simulated; None where it does so nowhere, or
+    that is not known.
+
+    Args:
+        simulated_errors: Errors at the groups by name.
+        engine_errors: Errors inside the engine.
+    """
+    for group in network.groups if engine_errors is not None else ():
+        engine_error = engine_errors.group_errors.get(group.name) if engine_errors is not None else None
+        group_errors = simulated_errors.get(group.name)
+        simulated_error = group_errors.accumulated if group_errors is not None else None
+        if engine_error is None or simulated_error is None or simulated_error.nonfinite_count:
+            continue
+        if engine_error.nonfinite_count or engine_error.sqnr_db is not None and simulated_error.sqnr_db is not None \
+                and simulated_error.sqnr_db - engine_error.sqnr_db > UNEXPLAINED_GAP_DB:
+            return EngineDivergence(group.name, engine_error, simulated_error)
+    return None
+
+
+def engine_errors_text(engine_errors: EngineErrors, group_count: int) -> str:
+    """How errors inside an engine were read, and at how many of its groups.
+
+    Args:
+        group_count: How many there are.
+    """
+    if engine_errors.missing_reason:
+        return f"layer by layer not known: {engine_errors.missing_reason}"
+    text = (
+        f"layer by layer at "
+        f"{len(engine_errors.group_errors)} of "
+        f"{counted_noun_text(group_count, 'group')}, {counted_noun_text(engine_errors.samples, 'sample')}"
+    )
+    if engine_errors.source == MARKED:
+        return f"{text} (marked: not the engine as built)"
+    hidden = (f"; hidden inside kernels: {name_list_text(engine_errors.hidden_groups, _MAX_LISTED_GROUPS)}"
+              if engine_errors.hidden_groups else "")
+    return f"{text} (what its kernels hand on){hidden}"
+
+
+def fp32_engine_fault_text(fp32_engine: EngineResult | None) -> str:
+    """What is wrong with the FP32 engine, in words; "" if it agrees with ONNX Runtime or was not built."""
+    if fp32_engine is None or fp32_engine.accuracy is None or fp32_engine.accuracy.worst_output is None:
+        return ""
+    if fp32_engine.accuracy.nonfinite_count:
+        return f"the FP32 engine yields {fp32_engine.accuracy.nonfinite_count} NaN or Inf"
+    name, worst = fp32_engine.accuracy.worst_output
+    if worst.errors.sqnr_db is not None and worst.errors.sqnr_db < MIN_FP32_SQNR_DB:
+        return (
+            f"the FP32 engine differs from ONNX Runtime's FP32 by "
+            f"{add_decibel_unit(worst.errors.sqnr_text(''))} at {name}"
+        )
+    if worst.errors.mismatch is not None and worst.errors.mismatch > MAX_FP32_MISMATCH_SHARE:
+        return (
+            f"{mismatch_text(worst.errors.mismatch)} of {name} differ between the FP32 engine and ONNX Runtime's FP32")
+    return ""
+
+
+def engine_fault_text(simulated_accuracy: Accuracy | None, engine_accuracy: Accuracy | None,
+                      fp32_engine: EngineResult | None = None) -> str:
+    """Which output of an engine is not what was simulated, in words; "" if rounding may explain the difference.
+
+    Args:
+        fp32_engine: The all-FP32 engine, if it was built.
+    """
+    gap = sqnr_gap_of_engine_db(simulated_accuracy, engine_accuracy)
+    if (simulated_accuracy is None or engine_accuracy is None or gap is None or gap < ENGINE_FAULT_DB
+            or fp32_engine_fault_text(fp32_engine)):
+        return ""
+    sqnrs_db = {name: (entry.errors.sqnr_db, simulated_accuracy.outputs[name].errors.sqnr_db)
+                for name, entry in engine_accuracy.outputs.items() if name in simulated_accuracy.outputs}
+    name, engine_db, expected_db = max(((name, engine_db, expected_db)
+                                        for name, (engine_db, expected_db) in sqnrs_db.items()
+                                        if engine_db is not None and expected_db is not None),
+                                       key=lambda one: one[2] - one[1])
+    sound = "the FP32 engine is sound, so " if fp32_engine is not None and fp32_engine.accuracy is not None else ""
+    return (
+        f"this engine does not do what was simulated: "
+        f"{add_decibel_unit(decibels_text(engine_db, mark=''))} at {name} for "
+        f"{decibels_text(expected_db)} simulated, which "
+        f"no rounding explains; {sound}a kernel or a fusion computes something else: build it at another "
+        "optimization level or with other tactic sources, or put the layers of its fused regions back to FP32, "
+        "half of them at a time")
+
+
+def find_groups_in_other_precision(network: Network, config: PrecisionConfig, build_attempt: BuildAttempt,
+                                   implementations: Mapping[str, GroupImplementation]) -> dict[str, Precision]:
+    """The groups that an engine runs in a precision other than asked, with that precision; none if built as asked.
+
+    Args:
+        config: What was asked for.
+        implementations: What the engine says of its groups; a group of which it says nothing counts as the rung has
+    asked.
+    """
+    if build_attempt.has_requested_precisions:
+        return {}
+    built_config = build_attempt.derive_attempt_config(network, config)
+    other_precisions = {}
+    for group in network.groups:
+        precision = built_config.precision_of(group)
+        implemented = implementations[group.name].precision if has_unrequested_precision(group, built_config,
+                                                                                         implementations) else None
+        if implemented is not None and implemented in group.allowed_precisions:
+            precision = implemented
+        if precision is not config.precision_of(group):
+            other_precisions[group.name] = precision
+    return other_precisions
+
+
+def suggest_engine_checks(network: NetworkOutline, config: PrecisionConfig, simulated_accuracy: Accuracy | None,
+                          engine_result: EngineResult, fp32_engine: EngineResult | None = None,
+                          divergence: EngineDivergence | None = None) -> list[str]:
+    """What to look at if an engine is worse than simulated by more than `UNEXPLAINED_GAP_DB`; empty if it is not.
+
+    Args:
+        divergence: Where it parts from its simulation, see `find_engine_divergence`.
+    """
+    simulated_accuracy = engine_result.select_comparable_simulation(simulated_accuracy)
+    gap = sqnr_gap_of_engine_db(simulated_accuracy, engine_result.accuracy)
+    is_broken = (engine_result.accuracy is not None and engine_result.accuracy.nonfinite_count > 0
+                 and simulated_accuracy is not None and not simulated_accuracy.nonfinite_count)
+    if not is_broken and (gap is None or gap <= UNEXPLAINED_GAP_DB):
+        return []
+    lines = []
+    if fault := fp32_engine_fault_text(fp32_engine):
+        lines.append(f"{fault}: precision is not the cause")
+    elif fp32_engine is None:
+        lines.append("the FP32 engine: build the all-FP32 config and see whether it agrees with FP32")
+    if fault := engine_fault_text(simulated_accuracy, engine_result.accuracy, fp32_engine):
+        lines.append(fault)
+    if divergence is not None:
+        lines.append(
+            f"{divergence.group_name}: {divergence.divergence_description}; a fusion barrier there may keep it apart")
+    marked_accuracy = engine_result.engine_errors.accuracy if engine_result.engine_errors is not None else None
+    if marked_accuracy is not None and not marked_accuracy.nonfinite_count and (marked_gap_db := sqnr_gap_of_engine_db(
+            simulated_accuracy, marked_accuracy)) is not None and marked_gap_db <= UNEXPLAINED_GAP_DB:
+        lines.append("with every group's result as an output the engine does what was simulated: a fusion computes "
+                     "something else, and fusion barriers find which")
+    other_precision_groups = [
+        group.name
+        for group in network.groups
+        if has_unrequested_precision(group, config, engine_result.implementations)
+    ]
+    if other_precision_groups:
+        lines.append(
+            f"layers that run in another precision than asked: "
+            f"{name_list_text(other_precision_groups, _MAX_LISTED_GROUPS)}"
+        )
+    regions = sum(implementation.in_fused_region for implementation in engine_result.implementations.values())
+    if regions:
+        lines.append(
+            f"{counted_noun_text(regions, 'group')} in fused regions, which may not round where the simulation does")
+    if engine_result.engine_report is not None and engine_result.engine_report.count_layers(QDQ):
+        lines.append(
+            f"{engine_result.engine_report.count_layers(QDQ)} Q/DQ layers stand on their own: a fusion did not happen")
+    if engine_result.is_quick_build:
+        lines.append("this is a quick build: build it in full")
+    if config.tf32:
+        lines.append("TF32 is on: FP32 layers keep 10 bits of mantissa")
+    if quantizes_activations(network, config):
+        lines.append("the ranges: values that calibration has not seen are clipped")
+    return lines

@@ -1,0 +1,321 @@
+"""Errors at the groups, accumulated and isolated: one graph holds both networks, and only sums leave it."""
+
+import math
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from trt_tui.core.execution import AnalysisContext, Executor, LocalExecutor
+from trt_tui.core.lowering.gated.error_sums import ERROR_SUM_COLUMNS
+from trt_tui.core.lowering.gated.lower import build_gated_graph
+from trt_tui.core.lowering.rulebook import GatedFeatures, find_boundary_type
+from trt_tui.core.measure.analysis import Analysis, AnalysisProvider, PartialResult
+from trt_tui.core.measure.coordinates import (
+    add_coordinate_warnings,
+    find_coordinate_warnings,
+    infer_shapes_of_first_feed,
+)
+from trt_tui.core.measure.error_metrics import ErrorSums
+from trt_tui.core.measure.fp16_range import (
+    Fp16Overflow,
+    Fp16RangeState,
+    find_fp16_overflows,
+    find_largest_magnitude,
+    fp16_headroom_text,
+)
+from trt_tui.core.measure.graph_forms import GatedGraphLoader
+from trt_tui.core.measure.magnitudes import Magnitudes
+from trt_tui.core.measure.masks import find_common_mask_name, read_mask
+from trt_tui.core.measure.results import ErrorMetrics, GroupErrors
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.network import Network
+from trt_tui.core.precision import FP16_MAX, FP16_MIN, FP16_MIN_NORMAL, Precision
+from trt_tui.errors import OutOfMemoryError
+from trt_tui.formatting import number_text, percent_text
+
+_MAX_COLUMNS = [number_text for number_text, name in enumerate(ERROR_SUM_COLUMNS) if name.endswith("_max")]
+_FP16_COUNT_COLUMNS = [ERROR_SUM_COLUMNS.index("fp16_over"), ERROR_SUM_COLUMNS.index("fp16_under")]
+
+MIN_LOSSLESS_SQNR_DB = 40.0
+"""A group in FP16 that loses more by itself has a cause worth naming: one rounding leaves 60 to 75 dB."""
+
+MAX_UNDERFLOW_SHARE = 0.05
+"""Underflow is reported if more than this share of a tensor's values is lost."""
+
+
+def measure_group_errors(
+        analysis: Analysis, configs: Mapping[str,
+                                             PrecisionConfig], ranges: Mapping[str,
+                                                                               float], *, with_isolated: bool = True,
+        feed_indices: Sequence[int] | None = None, executor: Executor[AnalysisProvider] | None = None
+) -> Iterator[PartialResult[dict[str, dict[str, GroupErrors]]]]:
+    """Yields ``{run: {group: GroupErrors}}`` after each run of each feed, for several configs in one loaded graph.
+
+    Nothing is yielded where no group can be simulated.
+
+    The graph holds the reference, the gated network and, with ``with_isolated``, every group fed by the reference; only
+    sums leave it. Where the judged outputs have one mask, what it leaves out does not count at those groups whose last
+    tensor has its axes; see `trt_tui.core.measure.masks.find_mask_axes`.
+
+    Args:
+        executor: Who runs the feeds; this process by default. While nothing is known it yields the same again.
+    """
+    network, indices = analysis.network, analysis.resolve_feed_indices(feed_indices)
+    if all(group.final_tensor in network.blocking_plugins for group in network.groups):
+        return
+    executor = executor if executor is not None else LocalExecutor(AnalysisContext(analysis))
+    fp16 = any(_needs_fp16_range_counts(network, config) for config in configs.values())
+    if fp16:
+        for _ in analysis.measure_magnitudes(indices, executor):
+            pass  # known already where the caller went step by step
+    magnitudes = analysis.get_magnitudes(indices) or Magnitudes()
+    coordinates = {
+        run: find_coordinate_warnings(network, config, magnitudes.tensor_magnitudes,
+                                      lambda: infer_shapes_of_first_feed(analysis))
+        for run, config in configs.items()
+    }
+    task = _GroupErrorsTask(configs, ranges,
+                            analysis.mask_axes_by_tensor if find_common_mask_name(analysis.judged_outputs) else {},
+                            with_isolated, fp16)
+    errors: dict[str, dict[str, GroupErrors]] = {}
+    sums: dict[str, dict[str, list[ErrorSums]]] = {}
+    results_by_feed: dict[int, _FeedTables] = {}
+    waiting, done, total = list(indices), 0, len(indices) * len(configs)
+    try:
+        for result in executor.map(task, indices):
+            if result is None:
+                yield PartialResult(dict(errors), done, total)
+                continue
+            results_by_feed[result[0]] = result[1]
+            while waiting and waiting[
+                    0] in results_by_feed:  # sums are taken in the order of the feeds, whoever was first
+                measured, tables = results_by_feed.pop(waiting.pop(0))
+                for (run, config), tables_by_kind in zip(configs.items(), tables, strict=True):
+                    pooled = sums.setdefault(run, {kind: [ErrorSums() for _ in measured]
+                                                   for kind in ("accumulated", "isolated")})
+                    for kind, table in tables_by_kind.items():
+                        for group_sums, row in zip(pooled[kind], table, strict=True):
+                            group_sums.merge_sums(dict(zip(ERROR_SUM_COLUMNS, row, strict=True)))
+                    done += 1
+                    errors[run] = add_coordinate_warnings(
+                        _compute_group_errors(network, config, measured, pooled, magnitudes), coordinates[run])
+                    yield PartialResult(dict(errors), done, total)
+    finally:
+        task.close()
+
+
+_FeedTables = tuple[Sequence[str], list[dict[str, np.ndarray]]]
+"""The groups in the order of rows, and the tables of each run."""
+
+
+class _GroupErrorsTask:
+    """An errand: the tables of each run for a feed."""
+
+    def __init__(self, configs: Mapping[str, PrecisionConfig], ranges: Mapping[str, float],
+                 masked_groups: Mapping[str, tuple[bool, ...]], with_isolated: bool, counts_fp16: bool) -> None:
+        self._configs, self._ranges, self._masked_groups = dict(configs), ranges, dict(masked_groups)
+        self._isolated, self._counts_fp16 = with_isolated, counts_fp16
+        self._tables: _ErrorTableSession | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_tables": None}
+
+    def describe_item(self, feed_index: int) -> str:
+        """See `trt_tui.core.execution.Task`."""
+        return f"the errors at the groups on feed {feed_index}"
+
+    def run_item(self, context: AnalysisProvider, feed_index: int) -> Generator[None, None, _FeedTables]:
+        """See `trt_tui.core.execution.Task`."""
+        analysis, tables = context.analysis, []
+        if self._tables is None:
+            features = GatedFeatures.from_precisions((), ())
+            for config in self._configs.values():
+                features |= GatedFeatures.from_config(analysis.network, config)
+            self._tables = _ErrorTableSession(analysis, features, self._configs, self._ranges, self._masked_groups,
+                                              self._isolated)
+        feed = analysis.samples.read_feed(feed_index)
+        if self._masked_groups:
+            mask = find_common_mask_name(analysis.judged_outputs)
+            feed = {**feed, **self._tables.make_mask_feed(read_mask(mask, analysis.samples, feed_index))}
+        counts: np.ndarray | None = None  # of the reference, which all runs share
+        for run in self._configs:
+            tables_by_kind = self._tables.measure_error_tables(
+                run, feed, counts_values_beyond_fp16=counts is None and self._counts_fp16)
+            for table in tables_by_kind.values():
+                if counts is None:
+                    counts = table[:, _FP16_COUNT_COLUMNS]
+                table[:, _FP16_COUNT_COLUMNS] = counts
+            tables.append(tables_by_kind)
+            yield
+        return tuple(self._tables.measured_groups), tables
+
+    def close(self) -> None:
+        """Frees the session."""
+        if self._tables is not None:
+            self._tables.close()
+            self._tables = None
+
+
+class _ErrorTableSession:
+    """The graph that takes sums, in the form that goes with the backend.
+
+    On a device gates are data, until sums are not finite, which that form does not tell apart: from then on it is
+    control flow there too.
+    """
+
+    def __init__(self, analysis: Analysis, features: GatedFeatures, configs: Mapping[str, PrecisionConfig],
+                 ranges: Mapping[str, float], masked_groups: Mapping[str, tuple[bool,
+                                                                                ...]], with_isolated: bool) -> None:
+        self._analysis = analysis
+        self._features = features
+        self._configs, self._ranges = configs, ranges
+        self._masked_groups, self._isolated = masked_groups, with_isolated
+        self._graph_loader = GatedGraphLoader(analysis.backend, analysis.samples, "errors at the groups",
+                                              analysis.network)
+        self._has_finite_sums = True
+        self._load_error_graph()
+
+    def _load_error_graph(self) -> None:
+        analysis, features = self._analysis, self._features
+        self._gated_graph = gated_graph = build_gated_graph(
+            analysis.network, float_types=features.float_types, boundary_types=features.boundary_types,
+            quantized_types=features.quantized_types, editable_constants=features.editable_constants,
+            norm_operators=features.norm_operators, outputs=analysis.fetched_tensors[:1], with_reference=True,
+            with_isolated=self._isolated, mask_axes=self._masked_groups, gates_as_data=self._uses_gates_as_data)
+        analysis.session_count += 1
+        joins = {
+            name: _merge_error_tables
+            for name in (gated_graph.accumulated_sums, gated_graph.isolated_sums)
+            if name is not None
+        }
+        try:
+            self._runner = self._graph_loader.load_graph(gated_graph, None, allow_data_gates=self._uses_gates_as_data,
+                                                         extra_inputs=[*gated_graph.mask_inputs.values()],
+                                                         output_joins=joins, few_executions=True)
+        except OutOfMemoryError:
+            if not self._graph_loader.switch_to_next_graph_form():
+                raise
+            self._load_error_graph()
+            return
+        self._config_feeds = {run: gated_graph.make_feed(config, self._ranges) for run, config in self._configs.items()}
+
+    @property
+    def _uses_gates_as_data(self) -> bool:
+        return self._graph_loader.uses_gates_as_data and self._has_finite_sums
+
+    @property
+    def measured_groups(self) -> Sequence[str]:
+        """Groups in the order of rows."""
+        return self._gated_graph.measured_groups
+
+    def make_mask_feed(self, mask: np.ndarray) -> dict[str, np.ndarray]:
+        """See `trt_tui.core.lowering.gated.gated_graph.GatedGraph.make_mask_feed`."""
+        return self._gated_graph.make_mask_feed(mask)
+
+    def measure_error_tables(self, run_name: str, feed: Mapping[str, np.ndarray], *,
+                             counts_values_beyond_fp16: bool) -> dict[str, np.ndarray]:
+        """The tables of a run for a feed, "accumulated" and maybe "isolated"."""
+        gated_graph, extra_inputs = self._gated_graph, {}
+        if gated_graph.counting_gate is not None:
+            extra_inputs[gated_graph.counting_gate] = np.array(counts_values_beyond_fp16)
+        names = {
+            kind: name
+            for kind, name in (("accumulated", gated_graph.accumulated_sums), ("isolated", gated_graph.isolated_sums))
+            if name is not None
+        }
+        try:
+            result = self._runner.run({**feed, **self._config_feeds[run_name], **extra_inputs}, list(names.values()))
+            tables = {kind: result[name] for kind, name in names.items()}
+            if not self._uses_gates_as_data or all(np.isfinite(table).all() for table in tables.values()):
+                return tables
+        except OutOfMemoryError:
+            self._runner.close()
+            if not self._graph_loader.switch_to_next_graph_form():
+                raise
+        else:
+            self._runner.close()
+            self._has_finite_sums = False
+        self._load_error_graph()
+        return self.measure_error_tables(run_name, feed, counts_values_beyond_fp16=counts_values_beyond_fp16)
+
+    def close(self) -> None:
+        """Frees the session."""
+        self._runner.close()
+
+
+def _merge_error_tables(tables_by_portion: Sequence[np.ndarray]) -> np.ndarray:
+    """The table of a feed from those of its portions: `ERROR_SUM_COLUMNS` add up, largest magnitudes aside."""
+    merged: np.ndarray = np.sum(tables_by_portion, axis=0)
+    merged[:, _MAX_COLUMNS] = np.max(tables_by_portion, axis=0)[:, _MAX_COLUMNS]
+    return merged
+
+
+def _compute_group_errors(network: Network, config: PrecisionConfig, group_names: Sequence[str],
+                          error_sums_by_kind: Mapping[str, Sequence[ErrorSums]],
+                          magnitudes: Magnitudes) -> dict[str, GroupErrors]:
+    result, fp16 = {}, _needs_fp16_range_counts(network, config)
+    large_values = find_fp16_overflows(network, config, magnitudes)
+    for position, name in enumerate(group_names):
+        group = network.get_group(name)
+        precision = config.precision_of(group)
+        accumulated, isolated_sums = error_sums_by_kind["accumulated"][position], error_sums_by_kind["isolated"][
+            position]
+        isolated = isolated_sums.compute_error_metrics() if isolated_sums.count else None
+        largest = find_largest_magnitude(network, config, group, magnitudes) if fp16 else None
+        lossy = isolated is not None and (isolated.nonfinite_count or not isolated.exact and
+                                          (isolated.sqnr_db or 0) < MIN_LOSSLESS_SQNR_DB)
+        headroom = fp16_headroom_text(network, config, group, largest, bool(lossy))
+        large = large_values.get(name)
+        result[name] = GroupErrors(
+            precision, accumulated.compute_error_metrics(), isolated, accumulated.ref_max or None,
+            _fp16_warning_text(find_boundary_type(group, precision, config.other), accumulated, isolated, headroom,
+                               Precision.BF16 in group.allowed_precisions, large),
+            int(accumulated.fp16_over) if fp16 else None, int(accumulated.fp16_under) if fp16 else None,
+            largest.magnitude if largest is not None else None, largest.layer if largest is not None else "",
+            large.state.value if large is not None else Fp16RangeState.SAFE.value if fp16 else "")
+    return result
+
+
+def _needs_fp16_range_counts(network: Network, config: PrecisionConfig) -> bool:
+    """Whether to count what FP16 cannot hold: not if a config uses BF16 in its place."""
+    requested_precisions = {*(move.value_type for move in config.precision_by_group(network).values()), config.other}
+    return Precision.FP16 in requested_precisions or Precision.BF16 not in requested_precisions
+
+
+def _fp16_warning_text(boundary_type: Precision, error_sums: ErrorSums, isolated_errors: ErrorMetrics | None,
+                       headroom: str, can_use_bf16: bool, overflow: Fp16Overflow | None) -> str:
+    """What FP16 does to a group's values in words, or what arises there.
+
+    Args:
+        headroom: Of what lies before its last tensor.
+        can_use_bf16: Whether the group can run in BF16.
+        overflow: The value that FP16 rounds to infinity, if there is one.
+    """
+    spare = "; BF16 has the range of FP32" if can_use_bf16 else ""
+    finite = math.isfinite(error_sums.ref_max)  # infinities are a mask's, which FP16 holds
+    if boundary_type is Precision.FP16 and error_sums.ref_max > FP16_MAX and (finite or error_sums.fp16_over):
+        lost = (f": {isolated_errors.inf + isolated_errors.nan} Inf or NaN arise here"
+                if isolated_errors is not None and isolated_errors.nonfinite_count else "")
+        times = f" ({error_sums.fp16_over:,.0f} values)" if error_sums.fp16_over else ""
+        headroom = f"max {number_text(error_sums.ref_max, 2)} exceeds" if finite else "beside infinities values exceed"
+        return f"{headroom} FP16's {FP16_MAX:.0f}{times}{lost}{spare}"
+    if overflow is not None and not headroom:
+        headroom = overflow.overflow_text + spare
+    if boundary_type is Precision.FP16 and headroom:
+        arise = (f"{isolated_errors.nan} NaN and {isolated_errors.inf} Inf arise here: "
+                 if isolated_errors and isolated_errors.nonfinite_count else "")
+        state = f"{overflow.state.value} in FP16: " if overflow is not None and not arise else ""
+        return arise + state + headroom
+    if boundary_type is Precision.FP16 and 0 < error_sums.ref_max < FP16_MIN_NORMAL:
+        return (
+            f"max "
+            f"{number_text(error_sums.ref_max, 2)} is below FP16's smallest normal "
+            f"{number_text(FP16_MIN_NORMAL)}{spare}"
+        )
+    if boundary_type is Precision.FP16 and error_sums.fp16_under > MAX_UNDERFLOW_SHARE * error_sums.count:
+        return f"{percent_text(error_sums.fp16_under / error_sums.count)} underflow: below FP16's smallest value " \
+               f"{number_text(FP16_MIN)}{spare}"
+    if isolated_errors is not None and isolated_errors.nonfinite_count:
+        return f"{isolated_errors.nan} NaN and {isolated_errors.inf} Inf arise here"
+    return ""

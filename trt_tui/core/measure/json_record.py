@@ -1,0 +1,377 @@
+"""Comparisons as the JSON record of schema ``comparison-v1``: keys that were not measured are absent, never zero."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Protocol
+
+from trt_tui.core.engines.fallback_ladder import BuildAttempt
+from trt_tui.core.engines.preview import Preview
+from trt_tui.core.measure.bootstrap import CONFIDENCE, AccuracyIntervals, ConfidenceInterval
+from trt_tui.core.measure.reference import ReferenceInfo
+from trt_tui.core.measure.results import (
+    Accuracy,
+    ConfigResults,
+    EngineErrors,
+    EngineResult,
+    ErrorMetrics,
+    ExportedRun,
+    OutputErrors,
+    ProfileLatency,
+    RepeatedBuild,
+)
+from trt_tui.core.measure.stages import StageResult
+from trt_tui.core.measure.target_outcome import TargetOutcome
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.layers import NetworkOutline
+from trt_tui.core.precision import FP16_MAX
+from trt_tui.formatting import EXPORTED, executed_run_key
+
+FORMAT = "trt-tui/comparison"
+VERSION = 1
+
+
+class _JudgedData(Protocol):
+    @property
+    def what_if_count(self) -> int: ...
+    @property
+    def source(self) -> str: ...
+
+
+class _ReferenceBackend(Protocol):
+    @property
+    def name(self) -> str: ...
+    @property
+    def version(self) -> str: ...
+    @property
+    def device(self) -> str: ...
+
+
+def _finite_or_none(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def error_metrics_record(error_metrics: ErrorMetrics) -> dict[str, Any]:
+    """One tensor's errors: an exact copy has ``sqnr_db`` null and cosine 1; what is not finite is null."""
+    if error_metrics.mismatch is not None:
+        return {"mismatch": error_metrics.mismatch}
+    record: dict[str, Any] = {
+        "sqnr_db": _finite_or_none(error_metrics.sqnr_db), "cosine": _finite_or_none(error_metrics.cosine)
+    }
+    for name in ("mse", "max_abs", "mean_abs"):
+        value = getattr(error_metrics, name)
+        if value is not None:
+            record[name] = _finite_or_none(value)
+    record["nan"], record["inf"] = error_metrics.nan, error_metrics.inf
+    return record
+
+
+def output_errors_record(output_errors: OutputErrors) -> dict[str, Any]:
+    """A judged output's errors and its worst sample."""
+    record = error_metrics_record(output_errors.errors)
+    if output_errors.worst_index is not None:
+        record["worst_sample"] = {
+            "index": output_errors.worst_index, "sqnr_db": _finite_or_none(output_errors.worst_sqnr_db)
+        }
+    if output_errors.variation_db is not None:
+        record["variation_db"] = _finite_or_none(output_errors.variation_db)
+    if output_errors.sqnr_against_variation_db is not None:
+        record["varying_sqnr_db"] = _finite_or_none(output_errors.sqnr_against_variation_db)
+    return record
+
+
+def target_outcome_record(target_outcome: TargetOutcome | None) -> dict[str, Any]:
+    """Whether the targets are met, under the key of a run's record; empty if nobody can say."""
+    return {"result": {"outcome": target_outcome.outcome.value, "reasons": list(target_outcome.reasons)}
+            } if target_outcome is not None else {}
+
+
+def accuracy_record(accuracy: Accuracy) -> dict[str, Any]:
+    """A verdict's judged outputs, the metric, and how many samples they were taken on."""
+    record: dict[str, Any] = {
+        "outputs": {name: output_errors_record(entry)
+                    for name, entry in accuracy.outputs.items()}, "samples": accuracy.samples
+    }
+    if accuracy.metric:
+        record["metric"] = accuracy.headline_metric
+        record["metric_parts"] = dict(accuracy.metric)
+    if accuracy.agreement is not None:
+        record["agreement"] = accuracy.agreement
+    if accuracy.intervals is not None:
+        record["intervals"] = accuracy_intervals_record(accuracy.intervals)
+    if accuracy.caveats:
+        record["caveats"] = [{"kind": entry.kind, "text": entry.text} for entry in accuracy.caveats]
+    return record
+
+
+def accuracy_intervals_record(intervals: AccuracyIntervals) -> dict[str, Any]:
+    """The intervals of a verdict's figures, each ``[low, high]``; an end that is not finite is null."""
+    def interval_ends(intervals_by_kind: Mapping[str, ConfidenceInterval | None]) -> dict[str, list[float | None]]:
+        return {
+            kind: [_finite_or_none(entry.low), _finite_or_none(entry.high)]
+            for kind, entry in intervals_by_kind.items()
+            if entry is not None
+        }
+
+    return {
+        "level": CONFIDENCE, "outputs": {name: interval_ends(kinds)
+                                         for name, kinds in intervals.outputs.items()},
+        "worst": interval_ends(intervals.worst_output), **interval_ends({
+            "agreement": intervals.agreement_interval, "metric": intervals.metric,
+            "metric_less_fp32": intervals.metric_gain
+        })
+    }
+
+
+def engine_result_record(engine_result: EngineResult) -> dict[str, Any]:
+    """An engine and its figures; if there is none, why not."""
+    record: dict[str, Any] = {"source": "engine", "backend": engine_result.builder_name}
+    if engine_result.device_name:
+        record["gpu"] = engine_result.device_name
+    if engine_result.accuracy is not None:
+        record.update(accuracy_record(engine_result.accuracy))
+    if engine_result.latency_ms is not None:
+        record["latency_ms"] = dict(zip(("median", "min", "max"), engine_result.latency_ms, strict=True))
+    if engine_result.cuda_graph_ms is not None:
+        record["cuda_graph_ms"] = dict(zip(("median", "min", "max"), engine_result.cuda_graph_ms, strict=True))
+    if engine_result.profile_latencies:
+        record["profiles"] = [_profile_record(entry) for entry in engine_result.profile_latencies]
+    if engine_result.engine_bytes is not None:
+        record["engine_bytes"] = engine_result.engine_bytes
+    if engine_result.device_memory_bytes is not None:
+        record["device_memory_bytes"] = engine_result.device_memory_bytes
+    if engine_result.build_s is not None:
+        record["build_s"] = engine_result.build_s
+    if engine_result.build_origin:
+        record["built_from"] = engine_result.build_origin
+    if engine_result.attempts:
+        record["rungs"] = [build_attempt_record(attempt) for attempt in engine_result.attempts]
+    if not engine_result.is_built_as_requested:
+        record["as_asked"] = False
+    if not engine_result.is_built_as_requested and not engine_result.failure_reason:
+        record["made_otherwise"] = {name: precision.value for name, precision in engine_result.other_precisions.items()}
+    if engine_result.simulated_accuracy is not None:
+        record["made_simulated"] = accuracy_record(engine_result.simulated_accuracy)
+    if engine_result.failure_reason:
+        record["failed"] = engine_result.failure_reason
+    if engine_result.is_quick_build:
+        record["quick"] = True
+    if engine_result.engine_report is not None:
+        record["computed_in"] = {
+            label: {"layers": count, **({"time": share} if share is not None else {})}
+            for label, (count, share) in engine_result.engine_report.precision_shares().items()}
+        record["engine_layers"] = {
+            name: {
+                "precision": implementation.precision.value if implementation.precision is not None else None,
+                **({"region": True} if implementation.in_fused_region else {}),
+                **({"ms": implementation.latency_ms} if implementation.latency_ms is not None else {})
+            }
+            for name, implementation in engine_result.implementations.items()
+        }
+    if engine_result.repeated_builds:
+        record["builds"] = [_repeated_build_record(entry) for entry in engine_result.repeated_builds]
+    if engine_result.unequal_outputs:
+        record["rows_differ"] = list(engine_result.unequal_outputs)
+    if engine_result.builder_warnings:
+        record["remarks"] = {name: list(warnings) for name, warnings in engine_result.builder_warnings.items()}
+    if engine_result.engine_errors is not None:
+        record |= _engine_errors_record(engine_result.engine_errors)
+    for name, accuracy in engine_result.shape_accuracies.items():
+        record.setdefault("at_shapes", {})[name] = accuracy_record(accuracy)
+    if engine_result.measurement_note:
+        record["note"] = engine_result.measurement_note
+    return record
+
+
+def exported_run_record(exported_run: ExportedRun) -> dict[str, Any]:
+    """Returns the execution of an exported file; if there is none, the reason. It has no latency and no size."""
+    record: dict[str, Any] = {"source": exported_run.source_name_in_records, "backend": exported_run.executor_name}
+    if exported_run.accuracy is not None:
+        record.update(accuracy_record(exported_run.accuracy))
+    if exported_run.missing_reason:
+        record["failed"] = exported_run.missing_reason
+    return record
+
+
+def _profile_record(profile_latency: ProfileLatency) -> dict[str, Any]:
+    """One optimization profile: its shapes and how fast the engine is at the usual one."""
+    ends = ("median", "min", "max")
+    times = {"latency_ms": profile_latency.latency_ms, "cuda_graph_ms": profile_latency.cuda_graph_ms}
+    measured = {"samples_per_s": profile_latency.samples_per_s, "missing": profile_latency.missing_reason or None}
+    return {"shapes": {name: dict(zip(("min", "opt", "max"), map(list, values), strict=True))
+                       for name, values in profile_latency.shapes.items()}, "samples": profile_latency.batch_samples,
+            **{name: dict(zip(ends, values, strict=True)) for name, values in times.items() if values is not None},
+            **{name: value for name, value in measured.items() if value is not None}}
+
+
+def _repeated_build_record(repeated_build: RepeatedBuild) -> dict[str, Any]:
+    record = {
+        "latency_ms": repeated_build.latency_ms, "build_s": repeated_build.build_s,
+        "engine_bytes": repeated_build.engine_bytes
+    }
+    return {
+        **({"errors": error_metrics_record(repeated_build.worst_output_errors)} if repeated_build.worst_output_errors
+           is not None else {}), **{name: value
+                                    for name, value in record.items()
+                                    if value is not None}
+    }
+
+
+def _engine_errors_record(engine_errors: EngineErrors) -> dict[str, Any]:
+    """Errors inside an engine: at the groups, and how they were read."""
+    read: dict[str, Any] = {
+        "how": engine_errors.source, "samples": engine_errors.samples, "hidden": list(engine_errors.hidden_groups)
+    }
+    if engine_errors.missing_reason:
+        read["missing"] = engine_errors.missing_reason
+    if engine_errors.accuracy is not None:
+        read["marked_engine"] = accuracy_record(engine_errors.accuracy)
+    layers = {
+        name: {"group": name, "accumulated": error_metrics_record(errors)}
+        for name, errors in engine_errors.group_errors.items()
+    }
+    return {"layers_read": read, **({"layers": layers} if layers else {})}
+
+
+def stage_record(stage_result: StageResult, accuracy: Accuracy | None) -> dict[str, Any]:
+    """A stage on the way to production: against what errors are taken against, the stage before, and others."""
+    record: dict[str, Any] = {"name": stage_result.name, "kind": stage_result.kind, "cause": stage_result.effect_text}
+    if stage_result.file_path:
+        record["file"] = stage_result.file_path
+    if accuracy is not None:
+        record.update(accuracy_record(accuracy))
+    if stage_result.accuracy_to_previous is not None:
+        record["before"] = accuracy_record(stage_result.accuracy_to_previous)
+    if stage_result.other_accuracies:
+        record["beside"] = {name: accuracy_record(entry) for name, entry in stage_result.other_accuracies}
+    if stage_result.engine_result is not None:
+        record["engine"] = engine_result_record(replace(stage_result.engine_result, accuracy=None))
+    if stage_result.input_differences:
+        record["inputs"] = {
+            entry.input_name: {
+                **error_metrics_record(entry.errors), "same": entry.is_equal_except_rounding, "said": entry.description
+            }
+            for entry in stage_result.input_differences
+        }
+    if stage_result.failure_reason:
+        record["failed"] = stage_result.failure_reason
+    return record
+
+
+def build_attempt_record(build_attempt: BuildAttempt) -> dict[str, Any]:
+    """One try at a build: what was changed from what was asked, and why it failed."""
+    record: dict[str, Any] = {"rung": build_attempt.name, "said": build_attempt.description}
+    if build_attempt.raised_groups:
+        record["raised"] = {name: precision.value for name, precision in build_attempt.raised_groups.items()}
+    if build_attempt.unconstrained:
+        record["let_go"] = list(build_attempt.unconstrained)
+    if build_attempt.failure_reason:
+        record["failed"] = build_attempt.failure_reason
+    return record
+
+
+def preview_record(network: NetworkOutline, config: PrecisionConfig, preview: Preview) -> dict[str, Any]:
+    """How many groups of a config a builder would not run as asked, by what it says without a GPU."""
+    return {
+        "builder": "TensorRT-RTX", "release": preview.builder_release,
+        "gpu": f"SM{preview.compute_capability[0]}{preview.compute_capability[1]}",
+        "seconds": round(preview.preview_s, 3), "kernels": len(preview.kernels), "groups": len(network.groups),
+        "not_as_asked": list(preview.find_groups_in_unrequested_precision(network, config)),
+        **({"remarks": {name: list(warnings)
+                        for name, warnings in preview.builder_warnings.items()}} if preview.builder_warnings else {})
+    }
+
+
+def config_results_record(network: NetworkOutline, config_results: ConfigResults) -> dict[str, Any]:
+    """What was measured of one config, by layer and by group."""
+    record: dict[str, Any] = {"source": "simulated"}
+    if config_results.accuracy is not None:
+        record.update(accuracy_record(config_results.accuracy))
+    layers: dict[str, Any] = {}
+    for group in network.groups:
+        errors = config_results.group_errors.get(group.name)
+        if errors is None:
+            continue
+        entry: dict[str, Any] = {"precision": errors.precision.value, "group": group.name}
+        if errors.accumulated is not None:
+            entry["accumulated"] = error_metrics_record(errors.accumulated)
+        if errors.isolated is not None:
+            entry["isolated"] = error_metrics_record(errors.isolated)
+        if errors.fp16_over is not None:
+            entry["fp16_range"] = {"state": errors.fp16_state, "over": errors.fp16_over, "under": errors.fp16_under}
+            if errors.fp16_largest:
+                entry["fp16_range"] |= {"headroom": FP16_MAX / errors.fp16_largest, "at": errors.fp16_largest_layer}
+        if errors.warning:
+            entry["warning"] = errors.warning
+        for name in group.layers:
+            # Errors are measured at the group's last computed tensor; for its other layers only the precision is given.
+            at_tail = group.final_tensor in network.get_layer(name).outputs
+            layers[name] = entry if at_tail else {"precision": errors.precision.value, "group": group.name}
+    if layers:
+        record["layers"] = layers
+    groups: dict[str, Any] = {}
+    for name in (group.name for group in network.groups if group.name in config_results.shares):
+        share = config_results.shares[name]
+        entry = {"owns": _finite_or_none(share.fraction)}
+        if share.samples:
+            entry["samples"] = share.samples
+        if share.unknown_reason:
+            entry["owns_unknown"] = share.unknown_reason
+        if share.half_width is not None:
+            entry["owns_margin"] = _finite_or_none(share.half_width)
+        if share.sqnr_if_raised_db is not None:
+            entry["impact_kept"] = {"sqnr_db": share.sqnr_if_raised_db}
+        if share.sqnr_if_reduced_alone_db is not None:
+            entry["impact"] = {"sqnr_db": share.sqnr_if_reduced_alone_db}
+        groups[name] = entry
+    if groups:
+        record["groups"] = groups
+    return record
+
+
+def comparison_record(network: NetworkOutline, model_sha256: str, data: _JudgedData, backend: _ReferenceBackend,
+                      results_by_config: Mapping[str, ConfigResults],
+                      reference_metric: Mapping[str, float] | None = None, fp32_engine: EngineResult | None = None,
+                      reference_info: ReferenceInfo | None = None) -> dict[str, Any]:
+    """The record of schema ``comparison-v1``: simulated runs, and engines beside them as runs of their own.
+
+    Args:
+        reference_metric: The reference's own metric and its parts, the headline first.
+        fp32_engine: The FP32 engine.
+        reference_info: What errors are taken against; None for FP32 of the network itself.
+    """
+    engines = {
+        f"{name}-engine": engine_result_record(run.engine_result)
+        for name, run in results_by_config.items()
+        if run.engine_result is not None
+    }
+    if fp32_engine is not None:
+        engines = {"fp32-engine": engine_result_record(fp32_engine), **engines}
+    executed = {executed_run_key(name): exported_run_record(run.exported_run) for name, run in results_by_config.items()
+                if run.exported_run is not None}
+    as_exported = {
+        name: run.exported_accuracy
+        for name, run in results_by_config.items()
+        if run.exported_accuracy is not None
+    }
+    exported = {f"{name}-{EXPORTED}" if number else EXPORTED: {"source": "simulated", **accuracy_record(accuracy)}
+                for number, (name, accuracy) in enumerate(as_exported.items())}
+    record: dict[str, Any] = {
+        "format": FORMAT, "version": VERSION,
+        "model": {"name": network.name, "structure_sha256": network.structure_sha256, "sha256": model_sha256,
+                  "nodes": len(network.layers)},
+        "data": data.source,
+        "samples": data.what_if_count,
+        "reference": {"backend": backend.name, "version": backend.version, "provider": backend.device.lower(),
+                      "precision": "fp32"},
+        "runs": {name: config_results_record(network, run)
+                 for name, run in results_by_config.items()
+                 if run.accuracy is not None}
+                | exported | executed | engines,
+    }
+    if reference_metric:
+        record["reference"] |= {"metric": next(iter(reference_metric.values())), "metric_parts": dict(reference_metric)}
+    if reference_info is not None:
+        record["reference"] |= {"source": reference_info.name, "only_there": list(reference_info.missing_in_network),
+                                "only_here": list(reference_info.missing_in_reference)}
+    return record

@@ -1,0 +1,172 @@
+"""The user's metric on the outputs of a run: on all samples, and on draws of them."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from trt_tui.core.data.samples import Samples
+from trt_tui.core.measure.bootstrap import (
+    METRIC_RESAMPLE_COUNT,
+    MIN_SAMPLES,
+    AccuracyIntervals,
+    ConfidenceInterval,
+    compute_metric_interval,
+    draw_resamples,
+    pair_each_sample_with_another,
+)
+from trt_tui.core.measure.user_metric import Metric, MetricResult
+from trt_tui.errors import InputError
+
+FeedOutputs = Sequence[Mapping[str, np.ndarray]]
+"""The outputs of a run by name, feed by feed."""
+
+SHUFFLED, SCRAMBLED = "shuffled", "scrambled"
+"""Outputs that mean nothing: those of another sample for each sample; and the values of each output in any order, which
+is what a random answer with the same values is."""
+
+
+class MetricScorer:
+    """Calls a metric with outputs and labels of the same samples.
+
+    Args:
+        names: The outputs that it is given.
+        reference: Yields the FP32 network's outputs for a feed.
+    """
+
+    def __init__(self, metric: Metric, samples: Samples, output_names: Sequence[str],
+                 get_reference: Callable[[int], Mapping[str, np.ndarray]]) -> None:
+        self._metric = metric
+        self._samples = samples
+        self._reference = get_reference
+        self.output_names = tuple(output_names)
+        self._reference_draws: dict[tuple[int, ...], list[dict[str, float]]] = {}
+        self._meaningless_cache: dict[tuple[int, ...], dict[str, dict[str, float]]] = {}
+
+    def compute_metric(self, feed_outputs: FeedOutputs, feed_indices: Sequence[int]) -> dict[str, float]:
+        """The metric and its parts, the headline first.
+
+        Raises:
+            InputError: the metric fails.
+        """
+        return self._compute_metric_parts(*self._join_outputs_and_labels(feed_outputs, feed_indices))
+
+    def resample_metric(self, feed_outputs: FeedOutputs, feed_indices: Sequence[int]) -> Iterator[dict[str, float]]:
+        """Yields the metric and its parts on each draw of the samples, nothing of it if the metric fails on it.
+
+        If the rows of an array are not the samples, whole feeds are drawn; see `trt_tui.core.measure.bootstrap`.
+        """
+        joined_outputs, labels = self._join_outputs_and_labels(feed_outputs, feed_indices)
+        sample_count = self._count_samples_if_separable(joined_outputs, labels, feed_indices)
+        count = sample_count or len(feed_indices)
+        draws = draw_resamples(count, METRIC_RESAMPLE_COUNT) if count >= MIN_SAMPLES else ()
+        if sample_count:
+            yield from (self._metric_values_by_name(result) if result is not None else {}
+                        for result in self._metric.resample_metric(joined_outputs, labels, draws))
+            return
+        for numbers in draws:
+            try:
+                yield self.compute_metric([feed_outputs[number] for number in numbers],
+                                          [feed_indices[number] for number in numbers])
+            except InputError:  # for one, if no sample of a class was drawn
+                yield {}
+
+    def score_meaningless_outputs(self, feed_indices: Sequence[int]) -> dict[str, dict[str, float]]:
+        """The reference's metric and its parts on outputs that mean nothing, by `SHUFFLED` and `SCRAMBLED`.
+
+        A key is absent where the metric fails on that, or where there is a single sample to shuffle.
+        """
+        key = tuple(feed_indices)
+        if key not in self._meaningless_cache:
+            outputs = [self._reference(feed) for feed in feed_indices]
+            joined_outputs, labels = self._join_outputs_and_labels(outputs, feed_indices)
+            count = self._count_samples_if_separable(joined_outputs, labels, feed_indices)
+            other_samples = pair_each_sample_with_another(count or len(feed_indices))
+            metrics_by_kind: dict[str, dict[str, float]] = {}
+            with contextlib.suppress(InputError):
+                if count > 1:
+                    metrics_by_kind[SHUFFLED] = self._compute_metric_parts(
+                        {name: array[other_samples]
+                         for name, array in joined_outputs.items()}, labels)
+                elif len(feed_indices) > 1:
+                    metrics_by_kind[SHUFFLED] = self.compute_metric([outputs[position] for position in other_samples],
+                                                                    feed_indices)
+            with contextlib.suppress(InputError):
+                rng = np.random.default_rng(len(feed_indices))
+                metrics_by_kind[SCRAMBLED] = self.compute_metric([{
+                    name: rng.permutation(arrays[name].ravel()).reshape(arrays[name].shape)
+                    for name in self.output_names
+                }
+                                                                  for arrays in outputs], feed_indices)
+            self._meaningless_cache[key] = metrics_by_kind
+        return self._meaningless_cache[key]
+
+    def _count_samples_if_separable(self, joined_outputs: Mapping[str, np.ndarray], labels: Mapping[str, np.ndarray],
+                                    feed_indices: Sequence[int]) -> int:
+        """The number of samples if they can be told apart in all arrays, else 0."""
+        rows = sum(self._samples.count_samples_of_feed(feed) for feed in feed_indices)
+        return rows if all(len(array) == rows for array in (*joined_outputs.values(), *labels.values())) else 0
+
+    def measure_metric_intervals(self, feed_outputs: FeedOutputs, feed_indices: Sequence[int],
+                                 intervals: AccuracyIntervals) -> Iterator[AccuracyIntervals]:
+        """Yields a spread after each draw, and last one with the intervals of the metric and of its gain over FP32."""
+        key = tuple(feed_indices)
+        if key not in self._reference_draws:
+            base: list[dict[str, float]] = []
+            for value in self.resample_metric([self._reference(feed) for feed in feed_indices], feed_indices):
+                base.append(value)
+                yield intervals
+            self._reference_draws[key] = base
+        run_draws: list[dict[str, float]] = []
+        for value in self.resample_metric(feed_outputs, feed_indices):
+            run_draws.append(value)
+            yield intervals
+        base = self._reference_draws[key]
+        names = dict.fromkeys(name for draw in run_draws for name in draw)
+        count = self._count_samples_if_separable(*self._join_outputs_and_labels(feed_outputs, feed_indices),
+                                                 feed_indices) or len(feed_indices)
+        reference_score, shuffled = self.compute_metric([self._reference(feed) for feed in feed_indices],
+                                                        feed_indices), self.score_meaningless_outputs(feed_indices).get(
+                                                            SHUFFLED, {})
+        losses = {name: reference_score[name] - shuffled[name] for name in reference_score if name in shuffled}
+        metric = {
+            name: compute_metric_interval([draw.get(name)
+                                           for draw in run_draws], count, losses.get(name))
+            for name in names
+        }
+        gains = {
+            name: compute_metric_interval([
+                run_metric[name] - reference_metric[name] if name in run_metric and name in reference_metric else None
+                for run_metric, reference_metric in zip(run_draws, base, strict=True)
+            ], count, losses.get(name))
+            for name in names
+        }
+        headline = next(iter(names), "")
+        yield replace(intervals, metric=metric.get(headline), metric_gain=gains.get(headline),
+                      metric_draws=len(run_draws), metric_parts=_select_part_intervals(metric, headline),
+                      metric_part_gains=_select_part_intervals(gains, headline))
+
+    def _join_outputs_and_labels(self, feed_outputs: FeedOutputs,
+                                 feed_indices: Sequence[int]) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        labels = [self._samples.read_labels(feed) for feed in feed_indices]
+        return ({
+            name: np.concatenate([np.atleast_1d(arrays[name])
+                                  for arrays in feed_outputs])
+            for name in self.output_names
+        }, {name: np.concatenate([arrays[name]
+                                  for arrays in labels])
+            for name in labels[0]})
+
+    def _compute_metric_parts(self, outputs: Mapping[str, np.ndarray], labels: Mapping[str,
+                                                                                       np.ndarray]) -> dict[str, float]:
+        return self._metric_values_by_name(self._metric(outputs, labels))
+
+    def _metric_values_by_name(self, metric_result: MetricResult) -> dict[str, float]:
+        return dict(metric_result.parts) or {self._metric.name: metric_result.value}
+
+
+def _select_part_intervals(intervals: Mapping[str, ConfidenceInterval | None],
+                           headline_name: str) -> dict[str, ConfidenceInterval]:
+    """Those that there are, without the headline's."""
+    return {name: interval for name, interval in intervals.items() if interval is not None and name != headline_name}

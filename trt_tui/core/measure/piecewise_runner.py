@@ -1,0 +1,196 @@
+"""A gated graph that runs in pieces: what the configs before have computed of the same feed is not computed again.
+
+A search tries one group after the other, and so do shares: all configs of a step are the same before the first group
+that differs. Each piece keeps what it yielded for two configs of a feed, of which one is that used last.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import weakref
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from trt_tui.core.lowering.gated.gated_graph import GatedGraph
+from trt_tui.core.lowering.gated.pieces import split_into_pieces
+from trt_tui.core.runner import Backend, Runner, TensorInfo
+
+MAX_CACHED_BYTES = 1 << 28
+"""What pieces yielded is kept up to this size; feeds beyond are run from the start."""
+
+_MAX_CONFIGS_PER_FEED, _MAX_AGE_ROUNDS = 2, 4
+"""Configs kept of a feed, and for how many rounds through all feeds that are kept one stays that is not run again."""
+
+
+@dataclass(eq=False)
+class _CachedPieceResult:
+    """What a piece yielded.
+
+    Attributes:
+        input_arrays: The arrays that it was fed; weights are not kept for it.
+        input_stamps: The runs of other pieces whose results it read.
+        stamp: Of this run of the piece.
+        last_use: The run that read it last; 0 for none.
+    """
+
+    input_arrays: list[weakref.ref[np.ndarray]]
+    input_stamps: list[int]
+    stamp: int
+    values: dict[str, np.ndarray]
+    last_use: int = 0
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(array.nbytes for array in self.values.values())
+
+    def is_result_of_inputs(self, input_arrays: Sequence[np.ndarray], input_run_numbers: Sequence[int]) -> bool:
+        """Whether it is what the piece yields for this."""
+        return self.input_stamps == input_run_numbers and all(
+            ref() is array for ref, array in zip(self.input_arrays, input_arrays, strict=True))
+
+
+@dataclass(eq=False)
+class _CachedFeedResults:
+    """What is kept of a feed, by piece.
+
+    Attributes:
+        last_run: The last run of this feed.
+    """
+
+    pieces_by_index: list[list[_CachedPieceResult]]
+    last_run: int = 0
+    size_bytes: int = 0
+
+
+class PiecewiseRunner:
+    """Runs a gated graph in pieces.
+
+    Arrays that are fed beside the network's own inputs must not change: they are known by their identity, as
+    `trt_tui.core.lowering.gated.gated_graph.GatedGraph` feeds them. The network's inputs are known by what they hold.
+
+    Args:
+        runners: One for each piece, in order.
+
+    Attributes:
+        computed: How many pieces were run in all.
+    """
+
+    def __init__(self, gated_graph: GatedGraph, runners: Sequence[Runner]) -> None:
+        self._runners = tuple(runners)
+        self._network_inputs = [info.name for info in gated_graph.network.inputs]
+        computed_names: set[str] = set()
+        self._inner_inputs: list[list[str]] = []  # of earlier pieces
+        self._external_inputs: list[list[str]] = []
+        for runner in runners:
+            names = [info.name for info in runner.inputs]
+            self._inner_inputs.append([name for name in names if name in computed_names])
+            self._external_inputs.append(
+                [name for name in names if name not in computed_names and name not in self._network_inputs])
+            computed_names.update(info.name for info in runner.outputs)
+        self._piece_inputs = [[info.name for info in runner.inputs] for runner in runners]
+        self._piece_outputs = [[info.name for info in runner.outputs] for runner in runners]
+        own = {name for names in self._external_inputs for name in names} | set(self._network_inputs)
+        self.inputs = tuple({info.name: info for runner in runners for info in runner.inputs if info.name in own
+                             }.values())
+        self.outputs: tuple[TensorInfo, ...] = tuple(
+            info for runner in runners for info in runner.outputs)
+        self._cached_feeds: dict[bytes, _CachedFeedResults] = {}
+        self._cached_bytes = self._run_count = self.computed_pieces = 0
+
+    @classmethod
+    def load_in_pieces(cls, backend: Backend, gated_graph: GatedGraph, *, optimize: bool = True) -> Runner:
+        """Loads a gated graph, in pieces if it can be cut; ``optimize`` as `Backend.load` takes it."""
+        runners: list[Runner] = []
+        try:
+            runners.extend(
+                backend.load(model, low_memory=True, optimize=optimize) for model in split_into_pieces(gated_graph))
+        except BaseException:
+            for runner in runners:
+                runner.close()
+            raise
+        return cls(gated_graph, runners) if len(runners) > 1 else runners[0]
+
+    def estimate_recomputed_fraction(self, changed_inputs: Collection[str]) -> float:
+        """Which part of a run is computed anew where only these inputs differ from a run that is kept: pieces cost
+        about the same."""
+        first_changed = next((index for index, external_inputs in enumerate(self._external_inputs)
+                              if not set(external_inputs).isdisjoint(changed_inputs)), 0)
+        return 1 - first_changed / len(self._runners)
+
+    def run(self, feeds: Mapping[str, np.ndarray], fetch: Sequence[str] | None = None) -> dict[str, np.ndarray]:
+        """Runs once; see `trt_tui.core.runner.Runner`."""
+        fetched_names = list(fetch) if fetch is not None else [info.name for info in self.outputs]
+        self._run_count += 1
+        cached_feed = self._find_or_add_cached_feed(feeds)
+        values: dict[str, np.ndarray] = {}
+        stamps: dict[str, int] = {}
+        last = len(self._runners) - 1
+        for index, runner in enumerate(self._runners):
+            input_arrays = [feeds[name] for name in self._external_inputs[index]]
+            input_stamps = [stamps[name] for name in self._inner_inputs[index]]
+            cached_piece = next((piece for piece in cached_feed.pieces_by_index[index]
+                                 if piece.is_result_of_inputs(input_arrays, input_stamps)), None)
+            if cached_piece is None:
+                self.computed_pieces += 1
+                output_names = self._piece_outputs[index]
+                piece_feed = {
+                    name: values[name] if name in values else feeds[name]
+                    for name in self._piece_inputs[index]
+                }
+                outputs = runner.run(piece_feed, [name for name in output_names
+                                                  if name in fetched_names] if index == last else output_names)
+                cached_piece = _CachedPieceResult(list(map(weakref.ref, input_arrays)), input_stamps, self._run_count,
+                                                  outputs)
+                if index < last:
+                    self._cache_piece(cached_feed, cached_feed.pieces_by_index[index], cached_piece)
+            else:
+                cached_piece.last_use = self._run_count
+            values.update(cached_piece.values)
+            stamps.update(dict.fromkeys(cached_piece.values, cached_piece.stamp))
+        return {name: values[name] for name in fetched_names}
+
+    def _find_or_add_cached_feed(self, feeds: Mapping[str, np.ndarray]) -> _CachedFeedResults:
+        """What is kept of a feed; feeds that were not run for long are let go."""
+        digest = hashlib.blake2b(digest_size=16)
+        for name in self._network_inputs:
+            array = feeds[name]
+            digest.update(f"{array.dtype}{array.shape}".encode())
+            digest.update(np.ascontiguousarray(array).view(np.uint8).data if array.size else b"")
+        oldest = self._run_count - _MAX_AGE_ROUNDS * max(_MAX_AGE_ROUNDS, len(self._cached_feeds))
+        for key in [key for key, entry in self._cached_feeds.items() if entry.last_run < oldest]:
+            self._cached_bytes -= self._cached_feeds.pop(key).size_bytes
+        cached_feed = self._cached_feeds.setdefault(digest.digest(), _CachedFeedResults([[] for _ in self._runners]))
+        cached_feed.last_run = self._run_count
+        return cached_feed
+
+    def _cache_piece(self, cached_feed: _CachedFeedResults, cached_pieces: list[_CachedPieceResult],
+                     piece: _CachedPieceResult) -> None:
+        """Keeps what a piece yielded in place of what was read longest ago, where there is room."""
+        is_full = self._cached_bytes + piece.size_bytes > MAX_CACHED_BYTES
+        replaced = None
+        if cached_pieces and (is_full or len(cached_pieces) == _MAX_CONFIGS_PER_FEED):
+            replaced = min(cached_pieces, key=lambda cached: (cached.last_use, -cached.stamp))
+        added_bytes = piece.size_bytes - (replaced.size_bytes if replaced is not None else 0)
+        was_used_lately = replaced is not None and replaced.last_use > self._run_count - _MAX_AGE_ROUNDS * len(
+            self._cached_feeds)
+        if self._cached_bytes + added_bytes > MAX_CACHED_BYTES or is_full and was_used_lately:
+            return
+        if replaced is not None:
+            cached_pieces.remove(replaced)
+        cached_pieces.append(piece)
+        cached_feed.size_bytes += added_bytes
+        self._cached_bytes += added_bytes
+
+    def close(self) -> None:
+        """Frees the sessions and what is kept."""
+        for runner in self._runners:
+            runner.close()
+        self._cached_feeds.clear()
+
+    def __enter__(self) -> PiecewiseRunner:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()

@@ -1,0 +1,131 @@
+"""Which samples a figure is taken on first, and what a few of them say of all.
+
+The judged error is a sum over samples, and how much of it each sample has is known from one run. A share is a sum of
+what each sample adds to it; that is the larger, the larger the sample's error. So samples are drawn with a probability
+that grows with their error, by the scheme of Rao, Hartley and Cochran ("On a simple procedure of unequal probability
+sampling without replacement", 1962): all samples are dealt at random into as many parts as are to be drawn, and one is
+drawn from each part, in proportion to these probabilities. The sum over parts of y·P/p is then an unbiased estimate of
+the whole sum (y what the drawn sample adds, p its probability, P that of its part), its variance has an unbiased
+estimate that is never negative, and both end in the exact sum with no variance once every sample is a part of its own.
+
+More samples are drawn by splitting parts at random. What was drawn from a part was drawn in proportion from the half
+that it falls into, so it stays, and only the other half is drawn from: the samples of a stage include those of all
+stages before, and each stage is such a draw by itself.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+UNIFORM_FRACTION = 0.3
+"""This part of the probability is spread evenly: the error of a sample is known from one run, may be small there by
+chance and much larger in another."""
+
+MIN_SAMPLES_FOR_INTERVAL = 4
+"""Fewer samples give an estimate and no interval."""
+
+_NORMAL_QUANTILE = 1.959964
+"""Half the width in standard deviations of the interval that holds 95 % of a normal distribution."""
+
+
+@dataclass(frozen=True)
+class StratifiedSampleDraw:
+    """Samples that are drawn, one from each part.
+
+    Attributes:
+        samples: Their numbers; those of the stage before come first.
+        probabilities: The probability of each.
+        part_probabilities: The probability of each part; they add up to 1.
+        variance_factor: The factor of the variance; 0 if all samples are drawn.
+    """
+
+    samples: tuple[int, ...]
+    probabilities: np.ndarray
+    part_probabilities: np.ndarray
+    variance_factor: float
+
+
+def draw_stratified_samples(sample_errors: np.ndarray, draw_sizes: Sequence[int],
+                            seed: int = 0) -> list[StratifiedSampleDraw]:
+    """The stages of a draw.
+
+    Args:
+        sample_errors: The error of each sample, finite and not negative, ``(samples,)``; some are positive.
+        draw_sizes: How many are drawn in each stage, rising, at most as many as there are.
+    """
+    rng, count = np.random.default_rng(seed), len(sample_errors)
+    chance = (1 - UNIFORM_FRACTION) * sample_errors / sample_errors.sum() + UNIFORM_FRACTION / count
+
+    def draw_one_sample(part: np.ndarray) -> int:
+        return int(rng.choice(part, p=chance[part] / chance[part].sum()))
+
+    parts = {draw_one_sample(part): part for part in np.array_split(rng.permutation(count), draw_sizes[0])}
+    stages = [_make_sample_draw(parts, chance)]
+    for size in draw_sizes[1:]:
+        while len(parts) < size:
+            max_part_size = max(map(len, parts.values()))
+            largest = [unit for unit, part in parts.items() if len(part) == max_part_size]
+            unit = largest[rng.integers(len(largest))]
+            mixed = rng.permutation(parts[unit])
+            half_size = max_part_size // 2 + int(max_part_size % 2 and rng.random() < 0.5)
+            own_half, other_half = (mixed[:half_size],
+                                    mixed[half_size:]) if unit in mixed[:half_size] else (mixed[half_size:],
+                                                                                          mixed[:half_size])
+            parts[unit] = own_half
+            parts[draw_one_sample(other_half)] = other_half
+        stages.append(_make_sample_draw(parts, chance))
+    return stages
+
+
+def _make_sample_draw(samples_by_part: dict[int, np.ndarray], probabilities: np.ndarray) -> StratifiedSampleDraw:
+    units = list(samples_by_part)
+    sums = np.array([probabilities[part].sum() for part in samples_by_part.values()])
+    sizes, count = np.array([len(part) for part in samples_by_part.values()], np.float64), len(probabilities)
+    squares = float((sizes ** 2).sum())
+    spread = (squares - count) / (count ** 2 - squares) if len(units) > 1 else math.nan
+    return StratifiedSampleDraw(tuple(units), probabilities[units], sums, spread if len(units) < count else 0.0)
+
+
+def estimate_sum_over_all_samples(values: np.ndarray, sample_draw: StratifiedSampleDraw) -> tuple[float, float]:
+    """The sum over all samples by those of a stage, and half the width of its 95 % interval.
+
+    The half width is 0 if all samples were drawn, and NaN with fewer than `MIN_SAMPLES_FOR_INTERVAL` of them.
+
+    Args:
+        values: What each sample of the stage adds, finite, ``(samples,)``.
+    """
+    total = float(sample_draw.part_probabilities @ (values / sample_draw.probabilities))
+    if sample_draw.variance_factor == 0:
+        return total, 0.0
+    if len(values) < MIN_SAMPLES_FOR_INTERVAL:
+        return total, math.nan
+    freedom = 1 / float(
+        sample_draw.part_probabilities @ sample_draw.part_probabilities) - 1  # that of as many parts of one probability
+    return total, student_t_quantile(freedom) * math.sqrt(sample_draw.variance_factor) * estimate_standard_deviation(
+        values, sample_draw)
+
+
+def estimate_standard_deviation(values: np.ndarray, sample_draw: StratifiedSampleDraw) -> float:
+    """The standard deviation of the estimates of the sum that each sample gives by itself; 0 with a single one."""
+    scaled = values / sample_draw.probabilities
+    return math.sqrt(float(sample_draw.part_probabilities @ (scaled - sample_draw.part_probabilities @ scaled) ** 2))
+
+
+def student_t_quantile(degrees_of_freedom: float) -> float:
+    """Half the width of the 95 % interval of Student's t with so many degrees of freedom, at least 1.
+
+    To 1 % from 3 degrees on: Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.5.
+    """
+    if degrees_of_freedom < 1.5:
+        return 12.706
+    if degrees_of_freedom < 2.5:
+        return 4.303
+    normal_quantile = _NORMAL_QUANTILE
+    terms = ((normal_quantile**3 + normal_quantile) / 4,
+             (5 * normal_quantile**5 + 16 * normal_quantile**3 + 3 * normal_quantile) / 96,
+             (3 * normal_quantile**7 + 19 * normal_quantile**5 + 17 * normal_quantile**3 - 15 * normal_quantile) / 384,
+             (79 * normal_quantile**9 + 776 * normal_quantile**7 + 1482 * normal_quantile**5 - 1920 * normal_quantile**3
+              - 945 * normal_quantile) / 92160)
+    return normal_quantile + sum(term / degrees_of_freedom**power for power, term in enumerate(terms, 1))

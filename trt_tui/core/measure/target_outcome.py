@@ -1,0 +1,197 @@
+"""Whether an accuracy meets its targets: the one rule for PASS, PASS?, FAIL? and FAIL.
+
+- PASS: every value lies on the passing side with its whole confidence interval, and no caveat counts.
+- PASS?: every value passes, but that is not certain for one of them, or a caveat counts.
+- FAIL?: a value fails, but that is not certain.
+- FAIL: a value fails with certainty, or a caveat that fails the run is present.
+
+A value is certain if its 95 % interval lies on one side of the bound. There is no interval while samples are still to
+be measured, and with fewer samples than `trt_tui.core.measure.bootstrap.MIN_SAMPLES`. NaN and Inf fail with certainty.
+
+A maximum has no interval: samples that were not measured may be larger by any amount. Two statements hold all the same.
+A maximum beyond its bound stays beyond it whatever is measured in addition, so that it fails with certainty. And the
+next sample exceeds the largest of n with a probability of 1/(n + 1) at most, so that a maximum within its bound passes
+with certainty from `MIN_SAMPLES_OF_MAXIMUM` samples on.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from trt_tui.core.measure.bootstrap import MIN_SAMPLES
+from trt_tui.core.measure.metric_scoring import SCRAMBLED, SHUFFLED
+from trt_tui.core.measure.results import Accuracy, Caveat
+from trt_tui.core.measure.target import Target
+from trt_tui.formatting import counted_noun_text, escape_hidden_characters
+
+MIN_SAMPLES_OF_MAXIMUM = 19
+"""With so many samples the next one exceeds their largest error with a probability of 5 % at most."""
+
+MEANINGLESS_OUTPUT_CHANGES = {SHUFFLED: "each sample is given the reference's outputs of another sample",
+                              SCRAMBLED: "the values of the reference's outputs are put in any order"}
+"""What was done to the outputs of runs that mean nothing."""
+
+MAX_REASONS = 6
+"""Reasons that are told of a result."""
+
+
+class Outcome(str, Enum):
+    """The result of a run against its targets."""
+
+    PASS = "PASS"
+    UNCERTAIN_PASS = "PASS?"
+    UNCERTAIN_FAIL = "FAIL?"
+    FAIL = "FAIL"
+
+    @property
+    def passes(self) -> bool:
+        """True for PASS and PASS?; the exit code is 0 for these alone."""
+        return self in (Outcome.PASS, Outcome.UNCERTAIN_PASS)
+
+
+@dataclass(frozen=True)
+class TargetOutcome:
+    """The outcome of a run against its targets, with the reasons for a question mark or a failure.
+
+    A failure whose value says enough, since it lies beyond the bound with certainty, has none.
+    """
+
+    outcome: Outcome
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def passes(self) -> bool:
+        """True for PASS and PASS?."""
+        return self.outcome.passes
+
+    @property
+    def text(self) -> str:
+        """The outcome with its reasons: "PASS?: 5 samples are too few for a confidence interval (8 are needed)"."""
+        return ": ".join(filter(None, (self.outcome.value, "; ".join(self.reasons))))
+
+
+def judge_accuracy(targets: Sequence[Target], accuracy: Accuracy) -> TargetOutcome | None:
+    """Returns the outcome of an accuracy against targets that must all be met.
+
+    None if no target is given, or if a value that a target needs was not measured.
+    """
+    targets = [
+        part_target for bounding_target in targets for part_target in bounding_target.split_into_part_targets(accuracy)
+    ]
+    met_flags = [bounding_target.is_met_by(accuracy) for bounding_target in targets]
+    if not targets or None in met_flags:
+        return None
+    several = len(targets) > 1
+    failing = [caveat.text for caveat in accuracy.caveats if caveat.fails_run]
+    if failing:
+        values = replace(accuracy, caveats=())  # such a run reaches no target, and only its values tell which it misses
+        misses = [
+            _missed_target_reason(bounding_target, accuracy, True)
+            for bounding_target in targets
+            if bounding_target.is_met_by(values) is False
+        ]
+        return TargetOutcome(Outcome.FAIL, _limit_reason_count([*failing, *filter(None, misses)]))
+    doubts = [_uncertainty_reasons(bounding_target, accuracy, several) for bounding_target in targets]
+    missed = [(bounding_target, doubt)
+              for bounding_target, met, doubt in zip(targets, met_flags, doubts, strict=True)
+              if not met]
+    if any(not doubt for _, doubt in missed):
+        misses = [_missed_target_reason(bounding_target, accuracy, False) for bounding_target, _ in missed]
+        return TargetOutcome(Outcome.FAIL, _limit_reason_count([*filter(None, misses)]))
+    reasons = [reason for doubt in doubts for reason in doubt]
+    if missed:
+        return TargetOutcome(Outcome.UNCERTAIN_FAIL, _limit_reason_count(reasons))
+    reasons += [caveat.text for caveat in accuracy.caveats if _is_caveat_relevant(caveat, targets, accuracy)]
+    reasons += [
+        caveat.text
+        for bounding_target in targets
+        if (caveat := _find_trivial_target_caveat(bounding_target, accuracy)) is not None
+    ]
+    return TargetOutcome(Outcome.UNCERTAIN_PASS if reasons else Outcome.PASS, _limit_reason_count(reasons))
+
+
+def _missed_target_reason(target: Target, accuracy: Accuracy, has_other_failure: bool) -> str:
+    """Why a target is missed; "" if its value alone says so, unless it is missed besides something else."""
+    if accuracy.nonfinite_count:
+        return target.measured_value_text(accuracy)
+    if target.measured_value(accuracy) is None:
+        return (
+            f"{escape_hidden_characters(target.description)} is not defined: the outputs of the run or the reference "
+            f"are zero "
+            f"throughout")
+    return (f"{target.measured_value_text(accuracy)} misses {escape_hidden_characters(target.description)}"
+            if has_other_failure else "")
+
+
+def _uncertainty_reasons(target: Target, accuracy: Accuracy, has_several_targets: bool) -> tuple[str, ...]:
+    """Why other samples could change whether a target is met; () if that is certain.
+
+    Args:
+        has_several_targets: Name the target, since there are others.
+    """
+    met = target.is_met_by(accuracy)
+    if accuracy.nonfinite_count or target.measured_value(accuracy) is None or target.kind == "max_abs" and not met:
+        return ()
+    if accuracy.samples < accuracy.total:
+        return (f"measured on {accuracy.samples} of {counted_noun_text(accuracy.total, 'sample')}",)
+    about = f"{escape_hidden_characters(target.description)}: " if has_several_targets else ""
+    if target.kind == "max_abs":
+        count = accuracy.samples
+        return (() if count >= MIN_SAMPLES_OF_MAXIMUM else (
+            f"{about}another sample exceeds the largest error of "
+            f"{counted_noun_text(count, 'sample')} with a probability of up to "
+            f"{100 / (count + 1):.0f} % ({MIN_SAMPLES_OF_MAXIMUM} samples are needed)", ))
+    if accuracy.samples < MIN_SAMPLES:
+        verb = "is" if accuracy.samples == 1 else "are"
+        return ((
+            f"{counted_noun_text(accuracy.samples, 'sample')} "
+            f"{verb} too few for a confidence interval ({MIN_SAMPLES} are needed)",
+        ))
+    if target.confidence_interval(accuracy) is None:
+        return (about + _missing_interval_reason(target, accuracy),)
+    if target.is_met_by_whole_interval(accuracy) is met:
+        return ()
+    return (f"{about}the 95 % interval {target.confidence_interval_text(accuracy)} spans the target",)
+
+
+def _missing_interval_reason(target: Target, accuracy: Accuracy) -> str:
+    """Why a value has no interval although there are enough samples."""
+    spread = accuracy.intervals
+    if target.kind == "metric" and spread is not None and spread.metric_draws is None:
+        return "the confidence interval of the metric is not measured"
+    if target.kind == "metric" and spread is not None and spread.metric_draws:
+        return "the metric has no confidence interval: it fails, or never changes, on resamples"
+    return f"fewer than {MIN_SAMPLES} batches are too few for a confidence interval, since samples cannot be told apart"
+
+
+def _is_caveat_relevant(caveat: Caveat, targets: Sequence[Target], accuracy: Accuracy) -> bool:
+    """Returns True if a caveat applies at the margin of an accuracy.
+
+    A gap in dB says nothing of values that are no noise, so it always counts where one of them is bounded.
+    """
+    if caveat.gap_db is None:
+        return True
+    return any(
+        bounding_target.normalized_loss(accuracy) is None or (
+            score := bounding_target.margin_score(accuracy)) is None or score < caveat.gap_db
+        for bounding_target in targets)
+
+
+def _find_trivial_target_caveat(target: Target, accuracy: Accuracy) -> Caveat | None:
+    """A caveat if a run meets the target whose outputs mean nothing."""
+    for kind, done in MEANINGLESS_OUTPUT_CHANGES.items():
+        run = accuracy.meaningless_accuracies.get(kind)
+        if run is not None and target.is_met_by(run):
+            return (Caveat(
+                "trivial target",
+                f"{escape_hidden_characters(target.description)} is met even if "
+                f"{done} ({target.measured_value_text(run)})"
+            ))
+    return None
+
+
+def _limit_reason_count(reasons: Sequence[str]) -> tuple[str, ...]:
+    """The reasons, each once; of many, such as one for each part of a metric, the first ones."""
+    unique_reasons = tuple(dict.fromkeys(reasons))
+    return unique_reasons if len(unique_reasons) <= MAX_REASONS else (
+        *unique_reasons[:MAX_REASONS - 1], f"{len(unique_reasons) - MAX_REASONS + 1} more reasons")

@@ -1,0 +1,235 @@
+"""Moves that cost nothing at run time, made from what the calibrating samples hold: factors, shifts of biases."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from trt_tui.core.calibration.non_finite import explain_non_finite_errors
+from trt_tui.core.calibration.tensor_collection import (
+    DEFAULT_MEMORY_LIMIT_BYTES,
+    CalibrationContext,
+    RunProgress,
+    collect_tensors,
+)
+from trt_tui.core.data.samples import Samples
+from trt_tui.core.execution import Executor
+from trt_tui.core.lowering import rulebook
+from trt_tui.core.lowering.folded_constants import FoldedConstants
+from trt_tui.core.moves import smoothquant_move, vectors
+from trt_tui.core.moves.bias_correction_move import BiasCorrectionMove
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.range_move import RangeMove
+from trt_tui.core.moves.rewrite_move import RewriteMove
+from trt_tui.core.moves.smoothquant_move import DEFAULT_STRENGTH, SmoothQuantMove
+from trt_tui.core.moves.zero_cost_checks import rewrite_refusal_reason
+from trt_tui.core.network.layers import FusionGroup, NetworkOutline, QdqSite
+from trt_tui.core.network.network import Network
+from trt_tui.core.runner import Backend
+
+
+def propose_normalisation_rewrites(network: Network, groups: Iterable[FusionGroup],
+                                   reason: str = "user") -> dict[str, RewriteMove]:
+    """The operators that can stand for normalisations, by group."""
+    return {
+        group.name: RewriteMove(network.zero_cost_support.norms[group.name].operator, reason)  # type: ignore[arg-type]
+        for group in groups
+        if not rewrite_refusal_reason(network, group)
+    }
+
+
+# -- scaled channels --------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class ChannelMaxCollector:
+    """Collects the largest magnitude of each index of the last axis."""
+
+    maxima: np.ndarray | None = None
+
+    def add_values(self, array: np.ndarray) -> None:
+        """Takes a float array with a last axis of one size; raises ValueError for NaN or an infinity."""
+        largest = np.abs(array.reshape(-1, array.shape[-1])).max(axis=0, initial=0.0)
+        if not np.isfinite(largest).all():
+            raise ValueError("NaN or an infinity")
+        self.maxima = largest if self.maxima is None else np.maximum(self.maxima, largest)
+
+    def merge_values(self, later_collector: ChannelMaxCollector) -> None:
+        """Takes what another found in later feeds."""
+        if later_collector.maxima is not None:
+            self.maxima = later_collector.maxima if self.maxima is None else np.maximum(
+                self.maxima, later_collector.maxima)
+
+
+def measure_smoothquant_moves(network: Network, normalisation_groups: Iterable[str], samples: Samples, backend: Backend,
+                              *, strength: float = DEFAULT_STRENGTH, reason: str = "user",
+                              channel_maxima: MutableMapping[str, np.ndarray] | None = None,
+                              progress: RunProgress | None = None,
+                              executor: Executor[CalibrationContext] | None = None) -> dict[str, SmoothQuantMove]:
+    """SmoothQuant for normalisations, by their groups.
+
+    Args:
+        normalisation_groups: Groups whose normalisation can be smoothed.
+        strength: The exponent; see `trt_tui.core.moves.smoothquant_move`.
+        channel_maxima: Largest magnitudes of channels by tensor, those that are known; more are added.
+        executor: Who runs the samples; this process by default.
+
+    Raises:
+        InputError: a tensor holds NaN or an infinity, or the data cannot be read.
+    """
+    channel_maxima = {} if channel_maxima is None else channel_maxima
+    norms_by_group = {name: network.zero_cost_support.norms[name] for name in normalisation_groups}
+    tensors = dict.fromkeys(tensor for norm in norms_by_group.values()
+                            for tensor in (norm.result, *(read.activation for read in norm.consumers)))
+    collectors = {tensor: ChannelMaxCollector() for tensor in tensors if tensor not in channel_maxima}
+    with explain_non_finite_errors(network.model, samples, backend):
+        collect_tensors(network.model, collectors, samples, backend, progress, DEFAULT_MEMORY_LIMIT_BYTES, executor)
+    channel_maxima.update(
+        (tensor, collector.maxima) for tensor, collector in collectors.items() if collector.maxima is not None)
+    moves = {}
+    for name, norm in norms_by_group.items():
+        weight = np.zeros(norm.channels, np.float32)
+        for read in norm.consumers:
+            np.maximum(weight, network.constant_amax(read.weight, read.axis), out=weight)
+        factors = smoothquant_move.smoothquant_factors(channel_maxima[norm.result], weight, strength)
+        ranges = {read.activation: float((channel_maxima[read.activation] / factors).max()) for read in norm.consumers}
+        moves[name] = SmoothQuantMove(strength, vectors.encode_vector(factors), ranges, reason)
+    return moves
+
+
+def add_smoothquant_moves(config: PrecisionConfig, network: NetworkOutline,
+                          moves: Mapping[str, SmoothQuantMove]) -> PrecisionConfig:
+    """A config with channels scaled; ranges and corrections of what they feed go, which were measured without."""
+    reads = [read for name in moves for read in network.zero_cost_support.norms[name].consumers]
+    readers = {group.name for read in reads if (group := network.find_group(read.port[0])) is not None}
+    config = config.without_moves(RangeMove, [read.activation for read in reads])
+    return config.without_moves(BiasCorrectionMove, readers).with_moves(moves)
+
+
+# -- corrected biases -------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class ChannelMeanCollector:
+    """Collects the mean of each channel, as it is and as INT8 has it.
+
+    Attributes:
+        channel_axis: The channels.
+        scale: The scale of INT8.
+        channel_factors: What the channels are divided by before.
+    """
+
+    channel_axis: int
+    scale: float
+    channel_factors: np.ndarray | None = None
+    exact_sums: np.ndarray = field(default_factory=lambda: np.zeros(()))
+    rounded_sums: np.ndarray = field(default_factory=lambda: np.zeros(()))
+    count: int = 0
+
+    def add_values(self, array: np.ndarray) -> None:
+        """Takes a float array; raises ValueError for NaN or an infinity."""
+        axis = self.channel_axis % array.ndim
+        other_axes = tuple(index for index in range(array.ndim) if index != axis)
+        if self.channel_factors is not None:
+            array = array / self.channel_factors
+        quantized_values = np.rint(array / np.float32(self.scale))
+        np.clip(quantized_values, -128, 127, out=quantized_values)
+        self.exact_sums = self.exact_sums + array.sum(axis=other_axes, dtype=np.float64)
+        self.rounded_sums = self.rounded_sums + quantized_values.sum(axis=other_axes, dtype=np.float64) * self.scale
+        if not np.isfinite(self.exact_sums).all():
+            raise ValueError("NaN or an infinity")
+        self.count += array.size // max(array.shape[axis], 1)
+
+    def merge_values(self, later_collector: ChannelMeanCollector) -> None:
+        """Takes what another summed up of later feeds."""
+        self.exact_sums = self.exact_sums + later_collector.exact_sums
+        self.rounded_sums = self.rounded_sums + later_collector.rounded_sums
+        self.count += later_collector.count
+
+
+def measure_bias_corrections(network: Network, config: PrecisionConfig, ranges: Mapping[str, float],
+                             groups: Sequence[FusionGroup], samples: Samples, backend: Backend, *, reason: str = "user",
+                             progress: RunProgress | None = None,
+                             executor: Executor[CalibrationContext] | None = None) -> dict[str, BiasCorrectionMove]:
+    """What takes back the mean error of INT8 layers of a config, by group: ``W·E[x] - W'·E[x']`` for each channel.
+
+    Means are those of the FP32 network. Where a Conv pads, the edges, which see fewer values, count as the rest does.
+
+    Args:
+        ranges: Calibrated amax by tensor name, in the tensors' own units.
+        groups: Groups whose bias can be corrected; see
+            `trt_tui.core.moves.zero_cost_checks.bias_correction_refusal_reason`.
+        executor: Who runs the samples; this process by default.
+
+    Raises:
+        InputError: a range is missing, a tensor holds NaN or an infinity, or the data cannot be read.
+    """
+    folds = FoldedConstants(network, config)
+    group_lowerings = rulebook.plan_lowering(network, config, ranges, folded_constants=folds)
+    factors = _find_smoothquant_factors(network, config)
+    moves: dict[str, BiasCorrectionMove] = {}
+    sites_by_group: dict[str, tuple[QdqSite, QdqSite]] = {}
+    collectors: dict[str, ChannelMeanCollector] = {}
+    for group in groups:
+        bias = network.zero_cost_support.biases[group.name]
+        sites = [site for site in group.sites if site.layer == bias.layer]
+        inputs, weights = ([site for site in sites if site.role == role] for role in ("input", "weight"))
+        if len(inputs) != 1 or len(weights) != 1 or not group_lowerings[group.name].scales:
+            continue
+        sites_by_group[group.name] = inputs[0], weights[0]
+        conv = network.get_layer(bias.layer).op_type == "Conv"
+        step = float(group_lowerings[group.name].scales[inputs[0]].values)
+        collectors[group.name] = ChannelMeanCollector(1 if conv else -1, step, factors.get((bias.layer, 1)))
+    by_tensor: dict[str, _CollectorFanout] = {}
+    for name, collector in collectors.items():
+        by_tensor.setdefault(sites_by_group[name][0].tensor, _CollectorFanout([])).collectors.append(collector)
+    with explain_non_finite_errors(network.model, samples, backend):
+        collect_tensors(network.model, by_tensor, samples, backend, progress, DEFAULT_MEMORY_LIMIT_BYTES, executor)
+    for name, (_, site) in sites_by_group.items():
+        means = collectors[name]
+        weight = folds.compute_constant((site.layer, site.index))
+        if weight is None or not means.count:
+            continue
+        rounded = rulebook.quantize_dequantize_weight(weight, group_lowerings[name].scales[site])
+        layer = network.get_layer(site.layer)
+        groups_of = network.node(layer.name).attributes.get_int("group", 1)
+        shift = _compute_output_means(weight, means.exact_sums / means.count, site, groups_of) \
+            - _compute_output_means(rounded, means.rounded_sums / means.count, site, groups_of)
+        moves[name] = BiasCorrectionMove(vectors.encode_vector(shift.astype(np.float32)), reason)
+    return moves
+
+
+@dataclass
+class _CollectorFanout:
+    """Hands a tensor to the collectors of all that read it."""
+
+    collectors: list[ChannelMeanCollector]
+
+    def add_values(self, array: np.ndarray) -> None:
+        for collector in self.collectors:
+            collector.add_values(array)
+
+    def merge_values(self, later: _CollectorFanout) -> None:
+        for collector, later_collector in zip(self.collectors, later.collectors, strict=True):
+            collector.merge_values(later_collector)
+
+
+def _find_smoothquant_factors(network: Network, config: PrecisionConfig) -> dict[tuple[str, int], np.ndarray]:
+    """What the channels are divided by that a weight meets, by the weight's port."""
+    return {read.port: vectors.decode_vector(move.factors) for name, move in config.get_moves(SmoothQuantMove).items()
+            for read in network.zero_cost_support.norms[name].consumers}
+
+
+def _compute_output_means(weight: np.ndarray, input_means: np.ndarray, site: QdqSite,
+                          conv_group_count: int) -> np.ndarray:
+    """What a weight makes of the mean of its input, ``(output channels,)``."""
+    if weight.ndim == 2:
+        return np.asarray((weight if site.axis == 0 else weight.T) @ input_means)
+    taps = weight.sum(axis=tuple(range(2, weight.ndim)), dtype=np.float64)  # (outputs, inputs of a group)
+    per_group = input_means.reshape(conv_group_count, -1)
+    outputs = len(taps) // conv_group_count
+    return np.concatenate(
+        [taps[group * outputs:(group + 1) * outputs] @ per_group[group] for group in range(conv_group_count)])
+

@@ -1,0 +1,64 @@
+"""The move that folds the mean error of an INT8 layer into its bias.
+
+Source: Nagel et al., "Data-Free Quantization through Weight Equalization and Bias Correction" (ICCV 2019), section
+4.2: quantized weights shift a layer's mean result by ``E[W'x'] - E[Wx]``, which its bias can take back. The means are
+measured on the calibration samples (appendix D there).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from trt_tui.core.moves import vectors
+from trt_tui.core.moves.move import GROUP_SUBJECTS, AttributedMove, ConstantEdit, DefaultPrecisions
+from trt_tui.core.network.layers import NetworkOutline
+from trt_tui.core.network.zero_cost_support import Port
+from trt_tui.core.precision import Precision
+
+
+@dataclass(frozen=True)
+class BiasCorrectionMove(AttributedMove):
+    """What is added to the bias of a layer while it runs in INT8.
+
+    Attributes:
+        shift: One number for each output channel, in the layer's own units; see `trt_tui.core.moves.vectors`.
+    """
+
+    edits_constants = has_measured_values = True
+    kind, subject_kind, column, no_move_text = "bias", GROUP_SUBJECTS, "bias", "as it is"
+    label, action_text, row_note = "corrected", "have its bias corrected", "bias corrected"
+
+    shift: str
+    reason: str = "user"
+
+    @property
+    def effect_key(self) -> str:
+        """The shift."""
+        return self.shift
+
+    def refusal_reason(self, network: NetworkOutline, subject: str) -> str:
+        """Why nothing can be added there; see `Move.refusal_reason`."""
+        bias = network.zero_cost_support.biases.get(subject)
+        if bias is None:
+            return "it has no INT8 form, and so no error of weights to make up for"
+        return bias.refusal_reason or vectors.vector_refusal_reason(self.shift, bias.channels)
+
+    def find_constant_edits(self, network: NetworkOutline, subject: str,
+                            default_precisions: DefaultPrecisions) -> Mapping[Port, ConstantEdit]:
+        """The bias, while the group runs in INT8; see `Move.find_constant_edits`."""
+        bias = network.zero_cost_support.biases[subject]
+        if bias.port is None or default_precisions.precision_of(network.get_group(subject)) is not Precision.INT8:
+            return {}
+        return {bias.port: _BiasShift(vectors.decode_vector(self.shift))}
+
+
+@dataclass(frozen=True, eq=False)
+class _BiasShift(ConstantEdit):
+    shift: np.ndarray
+
+    def edit_constant(self, constant: np.ndarray | None) -> np.ndarray:
+        if constant is None:
+            return self.shift
+        shifted: np.ndarray = constant + self.shift
+        return shifted.reshape(constant.shape)

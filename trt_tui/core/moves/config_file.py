@@ -1,0 +1,457 @@
+"""precision.json: a precision config, the ranges it needs and what was measured with it, as a file.
+
+Version 2 holds moves and is ``schemas/precision-config-v2.json``. Layers stand in it by node name, every layer of a
+group that was given a precision, so that a reader that knows nothing of groups can apply it. Version 1 is read too.
+"""
+
+import base64
+import binascii
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+import numpy as np
+
+from trt_tui.core.calibration.calibration import Calibration
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.move_entries import convert_file_value, encode_move
+from trt_tui.core.moves.move_placement import FileMove, FileMoveApplier, MoveEntry
+from trt_tui.core.moves.precision_move import PrecisionMove
+from trt_tui.core.moves.quantized_twins import (
+    find_float_type_of_quantized_layers,
+    find_layers_in_file_precision,
+    has_file_precision,
+    quantizable_layers_sha256,
+)
+from trt_tui.core.moves.range_move import RangeMove
+from trt_tui.core.network.layers import NetworkOutline
+from trt_tui.core.network.network import Network
+from trt_tui.core.precision import Precision
+from trt_tui.core.quantized_types import MAX_AMAX
+from trt_tui.errors import InputError
+from trt_tui.files.read_budget import limit_file_reading
+from trt_tui.files.reading import MAX_DEPTH, is_nested_deeper, read_text
+from trt_tui.formatting import escape_hidden_in_json, name_list_text
+
+CONFIG_FORMAT = "trt-tui/precision-config"
+CONFIG_VERSION = 2
+
+_DIGEST_BYTES = 3
+OtherQuantizedType = Annotated[str, msgspec.Meta(pattern="^fp8$")]
+AmaxEntry = Annotated[float, msgspec.Meta(ge=0, le=MAX_AMAX)]
+
+
+@dataclass(frozen=True)
+class LoadedConfig:
+    """A config as read from a file, checked against a network.
+
+    Attributes:
+        config: The defaults and the moves, ranges that override the calibrated ones among them.
+        calibration: The ranges, and how they were measured, as far as the file says; without ranges if it has none.
+        has_stale_ranges: Whether the network's weights are others than those the ranges were measured on.
+        warnings: What was ignored and what to mind, one sentence each.
+        tolerance: The tolerance that the config was made for, "" if the file has none.
+        evidence: What was measured with it ("simulated", "engine"), as the file has it.
+        made_with: Versions it was made with, as the file has them.
+    """
+
+    config: PrecisionConfig
+    calibration: Calibration
+    has_stale_ranges: bool = False
+    warnings: tuple[str, ...] = ()
+    tolerance: str = ""
+    evidence: dict[str, Any] = field(default_factory=dict)
+    made_with: dict[str, Any] = field(default_factory=dict)
+
+
+# -- the shape of a file --------------------------------------------------------------------------------------------
+
+
+class _ModelEntry(msgspec.Struct):
+    structure_sha256: str
+    name: str = "another network"
+    sha256: str = ""
+    nodes: int | None = None
+    node_digests: str = ""
+    twin_sha256: str = ""
+    quantized: bool = False
+    in_file: dict[str, list[str]] = {}
+    other_in_file: str = ""
+    weights_of: str = ""
+
+
+class _DefaultEntry(msgspec.Struct):
+    quantized: Literal["fp32", "bf16", "fp16+", "fp16", "fp8", "int8", "int4", "file"] = "int8"
+    other: Literal["fp32", "bf16", "fp16", "file"] = "fp16"
+
+
+class _CalibrationEntry(msgspec.Struct):
+    method: str = ""
+    samples: int = 0
+    data_sha256: str = ""
+    ranges: dict[str, Any] = {}
+    others: dict[str, dict[str, Any]] = {}
+
+
+class _ConfigFile(msgspec.Struct, kw_only=True):
+    """What every version has."""
+
+    format: str
+    version: int
+    model: _ModelEntry
+    default: _DefaultEntry
+    tf32: bool = False
+    calibration: _CalibrationEntry | None = None
+    tolerance: str = ""
+    evidence: dict[str, Any] = {}
+    made_with: dict[str, Any] = {}
+
+    def iterate_move_entries(self) -> Iterator[MoveEntry]:
+        """Its moves, each with its place in the file."""
+        raise NotImplementedError
+
+
+class _ConfigFileVersion1(_ConfigFile, kw_only=True):
+    """A precision for each layer, and ranges."""
+
+    layers: dict[str, Any] = {}
+    overrides: dict[str, Any] = {}
+
+    def iterate_move_entries(self) -> Iterator[MoveEntry]:
+        for kind, entries, section in ((PrecisionMove, self.layers, "layers"), (RangeMove, self.overrides,
+                                                                                "overrides")):
+            for name, entry in entries.items():
+                yield MoveEntry(f"{section}[{name!r}]", {"kind": kind.kind, kind.subject_kind.names_key: [name]}, entry)
+
+
+class _ConfigFileVersion2(_ConfigFile, kw_only=True):
+    """Moves."""
+
+    moves: list[dict[str, Any]] = []
+
+    def iterate_move_entries(self) -> Iterator[MoveEntry]:
+        return (MoveEntry(f"moves[{index}]", {}, entry) for index, entry in enumerate(self.moves))
+
+
+_FILE_CLASS_BY_VERSION: dict[int, type[_ConfigFile]] = {1: _ConfigFileVersion1, CONFIG_VERSION: _ConfigFileVersion2}
+
+
+# -- writing --------------------------------------------------------------------------------------------------------
+
+
+def config_text(
+    network: NetworkOutline,
+    config: PrecisionConfig,
+    calibration: Calibration | None = None,
+    *,
+    evidence: Mapping[str, Any] | None = None,
+    tolerance: str = "",
+    made_with: Mapping[str, str] | None = None,
+    sha256: str | None = None,
+    weights_of: str = "",
+) -> str:
+    """The text of a config's file. The same arguments give the same bytes.
+
+    Args:
+        weights_of: The name of the FP32 network that brings the weights of layers that are not as in the quantized
+            file; "" without one.
+        sha256: `Network.sha256` where it is known already; by default it is computed.
+
+    Raises:
+        InputError: the config has groups or ranges that the network lacks.
+    """
+    unknown_subjects = [subject for move_class, moves in config.list_moves(network) for subject, _ in moves
+                        if not move_class.subject_kind.has_subject_name(network, subject)]
+    if unknown_subjects:
+        raise InputError(f"The config is not one for {network.name}",
+                         f"the network lacks {name_list_text(unknown_subjects)}",
+                         "Write it for the network that it was made for.")
+    entries = []
+    for move_class, moves in config.list_moves(network):
+        for subject, move in moves:
+            names = {move_class.subject_kind.names_key: move_class.subject_kind.list_names_of_subject(network, subject)}
+            entries.append({"kind": move_class.kind, **names, **encode_move(move)})
+    record: dict[str, Any] = {
+        "format": CONFIG_FORMAT,
+        "version": CONFIG_VERSION,
+        "model": {
+            "name": network.name,
+            "structure_sha256": network.structure_sha256,
+            "sha256": _network_sha256(network) if sha256 is None else sha256,
+            "nodes": len(network.layers),
+            "node_digests": _encode_layer_digests(network),
+            "twin_sha256": quantizable_layers_sha256(network),
+            "quantized": has_file_precision(network),
+            **({"in_file": layers_of_file, "other_in_file": find_float_type_of_quantized_layers(network).value}
+               if (layers_of_file := find_layers_in_file_precision(network, config)) else {}),
+            **({"weights_of": weights_of} if weights_of else {}),
+        },
+        "default": {"quantized": config.quantized.value, "other": config.other.value},
+        "tf32": config.tf32,
+        "moves": entries,
+    }
+    if calibration is not None:
+        record["calibration"] = {
+            "method": calibration.method,
+            "samples": int(calibration.samples),
+            "data_sha256": calibration.data_sha256,
+            "ranges": {tensor: float(calibration.ranges[tensor])
+                       for tensor in RangeMove.subject_kind.sort_subjects(network, calibration.ranges)},
+        }
+        if calibration.ranges_by_type:
+            record["calibration"]["others"] = {
+                precision: {
+                    tensor: float(type_ranges[tensor])
+                    for tensor in RangeMove.subject_kind.sort_subjects(network, type_ranges)
+                }
+                for precision, type_ranges in calibration.ranges_by_type.items()
+            }
+    if tolerance:
+        record["tolerance"] = tolerance
+    if evidence:
+        record["evidence"] = _sort_keys_recursively(evidence)
+    if made_with:
+        record["made_with"] = _sort_keys_recursively(made_with)
+    return escape_hidden_in_json(json.dumps(record, indent=2, ensure_ascii=False, allow_nan=False)) + "\n"
+
+
+def _sort_keys_recursively(json_value: Any) -> Any:
+    """Keys in order, and null where a number is not finite."""
+    if isinstance(json_value, Mapping):
+        return {str(key): _sort_keys_recursively(json_value[key]) for key in sorted(json_value, key=str)}
+    if isinstance(json_value, (list, tuple)):
+        return [_sort_keys_recursively(item) for item in json_value]
+    if isinstance(json_value, np.generic):
+        json_value = json_value.item()
+    return None if isinstance(json_value, float) and not math.isfinite(json_value) else json_value
+
+
+def _network_sha256(network: NetworkOutline) -> str:
+    return network.sha256() if isinstance(network, Network) else ""
+
+
+def _encode_layer_digests(network: NetworkOutline) -> str:
+    """Base64 of the first 3 bytes of each layer's hash, in network order; tells which layers differ."""
+    return base64.b64encode(b"".join(network.layer_digests[layer.name] for layer in network.layers)).decode("ascii")
+
+
+# -- reading --------------------------------------------------------------------------------------------------------
+
+
+def read_config(path: Path | str, network: NetworkOutline, *, force: bool = False, sha256: str | None = None
+                ) -> LoadedConfig:
+    """Reads a config for a network.
+
+    Args:
+        force: Take a config made for another structure; what does not fit is ignored and named in the warnings.
+        sha256: `Network.sha256` where it is known already; by default it is computed. "" leaves the weights unchecked.
+
+    Raises:
+        InputError: the file cannot be read, is no config of a known version, is for another structure, or has kinds of
+            move that are not known, or names layers, precisions or ranges that the network cannot have.
+    """
+    with limit_file_reading(path):
+        return _load_config(Path(path), network, force, sha256)
+
+
+def _load_config(path: Path, network: NetworkOutline, force: bool, sha256: str | None) -> LoadedConfig:
+    record = _read_json(path)
+    file_class = _FILE_CLASS_BY_VERSION[_check_version(record, path.name)]
+    file = convert_file_value(record, file_class, path.name)
+    move_applier = FileMoveApplier(path.name, network,
+                                   [entry.decode_file_move(path.name) for entry in file.iterate_move_entries()])
+    move_applier.warnings += [f"{path.name}: unknown entry {key!r} is ignored." for key in record
+                              if key not in file_class.__struct_fields__]
+    has_other_structure = file.model.structure_sha256 != network.structure_sha256
+    if has_other_structure and file.model.quantized is not has_file_precision(network) and file.model.twin_sha256 and (
+            file.model.twin_sha256 == quantizable_layers_sha256(network)):
+        move_applier.warnings.append(
+            f"{path.name} was made for {file.model.name}, which has the same layers to quantize: "
+            "what fits is taken.")
+    elif has_other_structure:
+        _check_structure(path.name, network, file.model, move_applier, force)
+    move_applier.is_lenient = has_other_structure
+    defaults = PrecisionConfig(Precision(file.default.quantized), Precision(file.default.other), file.tf32)
+    if file.model.in_file and not has_file_precision(network):
+        defaults = _default_precisions(path.name, file.model, move_applier, file.tf32)
+    calibration = file.calibration or _CalibrationEntry()
+    ranges = _check_ranges(calibration.ranges, "calibration.ranges", path.name, network, move_applier)
+    ranges_by_type: dict[str, dict[str, float]] = {
+        convert_file_value(precision, OtherQuantizedType, path.name, "a name in calibration.others"):
+            _check_ranges(type_ranges, f"calibration.others.{precision}", path.name, network, move_applier)
+        for precision, type_ranges in calibration.others.items()}
+    config = move_applier.apply_moves(defaults)
+    def compute_network_sha256() -> str:
+        return _network_sha256(network) if sha256 is None else sha256
+
+    if file.model.weights_of and _has_only_quantized_weights(network) and _is_made_for_other_weights(
+            file.model.sha256, compute_network_sha256):
+        _check_weights(path.name, file.model, network, config, force, move_applier)
+    is_stale = bool(ranges or any(move.has_measured_values for move in config.moves.values())
+                    or config.range_moves) and (has_other_structure or _is_made_for_other_weights(
+                        file.model.sha256, compute_network_sha256))
+    if is_stale:
+        has_other_measured = any(move.has_measured_values and move.kind != RangeMove.kind
+                                 for move in config.moves.values())
+        config = config.without_measured_moves()
+        measured_text = "ranges, factors and shifts" if has_other_measured else "ranges"
+        hint = " If it was made with --reference, give that here too." if (
+            _has_only_quantized_weights(network) and not file.model.weights_of) else ""
+        move_applier.warnings.append(
+            f"{path.name}: its {measured_text} were measured on other weights; they are left out, "
+            f"calibrate again.{hint}")
+    measured = Calibration(calibration.method, calibration.samples, calibration.data_sha256, ranges, ranges_by_type)
+    return LoadedConfig(config, measured, is_stale, tuple(move_applier.warnings), file.tolerance, file.evidence,
+                        file.made_with)
+
+
+def _check_ranges(range_entries: Mapping[str, Any], file_location: str, file_name: str, network: NetworkOutline,
+                  move_applier: FileMoveApplier) -> dict[str, float]:
+    """The amax by tensor name of those tensors that the network has."""
+    ranges = {
+        tensor: convert_file_value(amax, AmaxEntry, file_name, f"{file_location}[{tensor!r}]")
+        for tensor, amax in range_entries.items()
+    }
+    move_applier.check_subject_names(RangeMove.subject_kind, ranges, f"{file_location} names")
+    return {tensor: amax for tensor, amax in ranges.items() if network.has_tensor(tensor)}
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    text = read_text(path)
+
+    def reject_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        record = dict(pairs)
+        if len(record) != len(pairs):
+            seen_keys: set[str] = set()
+            key = next(key for key, _ in pairs
+                       if key in seen_keys or seen_keys.add(key))  # type: ignore[func-returns-value]
+            raise InputError(f"{path.name} has the key {key!r} twice", "only one of them could count",
+                             "Delete one of them.")
+        return record
+
+    def reject_non_finite(text: str) -> float:
+        raise InputError(f"{path.name} holds {text}", "JSON knows finite numbers only",
+                         "Correct the file, or export the config again.")
+
+    def not_a_config_error(reason: str) -> InputError:
+        return InputError(f"{path.name} is not a precision config", reason, "Name a precision.json that trt-tui wrote.")
+
+    try:
+        record = json.loads(text, object_pairs_hook=reject_repeated_keys, parse_constant=reject_non_finite)
+        if is_nested_deeper(record, MAX_DEPTH):
+            raise not_a_config_error("it is nested too deeply")
+        json.dumps(record, ensure_ascii=False).encode("utf-8")
+    except json.JSONDecodeError as error:
+        raise InputError(f"{path.name} is not valid JSON", f"line {error.lineno}, column {error.colno}: {error.msg}",
+                         "Correct the file there, or export the config again.") from None
+    except RecursionError:
+        raise not_a_config_error("it is nested too deeply") from None
+    except UnicodeEncodeError:
+        raise InputError(f"{path.name} holds half a character", "a lone surrogate, as in \"\\ud800\", is no text",
+                         "Correct the file, or export the config again.") from None
+    except ValueError:
+        raise InputError(f"{path.name} holds a number of thousands of digits", "no entry of a config needs one",
+                         "Correct the file, or export the config again.") from None
+    if not isinstance(record, dict) or "format" not in record:
+        raise not_a_config_error("it has no \"format\" entry")
+    if record["format"] != CONFIG_FORMAT:
+        raise not_a_config_error(f"its format is {record['format']!r}, not {CONFIG_FORMAT!r}")
+    return record
+
+
+def _check_version(record: Mapping[str, Any], file_name: str) -> int:
+    version = record.get("version")
+    if isinstance(version, bool) or not isinstance(version, int) or version not in _FILE_CLASS_BY_VERSION:
+        raise InputError(f"{file_name} has version {version!r} of {CONFIG_FORMAT}",
+                         f"this trt-tui reads versions {' and '.join(map(str, _FILE_CLASS_BY_VERSION))}",
+                         "Update trt-tui, or export the config again with this one.")
+    return version
+
+
+def _is_made_for_other_weights(config_sha256: str, compute_network_sha256: Callable[[], str]) -> bool:
+    """Whether a config was made for other weights, as far as that can be told."""
+    return bool(config_sha256) and compute_network_sha256() not in ("", config_sha256)
+
+
+# -- is it for this network -----------------------------------------------------------------------------------------
+
+
+def _has_only_quantized_weights(network: NetworkOutline) -> bool:
+    """Returns True for a quantized network that is open without the FP32 network that it was made from."""
+    source_model = network.source_model if isinstance(network, Network) else None
+    return source_model is not None and not source_model.replaced_constants
+
+
+def _check_weights(file_name: str, model: _ModelEntry, network: NetworkOutline, config: PrecisionConfig, force: bool,
+                   move_applier: FileMoveApplier) -> None:
+    """Checks that no layer of a config needs the FP32 weights that it was made with, which are missing.
+
+    Raises:
+        InputError: a layer needs them.
+    """
+    if all(config.precision_of(group) is Precision.FILE for group in network.groups):
+        return
+    if not force:
+        raise InputError(f"{file_name} was made with the FP32 weights of {model.weights_of}",
+                         f"layers that it does not leave as in {network.name} have these weights",
+                         f"Add --reference {model.weights_of}. --force goes on with the weights of {network.name}.")
+    move_applier.warnings.append(
+        f"{file_name}: it was made with the FP32 weights of {model.weights_of}; here layers have those "
+        f"of {network.name}.")
+
+
+def _default_precisions(file_name: str, model: _ModelEntry, move_applier: FileMoveApplier,
+                        tf32: bool) -> PrecisionConfig:
+    """The defaults of a config on a network in FP32, where it leaves layers as another file has them: these are given
+    the precisions that come nearest to that."""
+    precisions = {named_move.value for named_move in Precision}
+    move_applier.moves = [
+        named_move for named_move in move_applier.moves if named_move.move.effect_key != Precision.FILE.value
+    ]
+    move_applier.moves += [
+        FileMove(f"model.in_file[{name!r}]", PrecisionMove(Precision(name), "file"), tuple(layers), ())
+        for name, layers in model.in_file.items()
+        if name in precisions
+    ]
+    move_applier.warnings.append(f"{file_name}: what {model.name} has in its file is asked of this network.")
+    return PrecisionConfig(Precision.FP32, Precision(model.other_in_file) if model.other_in_file in precisions else
+                           Precision.FP32, tf32)
+
+
+def _check_structure(file_name: str, network: NetworkOutline, model: _ModelEntry, move_applier: FileMoveApplier,
+                     force: bool) -> None:
+    """Refuses a config for another structure, or warns where that was asked for."""
+    differs = _structure_difference_text(network, model, move_applier.find_unknown_names(PrecisionMove.subject_kind))
+    if not force:
+        raise InputError(f"{file_name} was made for another structure than {network.name}",
+                         f"it was made for {model.name}; {differs}",
+                         "Open the network it was made for, or use --force to take what fits.")
+    move_applier.warnings.append(f"{file_name} was made for another structure ({model.name}); {differs}.")
+
+
+def _structure_difference_text(network: NetworkOutline, model: _ModelEntry, unknown_names: Sequence[str]) -> str:
+    layers = network.layers
+    differences = [] if model.nodes in (None, len(layers)) else [
+        f"it has {model.nodes} nodes and this network {len(layers)}"]
+    if unknown_names:
+        differences.append(f"this network lacks {name_list_text(unknown_names)}")
+    try:
+        digest_bytes = base64.b64decode(model.node_digests, validate=True)
+    except (ValueError, binascii.Error):
+        digest_bytes = b""
+    if digest_bytes:
+        file_digests = {digest_bytes[i:i + _DIGEST_BYTES] for i in range(0, len(digest_bytes), _DIGEST_BYTES)}
+        layer_digests = [network.layer_digests[layer.name] for layer in layers]
+        changed = [
+            layer.name for layer, digest in zip(layers, layer_digests, strict=True) if digest not in file_digests
+        ]
+        missing_count = len(file_digests - set(layer_digests))
+        if changed:
+            differences.append(f"layers that differ here: {name_list_text(changed)}")
+        if missing_count > len(changed):
+            differences.append(f"{missing_count - len(changed)} of its layers are not in this network")
+    return "; ".join(differences) or "layers are the same, inputs, outputs or stored constants differ"

@@ -1,0 +1,100 @@
+"""Moves as entries of files: the kind of a move, its fields under their own names, and what is said of a wrong one."""
+
+import json
+import re
+import typing
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any, TypeVar
+
+import msgspec
+
+from trt_tui.core.moves.move import Move
+from trt_tui.core.moves.move_kinds import MOVE_KINDS
+from trt_tui.errors import InputError
+
+T = TypeVar("T")
+
+_ERROR_LOCATION = re.compile(r"(.*) - at `\$(.*)`", re.DOTALL)
+_MISSING_FIELD = re.compile(r"Object missing required field `(.*)`")
+_TYPE_TEXTS = {
+    "object": "an object", "array": "a list", "str": "a text", "bool": "true or false", "int": "a whole number",
+    "float": "a number"
+}
+
+
+class UnknownMoveKindError(ValueError):
+    """A move of a kind that this program does not know; its text names it."""
+
+
+def encode_move(move: Move) -> dict[str, Any]:
+    """The entry of a move, without its target."""
+    return {"kind": move.kind, **msgspec.to_builtins(move)}
+
+
+def decode_move(entry: Mapping[str, Any]) -> Move:
+    """The move of an entry.
+
+    Raises:
+        UnknownKindError: there is no such kind.
+        msgspec.ValidationError: a field is missing or of another type.
+    """
+    kind = entry.get("kind")
+    if not isinstance(kind, str) or kind not in MOVE_KINDS:
+        raise UnknownMoveKindError(
+            f"it has a move of kind {_value_text(kind)}, and this trt-tui knows {', '.join(MOVE_KINDS)}")
+    return msgspec.convert(dict(entry), MOVE_KINDS[kind])
+
+
+def convert_file_value(value: Any, expected_type: type[T], file_name: str, location: str = "") -> T:
+    """A value of a file in the shape that it must have.
+
+    Args:
+        location: Its place in the file, "" for the whole.
+
+    Raises:
+        InputError: it does not have it; the error names the place, what stands there and what should.
+    """
+    try:
+        return msgspec.convert(value, expected_type)
+    except msgspec.ValidationError as error:
+        raise entry_type_error(error, value, expected_type, file_name, location) from None
+
+
+def entry_type_error(error: msgspec.ValidationError, value: Any, expected_type: Any, file_name: str,
+                     location: str) -> InputError:
+    """The error for a ``value`` that does not have the shape that it must have."""
+    message, path = match.groups() if (match := _ERROR_LOCATION.fullmatch(str(error))) else (str(error), "")
+    if missing_match := _MISSING_FIELD.fullmatch(message):
+        path += f".{missing_match[1]}"
+    steps = re.findall(r"\.(\w+)|\[(\d+)\]", path)
+    for name, index in steps:
+        value = value.get(name) if name else value[int(index)]
+        hints = typing.get_type_hints(expected_type) if name and isinstance(expected_type, type) else {}
+        expected_type = hints.get(name, Any)
+    location_text = (location + path).lstrip(".") or "it"
+    if missing_match:
+        next_step = "it has to be given"
+    elif (choices_text := _choices_text(expected_type)) and "enum" in message:
+        next_step = f"it has to be one of {choices_text}"
+    elif expected := re.match(r"Expected `(\w+)", message):
+        bounded = expected[1] == "float" and "=" in message
+        number = "a number from 0 up that FP32 holds"
+        next_step = f"it has to be {number if bounded else _TYPE_TEXTS.get(expected[1], expected[1])}"
+    else:
+        next_step = message
+    return InputError(f"{file_name}: {location_text} is {_value_text(value)}", next_step,
+                      "Correct the file, or export the config again.")
+
+
+def _choices_text(expected_type: Any) -> str:
+    """The words that a choice of words offers, "" for any other shape."""
+    if isinstance(expected_type, type) and issubclass(expected_type, Enum):
+        return ", ".join(str(member.value) for member in expected_type)
+    return ", ".join(map(str,
+                         typing.get_args(expected_type))) if typing.get_origin(expected_type) is typing.Literal else ""
+
+
+def _value_text(value: Any) -> str:
+    text = "missing" if value is None else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,56 @@
+"""The move that gives a fusion group a precision."""
+
+from dataclasses import dataclass
+
+from trt_tui.core.moves.move import GROUP_SUBJECTS, AttributedMove, DefaultPrecisions
+from trt_tui.core.network.layers import NetworkOutline
+from trt_tui.core.precision import Precision
+
+
+@dataclass(frozen=True)
+class PrecisionMove(AttributedMove):
+    """The precision a group was given, and who gave it (``user`` or ``search:<method>``)."""
+
+    kind, subject_kind, column = "precision", GROUP_SUBJECTS, "precision"
+
+    precision: Precision
+    reason: str = "user"
+
+    @property
+    def effect_key(self) -> str:
+        """The precision, as files name it."""
+        return self.precision.value
+
+    def refusal_reason(self, network: NetworkOutline, subject: str) -> str:
+        """Why the group cannot run in that precision; see `Move.refusal_reason`."""
+        if self.precision is Precision.TF32:
+            return 'TF32 is a setting of the whole engine in every release: "tf32": true, or --tf32'
+        if self.precision is Precision.FILE and network.get_group(subject).file_precision is None:
+            return "the network's file is FP32 and has no precisions of its own"
+        return network.get_group(subject).refusal_reasons.get(self.precision, "")
+
+    @property
+    def group_precision(self) -> Precision:
+        """The precision."""
+        return self.precision
+
+    @property
+    def label(self) -> str:
+        """The precision: ``FP16``."""
+        return self.precision.label
+
+    @property
+    def action_text(self) -> str:
+        """``run in FP16``."""
+        return f"run in {self.label}"
+
+    @classmethod
+    def default_label(cls, network: NetworkOutline, subject: str, default_precisions: DefaultPrecisions) -> str:
+        """The precision that the group has by default."""
+        group = network.get_group(subject)
+        return group.precision_label(default_precisions.default_precision_of(group))
+
+    @classmethod
+    def difference_title(cls, subject_title: str) -> str:
+        """The group's title alone: a precision needs no other word."""
+        return subject_title

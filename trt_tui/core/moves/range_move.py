@@ -1,0 +1,62 @@
+"""The move that replaces the calibrated range of a tensor."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trt_tui.core.calibration.user_ranges import is_data_dependent
+from trt_tui.core.moves.move import TENSOR_SUBJECTS, Move
+from trt_tui.core.network.layers import NetworkOutline
+from trt_tui.core.quantized_types import MAX_AMAX
+
+
+@dataclass(frozen=True)
+class RangeMove(Move):
+    """A range (amax, in the tensor's own units) that replaces the calibrated one, and where it came from."""
+
+    kind, subject_kind, column, no_move_text = "range", TENSOR_SUBJECTS, "range", "calibrated"
+
+    amax: float
+    method: str = "user"
+
+    @property
+    def effect_key(self) -> float:
+        """The amax, in the tensor's own units."""
+        return self.amax
+
+    @property
+    def has_measured_values(self) -> bool:
+        """Whether it holds figures that were measured."""
+        return is_data_dependent(self.method)
+
+    def refusal_reason(self, network: NetworkOutline, subject: str) -> str:
+        """Why this is no range; see `Move.refusal_reason`."""
+        return "" if 0 <= self.amax <= MAX_AMAX else "a range is a number from 0 up that FP32 holds"
+
+    def adjust_ranges(self, amax_by_tensor: dict[str, float], tensors: Sequence[str]) -> None:
+        """Gives the tensors this amax."""
+        amax_by_tensor.update(dict.fromkeys(tensors, self.amax))
+
+    @property
+    def label(self) -> str:
+        """The amax with five digits."""
+        return f"{self.amax:.5g}"
+
+    @property
+    def difference_text(self) -> str:
+        """The method and the amax: ``entropy 2.5``."""
+        return f"{self.method} {self.label}"
+
+    @property
+    def origin_text(self) -> str:
+        """``user`` or the calibration method that proposed it."""
+        return self.method
+
+    @property
+    def action_text(self) -> str:
+        """``have the range 2.5``."""
+        return f"have the range {self.label}"
+
+    @property
+    def row_note(self) -> str:
+        """``range by entropy``."""
+        return f"range by {self.method}"

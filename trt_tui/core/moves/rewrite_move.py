@@ -1,0 +1,51 @@
+"""The move that writes a decomposed LayerNorm or RMSNorm as the operator.
+
+TensorRT computes the operator's mean and variance in FP32 whatever the type around it; of the decomposed form every
+result is rounded, and a square overflows FP16 from 256 up.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from trt_tui.core.moves.move import GROUP_SUBJECTS, AttributedMove
+from trt_tui.core.network.layers import NetworkOutline
+
+
+@dataclass(frozen=True)
+class RewriteMove(AttributedMove):
+    """The operator that stands for the layers of a normalisation, and who said so."""
+
+    kind, subject_kind, column, no_move_text = "rewrite", GROUP_SUBJECTS, "form", "decomposed"
+    is_normalisation_rewrite = True
+
+    operator: Literal["LayerNormalization", "RMSNormalization"]
+    reason: str = "user"
+
+    @property
+    def effect_key(self) -> str:
+        """The operator."""
+        return self.operator
+
+    def refusal_reason(self, network: NetworkOutline, subject: str) -> str:
+        """Why the operator cannot stand there; see `Move.refusal_reason`."""
+        norm = network.zero_cost_support.norms.get(subject)
+        if norm is None:
+            return "it holds no LayerNorm or RMSNorm that was taken apart"
+        if norm.no_rewrite_reason:
+            return norm.no_rewrite_reason
+        return "" if norm.operator == self.operator else f"what it computes is {norm.operator}"
+
+    @property
+    def label(self) -> str:
+        """The operator."""
+        return self.operator
+
+    @property
+    def action_text(self) -> str:
+        """``be written as LayerNormalization``."""
+        return f"be written as {self.operator}"
+
+    @property
+    def row_note(self) -> str:
+        """``written as LayerNormalization``."""
+        return f"written as {self.operator}"

@@ -1,0 +1,129 @@
+"""The move that scales the channels between a normalisation and what multiplies its result: SmoothQuant.
+
+Source: Xiao et al., "SmoothQuant: Accurate and Efficient Post-Training Quantization for Large Language Models" (ICML
+2023): ``X W = (X diag(s)^-1) (diag(s) W)`` with ``s_j = max|X_j|^a / max|W_j|^(1-a)``. The division goes into the
+normalisation's scale and bias, the product into the weights, so that nothing is added at run time and only rounding
+sees a difference.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from trt_tui.core.moves import vectors
+from trt_tui.core.moves.move import GROUP_SUBJECTS, AttributedMove, ConstantEdit, DefaultPrecisions
+from trt_tui.core.network.layers import NetworkOutline
+from trt_tui.core.network.zero_cost_support import Port
+from trt_tui.core.quantized_types import MAX_AMAX
+
+DEFAULT_STRENGTH = 0.5
+"""The exponent a: 0 leaves all difficulty in the activations, 1 moves it into the weights."""
+
+
+@dataclass(frozen=True)
+class SmoothQuantMove(AttributedMove):
+    """The factors by which the channels behind a normalisation are divided, and the ranges that they have then.
+
+    Attributes:
+        strength: The exponent a that the factors were made with.
+        factors: One for each channel, above 0; see `trt_tui.core.moves.vectors`.
+        ranges: amax behind the division by tensor, in the units that it has there.
+    """
+
+    edits_constants = has_measured_values = True
+    action_text = "have its channels scaled"
+    kind, subject_kind, column, no_move_text = "smooth", GROUP_SUBJECTS, "smoothing", "none"
+
+    strength: float
+    factors: str
+    ranges: dict[str, float] = field(default_factory=dict)
+    reason: str = "user"
+
+    @property
+    def effect_key(self) -> tuple[str, tuple[tuple[str, float], ...]]:
+        """The factors and the ranges."""
+        return self.factors, tuple(sorted(self.ranges.items()))
+
+    def refusal_reason(self, network: NetworkOutline, subject: str) -> str:
+        """Why the channels cannot be scaled so; see `Move.refusal_reason`."""
+        norm = network.zero_cost_support.norms.get(subject)
+        if norm is None:
+            return "it holds no LayerNorm or RMSNorm"
+        if norm.no_smoothquant_reason:
+            return norm.no_smoothquant_reason
+        known_tensors = {read.activation for read in norm.consumers}
+        if unknown_tensors := [name for name in self.ranges if name not in known_tensors]:
+            return f"{unknown_tensors[0]} is not among the tensors that it feeds"
+        if not all(0 <= amax <= MAX_AMAX for amax in self.ranges.values()):
+            return "a range is a number from 0 up that FP32 holds"
+        return vectors.vector_refusal_reason(self.factors, norm.channels, positive=True)
+
+    def adjust_ranges(self, amax_by_tensor: dict[str, float], tensors: Sequence[str]) -> None:
+        """Sets the ranges behind the division; see `Move.adjust_ranges`."""
+        amax_by_tensor.update(self.ranges)
+
+    def find_constant_edits(self, network: NetworkOutline, subject: str,
+                            default_precisions: DefaultPrecisions) -> Mapping[Port, ConstantEdit]:
+        """The normalisation's scale and bias, and the weights behind; see `Move.find_constant_edits`."""
+        norm = network.zero_cost_support.norms[subject]
+        factors = vectors.decode_vector(self.factors)
+        edits: dict[Port, ConstantEdit] = {
+            port: _ChannelDivision(factors)
+            for port in (norm.scale, norm.bias)
+            if port is not None
+        }
+        edits.update((read.port, _ChannelScaling(factors, read.axis)) for read in norm.consumers)
+        return edits
+
+    @property
+    def channel_divisors(self) -> np.ndarray:
+        """The factors."""
+        return vectors.decode_vector(self.factors)
+
+    @property
+    def label(self) -> str:
+        """``SmoothQuant 0.5``."""
+        return f"SmoothQuant {self.strength:g}"
+
+    @property
+    def row_note(self) -> str:
+        """``smoothed (0.5)``."""
+        return f"smoothed ({self.strength:g})"
+
+
+@dataclass(frozen=True, eq=False)
+class _ChannelDivision(ConstantEdit):
+    factors: np.ndarray
+
+    def edit_constant(self, constant: np.ndarray | None) -> np.ndarray:
+        assert constant is not None  # a scale or bias that the network has
+        divided: np.ndarray = constant / self.factors  # channels are the last axis, or all there is
+        return divided.reshape(constant.shape)
+
+
+@dataclass(frozen=True, eq=False)
+class _ChannelScaling(ConstantEdit):
+    factors: np.ndarray
+    axis: int
+
+    def edit_constant(self, constant: np.ndarray | None) -> np.ndarray:
+        assert constant is not None  # a weight
+        result: np.ndarray = constant * (self.factors[:, None] if self.axis == 0 else self.factors)
+        return result
+
+
+def smoothquant_factors(activation_amax: np.ndarray, weight_amax: np.ndarray,
+                        strength: float = DEFAULT_STRENGTH) -> np.ndarray:
+    """The factors of the channels, float32 ``(channels,)``: ``max|X_j|^a / max|W_j|^(1-a)``.
+
+    A channel that is zero on either side keeps its size.
+
+    Args:
+        activation_amax: Largest magnitude of each channel in front of the weights.
+        weight_amax: The same of the weights that it meets, over all layers that read it.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratios = activation_amax.astype(np.float64) ** strength / weight_amax.astype(np.float64) ** (1 - strength)
+    usable = np.isfinite(ratios) & (ratios > 0) & (activation_amax > 0)
+    return np.where(usable, ratios, 1.0).astype(np.float32)

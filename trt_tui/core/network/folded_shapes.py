@@ -1,0 +1,183 @@
+"""Shapes behind shape arithmetic that a file holds unfolded: onnx infers none behind a Slice to ``size // 2 * 1``."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import numpy as np
+import onnx
+
+from trt_tui.core.network.conversion import detach_big_weights
+from trt_tui.core.network.graph import count_macs
+from trt_tui.core.network.inference import infer_graph_shapes
+from trt_tui.core.network.layers import NetworkOutline, Shape
+from trt_tui.core.network.network import Network
+
+Attributes: TypeAlias = Mapping[str, Any]
+"""Attributes of a node by name, as onnx reads them."""
+
+_MAX_ROUNDS = 40
+"""Each round gets past the next such Slice of a chain."""
+
+_MAX_LAYERS = 5_000
+"""Sizes are looked for in networks of so many layers, which takes about a second."""
+
+_MAX_SHAPE_ELEMENTS = 64
+"""Elements of a tensor that may still be a shape."""
+
+
+class FoldedShapes:
+    """Shapes of a network's tensors: as the network has them, and folded where that leaves a size open.
+
+    They are folded when the first such shape is asked for, and only where the inputs' sizes (but for the batch) are
+    fixed: elsewhere sizes are open because the data decide them.
+    """
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+        self._has_fixed_inputs = all(
+            isinstance(size, int) for info in network.inputs for size in (info.shape or (None, ) * 2)[1:])
+        self._values: dict[str, np.ndarray] = {}
+
+    def find_shape(self, tensor: str) -> Shape | None:
+        """The sizes of a tensor; None where not even their number is known."""
+        shape = self._network.shape(tensor)
+        if not self._has_fixed_inputs or shape is not None and all(isinstance(size, int) for size in shape[1:]):
+            return shape
+        folded_shape = self._shape_by_tensor.get(tensor)
+        return shape if folded_shape is None or shape is not None and len(folded_shape) != len(shape) else folded_shape
+
+    def find_integer_values(self, tensor: str) -> list[int] | None:
+        """The values of a tensor that the file computes from fixed sizes."""
+        if not self._has_fixed_inputs or tensor not in self._shape_by_tensor or tensor not in self._values:
+            return None
+        return [int(number) for number in self._values[tensor].reshape(-1)]
+
+    @cached_property
+    def _shape_by_tensor(self) -> Mapping[str, Shape]:
+        return _infer_folded_shapes(detach_big_weights(self._network.model)[0], self._values)
+
+
+def build_outline_for_input_sizes(network: Network, input_sizes: Mapping[str, Sequence[int]]) -> NetworkOutline:
+    """The outline, with multiply-accumulates and shapes that the file leaves open as they are for inputs of some sizes.
+
+    Args:
+        input_sizes: Sizes by input; those of an open first axis that all of them share count as a batch, of 1.
+    """
+    outline = network.build_outline()
+    if len(outline.layers) > _MAX_LAYERS or all(layer.macs is not None for layer in outline.layers):
+        return outline
+    open_batch_inputs = [info.name for info in network.inputs if info.shape and not isinstance(info.shape[0], int)]
+    is_batched = len({tuple(input_sizes[name][:1]) for name in open_batch_inputs if name in input_sizes}) == 1
+    model, _ = detach_big_weights(network.model)
+    for info in model.graph.input:
+        for axis, (dim,
+                   size) in enumerate(zip(info.type.tensor_type.shape.dim, input_sizes.get(info.name, ()),
+                                          strict=False)):
+            if not dim.HasField("dim_value"):
+                dim.dim_value = 1 if is_batched and not axis else size
+    shape_by_tensor = _infer_folded_shapes(model, {})
+    layers = tuple(layer if layer.macs is not None else replace(
+        layer, macs=count_macs(network.node(layer.name), lambda value: shape_by_tensor.get(value.name or "")))
+        for layer in outline.layers)
+    shapes = {name: shape_by_tensor.get(name, shape) if shape is None or None in shape[1:] or any(
+        isinstance(size, str) for size in shape[1:]) else shape for name, shape in outline.shapes.items()}
+    return replace(outline, layers=layers, shapes=shapes)
+
+
+def _infer_folded_shapes(model: onnx.ModelProto, folded_values: dict[str, np.ndarray]) -> dict[str, Shape]:
+    """The shapes of a model's tensors with what it computes of shapes folded, in place; adds that to ``folded_values``.
+    """
+    shapes: dict[str, Shape] = {}
+    for _ in range(_MAX_ROUNDS):
+        del model.graph.value_info[:]
+        try:
+            graph = infer_graph_shapes(model)
+        except Exception:  # onnx stops at the first operator that it cannot infer: what is known stands
+            break
+        shapes |= {info.name: _declared_shape(info) for info in (*graph.input, *graph.value_info, *graph.output)
+                   if info.type.tensor_type.HasField("shape")}
+        shapes |= {tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer}
+        previous_count = len(folded_values)
+        _fold_shape_layers(model.graph, shapes, folded_values)
+        if len(folded_values) == previous_count:
+            break
+    return shapes
+
+
+def _declared_shape(value_info: onnx.ValueInfoProto) -> Shape:
+    return tuple(size.dim_value if size.HasField("dim_value") else size.dim_param or None
+                 for size in value_info.type.tensor_type.shape.dim)
+
+
+def _fold_shape_layers(graph: onnx.GraphProto, shapes: Mapping[str, Shape], folded_values: dict[str,
+                                                                                                np.ndarray]) -> None:
+    """Turns layers that compute known shapes into constants, in place; adds their values to ``folded_values``."""
+    values = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer
+              if tensor.data_type == onnx.TensorProto.INT64 and int(np.prod(tensor.dims)) <= _MAX_SHAPE_ELEMENTS}
+    kept_nodes = []
+    for node in graph.node:
+        value = _evaluate_shape_node(node, values, shapes)
+        if value is not None:
+            values[node.output[0]] = value
+        if value is None or np.isnan(value.astype(np.float64)).any():
+            kept_nodes.append(node)
+        elif node.op_type != "Constant":
+            folded_values[node.output[0]] = value
+            graph.initializer.append(onnx.numpy_helper.from_array(value.astype(np.int64), node.output[0]))
+        else:
+            kept_nodes.append(node)
+    if len(kept_nodes) < len(graph.node):
+        del graph.node[:]
+        graph.node.extend(kept_nodes)
+
+
+def _evaluate_shape_node(node: onnx.NodeProto, values: Mapping[str, np.ndarray],
+                         shapes: Mapping[str, Shape]) -> np.ndarray | None:
+    """What a layer of shape arithmetic computes, NaN for sizes that are not known; None for any other layer."""
+    if node.domain or len(node.output) != 1:
+        return None
+    attributes: Attributes = {attr.name: onnx.helper.get_attribute_value(attr) for attr in node.attribute}
+    if node.op_type == "Constant":
+        tensor = attributes.get("value")
+        if tensor is None or tensor.data_type != onnx.TensorProto.INT64 or int(np.prod(
+                tensor.dims)) > _MAX_SHAPE_ELEMENTS:
+            return None
+        return onnx.numpy_helper.to_array(tensor)
+    if node.op_type == "Shape":
+        shape = shapes.get(node.input[0])
+        sizes = None if shape is None else [size if isinstance(size, int) else np.nan for size in shape]
+        return None if sizes is None else np.array(sizes[attributes.get("start", 0):attributes.get("end")], np.float64)
+    operator = _SHAPE_OPERATORS.get(node.op_type)
+    if operator is None or any(name not in values for name in node.input if name):
+        return None
+    try:
+        return np.asarray(operator(attributes, *(values[name] for name in node.input if name)))
+    except (IndexError, ValueError):  # sizes that only a run knows
+        return None
+
+
+def _apply_gather(attributes: Attributes, data: np.ndarray, indices: np.ndarray) -> np.ndarray:
+    return np.take(data, indices.astype(np.int64), axis=attributes.get("axis", 0))
+
+
+def _apply_divide(attributes: Attributes, dividend: np.ndarray, divisor: np.ndarray) -> np.ndarray:
+    return np.trunc(dividend / np.where(divisor == 0, np.nan, divisor))
+
+
+def _apply_concat(attributes: Attributes, *pieces: np.ndarray) -> np.ndarray:
+    return np.concatenate(pieces, axis=attributes["axis"])
+
+
+_SHAPE_OPERATORS: dict[str, Callable[..., np.ndarray]] = {
+    "Add": lambda attributes, one, other: one + other,
+    "Sub": lambda attributes, one, other: one - other,
+    "Mul": lambda attributes, one, other: one * other,
+    "Div": _apply_divide,
+    "Gather": _apply_gather,
+    "Concat": _apply_concat,
+    "Unsqueeze": lambda attributes, data, axes: np.expand_dims(data, tuple(int(axis) for axis in axes)),
+    "Squeeze": lambda attributes, data, *axes: np.squeeze(data),
+    "Identity": lambda attributes, data: data,
+}

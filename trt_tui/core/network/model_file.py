@@ -1,0 +1,167 @@
+"""From a file on disk to a parsed model whose structure and external data hold."""
+
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+
+from trt_tui.core.network.structure_check import check_structure
+from trt_tui.errors import InputError, TrtTuiError
+from trt_tui.files.reading import check_regular_file
+
+SMALL_TENSOR_BYTES = 1024
+"""Tensors up to this size are kept in memory: shapes and axes among them decide what is inferred."""
+
+logging.getLogger("onnx_ir").setLevel(logging.CRITICAL)  # it prints names from files as they are
+
+_COPY_NEXT_STEP = "It may be truncated or another format: copy or export the network again."
+
+
+def read_model(path: Path) -> tuple[ir.Model, list[Path]]:
+    """Reads an ONNX file; returns the model, and the files that its weights lie in.
+
+    The initializers of the main graph that lie in external files are memory-mapped when somebody reads them; all other
+    external tensors (in subgraphs, attributes, local functions) are read here, so that nothing resolves their paths
+    anew.
+
+    Raises:
+        InputError: the file is missing, empty, not ONNX, truncated or damaged, or its external data are missing, too
+            short or outside its folder.
+    """
+    model = _parse_model(path)
+    return model, _resolve_external_data(model, path)
+
+
+def _parse_model(path: Path) -> ir.Model:
+    if path.is_dir():
+        raise InputError(f"{path} is a folder", "an ONNX file is needed", "Name the .onnx file in it.")
+    if check_regular_file(path).st_size == 0:
+        raise InputError(f"{path} is empty", "the file has 0 bytes", "Copy or export the network again.")
+    try:
+        proto = onnx.load(path, load_external_data=False)
+        if not proto.graph.node and not proto.graph.output:
+            raise InputError(f"{path} is not an ONNX network", "it holds no graph", _COPY_NEXT_STEP)
+        check_structure(proto, path.name)
+        model = ir.from_proto(proto)
+        _copy_tensors_to_memory(model)
+    except TrtTuiError:
+        raise
+    except PermissionError as error:
+        raise InputError(f"{path} cannot be read", str(error), "Check the file's permissions.") from None
+    except Exception as error:
+        cause: BaseException = error
+        while cause.__cause__ is not None:  # the wrappers only say where it was met
+            cause = cause.__cause__
+        raise InputError(f"{path} is not a complete ONNX file", f"{type(cause).__name__}: {cause}",
+                         _COPY_NEXT_STEP) from None
+    return model
+
+
+def _iterate_graphs(model: ir.Model) -> Iterator[ir.Graph]:
+    """The main graph, the bodies of local functions, and all graphs inside of them."""
+    for graph in (model.graph, *(function.graph for function in model.functions.values())):
+        yield graph
+        yield from graph.subgraphs()
+
+
+def _copy_tensors_to_memory(model: ir.Model) -> None:
+    """Takes tensors out of the parsed file: one that stays there copies itself at each reading and keeps all others."""
+    for graph in _iterate_graphs(model):
+        for value in graph.initializers.values():
+            if isinstance(value.const_value, ir.serde.TensorProtoTensor):
+                value.const_value = _copy_to_memory(value.const_value)
+        _copy_attribute_tensors(graph, ir.serde.TensorProtoTensor)
+
+
+def _copy_attribute_tensors(graph: ir.Graph,
+                            tensor_class: type[ir.serde.TensorProtoTensor] | type[ir.ExternalTensor]) -> None:
+    """Puts a tensor in memory in place of each tensor of this kind that an attribute holds."""
+    for node in graph:
+        for name, attr in list(node.attributes.items()):
+            if attr.is_ref():
+                continue
+            if attr.type == ir.AttributeType.TENSOR and isinstance(attr.value, tensor_class):
+                node.attributes[name] = ir.AttrTensor(name, _copy_to_memory(attr.value), attr.doc_string)
+            elif attr.type == ir.AttributeType.TENSORS and any(
+                    isinstance(tensor, tensor_class) for tensor in attr.value):
+                node.attributes[name] = ir.AttrTensors(name, [_copy_to_memory(tensor) for tensor in attr.value],
+                                                       attr.doc_string)
+
+
+def _copy_to_memory(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+    if isinstance(tensor, ir.StringTensor):
+        return ir.StringTensor(tensor.string_data(), shape=ir.Shape(tensor.shape.numpy()), name=tensor.name)
+    array = tensor.numpy()
+    return ir.Tensor(array.copy() if isinstance(tensor, ir.ExternalTensor) else array, dtype=tensor.dtype,
+                     shape=ir.Shape(tensor.shape.numpy()), name=tensor.name)
+
+
+# -- external data --------------------------------------------------------------------------------------------------
+
+
+def _resolve_external_data(model: ir.Model, path: Path) -> list[Path]:
+    """Binds every external tensor to a file in the network's folder; returns those files."""
+    folder = path.absolute().parent
+    sizes: dict[str, int] = {}
+    files = []
+    for graph in _iterate_graphs(model):
+        for tensor in _iterate_tensors(graph):
+            if not isinstance(tensor, ir.ExternalTensor):
+                continue
+            location = os.fspath(tensor.location)
+            if location not in sizes:
+                files.append(_find_external_data_file(folder, location, path.name, tensor.name))
+                sizes[location] = files[-1].stat().st_size
+            end = (tensor.offset or 0) + (tensor.length if tensor.length is not None else tensor.nbytes)
+            if end > sizes[location]:
+                raise _external_data_error(path.name, f"{location} has {sizes[location]} bytes; tensor {tensor.name} "
+                                                 f"needs {end}: it is truncated")
+            tensor.base_dir = folder
+        for value in graph.initializers.values():
+            tensor_on_disk = value.const_value
+            if isinstance(tensor_on_disk, ir.ExternalTensor) \
+                    and (graph is not model.graph or tensor_on_disk.nbytes <= SMALL_TENSOR_BYTES):
+                value.const_value = _copy_to_memory(tensor_on_disk)
+        _copy_attribute_tensors(graph, ir.ExternalTensor)
+    return files
+
+
+def _iterate_tensors(graph: ir.Graph) -> Iterator[ir.TensorProtocol]:
+    """The tensors that a graph holds itself, without those of graphs inside of it."""
+    yield from (value.const_value for value in graph.initializers.values() if value.const_value is not None)
+    for node in graph:
+        for attr in node.attributes.values():
+            if attr.is_ref():
+                continue
+            if attr.type == ir.AttributeType.TENSOR:
+                yield attr.value
+            elif attr.type == ir.AttributeType.TENSORS:
+                yield from attr.value
+
+
+def _find_external_data_file(folder: Path, location: str, file_name: str, tensor_name: str | None) -> Path:
+    """The file at a location, which must be one of its own and lie in the network's folder."""
+    data_path = Path(os.path.normpath(folder / location))
+    if os.path.isabs(location) or folder not in data_path.parents:
+        raise InputError(f"external data of {file_name} lies outside its folder",
+                         f"tensor {tensor_name} points to {location}",
+                         "Save the network again with its data file beside it.")
+    if not data_path.is_file():
+        raise _external_data_error(file_name, f"{location} is missing; tensor {tensor_name} needs it")
+    if folder.resolve() not in data_path.resolve().parents:
+        raise InputError(f"external data of {file_name} lies outside its folder",
+                         f"{location} is a link to {data_path.resolve()}, which ONNX libraries refuse to follow",
+                         "Copy the network with its links followed (cp -L) and open the copy.")
+    if data_path.stat().st_nlink > 1:
+        raise InputError(f"external data of {file_name} cannot be read",
+                         f"{location} has several hard links, which ONNX libraries refuse to read",
+                         "Copy the network and its data file, and open the copy.")
+    return data_path
+
+
+def _external_data_error(file_name: str, cause: str) -> InputError:
+    return InputError(f"external data of {file_name} cannot be read", cause,
+                      "Put the data file beside the .onnx file, under the name it was exported with.")

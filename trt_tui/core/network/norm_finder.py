@@ -1,0 +1,408 @@
+"""Normalisations and biases of a network: where a LayerNorm or RMSNorm stands, taken apart or not, what it feeds."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+from trt_tui.core.network.constants import stored_tensor
+from trt_tui.core.network.graph import LayerGraph
+from trt_tui.core.network.layers import FusionGroup, Layer, LayerKind
+from trt_tui.core.network.zero_cost_support import (
+    CorrectableBias,
+    Normalisation,
+    NormalisationConsumer,
+    Port,
+    ZeroCostSupport,
+)
+
+_NORM_OPERATORS = frozenset(("LayerNormalization", "RMSNormalization"))
+
+_MAX_FOLLOWED_COPIES = 64
+"""The most copies that are followed between a normalisation and what multiplies its result."""
+
+
+def find_normalisations_and_biases(graph: LayerGraph, groups: Sequence[FusionGroup]) -> ZeroCostSupport:
+    """The normalisations and biases of a network, by group."""
+    group_by_layer = {layer: group for group in groups for layer in group.layers}
+    norms = {}
+    for layer in graph.layers:
+        norm = _match_normalisation_operator(graph,
+                                             layer) or _DecomposedNormalisationMatcher(graph).match_normalisation(layer)
+        group = group_by_layer.get(norm.layers[-1]) if norm is not None else None
+        if norm is None or group is None or group.name in norms:
+            continue
+        norms[group.name] = _add_rewrite_refusal_reasons(graph, norm, group,
+                                                         {name: norm_group.name
+                                                          for name, norm_group in group_by_layer.items()})
+    return ZeroCostSupport(norms, {group.name: _find_correctable_bias(graph, group) for group in groups if group.sites})
+
+
+def _add_rewrite_refusal_reasons(graph: LayerGraph, normalisation: Normalisation, group: FusionGroup,
+                                 group_name_by_layer: Mapping[str, str]) -> Normalisation:
+    """A normalisation with what can be done to it, and why not."""
+    no_rewrite_reason = normalisation.no_rewrite_reason
+    if len(normalisation.layers) == 1:
+        no_rewrite_reason = f"it is the operator {normalisation.operator} already"
+    elif any(group_name_by_layer.get(name) != group.name for name in normalisation.layers):
+        no_rewrite_reason = "its layers lie in several groups, which take a precision each"
+    elif normalisation.scale is None and not normalisation.channels:
+        no_rewrite_reason = "it has no scale, and the size of its last axis is not known"
+    consumers: tuple[NormalisationConsumer, ...] = ()
+    scaled_tensors: set[str] = set()
+    no_smoothquant_reason = ""
+    if normalisation.scale is None:
+        no_smoothquant_reason = "it has no scale of its own to divide by the factors"
+    elif normalisation.axis != -1:
+        no_smoothquant_reason = "it normalises over several axes, not over channels alone"
+    elif not normalisation.channels:
+        no_smoothquant_reason = "the size of its last axis is not known"
+    elif not all(math.prod(size for size in _read_input_sizes(graph, port)) == normalisation.channels
+                 for port in (normalisation.scale, normalisation.bias) if port is not None):
+        no_smoothquant_reason = "its scale is not one value for each channel"
+    else:
+        results = list(_iterate_normalisation_consumers(graph, normalisation, scaled_tensors))
+        refusal_reasons = [result for result in results if isinstance(result, str)]
+        consumers = tuple(result for result in results if isinstance(result, NormalisationConsumer))
+        no_smoothquant_reason = refusal_reasons[
+            0] if refusal_reasons else "" if consumers else "no layer multiplies its result"
+    return Normalisation(normalisation.operator, normalisation.layers, normalisation.source, normalisation.result,
+                         normalisation.axis, normalisation.epsilon, normalisation.scale, normalisation.bias,
+                         normalisation.channels, no_rewrite_reason, () if no_smoothquant_reason else consumers,
+                         no_smoothquant_reason, () if no_smoothquant_reason else tuple(sorted(scaled_tensors)))
+
+
+# -- the operator, and the decomposed form ----------------------------------------------------------------------------
+
+
+def _match_normalisation_operator(graph: LayerGraph, layer: Layer) -> Normalisation | None:
+    """The normalisation that one layer computes."""
+    if layer.op_type not in _NORM_OPERATORS or layer.kind is not LayerKind.COMPUTE or len(layer.outputs) > 1:
+        return None
+    attributes = graph.node(layer.name).attributes
+    axis, rank = attributes.get_int("axis", -1), len(graph.shape(layer.inputs[0]) or ())
+    axis = axis - rank if axis >= 0 else axis
+    ports: list[Port | None] = [(layer.name, index) if len(layer.inputs) > index and layer.inputs[index] else None
+                                for index in (1, 2)]
+    constant = [
+        port if port is not None and layer.inputs[port[1]] in graph.constant_tensors else None for port in ports
+    ]
+    if constant != ports:
+        return None  # its affine is computed
+    scale, bias = constant
+    return Normalisation(layer.op_type, (layer.name, ), layer.inputs[0], layer.outputs[0], axis,
+                         float(attributes.get_float("epsilon", 1e-5)), scale, bias,
+                         _read_channel_count(graph, layer.inputs[0]))
+
+
+class _DecomposedNormalisationMatcher:
+    """Matches what exporters make of a LayerNorm below opset 17, and of an RMSNorm below opset 23.
+
+    ``(x - mean(x)) / sqrt(mean((x - mean(x))²) + epsilon) * scale + bias``; an RMSNorm has neither mean nor bias. The
+    square is a Pow or a Mul, the division a Div by the root, or a Mul by its reciprocal.
+    """
+
+    def __init__(self, graph: LayerGraph) -> None:
+        self.graph = graph
+        self.layers: list[Layer] = []
+
+    def match_normalisation(self, first_layer: Layer) -> Normalisation | None:
+        """The normalisation whose first layer is ``first_layer``."""
+        self.layers = []
+        if first_layer.kind is not LayerKind.COMPUTE or first_layer.op_type not in ("ReduceMean", "Pow", "Mul"):
+            return None
+        source = first_layer.inputs[0]
+        centred_tensor = source
+        mean_axes: tuple[int, ...] | None = None
+        operator = "RMSNormalization"
+        square_layer: Layer | None = first_layer
+        if first_layer.op_type == "ReduceMean":
+            operator, mean_axes = "LayerNormalization", self._find_mean_axes(first_layer)
+            subtraction = self._find_sole_reader(first_layer.outputs[0], "Sub")
+            if mean_axes is None or subtraction is None or subtraction.inputs != (source, first_layer.outputs[0]):
+                return None
+            centred_tensor = subtraction.outputs[0]
+            self.layers += [first_layer, subtraction]
+            users = self._list_readers(centred_tensor)
+            square_layer = next((user for user in users if self._is_square(user, centred_tensor)), None)
+        if square_layer is None or not self._is_square(square_layer, centred_tensor):
+            return None
+        mean_layer = self._find_sole_reader(square_layer.outputs[0], "ReduceMean")
+        axes = self._find_mean_axes(mean_layer) if mean_layer is not None else None
+        if mean_layer is None or axes is None or mean_axes not in (None, axes):
+            return None
+        add_layer = self._find_sole_reader(mean_layer.outputs[0], "Add")
+        epsilon = self._find_scalar_operand(add_layer, mean_layer.outputs[0])
+        if add_layer is None or epsilon is None:
+            return None
+        self.layers += [square_layer, mean_layer, add_layer]
+        division = self._match_division_by_root(add_layer.outputs[0], centred_tensor)
+        if division is None:
+            return None
+        return self._build_normalisation(operator, source, centred_tensor, axes, epsilon, division)
+
+    def _build_normalisation(self, operator: str, source: str, centred_tensor: str, axes: tuple[int, ...],
+                             epsilon: float, division: Layer) -> Normalisation | None:
+        """The normalisation that ends in ``division``, or in the scale and bias behind it."""
+        last_layer, ports = division, []
+        sizes = (self.graph.shape(source) or ())[min(axes):]
+        for operators in (("Mul",), ("Add",)) if operator == "LayerNormalization" else (("Mul",),):
+            next_layer = self._find_sole_reader(last_layer.outputs[0], *operators)
+            index = self._find_affine_parameter_index(next_layer, sizes) if next_layer is not None else None
+            if next_layer is None or index is None:
+                break
+            ports.append((next_layer.name, index))
+            last_layer = next_layer
+            self.layers.append(next_layer)
+        if operator == "LayerNormalization" and centred_tensor != source and len(
+                self._list_readers(centred_tensor)) != 2:
+            return None
+        if any(not self._is_read_only_inside_pattern(layer.outputs[0])
+               for layer in self.layers
+               if layer is not last_layer):
+            return None
+        rank = len(self.graph.shape(source) or ())
+        last_axes = tuple(range(-len(axes), 0))
+        refusal_reason = ("" if axes == last_axes else
+                          "it normalises over an axis that is not the last: the operator would "
+                          "need Transposes around it")
+        if not rank:
+            refusal_reason = "the rank of what it normalises is not known"
+        scale, bias = (*ports, None, None)[:2]
+        return Normalisation(
+            operator, tuple(layer_in_norm.name for layer_in_norm in sorted(self.layers, key=lambda one: one.index)),
+            source, last_layer.outputs[0], min(axes), epsilon, scale, bias, _read_channel_count(self.graph,
+                                                                                                source), refusal_reason)
+
+    def _match_division_by_root(self, variance_tensor: str, centred_tensor: str) -> Layer | None:
+        """The layer that divides by the root of the variance."""
+        root_layer = self._find_sole_reader(variance_tensor, "Sqrt", "Pow")
+        if root_layer is None or root_layer.op_type == "Pow" and self._find_scalar_operand(
+                root_layer, variance_tensor) not in (0.5, -0.5):
+            return None
+        self.layers.append(root_layer)
+        is_inverted = root_layer.op_type == "Pow" and self._find_scalar_operand(root_layer, variance_tensor) == -0.5
+        divisor = root_layer.outputs[0]
+        reciprocal = None if is_inverted else self._find_sole_reader(divisor, "Reciprocal", "Div")
+        if reciprocal is not None and (reciprocal.op_type == "Reciprocal" or reciprocal.inputs[1] == divisor
+                                       and _read_scalar_constant(self.graph, reciprocal.inputs[0]) == 1.0):
+            self.layers.append(reciprocal)
+            divisor, is_inverted = reciprocal.outputs[0], True
+        division = self._find_sole_reader(divisor, "Mul" if is_inverted else "Div")
+        if division is None or centred_tensor not in division.inputs or not is_inverted and division.inputs[
+                0] != centred_tensor:
+            return None
+        self.layers.append(division)
+        return division
+
+    # -- pieces --
+
+    def _list_readers(self, tensor: str) -> list[Layer]:
+        return [self.graph.by_name[name] for name in self.graph.consumers.get(tensor, ())]
+
+    def _find_sole_reader(self, tensor: str, *operators: str) -> Layer | None:
+        """The only layer that reads a tensor, where it is one of some operators."""
+        users = self._list_readers(tensor)
+        is_output = any(info.name == tensor for info in self.graph.outputs)
+        user = users[0] if len(users) == 1 and not is_output else None
+        return user if user is not None and user.op_type in operators and user.kind is LayerKind.COMPUTE else None
+
+    def _is_read_only_inside_pattern(self, tensor: str) -> bool:
+        layer_names = {layer.name for layer in self.layers}
+        is_output = any(info.name == tensor for info in self.graph.outputs)
+        return not is_output and layer_names.issuperset(self.graph.consumers.get(tensor, ()))
+
+    def _is_square(self, layer: Layer, tensor: str) -> bool:
+        if layer.op_type == "Mul":
+            return layer.inputs == (tensor, tensor)
+        return layer.op_type == "Pow" and layer.inputs[0] == tensor and _read_scalar_constant(
+            self.graph, layer.inputs[1]) == 2.0
+
+    def _find_mean_axes(self, layer: Layer) -> tuple[int, ...] | None:
+        """The axes of a mean that keeps them, counted from the end and in order; None for another one."""
+        attributes = self.graph.node(layer.name).attributes
+        rank = len(self.graph.shape(layer.inputs[0]) or ())
+        axes = list(attributes.get_ints("axes", ())) if "axes" in attributes else []
+        if len(layer.inputs) > 1 and layer.inputs[1]:
+            constant = stored_tensor(self.graph.ir_value(layer.inputs[1]))
+            axes = [] if constant is None else [int(axis) for axis in constant.numpy().reshape(-1)]
+        if not axes or not attributes.get_int("keepdims", 1) or not rank and any(axis >= 0 for axis in axes):
+            return None
+        return tuple(sorted(axis - rank if axis >= 0 else axis for axis in axes))
+
+    def _find_scalar_operand(self, layer: Layer | None, other_operand: str) -> float | None:
+        """The number beside a tensor that a layer reads."""
+        operands = [name for name in layer.inputs if name != other_operand] if layer is not None else []
+        return _read_scalar_constant(self.graph, operands[0]) if len(operands) == 1 else None
+
+    def _find_affine_parameter_index(self, layer: Layer, normalised_sizes: Sequence[object]) -> int | None:
+        """Which input of a layer holds one value for each element that is normalised over."""
+        for index, name in enumerate(layer.inputs):
+            shape = self.graph.shape(name)
+            if name not in self.graph.constant_tensors or shape is None:
+                continue
+            fixed_sizes = [size for size in shape if isinstance(size, int)]
+            last_sizes = fixed_sizes[-len(normalised_sizes):] if normalised_sizes else fixed_sizes[-1:]
+            if (len(fixed_sizes) == len(shape) and math.prod(fixed_sizes) == math.prod(last_sizes)
+                    and (list(last_sizes) == list(normalised_sizes)
+                         or len(normalised_sizes) == 1 and not isinstance(normalised_sizes[0], int))):
+                return index
+        return None
+
+
+def _read_scalar_constant(graph: LayerGraph, tensor: str) -> float | None:
+    """The value of a stored constant of one element."""
+    constant = stored_tensor(graph.ir_value(tensor)) if tensor in graph.constant_tensors else None
+    return float(constant.numpy().reshape(-1)[0]) if constant is not None and constant.size == 1 else None
+
+
+def _read_channel_count(graph: LayerGraph, tensor: str) -> int:
+    shape = graph.shape(tensor)
+    return shape[-1] if shape and isinstance(shape[-1], int) else 0
+
+
+def _read_input_sizes(graph: LayerGraph, layer_input: Port) -> list[int]:
+    layer, index = layer_input
+    return [size if isinstance(size, int) else 0 for size in graph.shape(graph.by_name[layer].inputs[index]) or (0,)]
+
+
+# -- what a normalisation feeds ---------------------------------------------------------------------------------------
+
+
+def _iterate_normalisation_consumers(graph: LayerGraph, normalisation: Normalisation,
+                                     scaled_tensors: set[str]) -> Iterator[NormalisationConsumer | str]:
+    """What multiplies a normalisation's result, copies on the way followed, and why its channels cannot be scaled.
+
+    Args:
+        scaled_tensors: Takes the result and its copies.
+    """
+    outputs = {info.name for info in graph.outputs}
+    visited: set[str] = set()
+    stack = [normalisation.result]
+    concats: list[Layer] = []
+    while stack:
+        tensor = stack.pop()
+        if tensor in outputs:
+            yield f"{tensor} is an output of the network"
+            return
+        for name in graph.consumers.get(tensor, ()):
+            layer = graph.by_name[name]
+            if layer.kind is LayerKind.SHAPE or layer.op_type in ("Shape", "Size"):
+                continue
+            consumer = _match_product_consumer(graph, layer, tensor, normalisation.channels)
+            if consumer is not None:
+                yield consumer
+            elif layer.kind is LayerKind.COPY and _keeps_channels(graph, layer, tensor, normalisation.channels):
+                if name in visited:
+                    continue
+                visited.add(name)
+                if layer.op_type == "Concat":
+                    concats.append(layer)
+                stack.extend(output for output in layer.outputs if output)
+                if len(visited) > _MAX_FOLLOWED_COPIES:
+                    yield "too many layers read it to be followed"
+                    return
+            else:
+                yield f"{name} ({layer.op_type}) reads it too, and would see the scaled channels"
+                return
+    scaled_tensors.update(
+        (normalisation.result, *(output for name in visited for output in graph.by_name[name].outputs if output)))
+    for layer in concats:
+        if not scaled_tensors.issuperset(layer.inputs):
+            yield f"{layer.name} joins it with what is not scaled"
+            return
+
+
+def _match_product_consumer(graph: LayerGraph, layer: Layer, tensor: str,
+                            channel_count: int) -> NormalisationConsumer | None:
+    """A MatMul or Gemm of a tensor, its channels last, by a stored weight."""
+    if layer.op_type not in ("MatMul", "Gemm") or layer.kind is not LayerKind.COMPUTE or len(layer.inputs) < 2:
+        return None
+    weight, attributes = layer.inputs[1], graph.node(layer.name).attributes
+    shape = graph.shape(weight)
+    if layer.inputs[0] != tensor or weight not in graph.constant_tensors or shape is None or len(shape) != 2 \
+            or not graph.is_float(weight) or attributes.get_int("transA", False):
+        return None
+    axis = 1 if layer.op_type == "Gemm" and attributes.get_int("transB", False) else 0
+    return NormalisationConsumer((layer.name, 1), weight, axis, tensor) if shape[axis] == channel_count else None
+
+
+def _keeps_channels(graph: LayerGraph, copy_layer: Layer, tensor: str, channel_count: int) -> bool:
+    """Whether a copy keeps the channels, the last axis of its input, last and whole."""
+    attributes = graph.node(copy_layer.name).attributes
+    input_shape, output_shape = graph.shape(tensor), graph.shape(copy_layer.outputs[0])
+    if input_shape is None or output_shape is None or input_shape[-1:] != (channel_count, ) or output_shape[-1:] != (
+            channel_count, ):
+        return False
+    rank = len(input_shape)
+    if copy_layer.op_type in ("Identity", "Dropout"):
+        return True
+    if copy_layer.op_type in ("Reshape", "Squeeze", "Unsqueeze", "Flatten", "Tile", "Expand"):
+        # rows stay rows where the last axis keeps its size
+        return copy_layer.inputs[0] == tensor
+    if copy_layer.op_type == "Transpose":
+        order = attributes.get_ints("perm", ()) if "perm" in attributes else ()
+        return len(order) == rank and order[-1] == rank - 1
+    if copy_layer.op_type in ("Concat", "Split", "Gather"):
+        axis = attributes.get_int("axis", 0)
+        return axis not in (-1, rank - 1) and (copy_layer.inputs[0] == tensor or copy_layer.op_type == "Concat")
+    if copy_layer.op_type == "Slice":
+        return copy_layer.inputs[0] == tensor and _is_slice_outside_last_axis(graph, copy_layer, rank)
+    return copy_layer.op_type == "Pad" and copy_layer.inputs[0] == tensor and _pads_with_zeros(graph, copy_layer)
+
+
+def _is_slice_outside_last_axis(graph: LayerGraph, layer: Layer, rank: int) -> bool:
+    if len(layer.inputs) < 4 or not layer.inputs[3]:
+        return False
+    axes = stored_tensor(graph.ir_value(layer.inputs[3])) if layer.inputs[3] in graph.constant_tensors else None
+    return axes is not None and not {-1, rank - 1} & {int(axis) for axis in axes.numpy().reshape(-1)}
+
+
+def _pads_with_zeros(graph: LayerGraph, layer: Layer) -> bool:
+    constant = graph.node(layer.name).attributes.get_string("mode", "constant") == "constant"
+    value = layer.inputs[2] if len(layer.inputs) > 2 else ""
+    return constant and (not value or _read_scalar_constant(graph, value) == 0.0)
+
+
+# -- biases -----------------------------------------------------------------------------------------------------------
+
+
+def _find_correctable_bias(graph: LayerGraph, group: FusionGroup) -> CorrectableBias:
+    """Where a shift of what a group multiplies can be folded in."""
+    weights, main_layer = group.weight_qdq_sites(), graph.by_name[group.name]
+    if len(weights) != 1:
+        return CorrectableBias(
+            main_layer.name, None,
+            refusal_reason="it multiplies two tensors that are computed: there is no weight whose "
+            "error a bias could make up for")
+    site = weights[0]
+    layer = graph.by_name[site.layer]
+    shape = graph.shape(site.tensor) or ()
+    channels = shape[site.axis] if site.index == 1 and site.axis is not None else None
+    if not isinstance(channels, int):
+        return CorrectableBias(layer.name, None, refusal_reason="its weight has no axis of output channels")
+    if layer.op_type == "ConvTranspose":
+        return CorrectableBias(layer.name, None,
+                               refusal_reason="what a ConvTranspose adds up differs from place to place")
+    if layer.op_type == "MatMul":
+        return _find_added_bias(graph, group, layer, channels)
+    attributes = graph.node(layer.name).attributes
+    if layer.op_type == "Gemm" and any(attributes.get_float(factor, 1.0) != 1.0 for factor in ("alpha", "beta")):
+        return CorrectableBias(layer.name, None, refusal_reason="it scales its product or its bias (alpha, beta)")
+    bias = layer.inputs[2] if len(layer.inputs) > 2 else ""
+    if bias and (bias not in graph.constant_tensors or math.prod(_read_input_sizes(graph,
+                                                                                   (layer.name, 2))) != channels):
+        return CorrectableBias(layer.name, None, refusal_reason="its bias is no constant of one value for each channel")
+    return CorrectableBias(layer.name, (layer.name, 2), channels)
+
+
+def _find_added_bias(graph: LayerGraph, group: FusionGroup, layer: Layer, channel_count: int) -> CorrectableBias:
+    """The Add of a constant behind a MatMul, as far as it belongs to the group."""
+    users = graph.consumers.get(layer.outputs[0], ())
+    next_layer = graph.by_name[users[0]] if len(users) == 1 else None
+    if next_layer is not None and next_layer.op_type == "Add" and next_layer.name in group.layers:
+        for index, name in enumerate(next_layer.inputs):
+            if (name in graph.constant_tensors
+                    and math.prod(_read_input_sizes(graph, (next_layer.name, index))) == channel_count
+                    and _read_input_sizes(graph, (next_layer.name, index))[-1] == channel_count):
+                return CorrectableBias(layer.name, (next_layer.name, index), channel_count)
+    return CorrectableBias(layer.name, None,
+                           refusal_reason="no Add of a constant follows the MatMul: a bias would be one more operator")

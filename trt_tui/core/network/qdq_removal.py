@@ -1,0 +1,202 @@
+"""Q/DQ pairs of a quantized network taken out, which leaves the FP32 network that it was made from.
+
+What the file has in place of them is kept beside it (`trt_tui.core.network.source_model`).
+"""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import onnx_ir as ir
+
+from trt_tui.core.network.constants import stored_tensor
+from trt_tui.core.network.naming import FreshNames, value_name
+from trt_tui.core.network.qdq_steps import (
+    TYPE_NAMES,
+    QdqStep,
+    apply_qdq_step,
+    is_dequantize,
+    is_quantize,
+    read_qdq_step,
+    type_limits,
+)
+from trt_tui.formatting import counted_noun_text
+
+
+@dataclass
+class QdqRemovalResult:
+    """What was found when Q/DQ pairs were taken out.
+
+    Attributes:
+        ranges: amax of activation tensors that carried pairs, by tensor name.
+        source_tensors: Tensors that are new, by name, and the tensor of the file that each stands for.
+        added_nodes: Names of nodes that are new.
+        has_pairs: Whether there was anything to take out.
+        notes: One sentence for each change.
+    """
+
+    ranges: dict[str, float] = field(default_factory=dict)
+    source_tensors: dict[str, str] = field(default_factory=dict)
+    added_nodes: set[str] = field(default_factory=set)
+    has_pairs: bool = False
+    notes: list[str] = field(default_factory=list)
+
+
+def remove_qdq_pairs(graph: ir.Graph) -> QdqRemovalResult:
+    """Takes Q/DQ pairs out of the graph, in place, and returns what they said.
+
+    A DequantizeLinear on a constant becomes what it computes.
+
+    Raises:
+        InputError: a node's scale, zero point or blocks make no sense; names it.
+    """
+    removal = QdqRemovalResult()
+    activation_by_quantize: dict[ir.Node, ir.Value] = {}
+    activations = _ActivationRestorer(graph)
+    for node in [candidate for candidate in graph if is_dequantize(candidate)]:
+        step = read_qdq_step(node)
+        quantized_value = node.inputs[0]
+        quantize = quantized_value.producer() if quantized_value is not None else None
+        if quantize is None or quantized_value is not quantize.outputs[0] or not is_quantize(quantize):
+            constant = stored_tensor(quantized_value)
+            if constant is not None:
+                removal.has_pairs |= _fold_dequantized_weight(graph, node, constant, step)
+            continue
+        read_qdq_step(quantize)
+        source = activation_by_quantize.get(quantize) or quantize.inputs[0]
+        if source is None:  # an input that the call of a local function leaves out
+            continue
+        if step.is_constant and step.scale is not None and step.scale.ndim == 0 \
+                and np.isfinite(step.scale) and stored_tensor(source) is None:
+            low, high = _compute_representable_range(step)
+            if low == 0 and quantize not in activation_by_quantize and can_be_negative(source):
+                activation_by_quantize[quantize] = activation = activations.add_activation(source, high)
+                removal.source_tensors[value_name(activation)] = value_name(source)
+                source = activation
+            amax = max(high, -low)
+            name = value_name(source)
+            removal.ranges[name] = max(amax, removal.ranges.get(name, 0.0))
+        removal.has_pairs = True
+        added_node = _replace_value_in_graph(graph, node.outputs[0], source)
+        if added_node:
+            removal.added_nodes.add(added_node)
+        _remove_dequantize(graph, node)
+        if not any(output.uses() or output.is_graph_output() for output in quantize.outputs):
+            graph.remove(quantize, safe=True)
+    removal.added_nodes |= activations.added_nodes
+    if activation_by_quantize:
+        removal.notes.append(
+            f"{counted_noun_text(len(activation_by_quantize), 'activation')} restored as Relu or Clip: the quantizer "
+            f"left them to "
+            "a Q/DQ pair whose range cuts off what is below 0.")
+    return removal
+
+
+def _remove_dequantize(graph: ir.Graph, node: ir.Node) -> None:
+    """Removes a node, and what computed its scale where nothing else reads that."""
+    scale = node.inputs[1].producer() if len(node.inputs) > 1 and node.inputs[1] is not None else None
+    graph.remove(node, safe=True)
+    if scale is not None and is_dequantize(scale) and not scale.outputs[0].uses() \
+            and not scale.outputs[0].is_graph_output():
+        graph.remove(scale, safe=True)
+
+
+def _fold_dequantized_weight(graph: ir.Graph, node: ir.Node, weight: ir.TensorProtocol, step: QdqStep) -> bool:
+    """Puts an FP32 initializer, computed when somebody reads it, in place of a DequantizeLinear on a constant; returns
+    whether it could be."""
+    output = node.outputs[0]
+    if weight.dtype not in TYPE_NAMES or not step.is_constant or output.is_graph_output():
+        return False
+    shape = ir.Shape(weight.shape.numpy())
+    value = ir.Value(name=output.name, type=ir.TensorType(ir.DataType.FLOAT), shape=shape)
+    value.const_value = ir.LazyTensor(lambda: ir.tensor(np.ascontiguousarray(apply_qdq_step(step, weight.numpy()))),
+                                      dtype=ir.DataType.FLOAT, shape=shape, cache=True, name=output.name)
+    output.name = f"{output.name}__dequantized"
+    output.replace_all_uses_with(value)
+    graph.remove(node, safe=True)
+    graph.register_initializer(value)
+    return True
+
+
+def _compute_representable_range(step: QdqStep) -> tuple[float, float]:
+    """The least and the largest value that a Q/DQ pair lets through, without the code -128 where 0 is the middle."""
+    assert step.scale is not None and step.zero_point is not None and step.quantized_dtype is not None
+    scale, zero_point = float(step.scale), float(step.zero_point)
+    low, high = (limit - zero_point for limit in type_limits(step.quantized_dtype))
+    return scale * (-high if low == -high - 1 else low), scale * high
+
+
+def can_be_negative(value: ir.Value) -> bool:
+    """Whether a Conv, MatMul or similar operator computes a value; a quantizer drops a Relu behind these."""
+    node = value.producer()
+    return node is not None and node.op_type in (
+        "Add", "BatchNormalization", "Conv", "ConvTranspose", "Gemm", "InstanceNormalization", "MatMul", "Sub")
+
+
+class _ActivationRestorer:
+    """The activations that a quantizer left to the ranges of its pairs, put back: one of a kind for each tensor.
+
+    Attributes:
+        made: Names of the nodes.
+    """
+
+    def __init__(self, graph: ir.Graph) -> None:
+        self._graph = graph
+        self.added_nodes: set[str] = set()
+        self._activation_by_value: dict[tuple[ir.Value, str], ir.Value] = {}
+
+    @cached_property
+    def _tensor_names(self) -> FreshNames:
+        return FreshNames(self._graph)
+
+    @cached_property
+    def _node_names(self) -> FreshNames:
+        return FreshNames(self._graph, taken_names=(node.name for node in self._graph if node.name))
+
+    def add_activation(self, value: ir.Value, max_value: float) -> ir.Value:
+        """The value behind a Relu or, where its range ends at 6, a Clip to 0 and 6 (ReLU6)."""
+        operator = "Clip" if abs(max_value - 6) < 0.01 else "Relu"
+        if (value, operator) not in self._activation_by_value:
+            self._activation_by_value[value, operator] = self._create_activation(value, operator)
+        return self._activation_by_value[value, operator]
+
+    def _create_activation(self, value: ir.Value, operator: str) -> ir.Value:
+        inputs = [value]
+        for bound in (0, 6) if operator == "Clip" else ():
+            name = self._tensor_names.make_unique_name(f"{value.name}__{bound}")
+            limit = ir.Value(name=name, type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([]),
+                             const_value=ir.tensor(np.float32(bound), name=name))
+            self._graph.register_initializer(limit)
+            inputs.append(limit)
+        producer = value.producer()
+        assert producer is not None, "what may be negative is computed"
+        node = ir.Node("", operator, inputs, name=self._node_names.make_unique_name(f"{producer.name}__relu"),
+                       metadata_props=dict(producer.metadata_props))
+        output = node.outputs[0]
+        output.name = self._tensor_names.make_unique_name(f"{value.name}__relu")
+        output.type, output.shape = ir.TensorType(ir.DataType.FLOAT), value.shape
+        node.meta.update(producer.meta)
+        self._graph.insert_after(producer, node)
+        self.added_nodes.add(node.name or "")
+        return output
+
+
+def _replace_value_in_graph(graph: ir.Graph, old_value: ir.Value, new_value: ir.Value) -> str:
+    """Lets everything that used ``old_value`` use ``new_value``; a graph output keeps its name through an Identity,
+    whose name is returned."""
+    identity_name = ""
+    if old_value.is_graph_output():
+        name = old_value.name
+        old_value.name = f"{name}__dequantized"
+        identity_name = FreshNames(graph, taken_names=(node.name
+                                                       for node in graph
+                                                       if node.name)).make_unique_name(f"{name}__output")
+        identity = ir.Node("", "Identity", [new_value], name=identity_name)
+        identity.outputs[0].name = name
+        identity.outputs[0].shape, identity.outputs[0].type = old_value.shape, old_value.type
+        graph.append(identity)
+        for index, output in enumerate(graph.outputs):
+            if output is old_value:
+                graph.outputs[index] = identity.outputs[0]
+    old_value.replace_all_uses_with(new_value)
+    return identity_name

@@ -1,0 +1,278 @@
+"""What QuantizeLinear, DequantizeLinear and Cast nodes of a file do to a tensor, read once and checked.
+
+The arithmetic is ONNX's: ``q = saturate(round_half_even(x / scale) + zero)`` and ``x = (q - zero) * scale``, with one
+scale for a tensor, for each index of an axis, or for each block of ``block_size`` along an axis (QuantizeLinear-21).
+TensorRT's own operators for the same (domain ``trt``, as ModelOpt writes them) are read as ONNX's.
+"""
+
+from dataclasses import dataclass
+
+import ml_dtypes
+import numpy as np
+import onnx_ir as ir
+
+from trt_tui.core.network.constants import stored_tensor
+from trt_tui.core.precision import Precision
+from trt_tui.errors import InputError
+from trt_tui.formatting import name_list_text
+
+PRECISION_BY_HALF_TYPE = {ir.DataType.FLOAT16: Precision.FP16, ir.DataType.BFLOAT16: Precision.BF16}
+"""The float types below FP32."""
+
+PRECISION_BY_FLOAT_TYPE = {ir.DataType.FLOAT: Precision.FP32, **PRECISION_BY_HALF_TYPE}
+"""The float types that layers compute in."""
+
+TYPE_NAMES = {
+    ir.DataType.INT8: "INT8", ir.DataType.UINT8: "INT8", ir.DataType.INT16: "INT16", ir.DataType.UINT16: "INT16",
+    ir.DataType.INT4: "INT4", ir.DataType.UINT4: "INT4", ir.DataType.INT32: "INT32", ir.DataType.FLOAT8E4M3FN: "FP8",
+    ir.DataType.FLOAT8E5M2: "FP8 E5M2", ir.DataType.FLOAT4E2M1: "FP4"
+}
+"""What codes of a type are called."""
+
+ORT_DOMAIN = "com.microsoft"
+"""The domain of ONNX Runtime's own operators."""
+
+_QUANTIZE_OPERATORS = frozenset(
+    (("", "QuantizeLinear"), (ORT_DOMAIN, "QuantizeLinear"), ("trt", "TRT_FP8QuantizeLinear"),
+     ("trt", "TRT_INT4QuantizeLinear"), ("trt", "TRT_FP4DynamicQuantize"), ("trt", "TRT_MXFP8DynamicQuantize")))
+_DEQUANTIZE_OPERATORS = frozenset((("", "DequantizeLinear"), (ORT_DOMAIN, "DequantizeLinear"),
+                                   ("trt", "TRT_FP8DequantizeLinear"), ("trt", "TRT_INT4DequantizeLinear"),
+                                   ("trt", "TRT_MXFP8DequantizeLinear")))
+_FP8 = ir.DataType.FLOAT8E4M3FN
+_IMPLICIT_TYPES = {"TRT_FP8QuantizeLinear": (_FP8,), "TRT_INT4QuantizeLinear": (ir.DataType.INT4,),
+                   "TRT_FP4DynamicQuantize": (ir.DataType.FLOAT4E2M1, _FP8),
+                   "TRT_MXFP8DynamicQuantize": (_FP8, ir.DataType.UINT8)}
+"""The codes of operators that name none, by output: those that find scales as they run hand these on as codes too."""
+
+
+_ORT_ATTRIBUTES = {one: frozenset(names.split()) for one, names in {
+    "QuantizeLinear": "axis", "DequantizeLinear": "axis", "QLinearAdd": "", "QLinearMul": "", "QLinearSigmoid": "",
+    "QLinearWhere": "", "QLinearLeakyRelu": "alpha", "QLinearSoftmax": "axis opset", "QGemm": "alpha transA transB",
+    "QLinearAveragePool": "auto_pad ceil_mode channels_last count_include_pad kernel_shape pads strides",
+    "QLinearConcat": "axis", "QLinearGlobalAveragePool": "channels_last",
+    "MatMulNBits": "K N accuracy_level bits block_size weight_prepacked"}.items()}
+"""Attributes of ONNX Runtime's own operators that are computed or written otherwise here (ONNX Runtime 1.32)."""
+
+
+def has_known_attributes(node: ir.Node) -> bool:
+    """Whether all attributes of a node are known here.
+
+    A release of ONNX Runtime may give its own operators more of them: such a node is left to it as it is.
+    """
+    known = _ORT_ATTRIBUTES.get(node.op_type) if node.domain == ORT_DOMAIN else None
+    return known is None or all(name in known or name.startswith("__") for name in node.attributes)
+
+
+def is_quantize(node: ir.Node | None) -> bool:
+    """Whether a node turns floats into codes."""
+    return node is not None and (node.domain, node.op_type) in _QUANTIZE_OPERATORS and has_known_attributes(node)
+
+
+def is_dequantize(node: ir.Node | None) -> bool:
+    """Whether a node turns codes into floats."""
+    return node is not None and (node.domain, node.op_type) in _DEQUANTIZE_OPERATORS and has_known_attributes(node)
+
+
+def is_cast(node: ir.Node | None) -> bool:
+    """Whether a node changes the type of a tensor."""
+    return node is not None and node.domain == "" and node.op_type == "Cast"
+
+
+@dataclass(frozen=True, eq=False)
+class QdqStep:
+    """What one such node does.
+
+    Attributes:
+        operator: "cast", "quantize" or "dequantize".
+        dtype: The type of its result.
+        scale: Float32, None for a Cast.
+        zero_point: Of the codes' type and the scale's shape; None for a Cast.
+        axis: That scales lie along, where there is more than one.
+        block_size: How many values along the axis share a scale, 0 where all do.
+        is_constant: Whether scale and zero point are constants; what a run makes of the others is not simulated.
+        node_name: The node's name.
+    """
+
+    operator: str
+    dtype: ir.DataType
+    scale: np.ndarray | None = None
+    zero_point: np.ndarray | None = None
+    axis: int = 1
+    block_size: int = 0
+    is_constant: bool = True
+    node_name: str = ""
+
+    @property
+    def quantized_dtype(self) -> ir.DataType | None:
+        """The type of the codes that it makes or reads; None for a Cast."""
+        return None if self.zero_point is None else ir.DataType.from_numpy(self.zero_point.dtype)
+
+
+def read_qdq_step(node: ir.Node) -> QdqStep:
+    """What a node of the file does; see the module.
+
+    Raises:
+        InputError: its scale is zero, negative or NaN, or its sizes do not fit; names the node.
+    """
+    if is_cast(node):
+        return QdqStep("cast", ir.DataType(node.attributes["to"].as_int()), node_name=node.name or "")
+    operator = "quantize" if is_quantize(node) else "dequantize"
+    scale, zero_point = (stored_tensor(node.inputs[index]) if len(node.inputs) > index else None for index in (1, 2))
+    has_zero_point = len(node.inputs) > 2 and node.inputs[2] is not None
+    quantized_dtype = _find_quantized_dtype(node, zero_point)
+    scale_type = scale.dtype if scale is not None else node.inputs[1].dtype if len(node.inputs) > 1 and node.inputs[1] \
+        else None
+    output = node.attributes.get_int("output_dtype", 0)
+    if operator == "dequantize":
+        dtype = ir.DataType(
+            output) if output else scale_type if scale_type in PRECISION_BY_FLOAT_TYPE else ir.DataType.FLOAT
+    else:
+        dtype = quantized_dtype
+    axis = node.attributes.get_int("axis", 1 if node.domain == "" else 0)
+    block_size = node.attributes.get_int("block_size", 0)
+    if (scale is None or has_zero_point and zero_point is None or "Dynamic" in node.op_type
+            or scale.dtype not in PRECISION_BY_FLOAT_TYPE):
+        return QdqStep(operator, dtype, None, np.zeros((), quantized_dtype.numpy()), axis, block_size,
+                       is_constant=False, node_name=node.name or "")
+    values = scale.numpy().astype(np.float32)
+    zero_points = zero_point.numpy() if zero_point is not None else np.zeros(values.shape, quantized_dtype.numpy())
+    _check_scales(node, values, zero_points, axis, block_size)
+    if values.size == 1 and not block_size:
+        values, zero_points = values.reshape(()), zero_points.reshape(())
+    return QdqStep(operator, dtype, values, zero_points, axis, block_size, node_name=node.name or "")
+
+
+def _find_quantized_dtype(node: ir.Node, zero_point: ir.TensorProtocol | None) -> ir.DataType:
+    """The type of the codes that a node makes or reads."""
+    if zero_point is not None:
+        return zero_point.dtype
+    if is_dequantize(node):
+        quantized_value = node.inputs[0]
+        constant = stored_tensor(quantized_value)
+        if constant is not None:
+            return constant.dtype
+        producer = quantized_value.producer() if quantized_value is not None else None
+        if producer is not None and producer.op_type in _IMPLICIT_TYPES and quantized_value is not None:
+            return _IMPLICIT_TYPES[producer.op_type][quantized_value.index() or 0]
+        if is_quantize(producer):
+            assert producer is not None
+            return _find_quantized_dtype(producer,
+                                         stored_tensor(producer.inputs[2]) if len(producer.inputs) > 2 else None)
+        return (quantized_value.dtype
+                if quantized_value is not None and quantized_value.dtype is not None else ir.DataType.UINT8)
+    declared_type = node.attributes.get_int("output_dtype", 0)
+    return ir.DataType(declared_type) if declared_type else _IMPLICIT_TYPES.get(node.op_type, (ir.DataType.UINT8,))[0]
+
+
+def _check_scales(node: ir.Node, scale: np.ndarray, zero_point: np.ndarray, axis: int, block_size: int) -> None:
+    def scale_error(cause: str) -> InputError:
+        readers = name_list_text([use.node.name or use.node.op_type for use in node.outputs[0].uses()], max_count=2)
+        return InputError(f"{node.op_type} {node.name} cannot be computed", cause,
+                          f"Quantize the network again without {readers or 'the layer'}, which reads it (ModelOpt: "
+                          "--nodes_to_exclude), or repair this node.")
+
+    flat_scale = scale.reshape(-1)
+    # TensorRT-RTX 1.7 takes negative scales of INT4 blocks (ONNX Runtime writes them to use code -8), and no others.
+    quantized_input = node.inputs[0] if block_size and is_dequantize(node) else None
+    allows_negative = quantized_input is not None and quantized_input.dtype is ir.DataType.INT4
+    invalid_indices = np.flatnonzero(
+        ~((np.abs(flat_scale) if allows_negative else flat_scale) > 0))  # NaN is not above 0 either
+    if invalid_indices.size or not scale.size:
+        position_text = f" (number {invalid_indices[0]} of {scale.size})" if scale.size > 1 else ""
+        raise scale_error(
+            f"its scale{position_text} is {flat_scale[invalid_indices[0]]:.6g}, and scales are numbers above 0"
+            if invalid_indices.size else "it has no scale")
+    if zero_point.shape != scale.shape and not (zero_point.size == scale.size == 1):
+        raise scale_error(f"its scale has the shape {scale.shape} and its zero point {zero_point.shape}")
+    value = node.inputs[0]
+    shape = value.shape if value is not None else None
+    if shape is None or scale.size == 1 and not block_size:
+        return
+    rank = len(shape)
+    if not -rank <= axis < rank:
+        raise scale_error(f"its axis is {axis}, and its tensor has {rank} axes")
+    size = shape[axis]
+    if not isinstance(size, int):
+        return
+    if block_size:
+        if scale.ndim != rank:
+            raise scale_error(f"its scales have {scale.ndim} axes, and the tensor they are blocks of has {rank}")
+        count = scale.shape[axis]
+        if block_size > size and count == 1:  # as ModelOpt writes short weights
+            return
+        fitting_axes = [
+            other_axis for other_axis, total in enumerate(shape)
+            if isinstance(total, int) and total in (scale.shape[other_axis] * block_size,
+                                                    total if scale.shape[other_axis] == 1 and total < block_size else 0)
+        ]
+        if size != count * block_size and fitting_axes:
+            raise scale_error(
+                f"its blocks of "
+                f"{block_size} lie along axis {fitting_axes[0]} by the shape of its scales {scale.shape}, "
+                f"and it says axis {axis}")
+        if size != count * block_size:
+            raise scale_error(
+                f"its blocks of {block_size} do not divide the {size} values along axis {axis} into {count}")
+    elif scale.size != size:
+        raise scale_error(f"it has {scale.size} scales for the {size} indices of axis {axis}")
+
+
+# -- arithmetic -----------------------------------------------------------------------------------------------------
+
+
+def broadcast_scale(values: np.ndarray, shape: tuple[int, ...], axis: int, block_size: int) -> np.ndarray:
+    """Scales or zero points in a form that broadcasts to a tensor's shape."""
+    if block_size:
+        return np.repeat(values, block_size, axis=axis)[tuple(slice(size) for size in shape)]
+    if values.size == 1:
+        return values.reshape(())
+    sizes = [1] * len(shape)
+    sizes[axis] = values.size
+    return values.reshape(sizes)
+
+
+def apply_qdq_step(step: QdqStep, array: np.ndarray) -> np.ndarray:
+    """What a step makes of an array; floats are float32 with values of the step's type.
+
+    Args:
+        array: Float32, or codes for a step that dequantizes.
+    """
+    if step.operator == "cast":
+        return round_to_type(array, step.dtype)
+    assert step.scale is not None and step.zero_point is not None
+    scale = broadcast_scale(step.scale, array.shape, step.axis, step.block_size)
+    zero_point = broadcast_scale(step.zero_point.astype(np.float32), array.shape, step.axis, step.block_size)
+    if step.operator == "dequantize":
+        return round_to_type((array.astype(np.float32) - zero_point) * scale, step.dtype)
+    quantized_dtype = step.zero_point.dtype
+    result = np.asarray(array / scale)
+    if step.dtype.is_floating_point():
+        return convert_with_saturation(result, step.dtype)
+    np.rint(result, out=result)
+    result += zero_point
+    low, high = type_limits(step.dtype)
+    return np.asarray(np.clip(result, low, high, out=result)).astype(np.int32).astype(quantized_dtype)
+
+
+def type_limits(dtype: ir.DataType) -> tuple[float, float]:
+    """The least and the greatest finite value of a type of codes."""
+    if dtype.is_floating_point():
+        max_value = float(ml_dtypes.finfo(dtype.numpy()).max)  # type: ignore[no-untyped-call]
+        return -max_value, max_value
+    is_unsigned = dtype in (ir.DataType.UINT4, ir.DataType.UINT8, ir.DataType.UINT16)
+    bits = dtype.bitwidth
+    return (0.0, 2.0**bits - 1) if is_unsigned else (-(2.0 ** (bits - 1)), 2.0 ** (bits - 1) - 1)
+
+
+def convert_with_saturation(array: np.ndarray, dtype: ir.DataType) -> np.ndarray:
+    """Floats as codes of a float type; what lies beyond its greatest is that."""
+    low, high = type_limits(dtype)
+    return np.asarray(np.clip(array, low, high).astype(dtype.numpy()))
+
+
+def round_to_type(array: np.ndarray, dtype: ir.DataType) -> np.ndarray:
+    """Float32 values rounded to a float type, as float32; as they are where it is no lower one."""
+    if dtype not in PRECISION_BY_HALF_TYPE:
+        return array
+    with np.errstate(over="ignore"):
+        return array.astype(dtype.numpy()).astype(np.float32)

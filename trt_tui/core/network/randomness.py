@@ -1,0 +1,65 @@
+"""Operators whose results differ from run to run: random numbers, and Dropout that still drops.
+
+Sources: ONNX's operators, and onnx-tensorrt's importers, which read RandomNormal, RandomUniform and their `Like`, and
+refuse a Dropout in training mode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import onnx_ir as ir
+
+from trt_tui.formatting import name_list_text
+
+RANDOM_OPERATORS = frozenset(("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli",
+                              "Multinomial"))
+"""Operators of ONNX whose results are random."""
+
+
+def is_random(node: ir.Node) -> bool:
+    """Whether two runs of a node on the same inputs differ."""
+    return node.domain in ("", "ai.onnx") and (node.op_type in RANDOM_OPERATORS
+                                               or node.op_type == "Dropout" and _is_active_dropout(node))
+
+
+def _is_active_dropout(node: ir.Node) -> bool:
+    """Whether a Dropout is in training mode, or may be."""
+    training_input = node.inputs[2] if len(node.inputs) > 2 else None
+    constant = training_input.const_value if training_input is not None else None
+    return training_input is not None and (constant is None or bool(constant.numpy().any()))
+
+
+def _random_sequence_key(node: ir.Node) -> tuple[str, ...]:
+    """What decides the numbers that a node is given."""
+    return node.op_type, *sorted(f"{name}={attribute.value}" for name, attribute in node.attributes.items())
+
+
+def randomness_notes(nodes: Iterable[ir.Node]) -> list[str]:
+    """What to know of nodes that draw: of random numbers, of choices, of values that are dropped."""
+    random_nodes = [node for node in nodes if is_random(node)]
+    multinomial_names = [node.name or "" for node in random_nodes if node.op_type == "Multinomial"]
+    random_nodes = [node for node in random_nodes if node.op_type != "Multinomial"]
+    random_names = [node.name or "" for node in random_nodes if node.op_type != "Dropout"]
+    dropout_names = [node.name or "" for node in random_nodes if node.op_type == "Dropout"]
+    notes = []
+    if random_names:
+        notes.append(
+            f"Random numbers are drawn in "
+            f"{name_list_text(random_names, max_count=2)}: every simulated run is given the same "
+            "ones, so that runs differ by precision alone. An engine draws its own, and its figures hold that "
+            "noise too: make it an input to judge engines.")
+        if len({_random_sequence_key(node) for node in random_nodes}) < len(random_nodes):
+            notes.append("Random operators with the same attributes are given the same numbers too, where an engine's "
+                         "differ: other seeds tell them apart.")
+    if multinomial_names:
+        notes.append(
+            f"Choices are drawn anew in every run in "
+            f"{name_list_text(multinomial_names, max_count=2)}: what lies behind differs "
+            "by chance too. Judge what is read there (--judge).")
+    if dropout_names:
+        notes.append(
+            f"Dropout is in training mode in "
+            f"{name_list_text(dropout_names, max_count=2)}: every simulated run drops the "
+            "same values, and TensorRT refuses it. Export the network in evaluation mode.")
+    return notes

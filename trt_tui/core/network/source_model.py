@@ -1,0 +1,343 @@
+"""A network's precisions as its file has them: the model as it was read, beside the FP32 network made of it.
+
+Layers are the same nodes in both, by name. What stands between a tensor of the FP32 network and a layer that reads it
+(Casts, QuantizeLinear, DequantizeLinear) belongs to the layer that reads; a Q/DQ pair that several read stays while one
+of them is as in the file.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from functools import cached_property
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+from onnx.reference import ReferenceEvaluator
+
+from trt_tui.core.network.constants import stored_tensor
+from trt_tui.core.network.layers import FilePrecision, FusionGroup, Layer
+from trt_tui.core.network.operators import COPIES, POINTWISE, PRODUCTS, REDUCTIONS
+from trt_tui.core.network.qdq_steps import (
+    PRECISION_BY_FLOAT_TYPE,
+    PRECISION_BY_HALF_TYPE,
+    TYPE_NAMES,
+    QdqStep,
+    apply_qdq_step,
+    is_cast,
+    is_dequantize,
+    is_quantize,
+    read_qdq_step,
+    round_to_type,
+)
+from trt_tui.core.network.structure_check import find_schema
+from trt_tui.core.network.typed_refusals import (
+    NodeRefusal,
+    find_node_refusals,
+    float_type_refusal_reason,
+    qdq_refusal_reason,
+)
+from trt_tui.core.precision import Precision
+
+_EVALUATED_OPERATORS = POINTWISE | REDUCTIONS | PRODUCTS
+"""Operators whose results on constants are computed here, none of which makes more of them than its operands say."""
+
+_TYPES_BY_WIDTH = ("FP4", "INT4", "FP8", "FP8 E5M2", "INT8", "INT16")
+"""Codes from the fewest bits up, as `steps.WORDS` calls them."""
+
+
+class SourceModel:
+    """What the file says; nothing of it may be changed.
+
+    Args:
+        model: As read: nodes named, functions inlined, opset at least the program's.
+        stands_for: Tensors that the FP32 network alone has, and the tensor of the file that each stands for.
+        made: Nodes that it alone has.
+
+    Attributes:
+        model: The same.
+        stands_for: The same.
+        made: The same.
+        types: The type of each tensor of the file, as far as it follows from what the file says.
+        replaced: Constants of the FP32 network that are another network's, by name.
+    """
+
+    def __init__(self, model: ir.Model, source_tensors: Mapping[str, str], added_nodes: Collection[str]) -> None:
+        graph = model.graph
+        self.model = model
+        self.source_tensors = dict(source_tensors)
+        self.added_nodes = frozenset(added_nodes)
+        self.replaced_constants: frozenset[str] = frozenset()
+        self._nodes = {node.name or "": node for node in graph}
+        self._values = {value.name or "": value for value in (*graph.inputs, *graph.initializers.values())}
+        self._values.update((value.name, value) for node in graph for value in node.outputs if value.name)
+        self.types = _find_tensor_types(graph, model.graph.opset_imports)
+        self._steps: dict[str, QdqStep] = {}
+        self._steps_by_input: dict[tuple[str, int], tuple[QdqStep, ...] | None] = {}
+        self._expressions: dict[ir.Value, np.ndarray | None] = {}
+
+    # -- tensors ------------------------------------------------------------------------------------------------
+
+    def find_ir_value(self, fp32_tensor: str) -> ir.Value | None:
+        """The file's value for a tensor of the FP32 network; None where the file has none."""
+        return self._values.get(self.source_tensors.get(fp32_tensor, fp32_tensor))
+
+    def find_dtype(self, fp32_tensor: str) -> ir.DataType:
+        """The type that the file has a float tensor of the FP32 network in."""
+        return self.types.get(self.source_tensors.get(fp32_tensor, fp32_tensor), ir.DataType.FLOAT)
+
+    def find_node(self, layer_name: str) -> ir.Node | None:
+        """The file's node for a layer; None where the FP32 network alone has it."""
+        return None if layer_name in self.added_nodes else self._nodes.get(layer_name)
+
+    def find_input_value(self, layer: Layer, input_index: int) -> ir.Value | None:
+        """What a layer reads in the file as one of its inputs."""
+        node = self.find_node(layer.name)
+        if node is not None:
+            return node.inputs[input_index] if input_index < len(node.inputs) else None
+        return self._values.get(layer.outputs[0])  # a network output behind a pair, or nothing
+
+    # -- what stands between a tensor and a layer ---------------------------------------------------------------
+
+    def get_qdq_step(self, node: ir.Node) -> QdqStep:
+        """What a Cast, QuantizeLinear or DequantizeLinear of the file does."""
+        name = node.name or ""
+        if name not in self._steps:
+            self._steps[name] = read_qdq_step(node)
+        return self._steps[name]
+
+    def input_conversion_steps(self, layer: Layer, input_index: int) -> tuple[QdqStep, ...]:
+        """What the file does to a tensor before a layer reads it, first to last; () where nothing, or where the file
+        computes the tensor otherwise."""
+        key = layer.name, input_index
+        if key not in self._steps_by_input:
+            self._steps_by_input[key] = self._find_conversion_steps(layer, input_index)
+        return self._steps_by_input[key] or ()
+
+    def reads_same_tensor_as_fp32_network(self, layer: Layer, input_index: int) -> bool:
+        """Whether a layer's input is, in the file, the tensor that it reads in the FP32 network, through steps."""
+        self.input_conversion_steps(layer, input_index)
+        return self._steps_by_input[layer.name, input_index] is not None
+
+    def _find_conversion_steps(self, layer: Layer, input_index: int) -> tuple[QdqStep, ...] | None:
+        if layer.name in self.added_nodes and layer.outputs[0] not in self._values:
+            return ()
+        value, source_value = self.find_input_value(layer, input_index), self.find_ir_value(layer.inputs[input_index])
+        steps: list[QdqStep] = []
+        while value is not None and value is not source_value:
+            node = value.producer()
+            if node is None or not (is_cast(node) or is_quantize(node) or is_dequantize(node)):
+                return None
+            steps.append(self.get_qdq_step(node))
+            value = node.inputs[0]
+        return tuple(reversed(steps)) if value is not None else None
+
+    def find_dequantize_step(self, fp32_tensor: str) -> QdqStep | None:
+        """The step that makes a constant of the FP32 network from the codes that the file stores."""
+        value = self.find_ir_value(fp32_tensor)
+        node = value.producer() if value is not None else None
+        if node is None or not is_dequantize(node) or stored_tensor(node.inputs[0]) is None:
+            return None
+        return self.get_qdq_step(node)
+
+    # -- constants ----------------------------------------------------------------------------------------------
+
+    def constant_value(self, layer: Layer, input_index: int) -> np.ndarray | None:
+        """The constant that a layer reads in the file, float32; None where it is the FP32 network's own."""
+        value = self.find_input_value(layer, input_index)
+        tensor = layer.inputs[input_index]
+        if value is None or (value is self.find_ir_value(tensor) and stored_tensor(value) is not None
+                             and tensor not in self.replaced_constants):
+            return None
+        return self._compute_constant(value)
+
+    def _compute_constant(self, value: ir.Value) -> np.ndarray | None:
+        """The value of a constant of the file."""
+        constant = stored_tensor(value)
+        if constant is not None:
+            array = constant.numpy()
+            return array.astype(np.float32) if constant.dtype in PRECISION_BY_HALF_TYPE else array
+        node = value.producer()
+        if node is None or not node.inputs or node.inputs[0] is None:
+            return None
+        if node.domain == "" and node.op_type in _EVALUATED_OPERATORS:
+            return self._evaluate_operator(node, value)
+        input_array = self._compute_constant(node.inputs[0])
+        if input_array is None:
+            return None
+        if is_cast(node) or is_quantize(node) or is_dequantize(node):
+            step = self.get_qdq_step(node)
+            return apply_qdq_step(step, input_array) if step.is_constant else None
+        return _evaluate_copy_node(node, input_array) if node.domain == "" and node.op_type in COPIES else None
+
+    def _evaluate_operator(self, node: ir.Node, value: ir.Value) -> np.ndarray | None:
+        """What an operator makes of constants of the file, with ONNX's own arithmetic; None where that cannot be told.
+        """
+        if value not in self._expressions:
+            self._expressions[value] = None
+            input_arrays = [
+                self._compute_constant(node_input) if node_input is not None else None for node_input in node.inputs
+            ]
+            if all(node_input is None or array is not None
+                   for node_input, array in zip(node.inputs, input_arrays, strict=True)):
+                result = _evaluate_node(node, input_arrays, self.model.graph.opset_imports.get("", 0))
+                dtype = self.types.get(value.name or "", ir.DataType.FLOAT)
+                self._expressions[value] = round_to_type(result, dtype) if result.dtype == np.float32 else result
+        return self._expressions[value]
+
+    # -- groups -------------------------------------------------------------------------------------------------
+
+    def find_file_precision(self, group: FusionGroup, layers: Mapping[str, Layer]) -> FilePrecision:
+        """What the file runs a fusion group in."""
+        read_types: set[str] = set()
+        operand_types: list[set[str]] = []
+        refused_nodes: dict[str, str] = {}
+        has_low_types = False
+        for name in group.layers:
+            layer = layers[name]
+            if (node := self.find_node(name)) is not None and (reason := float_type_refusal_reason(node, self.types)):
+                refused_nodes[name] = reason
+            for index, tensor in enumerate(layer.inputs):
+                if not tensor:
+                    continue
+                conversion_steps, dequantize_step = self.input_conversion_steps(
+                    layer, index), self.find_dequantize_step(tensor)
+                steps = (*conversion_steps, dequantize_step) if dequantize_step is not None else conversion_steps
+                refused_nodes |= {step.node_name: reason for step in steps if (reason := qdq_refusal_reason(step))}
+                type_names = {
+                    TYPE_NAMES.get(quantized_dtype, quantized_dtype.name)
+                    for step in steps
+                    if (quantized_dtype := step.quantized_dtype) is not None
+                }
+                has_low_types |= (bool(conversion_steps) or self.find_dtype(tensor) in PRECISION_BY_HALF_TYPE
+                                  or bool(type_names - {"INT32"})
+                                  or not self.reads_same_tensor_as_fp32_network(layer, index))
+                if layer.op_type in PRODUCTS and index < 2:
+                    operand_types.append(type_names)
+                if index < 2 or layer.op_type not in PRODUCTS:  # a bias of codes is added in 32 bits
+                    read_types |= type_names
+            has_low_types |= any(
+                self.find_dtype(tensor) in PRECISION_BY_HALF_TYPE for tensor in layer.outputs if tensor)
+        width_by_type = {type_name: width for width, type_name in enumerate(_TYPES_BY_WIDTH)}
+        narrowest_type = min(read_types - {"INT32"}, key=lambda word:
+                             (width_by_type.get(word, len(width_by_type)), word), default="")
+        weights_only = bool(operand_types) and bool(narrowest_type) and not all(operand_types)
+        float_type = PRECISION_BY_FLOAT_TYPE.get(self.find_dtype(group.final_tensor), Precision.FP32)
+        boundary_type = float_type if float_type in group.allowed_precisions else Precision.FP32
+        nearest = next((candidate for candidate in Precision if candidate in group.allowed_precisions and operand_types
+                        and candidate.label == narrowest_type and weights_only is (candidate is Precision.INT4)),
+                       boundary_type)
+        label = narrowest_type + " w" * weights_only if narrowest_type else float_type.label
+        return FilePrecision(label, float_type, nearest, not has_low_types, tuple(refused_nodes.items()))
+
+    @cached_property
+    def quantized_type_names(self) -> frozenset[str]:
+        """The types of codes that the file holds, as `steps.WORDS` calls them."""
+        return frozenset(
+            TYPE_NAMES.get(quantized_dtype, quantized_dtype.name) for node in self.model.graph if is_dequantize(node)
+            if (quantized_dtype := self.get_qdq_step(node).quantized_dtype) is not None) - {"INT32"}
+
+    @cached_property
+    def float_type_names(self) -> frozenset[str]:
+        """The float types below FP32 that the file holds tensors in."""
+        return frozenset(PRECISION_BY_HALF_TYPE[dtype].label
+                         for dtype in self.types.values()
+                         if dtype in PRECISION_BY_HALF_TYPE)
+
+    @property
+    def quantized_weight_count(self) -> int:
+        """How many weights the file stores as codes alone, biases apart."""
+        return sum(1 for node in self.model.graph
+                   if is_dequantize(node) and self.get_qdq_step(node).quantized_dtype != ir.DataType.INT32 and (
+                       constant := stored_tensor(node.inputs[0])) is not None and constant.size > 1 and not any(
+                           use.idx == 1 and is_dequantize(use.node) for use in node.outputs[0].uses()))
+
+    @cached_property
+    def infinite_scale_nodes(self) -> tuple[str, ...]:
+        """Nodes that make codes, or read stored ones, with a scale that is infinite."""
+        return tuple(node.name or "" for node in self.model.graph
+                     if (is_quantize(node) or is_dequantize(node) and stored_tensor(node.inputs[0]) is not None)
+                     and (scale := self.get_qdq_step(node).scale) is not None and np.isinf(scale).any())
+
+    @cached_property
+    def node_refusals(self) -> tuple[NodeRefusal, ...]:
+        """What a strongly typed TensorRT refuses of the file's Q/DQ and of its float types."""
+        return find_node_refusals(self.model.graph, self.types)
+
+    def find_runtime_scale_nodes(self) -> list[ir.Node]:
+        """Nodes whose scale or zero point a run computes."""
+        return [node for node in self.model.graph
+                if (is_quantize(node) or is_dequantize(node)) and not self.get_qdq_step(node).is_constant]
+
+
+def _evaluate_copy_node(node: ir.Node, array: np.ndarray) -> np.ndarray | None:
+    """What a copy makes of a constant; None for one with operands of its own that are no constants."""
+    attributes = node.attributes
+    if node.op_type == "Transpose":
+        axes = attributes["perm"].as_ints() if "perm" in attributes else None
+        return np.ascontiguousarray(np.transpose(array, axes))
+    if node.op_type in ("Identity", "Dropout"):
+        return array
+    operand = stored_tensor(node.inputs[1]) if len(node.inputs) > 1 else None
+    if operand is None:
+        return None
+    sizes = [int(size) for size in operand.numpy().reshape(-1)]
+    if node.op_type == "Reshape":
+        return array.reshape([array.shape[axis] if size == 0 else size for axis, size in enumerate(sizes)])
+    if node.op_type == "Unsqueeze":
+        return np.expand_dims(array, tuple(sizes))
+    if node.op_type == "Squeeze":
+        return np.squeeze(array, tuple(sizes))
+    return None
+
+
+def _find_tensor_types(graph: ir.Graph, opsets: Mapping[str, int]) -> dict[str, ir.DataType]:
+    """The type of each tensor: as stored or made by a step, else that of the input it follows by its schema, else as
+    the file says."""
+    types: dict[str, ir.DataType] = {}
+    for value in (*graph.inputs, *graph.initializers.values()):
+        dtype = value.const_value.dtype if value.const_value is not None else value.dtype
+        if dtype is not None:
+            types[value.name or ""] = dtype
+    for node in graph:
+        for output, dtype in zip(node.outputs, _find_output_types(node, types, opsets), strict=True):
+            if output.name and dtype is not None:
+                types[output.name] = dtype
+    return types
+
+
+def _evaluate_node(node: ir.Node, inputs: Sequence[np.ndarray | None], opset: int) -> np.ndarray:
+    """What a node of one output makes of arrays."""
+    names = [f"i{index}" if array is not None else "" for index, array in enumerate(inputs)]
+    proto = onnx.NodeProto.FromString(ir.to_proto(node).SerializeToString())
+    proto.ClearField("input")
+    proto.ClearField("output")
+    proto.input.extend(names)
+    proto.output.append("made")
+    feed = {name: array for name, array in zip(names, inputs, strict=True) if array is not None}
+    function = onnx.helper.make_function("constants", "of", list(feed), ["made"], [proto],
+                                         [onnx.helper.make_opsetid("", opset)])
+    result, = ReferenceEvaluator(function).run(["made"], feed, attributes={})
+    return np.asarray(result)
+
+
+def _find_output_types(node: ir.Node, types: Mapping[str, ir.DataType],
+                       opsets: Mapping[str, int]) -> list[ir.DataType | None]:
+    declared_types = [output.dtype for output in node.outputs]
+    if is_cast(node):
+        return [ir.DataType(node.attributes["to"].as_int())]
+    if is_dequantize(node) and len(node.inputs) > 1 and node.inputs[1] is not None:
+        output = node.attributes.get_int("output_dtype", 0)
+        return [ir.DataType(output) if output else types.get(node.inputs[1].name or "", declared_types[0])]
+    if is_quantize(node):
+        return [read_qdq_step(node).dtype, *declared_types[1:]]
+    if node.op_type == "Constant" and node.domain == "":
+        constant = stored_tensor(node.outputs[0])
+        return [constant.dtype if constant is not None else declared_types[0]]
+    schema = find_schema(node.op_type, node.domain, opsets.get(node.domain))
+    if schema is None:
+        return declared_types
+    type_by_parameter: dict[str, ir.DataType] = {}
+    for index, value in enumerate(node.inputs):
+        if value is not None and (dtype := types.get(value.name or "")) is not None and schema.inputs:
+            type_by_parameter.setdefault(schema.inputs[min(index, len(schema.inputs) - 1)].type_str, dtype)
+    return [type_by_parameter.get(schema.outputs[min(index, len(schema.outputs) - 1)].type_str, dtype)
+            for index, dtype in enumerate(declared_types)]

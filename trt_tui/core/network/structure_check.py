@@ -1,0 +1,456 @@
+"""Whether a parsed file holds a network: checked once, before anything is built on it.
+
+`check_structure` goes over the protobuf message once and refuses what ONNX's rules do not allow and the rest of the
+program relies on: every tensor that is read is made, once; every operator has the inputs, outputs and attributes that
+its schema asks for, of the right type; every stored tensor has as many values as its shape says. Shapes that do not fit
+each other are left to shape inference and to what runs the network. `onnx.checker` checks less: it wants sorted
+nodes, knows no operator outside of ONNX, names no node, and does not count the values of tensors.
+"""
+
+import functools
+import math
+from collections.abc import Iterable, Iterator, MutableSequence, Sequence
+
+import onnx
+import onnx_ir as ir
+from onnx.defs import OpSchema
+
+from trt_tui.core.network.plugins import EARLY_RUNTIME_OPERATORS
+from trt_tui.errors import InputError
+
+OLDEST_OPSET = 7
+"""The lowest opset that is read."""
+
+_ONNX_DOMAIN = ""
+_SCHEMA_DOMAINS = (_ONNX_DOMAIN, "ai.onnx.ml")
+_ATTRIBUTE_TYPES = ir.AttributeType
+_MESSAGE_FIELDS = {_ATTRIBUTE_TYPES.TENSOR: "t", _ATTRIBUTE_TYPES.GRAPH: "g", _ATTRIBUTE_TYPES.TYPE_PROTO: "tp"}
+"""Attributes whose one value is a message of its own, and the field that it lies in."""
+_SPARSE_TYPES = (_ATTRIBUTE_TYPES.SPARSE_TENSOR, _ATTRIBUTE_TYPES.SPARSE_TENSORS)
+_ATTRIBUTE_TYPE_NUMBERS = frozenset(int(kind) for kind in _ATTRIBUTE_TYPES) - {int(_ATTRIBUTE_TYPES.UNDEFINED)}
+_DTYPE_NUMBERS = frozenset(int(dtype) for dtype in ir.DataType)
+_OPERAND_RANKS = {"Conv": (3, 64), "ConvTranspose": (3, 64), "Gemm": (2, 2), "MatMul": (1, 64)}
+"""The least and the most axes of both operands."""
+_INTERPRETED_OPERATORS = frozenset((*_OPERAND_RANKS, "Cast", "Constant", "QuantizeLinear", "DequantizeLinear"))
+"""Operators that the program takes apart: in opsets newer than onnx's, too, they must look as in its newest."""
+_REPLACEMENTS = {"Upsample": "Resize", "Scatter": "ScatterElements"}
+"""Operators in place of those that ONNX has ended. ONNX Runtime still runs a GroupNormalization of opset 18."""
+_SINGLE = OpSchema.FormalParameterOption.Single
+_COMPLEX_TYPES = (onnx.TensorProto.COMPLEX64, onnx.TensorProto.COMPLEX128)
+
+
+def check_structure(model: onnx.ModelProto, file_name: str) -> None:
+    """Refuses a damaged network; removes what has no bearing on it (negative sizes, map types of inner tensors), and
+    writes ONNX's domain one way.
+
+    Args:
+        model: As parsed, external data not loaded.
+        file_name: The file's name, for messages.
+
+    Raises:
+        InputError: with the name of the node or tensor that is damaged.
+    """
+    _StructureCheck(model, file_name).check_model()
+
+
+def check_operand_ranks(graph: ir.Graph, file_name: str) -> None:
+    """Refuses operators that multiply whose operands have, as far as shapes are known, an impossible number of axes.
+
+    Raises:
+        InputError: with the name of the node.
+    """
+    for node in graph:
+        min_rank, max_rank = _OPERAND_RANKS.get(node.op_type, (0, 0)) if node.domain == _ONNX_DOMAIN else (0, 0)
+        for value in node.inputs[:2] if max_rank else ():
+            if value is not None and value.shape is not None and not min_rank <= len(value.shape) <= max_rank:
+                raise InputError(
+                    f"{file_name} is damaged", f"{node.name} ({node.op_type}) reads tensor {value.name}, which "
+                    f"has {len(value.shape)} axes", "Copy or export the network again.")
+
+
+def find_schema(op_type: str, domain: str, opset: int | None) -> OpSchema | None:
+    """ONNX's schema of an operator; None for operators that are not ONNX's, and for most of an opset that is newer."""
+    domain = _ONNX_DOMAIN if domain == "ai.onnx" else domain
+    return _load_schema(op_type, domain, opset) if opset is not None and domain in _SCHEMA_DOMAINS else None
+
+
+@functools.lru_cache(maxsize=4096)
+def _load_schema(op_type: str, domain: str, opset: int) -> OpSchema | None:
+    newest_opset = onnx.defs.onnx_opset_version()
+    if domain == _ONNX_DOMAIN and (opset < OLDEST_OPSET
+                                   or opset > newest_opset and op_type not in _INTERPRETED_OPERATORS):
+        return None
+    opset = min(opset, newest_opset) if domain == _ONNX_DOMAIN else min(opset, 1 << 20)
+    try:
+        return onnx.defs.get_schema(op_type, opset, domain)
+    except onnx.defs.SchemaError:  # an operator of somebody else
+        return None
+
+
+def get_onnx_schema(op_type: str, opset: int) -> OpSchema:
+    """Returns the schema of an operator of ONNX at an opset, or at the first opset that has it.
+
+    The latter is for `trt_tui.core.network.plugins.EARLY_RUNTIME_OPERATORS`; `check_operator_opsets` refuses other
+    operators.
+
+    Raises:
+        onnx.defs.SchemaError: ONNX has no such operator.
+    """
+    return onnx.defs.get_schema(op_type, max(opset, _find_first_opset(op_type)))
+
+
+@functools.cache
+def _find_first_opset(op_type: str) -> int:
+    schemas = onnx.defs.get_all_schemas_with_history()
+    return min((schema.since_version for schema in schemas if schema.name == op_type and schema.domain == _ONNX_DOMAIN),
+               default=0)
+
+
+def check_operator_opsets(graph: ir.Graph, opset: int, file_name: str) -> None:
+    """Refuses operators of ONNX that the opset of a file does not have, or does not have any more.
+
+    Raises:
+        InputError: with the name of the node, and the opsets that have its operator.
+    """
+    for node in graph.all_nodes():
+        if node.domain != _ONNX_DOMAIN or node.op_type in EARLY_RUNTIME_OPERATORS or not onnx.defs.has(node.op_type):
+            continue
+        if opset < (first_opset := _find_first_opset(node.op_type)):
+            raise InputError(f"{file_name} uses {node.op_type} in opset {opset}",
+                             f"node {node.name or node.op_type} needs opset {first_opset} or higher, and ONNX Runtime "
+                             "refuses it below",
+                             f"Export the network again with opset {first_opset} or higher.")
+        replacement = _REPLACEMENTS.get(node.op_type)
+        if replacement is not None and (schema := get_onnx_schema(node.op_type, opset)).deprecated:
+            raise InputError(f"{file_name} uses {node.op_type} in opset {opset}",
+                             f"node {node.name or node.op_type} has an operator that ONNX ended with opset "
+                             f"{schema.since_version}, and ONNX Runtime refuses it from there on",
+                             f"Export the network again; {replacement} takes its place.")
+
+
+class _StructureCheck:
+    """One file under check."""
+
+    def __init__(self, model: onnx.ModelProto, file_name: str) -> None:
+        self.model = model
+        self.file_name = file_name
+        self.functions = {(function.domain, function.name, getattr(function, "overload", "")): function
+                          for function in model.functions}
+
+    def check_model(self) -> None:
+        if len(self.functions) < len(self.model.functions):
+            raise self._damaged_file_error("it defines a local function twice")
+        self._check_names_are_utf8("the opsets", *(entry.domain for entry in self.model.opset_import))
+        for entry in (*self.model.opset_import, *(entry for local_function in self.model.functions
+                                                  for entry in local_function.opset_import)):
+            if entry.domain == "ai.onnx":
+                entry.domain = _ONNX_DOMAIN
+        opsets = _opset_by_domain(self.model.opset_import)
+        for function in self.functions.values():
+            self._check_function(function, opsets)
+        self._check_graph(self.model.graph, [], opsets)
+
+    def _check_names_are_utf8(self, location: str, *names: str | bytes) -> None:
+        """Protobuf passes text that is not valid UTF-8 on as bytes."""
+        for name in names:
+            if isinstance(name, bytes):
+                raise self._damaged_file_error(f"a name of {location} is no text in UTF-8: {name!r}")
+
+    def _damaged_file_error(self, cause: str) -> InputError:
+        return InputError(f"{self.file_name} is damaged", cause, "Copy or export the network again.")
+
+    # -- graphs ---------------------------------------------------------------------------------------------------
+
+    def _check_function(self, function: onnx.FunctionProto, opsets: dict[str, int]) -> None:
+        location = f"local function {function.name}"
+        self._check_names_are_utf8(location, function.name, function.domain, *function.output, *function.attribute)
+        tensor_names = self._collect_initial_names(location, (), (), function.input)
+        self._check_nodes(function.node, tensor_names, [], {**opsets, **_opset_by_domain(function.opset_import)},
+                          in_function=True)
+        for name in function.output:
+            if name not in tensor_names:
+                raise self._damaged_file_error(f"nothing makes output {name} of {location}")
+
+    def _check_graph(self, graph: onnx.GraphProto, outer_names: list[set[str]], opsets: dict[str, int], *,
+                     in_function: bool = False) -> None:
+        """Args: outer: what the graphs around it make. within: whether it lies in a local function."""
+        location = f"graph {graph.name}" if outer_names else "the network"
+        self._check_names_are_utf8(location, graph.name)
+        if graph.sparse_initializer:
+            raise InputError(f"{self.file_name} holds sparse weights", "sparse tensors are not read",
+                             "Export the network with dense weights.")
+        for tensor in graph.initializer:
+            self._check_tensor(tensor, f"initializer {tensor.name or '(unnamed)'}")
+        initializers = [tensor.name for tensor in graph.initializer]
+        tensor_names = self._collect_initial_names(location, [value.name for value in graph.input], initializers, ())
+        for value in (*graph.input, *graph.output):
+            self._check_names_are_utf8(location, value.name)
+            self._check_type(value.type, value.name)
+        _drop_unsupported_value_infos(graph.value_info)
+        for value in graph.value_info:
+            self._check_names_are_utf8(location, value.name)
+            self._check_type(value.type, value.name)
+        self._check_nodes(graph.node, tensor_names, outer_names, opsets, in_function=in_function)
+        for value in graph.output:
+            if value.name not in tensor_names and not any(value.name in names for names in outer_names):
+                raise self._damaged_file_error(f"nothing makes output {value.name or '(unnamed)'} of {location}")
+
+    def _collect_initial_names(self, location: str, inputs: Sequence[str], initializers: Sequence[str],
+                               parameters: Sequence[str]) -> set[str]:
+        """Names that are there before the first node. Old files list initializers among the inputs, too."""
+        for names, kind in ((inputs, "input"), (initializers, "initializer"), (parameters, "input")):
+            repeated_name = _find_repeated_name(names)
+            if repeated_name is not None:
+                raise self._damaged_file_error(f"{kind} {repeated_name} of {location} stands there twice")
+            if "" in names:
+                raise self._damaged_file_error(f"an {kind} of {location} has no name")
+            self._check_names_are_utf8(location, *names)
+        return {*inputs, *initializers, *parameters}
+
+    def _check_nodes(self, nodes: Sequence[onnx.NodeProto], tensor_names: set[str], outer_names: list[set[str]],
+                     opsets: dict[str, int], *, in_function: bool) -> None:
+        """Adds what the nodes make to ``tensor_names``, in any order: they may stand unsorted."""
+        for node in nodes:
+            self._check_names_are_utf8(_node_title(node), node.name, node.op_type, node.domain, *node.input,
+                                       *node.output,
+                                       *(text for entry in node.metadata_props for text in (entry.key, entry.value)))
+            for name in node.output:
+                if name in tensor_names:
+                    raise self._damaged_file_error(
+                        f"{_node_title(node)} makes tensor {name}, which is made or given elsewhere, too")
+                if name:
+                    tensor_names.add(name)
+        for node in nodes:
+            for name in node.input:
+                if name and name not in tensor_names and not any(name in names for names in outer_names):
+                    raise self._damaged_file_error(f"{_node_title(node)} reads tensor {name}, which nothing makes")
+            self._check_node(node, opsets)
+            for attribute in node.attribute:
+                self._check_attribute(node, attribute, in_function)
+                for graph in (*attribute.graphs, *((attribute.g,) if attribute.HasField("g") else ())):
+                    self._check_graph(graph, [*outer_names, tensor_names], opsets, in_function=in_function)
+        cyclic_node = _find_node_on_cycle(nodes)
+        if cyclic_node is not None:
+            raise InputError(f"{self.file_name} has a cycle", f"{_node_title(cyclic_node)} depends on its own result",
+                             "Check the export.")
+
+    # -- nodes ----------------------------------------------------------------------------------------------------
+
+    def _check_node(self, node: onnx.NodeProto, opsets: dict[str, int]) -> None:
+        if not node.op_type:
+            raise self._damaged_file_error(f"{_node_title(node)} has no operator")
+        if not any(node.output):
+            raise self._damaged_file_error(f"{_node_title(node)} has no output")
+        repeated_name = _find_repeated_name(attribute.name for attribute in node.attribute)
+        if repeated_name is not None:
+            raise self._damaged_file_error(f"{_node_title(node)} has attribute {repeated_name} twice")
+        function = self.functions.get((node.domain, node.op_type, getattr(node, "overload", "")))
+        if function is not None:
+            if len(node.input) > len(function.input) or len(node.output) > len(function.output):
+                raise self._damaged_file_error(
+                    f"{_node_title(node)} has more inputs or outputs than its local function")
+            return
+        domain = _ONNX_DOMAIN if node.domain == "ai.onnx" else node.domain
+        schema = find_schema(node.op_type, domain, opsets.get(domain))
+        if schema is None:
+            return
+        self._check_schema(schema, node)
+        for attribute in node.attribute:
+            if attribute.name not in schema.attributes and not attribute.name.startswith("__"):
+                raise InputError(f"{self.file_name} has an attribute that its operator does not know",
+                                 f"{_node_title(node)} has {attribute.name}, and ONNX Runtime refuses it",
+                                 "Remove the attribute, or export the network again.")
+
+    def _check_schema(self, schema: OpSchema, node: onnx.NodeProto) -> None:
+        """Checks a node against its operator's schema."""
+        for names, min_count, max_count, kind, parameters in (
+                (node.input, schema.min_input, schema.max_input, "inputs", schema.inputs),
+                (node.output, schema.min_output, schema.max_output, "outputs", schema.outputs)):
+            if not min_count <= len(names) <= max_count:
+                expected_count = (str(min_count) if min_count == max_count else
+                                  f"{min_count} or more" if max_count > 1 << 20 else f"{min_count} to {max_count}")
+                raise self._damaged_file_error(
+                    f"{_node_title(node)} has {len(names)} {kind}; {node.op_type} has {expected_count}")
+            if kind == "inputs":
+                for parameter, name in zip(parameters, names, strict=False):
+                    if parameter.option == _SINGLE and not name:
+                        raise self._damaged_file_error(f"{_node_title(node)} lacks its input {parameter.name}")
+        attribute_by_name = {attribute.name: attribute for attribute in node.attribute}
+        for name, formal_attribute in schema.attributes.items():
+            attribute = attribute_by_name.get(name)
+            if attribute is None:
+                if formal_attribute.required:
+                    raise self._damaged_file_error(f"{_node_title(node)} lacks attribute {name}")
+            elif attribute.type != _attribute_type_number(formal_attribute):
+                raise self._damaged_file_error(
+                    f"attribute {name} of {_node_title(node)} has another type than {node.op_type} takes")
+        if schema.name == "Constant" and not any(name in schema.attributes for name in attribute_by_name):
+            raise self._damaged_file_error(f"{_node_title(node)} holds no value")
+
+    def _check_attribute(self, node: onnx.NodeProto, attribute: onnx.AttributeProto, in_function: bool) -> None:
+        location = f"attribute {attribute.name or '(unnamed)'} of {_node_title(node)}"
+        self._check_names_are_utf8(location, attribute.name, attribute.ref_attr_name)
+        if not attribute.name or attribute.type not in _ATTRIBUTE_TYPE_NUMBERS:
+            raise self._damaged_file_error(f"{location} has no type or no name")
+        if attribute.ref_attr_name:
+            if not in_function:
+                raise self._damaged_file_error(
+                    f"{location} stands for one of a local function, and there is none around it")
+            return
+        kind = _ATTRIBUTE_TYPES(attribute.type)
+        if kind in _SPARSE_TYPES:
+            raise InputError(f"{self.file_name} holds sparse tensors", f"{location} is one; they are not read",
+                             "Export the network with dense tensors.")
+        if kind in _MESSAGE_FIELDS and not attribute.HasField(_MESSAGE_FIELDS[kind]):
+            raise self._damaged_file_error(f"{location} is empty")
+        if kind is _ATTRIBUTE_TYPES.STRINGS and not all(map(_is_utf8, attribute.strings)):
+            raise self._damaged_file_error(f"{location} is no text")
+        if kind is _ATTRIBUTE_TYPES.TENSOR:
+            self._check_tensor(attribute.t, location)
+        for tensor in attribute.tensors:
+            self._check_tensor(tensor, location)
+        for type_proto in (*attribute.type_protos, *((attribute.tp,) if kind is _ATTRIBUTE_TYPES.TYPE_PROTO else ())):
+            self._check_type(type_proto, location)
+
+    # -- tensors and types ----------------------------------------------------------------------------------------
+
+    def _check_tensor(self, tensor: onnx.TensorProto, location: str) -> None:
+        """Checks what is stored against the shape: a tensor of another size would be read as garbage, or not at all."""
+        if tensor.data_type not in _DTYPE_NUMBERS or not tensor.data_type:
+            raise self._damaged_file_error(f"{location} is of no known type ({tensor.data_type})")
+        if any(size < 0 for size in tensor.dims):
+            raise self._damaged_file_error(f"{location} has the shape {list(tensor.dims)}")
+        if tensor.HasField("segment"):
+            raise self._damaged_file_error(f"{location} is stored in segments, which nothing reads")
+        count = math.prod(tensor.dims)
+        bits = None if tensor.data_type == onnx.TensorProto.STRING else int(ir.DataType(tensor.data_type).itemsize * 8)
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            self._check_external_data(tensor, location, None if bits is None else -(-count * bits // 8))
+            return
+        if tensor.HasField("raw_data"):
+            if bits is None:
+                raise self._damaged_file_error(f"{location} holds text as raw bytes")
+            expected_count, stored_count, unit = -(-count * bits // 8), len(tensor.raw_data), "bytes"
+        else:
+            per_value = 8 // bits if bits in (2, 4) else 1
+            expected_count = count * 2 if tensor.data_type in _COMPLEX_TYPES else -(-count // per_value)
+            stored_count, unit = len(getattr(tensor, onnx.helper.tensor_dtype_to_field(tensor.data_type))), "values"
+        if stored_count != expected_count:
+            raise self._damaged_file_error(
+                f"{location} has the shape {list(tensor.dims)} and so {expected_count} {unit}; it holds {stored_count}")
+
+    def _check_external_data(self, tensor: onnx.TensorProto, location: str, size: int | None) -> None:
+        if size is None:
+            raise self._damaged_file_error(f"{location} holds text, which cannot lie in another file")
+        entries = {entry.key: entry.value for entry in tensor.external_data}
+        if not entries.get("location") or "\0" in entries["location"]:
+            raise self._damaged_file_error(f"{location} lies in another file, which is not named")
+        for key in ("offset", "length"):
+            text = entries.get(key, "0")
+            if not (text.isascii() and text.isdigit() and len(text) < 19):
+                raise self._damaged_file_error(f"{location} lies in another file, at {key} {text[:40]!r}")
+        if "length" in entries and int(entries["length"]) != size:
+            raise self._damaged_file_error(f"{location} has the shape {list(tensor.dims)} and so {size} bytes; "
+                                           f"it lies in {entries['length']} of another file")
+
+    def _check_type(self, type_proto: onnx.TypeProto, location: str) -> None:
+        """Checks a type, and removes negative sizes, which mean open ones."""
+        kind = type_proto.WhichOneof("value")
+        if kind in ("sequence_type", "optional_type"):
+            inner = getattr(type_proto, kind)
+            if inner.elem_type.WhichOneof("value") is None:
+                raise self._damaged_file_error(f"{location} is a sequence or an optional of nothing")
+            self._check_type(inner.elem_type, location)
+        elif kind in ("map_type", "opaque_type", "sparse_tensor_type"):
+            name = kind.removesuffix("_type").replace("_", " ")
+            raise InputError(f"{self.file_name} works on {name}s",
+                             f"{location} is one; only tensors and sequences are read",
+                             "Export it without (skl2onnx: options={'zipmap': False}).")
+        elif kind == "tensor_type":
+            if type_proto.tensor_type.elem_type not in _DTYPE_NUMBERS:
+                raise self._damaged_file_error(f"{location} is of no known type ({type_proto.tensor_type.elem_type})")
+            for dimension in type_proto.tensor_type.shape.dim:
+                self._check_names_are_utf8(location, dimension.dim_param)
+                if dimension.dim_value < 0:
+                    dimension.Clear()
+
+
+def _find_node_on_cycle(nodes: Sequence[onnx.NodeProto]) -> onnx.NodeProto | None:
+    """A node that is computed from its own output; None where there is none."""
+    producers = {name: index for index, node in enumerate(nodes) for name in node.output if name}
+    predecessors = [{producers[name] for name in _iterate_input_names(node) if name in producers} for node in nodes]
+    if all(max(predecessor, default=-1) < index for index, predecessor in enumerate(predecessors)):
+        return None  # sorted, as nearly all are
+    is_finished: set[int] = set()
+    is_entered: set[int] = set()
+    stack = list(range(len(nodes)))
+    while stack:
+        index = stack[-1]
+        if index in is_finished:
+            stack.pop()
+        elif index in is_entered:
+            is_finished.add(stack.pop())
+        else:
+            is_entered.add(index)
+            for predecessor in predecessors[index] - is_finished:
+                if predecessor in is_entered:
+                    return nodes[predecessor]
+                stack.append(predecessor)
+    return None
+
+
+def _iterate_input_names(node: onnx.NodeProto) -> Iterator[str]:
+    """Names of what a node reads, what its subgraphs read too."""
+    yield from node.input
+    for attribute in node.attribute:
+        for graph in (*attribute.graphs, *((attribute.g,) if attribute.HasField("g") else ())):
+            yield from (value.name for value in graph.output)
+            for inner in graph.node:
+                yield from _iterate_input_names(inner)
+
+
+def _opset_by_domain(opset_imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
+    return {entry.domain: entry.version for entry in opset_imports}
+
+
+def _node_title(node: onnx.NodeProto) -> str:
+    """What a node is called in a message, with its operator."""
+    name = node.name or f"node_of_{next((name for name in node.output if name), 'nothing')}"
+    return f"{name} ({node.op_type or 'no operator'})"
+
+
+def _find_repeated_name(names: Iterable[str]) -> str | None:
+    seen_names: set[str] = set()
+    for name in names:
+        if name in seen_names:
+            return name
+        seen_names.add(name)
+    return None
+
+
+def _attribute_type_number(attribute: OpSchema.Attribute) -> int:
+    number: int = attribute.type.value  # type: ignore[attr-defined]  # onnx's stubs know no value of its enums
+    return number
+
+
+def _drop_unsupported_value_infos(value_infos: MutableSequence[onnx.ValueInfoProto]) -> None:
+    """Removes value infos of inner values that are no tensors, which onnx-ir cannot hold."""
+    kept_infos = [info for info in value_infos if not _is_unsupported_type(info.type)]
+    if len(kept_infos) < len(value_infos):
+        del value_infos[:]
+        value_infos.extend(kept_infos)
+
+
+def _is_unsupported_type(type_proto: onnx.TypeProto) -> bool:
+    kind = type_proto.WhichOneof("value")
+    if kind in ("sequence_type", "optional_type"):
+        return _is_unsupported_type(getattr(type_proto, kind).elem_type)
+    return kind in ("map_type", "opaque_type", "sparse_tensor_type")
+
+
+def _is_utf8(text: bytes) -> bool:
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True

@@ -1,0 +1,210 @@
+"""Which precisions a group can take: where Q/DQ goes, what an operator takes in which release, which ranges are one."""
+
+import functools
+from collections.abc import Sequence
+
+from trt_tui.core.network.graph import LayerGraph
+from trt_tui.core.network.layers import Layer, LayerKind, QdqSite, Shape
+from trt_tui.core.network.operators import (
+    ORDER_SELECTING_OPERATORS,
+    PRODUCTS,
+    QUANTIZABLE_OPERATORS,
+    RANGE_PRESERVING_COPIES,
+    SCATTER_OPERATORS,
+    UNSUPPORTED_FLOAT_TYPES,
+)
+from trt_tui.core.network.structure_check import get_onnx_schema
+from trt_tui.core.network.unsupported_operators import computes_integer_sums
+from trt_tui.core.precision import ASSIGNABLE, MIN_OPSETS, Precision
+from trt_tui.core.quantized_types import QUANTIZED_TYPES, QuantizedType
+
+_HALF_TYPES = ((Precision.FP16, "tensor(float16)"), (Precision.BF16, "tensor(bfloat16)"))
+
+
+def find_qdq_sites(graph: LayerGraph, main_layer: Layer, residual_add_input: tuple[Layer, int] | None,
+                   operator: str) -> tuple[tuple[QdqSite, ...], str]:
+    """Where Q/DQ goes when a group runs in INT8; none, and why, where it has no INT8 form.
+
+    Args:
+        main_layer: The layer that gives the group its character.
+        residual_add_input: Its residual Add, and the index of the input that comes from elsewhere.
+        operator: What the group is called.
+    """
+    if main_layer.op_type not in PRODUCTS:
+        return (), f"TensorRT quantizes Conv, ConvTranspose, Gemm and MatMul only, no {operator}"
+    qdq_sites = []
+    for index, tensor in enumerate(main_layer.inputs[:2]):
+        if not graph.is_float(tensor):
+            return (), f"the type of its input {tensor} is not FP32 or not known"
+        if tensor in graph.constant_tensors:
+            qdq_sites.append(
+                QdqSite(main_layer.name, index, tensor, "weight", _find_channel_axis(graph, main_layer, index, tensor)))
+        elif tensor in graph.static_tensors:
+            return (), "its operand is shape arithmetic"
+        else:
+            qdq_sites.append(QdqSite(main_layer.name, index, tensor, "input"))
+    if all(site.role == "weight" for site in qdq_sites):
+        return (), "both operands are constant"
+    if residual_add_input is not None and main_layer.op_type in ("Conv", "ConvTranspose"):
+        add, index = residual_add_input
+        tensor = add.inputs[index]
+        if graph.is_float(tensor) and tensor not in graph.static_tensors \
+                and _can_have_equal_shapes(graph.shape(tensor), graph.shape(add.outputs[0])):
+            qdq_sites.append(QdqSite(add.name, index, tensor, "skip"))
+    return tuple(qdq_sites), ""
+
+
+def _find_channel_axis(graph: LayerGraph, layer: Layer, index: int, tensor: str) -> int | None:
+    """Channel axis of a weight: Conv 0, ConvTranspose 1, MatMul 1, Gemm 0 or 1 by transB."""
+    if index != 1:
+        return None
+    if layer.op_type == "Conv":
+        return 0
+    if layer.op_type == "ConvTranspose":
+        return 1
+    if layer.op_type == "Gemm":
+        return 0 if graph.node(layer.name).attributes.get_int("transB", 0) else 1
+    return 1 if len(graph.shape(tensor) or ()) == 2 else None
+
+
+def find_precision_refusal_reasons(graph: LayerGraph, layers: Sequence[Layer], main_layer: Layer,
+                                   qdq_sites: Sequence[QdqSite], no_int8_reason: str) -> dict[Precision, str]:
+    """Why a group of layers cannot run in a precision, by precision; absent where it can.
+
+    Args:
+        main_layer: The layer that gives the group its character.
+        qdq_sites: Where Q/DQ goes.
+        no_int8_reason: Why it has no INT8 form, "" where it has one.
+    """
+    opaque_layer = next((layer for layer in layers if layer.kind is LayerKind.OPAQUE), None)
+    if opaque_layer is not None:
+        return {precision: opaque_layer.refusal_reason for precision in ASSIGNABLE if precision is not Precision.FP32}
+    if reason := next(filter(None, (_integer_sum_reason(graph, layer) for layer in layers)), ""):
+        return {precision: reason for precision in ASSIGNABLE if precision is not Precision.FP32}
+    reasons = {}
+    for precision, type_name in _HALF_TYPES:
+        reason = next(filter(None, (_float_type_reason(graph, layer, precision, type_name,
+                                                       max(MIN_OPSETS[precision], graph.opset))
+                                    for layer in layers if layer.kind is not LayerKind.INTEGER)), "")
+        if reason:
+            reasons[precision] = reason
+    if not any(site.role == "input" for site in qdq_sites) or Precision.FP16 in reasons:
+        label = Precision.FP16_ACC_FP32.label
+        reasons[Precision.FP16_ACC_FP32] = reasons.get(
+            Precision.FP16, f"{label} sums products in FP32, and {main_layer.op_type} has none of two float operands")
+    for precision, quantized_type in QUANTIZED_TYPES.items():
+        if reason := no_int8_reason or _quantized_type_reason(graph, main_layer, qdq_sites, quantized_type):
+            reasons[precision] = reason
+    return reasons
+
+
+def _integer_sum_reason(graph: LayerGraph, layer: Layer) -> str:
+    """Why a layer that scales sums of codes keeps FP32; "" for any other."""
+    for tensor in layer.inputs:
+        cast = graph.producer.get(tensor, "")
+        if cast and graph.by_name[cast].op_type == "Cast":
+            producer = graph.producer.get(graph.by_name[cast].inputs[0], "")
+            if producer and computes_integer_sums(graph.node(producer)):
+                return (f"it scales the INT32 sums of {graph.by_name[producer].op_type}, which lie beyond FP16; no "
+                        "TensorRT runs that")
+    return ""
+
+
+def _quantized_type_reason(graph: LayerGraph, main_layer: Layer, qdq_sites: Sequence[QdqSite],
+                           quantized_type: QuantizedType) -> str:
+    """Why a layer that has an INT8 form has none in another code type; "" if it has."""
+    label = quantized_type.precision.label
+    if main_layer.op_type not in QUANTIZABLE_OPERATORS[quantized_type.precision]:
+        return f"TensorRT has no {label} {main_layer.op_type}"
+    if not quantized_type.block_sizes:
+        return ""
+    weight = next((site for site in qdq_sites if site.role == "weight"), None)
+    if weight is None:
+        return f"{label} is for weights, and both its operands are computed"
+    shape = graph.shape(weight.tensor) or ()
+    if weight.axis is None or len(shape) != 2:
+        return f"{label} is for a weight of two dimensions that stands on the right"
+    reduced_size = shape[1 - weight.axis]
+    if not isinstance(reduced_size, int) or quantized_type.find_block_size(reduced_size) is None:
+        sizes = " or ".join(map(str, quantized_type.block_sizes))
+        return f"its {reduced_size} inputs do not divide into blocks of {sizes}, which share a scale in {label}"
+    return ""
+
+
+def _float_type_reason(graph: LayerGraph, layer: Layer, precision: Precision, type_name: str, opset: int) -> str:
+    """Why a layer cannot compute in a 16-bit type at an opset; "" if it can."""
+    if layer.op_type in ORDER_SELECTING_OPERATORS:
+        return f"{layer.op_type} selects by order, which rounding changes; it reads FP32"
+    peepholes = layer.op_type == "LSTM" and len(layer.inputs) > 7 and layer.inputs[7]
+    if layer.op_type in UNSUPPORTED_FLOAT_TYPES[precision] or peepholes:
+        return f"TensorRT has no {precision.label} {layer.op_type}{' with peepholes' if peepholes else ''}"
+    if layer.op_type in SCATTER_OPERATORS and graph.node(layer.name).attributes.get_string("reduction",
+                                                                                           "none") != "none":
+        return f"nothing runs a {precision.label} {layer.op_type} with a reduction"
+    of_result = _find_inputs_of_result_type(layer.op_type, opset, type_name)
+    if of_result is None:
+        return f"ONNX has no {precision.label} {layer.op_type}"
+    if not any(of_result[min(i, len(of_result) - 1)] and graph.is_float(name) for i, name in enumerate(layer.inputs)):
+        return f"the values of {layer.op_type} do not take the type of an input"
+    return ""
+
+
+@functools.cache
+def _find_inputs_of_result_type(operator: str, opset: int, type_name: str) -> tuple[bool, ...] | None:
+    """Which inputs of an operator have the type of its result; None where the result cannot have a type."""
+    schema = get_onnx_schema(operator, opset)
+    produced = schema.outputs[0].type_str
+    constraint = next((c for c in schema.type_constraints if c.type_param_str == produced), None)
+    if constraint is None or type_name not in constraint.allowed_type_strs:
+        return None
+    return tuple(one.type_str == produced for one in schema.inputs)
+
+
+def _can_have_equal_shapes(first_shape: Shape | None, second_shape: Shape | None) -> bool:
+    """Whether two shapes can be the same, as far as their sizes are known."""
+    if first_shape is None or second_shape is None:
+        return True
+    return len(first_shape) == len(second_shape) and all(
+        first_size == second_size or not (isinstance(first_size, int) and isinstance(second_size, int)) and 1 not in
+        (first_size, second_size) for first_size, second_size in zip(first_shape, second_shape, strict=True))
+
+
+def find_tensors_with_shared_range(graph: LayerGraph) -> dict[str, tuple[str, ...]]:
+    """Tensors that share one scale because a Concat joins them, transitively and through copies, by tensor name.
+
+    TensorRT runs an INT8 Concat without requantizing only if every input has the output's scale.
+    """
+    parent: dict[str, str] = {}
+
+    def find_root(name: str) -> str:
+        parent.setdefault(name, name)
+        while parent[name] != name:
+            parent[name] = parent[parent[name]]
+            name = parent[name]
+        return name
+
+    def join_sets(first: str, second: str) -> None:
+        parent[find_root(first)] = find_root(second)
+
+    concats: list[str] = []
+    for layer in graph.layers:
+        if layer.outputs[0] in graph.static_tensors or not graph.is_float(layer.outputs[0]):
+            continue
+        if layer.op_type == "Concat":
+            concats.append(layer.outputs[0])
+            for name in layer.inputs:
+                if name not in graph.static_tensors:
+                    join_sets(name, layer.outputs[0])
+        elif layer.op_type in RANGE_PRESERVING_COPIES:
+            join_sets(layer.inputs[0], layer.outputs[0])
+    roots = {find_root(name) for name in concats}
+    tensors_by_root: dict[str, list[str]] = {}
+    for name in list(parent):
+        if find_root(name) in roots:
+            tensors_by_root.setdefault(find_root(name), []).append(name)
+    return {
+        name: shared_tensors
+        for shared_tensors in map(tuple, tensors_by_root.values())
+        for name in shared_tensors
+        if len(shared_tensors) > 1
+    }

@@ -1,0 +1,362 @@
+"""What a strongly typed TensorRT refuses of a quantized file, node by node, and the way out of each.
+
+TensorRT quantizes symmetrically to INT8, FP8, INT4 and FP4: a zero point has to be 0, unsigned and 16-bit codes are not
+taken, and neither is a DequantizeLinear on an int32 bias (TensorRT developer guide, "Working with quantized types").
+
+- A zero point other than 0: the range is widened to its larger side. Codes of UINT8 around 128 are those of INT8 around
+  0, and mean the same. Where a quantizer left a Relu to a range that begins at 0 there is a Relu again.
+- An int32 bias is stored as floats, which mean the same.
+- Codes of 4 bits that are unsigned, or have one scale for the tensor (beside INT8 TensorRT-RTX 1.7 builds none of
+  these): in 8 bits, which hold the same weights.
+- 16-bit codes are left out: the tensor stays in floats, behind the Relu or ReLU6 that their range stood for.
+- An operator in a float type that it has no kernel for (`operators.TENSORRT_LACKS`) is computed in FP32.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from trt_tui.core.network.constants import stored_tensor
+from trt_tui.core.network.naming import FreshNames, value_name
+from trt_tui.core.network.operators import UNSUPPORTED_FLOAT_TYPES
+from trt_tui.core.network.qdq_removal import can_be_negative
+from trt_tui.core.network.qdq_steps import (
+    PRECISION_BY_HALF_TYPE,
+    QdqStep,
+    apply_qdq_step,
+    broadcast_scale,
+    is_dequantize,
+    is_quantize,
+    read_qdq_step,
+    round_to_type,
+    type_limits,
+)
+from trt_tui.formatting import counted_noun_text, name_list_text
+
+_WIDE_TYPES = (ir.DataType.INT16, ir.DataType.UINT16)
+
+ASYMMETRIC = "a zero point other than 0"
+UNSIGNED = "unsigned codes"
+BIAS = "a DequantizeLinear on an int32 bias"
+WIDE = "16-bit codes"
+NARROW = "4-bit codes with one scale for the tensor"
+
+_WORKAROUND_TEXTS = {ASYMMETRIC: "the export widens the range to its larger side",
+            UNSIGNED: "the export has the same codes signed",
+            BIAS: "the export stores the bias in floats",
+            WIDE: "the export leaves the tensor in floats",
+            NARROW: "the export has them in 8 bits"}
+"""What the typed export does, by what is refused of codes."""
+
+
+@dataclass(frozen=True)
+class NodeRefusal:
+    """A node that TensorRT refuses, and for what (see `refusal_workaround_text`)."""
+
+    node_name: str
+    reason: str
+
+
+def refusal_workaround_text(refusal_reason: str) -> str:
+    """What the typed export does about what is refused: of codes, or an operator in a float type."""
+    return _WORKAROUND_TEXTS.get(refusal_reason, "the export has it in FP32")
+
+
+def float_type_refusal_reason(node: ir.Node, dtype_by_tensor: Mapping[str, ir.DataType]) -> str:
+    """What TensorRT refuses of the float type that an operator computes in; "" where it takes it.
+
+    Args:
+        dtype_by_tensor: The types of tensors, by name.
+    """
+    precision = PRECISION_BY_HALF_TYPE.get(dtype_by_tensor.get(node.outputs[0].name or "",
+                                                               ir.DataType.UNDEFINED)) if node.outputs else None
+    if precision is None or node.domain or node.op_type not in UNSUPPORTED_FLOAT_TYPES[precision]:
+        return ""
+    return f"{node.op_type} in {precision.label}"
+
+
+def qdq_refusal_reason(step: QdqStep) -> str:
+    """What TensorRT refuses of a step that quantizes or dequantizes; "" where it takes it."""
+    if not step.is_constant:
+        return ""
+    if step.quantized_dtype is ir.DataType.INT32:
+        return BIAS
+    if step.quantized_dtype in _WIDE_TYPES:
+        return WIDE
+    if step.zero_point is None:
+        return ""
+    zero_point = step.zero_point.astype(np.float32)
+    if step.quantized_dtype is ir.DataType.UINT8 and (zero_point == 128).all():
+        return UNSIGNED
+    if step.quantized_dtype in (ir.DataType.UINT8, ir.DataType.UINT4) or zero_point.any():
+        return ASYMMETRIC
+    return NARROW if step.quantized_dtype is ir.DataType.INT4 and not zero_point.shape else ""
+
+
+def find_node_refusals(nodes: Iterable[ir.Node], dtype_by_tensor: Mapping[str, ir.DataType]) -> tuple[NodeRefusal, ...]:
+    """All nodes that TensorRT refuses for their codes or for their float type, in order.
+
+    Args:
+        dtype_by_tensor: The types of tensors, by name.
+    """
+    return tuple(
+        NodeRefusal(node.name or "", reason)
+        for node in nodes
+        if (reason := _node_refusal_reason(node, dtype_by_tensor)))
+
+
+def _node_refusal_reason(node: ir.Node, dtype_by_tensor: Mapping[str, ir.DataType]) -> str:
+    return qdq_refusal_reason(
+        read_qdq_step(node)) if is_quantize(node) or is_dequantize(node) else float_type_refusal_reason(
+            node, dtype_by_tensor)
+
+
+def refusal_summary_lines(refusals: Iterable[NodeRefusal]) -> list[str]:
+    """What is refused and the way out, a sentence for each kind, with the first nodes of it."""
+    lines = []
+    refusals = tuple(refusals)
+    for reason in dict.fromkeys((*_WORKAROUND_TEXTS, *(refusal.reason for refusal in refusals))):
+        nodes = [refusal.node_name for refusal in refusals if refusal.reason == reason]
+        if nodes:
+            lines.append(
+                f"TensorRT refuses {reason} ({name_list_text(nodes, max_count=2)}); as given it is simulated, and "
+                f"{refusal_workaround_text(reason)}.")
+    return lines
+
+
+def replace_refused_nodes(graph: ir.Graph, is_from_file: Callable[[ir.Node], bool],
+                          dtype_by_tensor: Mapping[str, ir.DataType]) -> list[str]:
+    """Replaces, in place, all that TensorRT refuses by what it takes; returns what was done, in words.
+
+    Args:
+        is_from_file: Whether a node is one of the file; others are left as they are.
+        dtype_by_tensor: The types of the graph's tensors below FP32, by name.
+    """
+    reason_by_node = {
+        node: reason
+        for node in graph
+        if is_from_file(node) and (reason := _node_refusal_reason(node, dtype_by_tensor))
+    }
+    workarounds = _RefusedNodeRewriter(graph)
+    steps = {node: read_qdq_step(node) for node in reason_by_node if is_quantize(node) or is_dequantize(node)}
+    for node, reason in reason_by_node.items():
+        if node in steps:
+            workarounds.replace_refused_qdq_node(node, steps[node], reason)
+        else:
+            workarounds.add_fp32_casts_around_node(node, dtype_by_tensor)
+    workarounds.drop_unused_values()
+    counts = {reason: sum(node_reason == reason for node_reason in reason_by_node.values())
+              for reason in dict.fromkeys((*_WORKAROUND_TEXTS, *reason_by_node.values()))}
+    return ([
+        f"TensorRT refuses "
+        f"{reason}, which the file has {counted_noun_text(count, 'time')}: {refusal_workaround_text(reason)}."
+        for reason, count in counts.items()
+        if count
+    ])
+
+
+def add_fp32_casts_to_operators(graph: ir.Graph, dtype_by_tensor: Mapping[str, ir.DataType]) -> None:
+    """Has every operator compute in FP32, in place, with Casts around it that round as its own types do: ONNX Runtime's
+    CPU provider lacks most operators in BF16, and computes those in FP16 in FP32 without rounding between them.
+
+    Args:
+        dtype_by_tensor: The types of the graph's tensors below FP32, by name.
+    """
+    workarounds = _RefusedNodeRewriter(graph)
+    for node in list(graph):
+        has_subgraph = any(attribute.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
+                           for attribute in node.attributes.values())
+        if not node.domain and node.op_type != "Cast" and not has_subgraph:
+            workarounds.add_fp32_casts_around_node(node, dtype_by_tensor)
+
+
+class _RefusedNodeRewriter:
+    def __init__(self, graph: ir.Graph) -> None:
+        self._graph = graph
+        self._fresh_names = FreshNames(graph, taken_names=(node.name for node in graph if node.name))
+        self._constant_by_key: dict[tuple[str, str, int], ir.Value] = {}
+        self._relu_by_source: dict[tuple[ir.Value, bool], ir.Value] = {}
+        self._released_values: list[ir.Value] = []
+
+    def replace_refused_qdq_node(self, node: ir.Node, step: QdqStep, reason: str) -> None:
+        value = node.inputs[0]
+        if value is None:
+            return
+        constant = stored_tensor(value) if is_dequantize(node) else None
+        if reason == BIAS or constant is not None and reason == WIDE:
+            if constant is not None:
+                self._replace_by_constant(node, apply_qdq_step(step, constant.numpy()), step.dtype)
+        elif reason == WIDE:
+            if is_dequantize(node):
+                quantize = value.producer()
+                if quantize is not None and is_quantize(quantize) and quantize.inputs[0] is not None:
+                    self._restore_dropped_relu(quantize, read_qdq_step(quantize), drops_quantization=True)
+                    self._replace_node_by_value(node, quantize.inputs[0])
+        elif constant is not None:
+            self._convert_weight_to_int8(node, step, constant)
+        else:
+            self._convert_qdq_node_to_int8(node, step, reason)
+
+    def add_fp32_casts_around_node(self, node: ir.Node, dtype_by_tensor: Mapping[str, ir.DataType]) -> None:
+        """Puts Casts around a node that computes in a float type below FP32."""
+        for index, value in enumerate(node.inputs):
+            if value is not None and dtype_by_tensor.get(value.name or "") in PRECISION_BY_HALF_TYPE:
+                cast = self._create_cast(value, ir.DataType.FLOAT, f"{value.name}__fp32")
+                self._graph.insert_before(node, cast)
+                node.replace_input_with(index, cast.outputs[0])
+        for output in node.outputs:
+            dtype = dtype_by_tensor.get(output.name or "")
+            if dtype not in PRECISION_BY_HALF_TYPE or dtype is None:
+                continue
+            name = value_name(output)
+            cast = self._create_cast(output, dtype, name)
+            result = cast.outputs[0]
+            self._graph.insert_after(node, cast)
+            ir.convenience.replace_all_uses_with(output, result, replace_graph_outputs=True)
+            cast.replace_input_with(0, output)
+            result.name, output.name = name, self._fresh_names.make_unique_name(f"{name}__fp32")
+            output.type = ir.TensorType(ir.DataType.FLOAT)
+
+    def _create_cast(self, value: ir.Value, dtype: ir.DataType, name: str) -> ir.Node:
+        cast = ir.Node("", "Cast", [value], [ir.AttrInt64("to", int(dtype))],
+                       name=self._fresh_names.make_unique_name(f"{name}__cast"))
+        result = cast.outputs[0]
+        result.name, result.type, result.shape = self._fresh_names.make_unique_name(name), ir.TensorType(
+            dtype), value.shape
+        return cast
+
+    def _convert_qdq_node_to_int8(self, node: ir.Node, step: QdqStep, reason: str) -> None:
+        """Gives a node on an activation INT8 codes around 0."""
+        assert step.scale is not None and step.zero_point is not None and step.quantized_dtype is not None
+        scale = step.scale
+        if reason != UNSIGNED:
+            low, high = type_limits(step.quantized_dtype)
+            zero_point = step.zero_point.astype(np.float32)
+            scale = np.maximum(high - zero_point, zero_point - low) * step.scale / np.float32(127)
+            if is_quantize(node):
+                self._restore_dropped_relu(node, step)
+        self._set_symmetric_scale(node, scale.astype(np.float32))
+
+    def _convert_weight_to_int8(self, node: ir.Node, step: QdqStep, weight: ir.TensorProtocol) -> None:
+        """Gives a DequantizeLinear INT8 codes around 0 of the same weight."""
+        assert step.scale is not None and step.zero_point is not None
+        quantized_values = weight.numpy().astype(np.int32)
+        if step.quantized_dtype is ir.DataType.UINT8 and (step.zero_point == 128).all():
+            scale, signed_values = step.scale, quantized_values - 128
+        else:
+            zero_point = broadcast_scale(step.zero_point.astype(np.int32), quantized_values.shape, step.axis,
+                                         step.block_size)
+            centred_values = quantized_values - zero_point
+            axis = step.axis % max(quantized_values.ndim, 1)
+            if step.block_size:
+                max_magnitude = np.maximum.reduceat(np.abs(centred_values),
+                                                    np.arange(0, quantized_values.shape[axis], step.block_size),
+                                                    axis=axis)
+            else:
+                max_magnitude = np.abs(centred_values).max(axis=tuple(
+                    other_axis for other_axis in range(quantized_values.ndim)
+                    if step.scale.size == 1 or other_axis != axis))
+            max_magnitude = np.maximum(max_magnitude, 1).astype(np.float32).reshape(step.scale.shape)
+            factor = np.maximum(max_magnitude / np.float32(127), 1)  # codes that fit stay as they are
+            scale = (step.scale * factor).astype(np.float32)
+            signed_values = np.clip(
+                np.rint(centred_values / broadcast_scale(factor, quantized_values.shape, step.axis, step.block_size)),
+                -128, 127)
+        old_input = node.inputs[0]
+        node.replace_input_with(
+            0, self._add_constant(np.ascontiguousarray(signed_values.astype(np.int8)), f"{node.name}__codes"))
+        if old_input is not None:
+            self._released_values.append(old_input)
+        self._set_symmetric_scale(node, scale)
+
+    def _set_symmetric_scale(self, node: ir.Node, scale: np.ndarray) -> None:
+        old_scale = node.inputs[1]
+        assert old_scale is not None, "a step that is known has a scale"
+        constant = stored_tensor(old_scale)
+        scale_type = constant.dtype if constant is not None else ir.DataType.FLOAT
+        typed_scale = scale.astype(scale_type.numpy())
+        for index, array, suffix in ((1, typed_scale, "scale"), (2, np.zeros(scale.shape, np.int8), "zero_point")):
+            old_input = node.inputs[index] if len(node.inputs) > index else None
+            new_value = self._add_constant(array, f"{value_name(old_scale)}__{suffix}")
+            if len(node.inputs) <= index:
+                node.resize_inputs(index + 1)
+            node.replace_input_with(index, new_value)
+            if old_input is not None:
+                self._released_values.append(old_input)
+        if is_quantize(node):
+            node.outputs[0].type = ir.TensorType(ir.DataType.INT8)
+            node.attributes.pop("output_dtype", None)
+
+    def _restore_dropped_relu(self, node: ir.Node, step: QdqStep, drops_quantization: bool = False) -> None:
+        """Puts back a Relu that a quantizer has left to a range that begins at 0.
+
+        Args:
+            drops_quantization: Whether the codes go, so that nothing saturates at 6 any more either (ReLU6).
+        """
+        source = node.inputs[0]
+        if source is None or not can_be_negative(source) or not step.is_constant or step.quantized_dtype is None \
+                or step.scale is None or step.zero_point is None:
+            return
+        low, high = type_limits(step.quantized_dtype)
+        if not (step.zero_point.astype(np.float32) == low).all():
+            return
+        is_relu6 = drops_quantization and bool((np.abs((high - low) * step.scale - 6) < 0.01).all())
+        if (source, is_relu6) not in self._relu_by_source:
+            float_dtype = (source.dtype or ir.DataType.FLOAT).numpy()
+            bounds = [self._add_constant(np.array(bound, float_dtype), f"{source.name}__{bound}")
+                      for bound in (0, 6)] if is_relu6 else []
+            relu = ir.Node("", "Clip" if is_relu6 else "Relu", [source, *bounds],
+                           name=self._fresh_names.make_unique_name(f"{node.name}__relu"))
+            relu.outputs[0].name = self._fresh_names.make_unique_name(f"{source.name}__relu")
+            relu.outputs[0].type, relu.outputs[0].shape = source.type, source.shape
+            self._graph.insert_before(node, relu)
+            self._relu_by_source[source, is_relu6] = relu.outputs[0]
+        node.replace_input_with(0, self._relu_by_source[source, is_relu6])
+
+    def _replace_by_constant(self, node: ir.Node, array: np.ndarray, dtype: ir.DataType) -> None:
+        """A constant in place of a node."""
+        typed_array = round_to_type(array, dtype).astype(dtype.numpy())
+        new_value = self._add_constant(np.ascontiguousarray(typed_array), f"{value_name(node.outputs[0])}__float")
+        self._replace_node_by_value(node, new_value)
+
+    def _replace_node_by_value(self, node: ir.Node, value: ir.Value) -> None:
+        output = node.outputs[0]
+        if output.is_graph_output():
+            identity = ir.Node("", "Identity", [value],
+                               name=self._fresh_names.make_unique_name(f"{node.name}__identity"))
+            identity.outputs[0].type, identity.outputs[0].shape = output.type, output.shape
+            identity.outputs[0].name, output.name = output.name, self._fresh_names.make_unique_name(
+                f"{output.name}__as_in_file")
+            self._graph.append(identity)
+            for index, candidate in enumerate(self._graph.outputs):
+                if candidate is output:
+                    self._graph.outputs[index] = identity.outputs[0]
+        output.replace_all_uses_with(value)
+        self._released_values += [candidate for candidate in node.inputs if candidate is not None]
+        self._graph.remove(node, safe=True)
+
+    def _add_constant(self, array: np.ndarray, name: str) -> ir.Value:
+        key = name, str(array.dtype), hash(array.tobytes())
+        if key not in self._constant_by_key:
+            unique_name = self._fresh_names.make_unique_name(name)
+            tensor = ir.tensor(array, name=unique_name)
+            value = ir.Value(name=unique_name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(array.shape),
+                             const_value=tensor)
+            self._graph.register_initializer(value)
+            self._constant_by_key[key] = value
+        return self._constant_by_key[key]
+
+    def drop_unused_values(self) -> None:
+        """Takes out what nothing reads any more of what was let go."""
+        while self._released_values:
+            value = self._released_values.pop()
+            node = value.producer()
+            if value.uses() or value.is_graph_output():
+                continue
+            if node is not None and node.graph is self._graph:
+                self._released_values += [input_value for input_value in node.inputs if input_value is not None]
+                self._graph.remove(node, safe=True)
+            elif self._graph.initializers.get(value_name(value)) is value:
+                del self._graph.initializers[value_name(value)]

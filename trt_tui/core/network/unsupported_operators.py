@@ -1,0 +1,129 @@
+"""Operators that no TensorRT parser reads: no engine can be built from a network that has one, whatever its precisions.
+
+Sources: `OnnxParser.supports_operator` of TensorRT-RTX 1.7.1, asked for every operator of ONNX up to opset 25 (a test
+asks it again), and onnx-tensorrt's docs/operators.md, which has none of them either; DeformConv is TensorRT's by a
+plugin. Of ONNX Runtime's own operators that release builds those of `_SUPPORTED_CONTRIB_OPERATORS`, which it knows by
+name alone. What neither ONNX nor ONNX Runtime has is a plugin.
+
+Forms that TensorRT-RTX 1.7.1 refuses of operators that it reads were found by building ONNX's own node tests with it.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+
+import onnx_ir as ir
+
+from trt_tui.core.network.plugins import RUNTIME_DOMAINS
+from trt_tui.formatting import name_list_text
+
+UNSUPPORTED = frozenset(
+    "AffineGrid Bernoulli BitCast BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor CenterCropPad Col2Im Compress "
+    "ConcatFromSequence ConvInteger CumProd DFT Det DynamicQuantizeLinear ImageDecoder MatMulInteger "
+    "MaxRoiPool MaxUnpool MelWeightMatrix Multinomial NegativeLogLikelihoodLoss Optional OptionalGetElement "
+    "OptionalHasElement QLinearConv QLinearMatMul RegexFullMatch SequenceAt SequenceConstruct SequenceEmpty "
+    "SequenceErase SequenceInsert SequenceLength SequenceMap SoftmaxCrossEntropyLoss SplitToSequence StringConcat "
+    "StringNormalizer StringSplit SwiGLU TfIdfVectorizer Unique".split())
+"""Operators of ONNX that no TensorRT reads."""
+
+_SUPPORTED_CONTRIB_OPERATORS = frozenset(
+    "Gelu SimplifiedLayerNormalization SkipSimplifiedLayerNormalization QuantizeLinear "
+    "DequantizeLinear Trilu Pad Range GatherND GridSample".split())
+"""Operators of ONNX Runtime that TensorRT-RTX 1.7 builds."""
+
+_INTEGER_SUM_OPERATORS = frozenset(("MatMulInteger", "ConvInteger"))
+"""Operators that sum products of codes in 32 bits."""
+
+
+def operator_form_refusal_reason(node: ir.Node) -> str:
+    """What TensorRT-RTX 1.7 refuses of the form of an operator that it reads, in a few words; "" where it takes it."""
+    operator = node.op_type
+    if node.domain not in ("", "ai.onnx"):
+        return ""
+    if operator not in _UINT8_OPERATORS and any(value is not None and value.dtype is ir.DataType.UINT8
+                                                for value in node.inputs):
+        return f"{operator} of UINT8, which only a Cast may read"
+    return next(
+        (f"{operator} {form}" for form, is_refused in _REFUSED_FORMS.get(operator, {}).items() if is_refused(node)), "")
+
+
+def _has_several_outputs(node: ir.Node) -> bool:
+    return sum(bool(value.name) for value in node.outputs) > 1
+
+
+def _build_attribute_check(attribute: str, default: str, is_refused: Callable[[str],
+                                                                              bool]) -> Callable[[ir.Node], bool]:
+    return lambda node: is_refused(node.attributes.get_string(attribute, default) or default)
+
+
+_REFUSED_FORMS: dict[str, dict[str, Callable[[ir.Node], bool]]] = {
+    "AveragePool": {"with dilations": lambda node: set(node.attributes.get_ints("dilations", [1]) or [1]) != {1}},
+    "LayerNormalization": {"with further results": _has_several_outputs},
+    "LpPool": {"of another norm than the first or second": lambda node: node.attributes.get_int("p", 2) not in (1, 2)},
+    "MaxPool": {"that yields indices": _has_several_outputs},
+    "Resize": {"with antialiasing": lambda node: bool(node.attributes.get_int("antialias", 0)),
+               "by tf_crop_and_resize": _build_attribute_check("coordinate_transformation_mode", "half_pixel",
+                                                               lambda word: word == "tf_crop_and_resize"),
+               "that keeps the aspect ratio": _build_attribute_check("keep_aspect_ratio_policy", "stretch",
+                                                                     lambda word: word != "stretch")},
+    "ScatterND": {"with a reduction": _build_attribute_check("reduction", "none", lambda word: word != "none")},
+}
+"""What of an operator is refused, and whether a node is such, by operator."""
+
+_UINT8_OPERATORS = frozenset("Cast QuantizeLinear DequantizeLinear QLinearConv QLinearMatMul ConvInteger "
+                             "MatMulInteger".split())
+"""Operators that read UINT8, or of which other words say that TensorRT does not."""
+
+
+def unsupported_operator_reason(node: ir.Node) -> str:
+    """Why TensorRT does not read a node, in a few words; "" where one does, or where it is a plugin."""
+    if node.domain in ("", "ai.onnx"):
+        is_unsupported = node.op_type in UNSUPPORTED
+        domain_text = ""
+    else:
+        is_unsupported = node.domain in RUNTIME_DOMAINS and node.op_type not in _SUPPORTED_CONTRIB_OPERATORS
+        domain_text = f" of {node.domain}"
+    return f"no TensorRT has {node.op_type}{domain_text}: the simulation alone runs it" if is_unsupported else ""
+
+
+def computes_integer_sums(node: ir.Node | None) -> bool:
+    """Whether a node makes sums of codes, in INT32."""
+    return node is not None and node.op_type in _INTEGER_SUM_OPERATORS and node.domain == ""
+
+
+def unsupported_operator_notes(nodes: Iterable[ir.Node]) -> list[str]:
+    """Why no engine can be built from a network as it is, a sentence for each domain and each form."""
+    nodes = tuple(nodes)
+    nodes_by_domain: dict[str, list[ir.Node]] = {}
+    for node in nodes:
+        if unsupported_operator_reason(node):
+            nodes_by_domain.setdefault(node.domain, []).append(node)
+    notes = []
+    for domain, affected_nodes in nodes_by_domain.items():
+        operators = name_list_text(list(dict.fromkeys(node.op_type for node in affected_nodes)))
+        domain_text, others_text = f" of {domain}" if domain else "", f" and {len(affected_nodes) - 1} more" if len(
+            affected_nodes) > 1 else ""
+        notes.append(
+            f"No TensorRT reads "
+            f"{operators}{domain_text} ({affected_nodes[0].name}{others_text}), so that without a plugin of that name "
+            f"no engine can be built from this network: {_workaround_text(domain, affected_nodes)}.")
+    nodes_by_form: dict[str, list[ir.Node]] = {}
+    for node in nodes:
+        if form := operator_form_refusal_reason(node):
+            nodes_by_form.setdefault(form, []).append(node)
+    return (notes + [
+        f"TensorRT-RTX 1.7 refuses "
+        f"{form} ({name_list_text([refused_node.name or '' for refused_node in affected_nodes], max_count=2)}): the "
+        "simulation runs it, but no engine can be built from this network as it is."
+        for form, affected_nodes in nodes_by_form.items()
+    ])
+
+
+def _workaround_text(domain: str, nodes: Sequence[ir.Node]) -> str:
+    if any(computes_integer_sums(node) or node.op_type == "DynamicQuantizeLinear" for node in nodes):
+        return ("quantize it with Q/DQ instead, whose ranges are known before it runs (ModelOpt, or quantize_static "
+                "with QuantFormat.QDQ)")
+    if any(node.op_type == "MatMulNBits" for node in nodes):
+        return ("store its weights around 0 (MatMulNBitsQuantizer with is_symmetric=True), which is read as INT4 "
+                "behind a DequantizeLinear")
+    if domain == "com.microsoft":
+        return "export it without ONNX Runtime's own operators (its graph optimizations, its quantizers)"
+    return "leave those layers to another runtime"

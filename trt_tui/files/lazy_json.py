@@ -1,0 +1,239 @@
+"""JSON of any size, read in pieces: long strings stay in the file, and only where they stand is kept.
+
+Parsers that stream (ijson, among others) hand over whole strings, and a tensor in JSON is one string of base64: with
+them a gigabyte of values takes several of memory. Here one takes a few numbers.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from trt_tui.errors import InputError
+from trt_tui.files.read_budget import limit_file_reading
+from trt_tui.files.reading import open_regular_file
+
+MAX_KEPT_STRING_BYTES = 4096
+"""Longer strings stay in the file."""
+
+MAX_VALUES = 4_000_000
+"""Most values (strings, numbers, lists, objects) of a file."""
+
+_MAX_DEPTH = 64
+_BLOCK_BYTES = 1 << 20
+_SCALAR_PATTERN = re.compile(rb"[-+0-9.eEA-Za-z]*")
+_MAX_SCALAR_BYTES = 64
+_SPACE_PATTERN = re.compile(rb"[ \t\r\n]*")
+_CONSTANTS: dict[bytes, object] = {b"true": True, b"false": False, b"null": None, b"NaN": float("nan"),
+                                   b"Infinity": float("inf"), b"-Infinity": float("-inf")}
+
+
+@dataclass(frozen=True)
+class FileSpan:
+    """A long string that stays in its file.
+
+    Attributes:
+        start: The first byte behind the opening quote.
+        length: Bytes up to the closing quote.
+        has_escapes: Whether a backslash stands in it.
+    """
+
+    path: Path
+    start: int
+    length: int
+    has_escapes: bool
+
+    def iterate_blocks(self, block_bytes: int = _BLOCK_BYTES) -> Iterator[bytes]:
+        """Its bytes as they stand in the file, ``block_bytes`` at a time.
+
+        Raises:
+            InputError: the file is shorter than it was.
+        """
+        with open_regular_file(self.path) as file:
+            file.seek(self.start)
+            remaining_bytes = self.length
+            while remaining_bytes:
+                piece = file.read(min(block_bytes, remaining_bytes))
+                if not piece:
+                    raise InputError(f"{self.path.name} was cut off while it was read", "", "Run the command again.")
+                remaining_bytes -= len(piece)
+                yield piece
+
+
+class _JsonText:
+    """A file as text to be parsed, a block at a time.
+
+    Attributes:
+        at: Position in the block.
+    """
+
+    def __init__(self, file: BinaryIO, file_name: str) -> None:
+        self._file = file
+        self._name = file_name
+        self._block = b""
+        self._block_start = 0
+        self.offset = 0
+
+    @property
+    def file_position(self) -> int:
+        """Position in the file."""
+        return self._block_start + self.offset
+
+    def invalid_json_error(self, reason: str) -> InputError:
+        """That the text is no JSON where it is now."""
+        return InputError(f"{self._name} is no valid JSON", f"{reason} at byte {self.file_position:,}",
+                          "Write the file again; it may be another format.")
+
+    def read_next_block(self) -> bool:
+        """Goes on to the next block; False at the end."""
+        self._block_start += len(self._block)
+        self._block, self.offset = self._file.read(_BLOCK_BYTES), 0
+        return bool(self._block)
+
+    def peek_nonblank_byte(self) -> bytes:
+        """The next byte that is no blank, which is not taken.
+
+        Raises:
+            InputError: the file ends here.
+        """
+        while True:
+            match = _SPACE_PATTERN.match(self._block, self.offset)
+            assert match is not None, "the pattern takes nothing, too"
+            self.offset = match.end()
+            if self.offset < len(self._block):
+                return self._block[self.offset:self.offset + 1]
+            if not self.read_next_block():
+                raise self.invalid_json_error("it ends early, so the file may have been cut off,")
+
+    def take_nonblank_byte(self, allowed_bytes: bytes) -> bytes:
+        """The next byte that is no blank, one of ``allowed_bytes``."""
+        byte = self.peek_nonblank_byte()
+        if byte not in allowed_bytes:
+            raise self.invalid_json_error(f"{' or '.join(map(chr, allowed_bytes))} is missing")
+        self.offset += 1
+        return byte
+
+    def read_scalar(self) -> object:
+        """A number or a constant."""
+        text = b""
+        while True:
+            match = _SCALAR_PATTERN.match(self._block, self.offset)
+            assert match is not None, "the pattern takes nothing, too"
+            text += match.group()[:_MAX_SCALAR_BYTES + 1]
+            self.offset = match.end()
+            if self.offset < len(self._block) or len(text) > _MAX_SCALAR_BYTES or not self.read_next_block():
+                break
+        if text in _CONSTANTS:
+            return _CONSTANTS[text]
+        try:
+            return json.loads(text) if len(text) <= _MAX_SCALAR_BYTES else _refuse_long_number()
+        except ValueError:
+            raise self.invalid_json_error("neither a string nor a number stands") from None
+
+    def read_string(self, path: Path) -> str | FileSpan:
+        """A string whose opening quote was taken."""
+        start, length, has_escapes = self.file_position, 0, False
+        parts: list[bytes] = []
+        while True:
+            end = self._block.find(b'"', self.offset)
+            end = end if end >= 0 else len(self._block)
+            backslash = self._block.find(b"\\", self.offset, end)
+            end = backslash if backslash >= 0 else end
+            length += end - self.offset
+            if length <= MAX_KEPT_STRING_BYTES:
+                parts.append(self._block[self.offset:end])
+            self.offset = end
+            if end == len(self._block):
+                if not self.read_next_block():
+                    raise self.invalid_json_error("a string does not end, so the file may have been cut off,")
+                continue
+            self.offset += 1
+            if backslash < 0:
+                break
+            has_escapes = True
+            if self.offset >= len(self._block) and not self.read_next_block():
+                raise self.invalid_json_error("a string does not end, so the file may have been cut off,")
+            parts.append(b"\\" + self._block[self.offset:self.offset + 1])
+            self.offset += 1
+            length += 2
+        if length > MAX_KEPT_STRING_BYTES:
+            return FileSpan(path, start, length, has_escapes)
+        try:
+            return str(json.loads(b'"' + b"".join(parts) + b'"', strict=False))
+        except ValueError:
+            raise self.invalid_json_error("a string that is no text in UTF-8 ends") from None
+
+
+def _refuse_long_number() -> object:
+    raise ValueError("too long for a number")
+
+
+def read_lazy_json(path: Path, file_name: str) -> Any:
+    """The value of a JSON file: objects as dictionaries (of two equal keys the last counts), lists, and so on.
+
+    Strings of over `MAX_KEPT_STRING_BYTES` are `FileSpan`.
+
+    Args:
+        file_name: What messages call the file.
+
+    Raises:
+        InputError: it is no JSON, is cut off, is nested over 64 deep, or holds over `MAX_VALUES` values.
+    """
+    with limit_file_reading(path), open_regular_file(path) as file:
+        text = _JsonText(file, file_name)
+        if text.peek_nonblank_byte() == b"\xef":
+            text.offset += 3  # a byte order mark
+        value_count = [0]
+        value = _read_json_value(text, path, 0, value_count)
+        try:
+            text.peek_nonblank_byte()
+        except InputError:
+            return value
+        raise text.invalid_json_error("more follows behind the end")
+
+
+def _read_json_value(json_text: _JsonText, path: Path, depth: int, value_count: list[int]) -> Any:
+    value_count[0] += 1
+    if value_count[0] > MAX_VALUES or depth > _MAX_DEPTH:
+        reason = f"over {MAX_VALUES:,} values" if depth <= _MAX_DEPTH else "lists in lists without end"
+        raise json_text.invalid_json_error(f"{reason}, more than any dump of tensors holds,")
+    first_byte = json_text.peek_nonblank_byte()
+    if first_byte == b'"':
+        json_text.offset += 1
+        return json_text.read_string(path)
+    if first_byte == b"[":
+        return _read_json_list(json_text, path, depth, value_count)
+    if first_byte == b"{":
+        return _read_json_object(json_text, path, depth, value_count)
+    return json_text.read_scalar()
+
+
+def _read_json_list(json_text: _JsonText, path: Path, depth: int, value_count: list[int]) -> list[Any]:
+    json_text.take_nonblank_byte(b"[")
+    values: list[Any] = []
+    if json_text.peek_nonblank_byte() == b"]":
+        json_text.offset += 1
+        return values
+    while True:
+        values.append(_read_json_value(json_text, path, depth + 1, value_count))
+        if json_text.take_nonblank_byte(b",]") == b"]":
+            return values
+
+
+def _read_json_object(json_text: _JsonText, path: Path, depth: int, value_count: list[int]) -> dict[str, Any]:
+    json_text.take_nonblank_byte(b"{")
+    value_by_key: dict[str, Any] = {}
+    if json_text.peek_nonblank_byte() == b"}":
+        json_text.offset += 1
+        return value_by_key
+    while True:
+        json_text.take_nonblank_byte(b'"')
+        key = json_text.read_string(path)
+        if isinstance(key, FileSpan):
+            raise json_text.invalid_json_error(f"a name of over {MAX_KEPT_STRING_BYTES} bytes ends")
+        json_text.take_nonblank_byte(b":")
+        value_by_key[key] = _read_json_value(json_text, path, depth + 1, value_count)
+        if json_text.take_nonblank_byte(b",}") == b"}":
+            return value_by_key

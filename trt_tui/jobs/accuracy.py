@@ -1,0 +1,156 @@
+"""Configs at the judged outputs."""
+
+import time
+from collections.abc import Generator, Iterator, Mapping, Sequence
+
+from trt_tui.core.measure.analysis import PartialResult
+from trt_tui.core.measure.failed_runs import find_failure_reason
+from trt_tui.core.measure.results import Accuracy
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.precision import Precision
+from trt_tui.formatting import run_title
+from trt_tui.jobs import events as ev
+from trt_tui.jobs.calibration import ensure_ranges
+from trt_tui.jobs.executors import choose_next_job_step, get_executor
+from trt_tui.jobs.scheduler import JobReporter
+from trt_tui.jobs.steps import Steps, Urgency
+from trt_tui.jobs.store import ResultStore
+from trt_tui.workspace import Workspace
+
+
+def measure_accuracy(workspace: Workspace, store: ResultStore, reporter: JobReporter, config: PrecisionConfig,
+                     phase: str = "") -> Iterator[Accuracy]:
+    """Yields the verdict of one config, complete at the end; reports progress if the phase has a name."""
+    cached = store.load_result(workspace, "verdict", config, Accuracy)
+    if cached is not None:
+        yield cached
+        return
+    start_time = time.monotonic()
+    for partial in workspace.analysis.measure_accuracy(config, workspace.ranges, workspace.feeds):
+        if partial.is_final_result:
+            store.save_result(workspace, "verdict", config, partial.value)
+        if phase:
+            reporter.send_progress(phase, partial.done_count, partial.total_count, start_time)
+        yield partial.value
+
+
+class AccuracyTask:
+    """An errand: the whole verdict of a config on some feeds."""
+
+    def __init__(self, ranges: Mapping[str, float], feed_indices: Sequence[int]) -> None:
+        self._ranges, self._feed_indices = ranges, tuple(feed_indices)
+
+    def describe_item(self, item: PrecisionConfig) -> str:
+        """See `trt_tui.core.execution.Task`."""
+        return "the verdict of a config"
+
+    def run_item(self, context: Workspace, item: PrecisionConfig) -> Generator[None, None, Accuracy]:
+        """See `trt_tui.core.execution.Task`."""
+        accuracy = Accuracy({})
+        for partial in context.analysis.measure_accuracy(item, self._ranges, self._feed_indices):
+            accuracy = partial.value
+            yield
+        return accuracy
+
+
+def measure_accuracies_in_parallel(workspace: Workspace, store: ResultStore, reporter: JobReporter,
+                                   configs: Sequence[PrecisionConfig], urgency: Urgency) -> Steps[None]:
+    """Has other processes judge several configs at once, one each; what comes of them is stored."""
+    unknown = [config for config in configs if store.load_result(workspace, "verdict", config, Accuracy) is None]
+    executor = get_executor(workspace, reporter)
+    for finished in executor.map(AccuracyTask(workspace.ranges, workspace.feeds), unknown):
+        if finished is not None:
+            store.save_result(workspace, "verdict", *finished)
+        yield choose_next_job_step(executor, urgency)
+
+
+PendingIntervals = dict[str, Iterator[PartialResult[Accuracy]]]
+"""What goes on with the metric on draws of the samples, by run, once all its feeds are measured."""
+
+
+def send_accuracies(workspace: Workspace, store: ResultStore, reporter: JobReporter, runs: Mapping[str, PrecisionConfig]
+                    ) -> Steps[PendingIntervals]:
+    """Sends the verdict of each run: all on the first feed, then all of them one feed further at a time.
+
+    Returns what `add_metric_intervals` goes on with.
+    """
+    start_time, done, feed_indices = time.monotonic(), 0, workspace.feeds
+    pending: PendingIntervals = {}
+
+    def warn_of_failed_run(run: str, accuracy: Accuracy) -> None:
+        if reason := find_failure_reason(accuracy):
+            reporter.send(ev.LogMessage(reporter.job, f"{run_title(run)} fails as it runs: {reason}.", "warning"))
+
+    def measure_next_feed(run: str) -> None:
+        nonlocal done
+        config, partial = runs[run], next(pending[run])
+        if partial.is_final_result:
+            store.save_result(workspace, "verdict", config, partial.value)
+            warn_of_failed_run(run, partial.value)
+        if partial.is_final_result or partial.done_count == 1 or workspace.metric is None and reporter.is_report_due(
+                f"verdict {run}"):
+            reporter.send(ev.AccuracyMeasured(reporter.job, run, config, partial.value, partial.is_final_result))
+        done += 1
+        reporter.send_progress("comparing with FP32", done, len(feed_indices) * len(pending), start_time)
+
+    for run, config in runs.items():
+        ensure_ranges(workspace, store, reporter,
+                      [config])  # only now, so that FP16's first verdict does not wait for it
+        cached = store.load_result(workspace, "verdict", config, Accuracy)
+        if cached is not None:
+            reporter.send(ev.AccuracyMeasured(reporter.job, run, config, cached, True))
+            warn_of_failed_run(run, cached)
+            continue
+        pending[run] = workspace.analysis.measure_accuracy(config, workspace.ranges, feed_indices,
+                                                           with_metric_interval=True)
+        measure_next_feed(run)
+        yield Urgency.FIRST_ACCURACY
+    if pending and workspace.metric is not None and len(feed_indices) > 1:
+        reference_values = workspace.analysis.measure_reference_metric(feed_indices[:1])
+        reporter.send(
+            ev.ReferenceMetricMeasured(reporter.job, reference_values,
+                                       workspace.data_sets.judged_samples.count_samples_of_feed(feed_indices[0])))
+    yield Urgency.ACCURACY
+    for _ in feed_indices[1:]:
+        for run in pending:
+            measure_next_feed(run)
+            yield Urgency.ACCURACY
+    return pending
+
+
+def add_metric_intervals(workspace: Workspace, store: ResultStore, reporter: JobReporter,
+                         runs: Mapping[str, PrecisionConfig],
+                         pending_intervals: PendingIntervals | None = None) -> Steps[None]:
+    """Sends the verdicts of runs again, with the interval of the metric where that is not known.
+
+    Args:
+        pending_intervals: What was measured just now; the others are measured once more.
+    """
+    if workspace.metric is None:
+        return
+    for run, config in runs.items():
+        cached = store.load_result(workspace, "verdict", config, Accuracy)
+        if (cached is None or not cached.metric
+                or cached.intervals is not None and cached.intervals.metric_draws is not None):
+            continue
+        settled = cached
+        for partial in (pending_intervals or {}).get(run) or workspace.analysis.measure_accuracy(
+                config, workspace.ranges, workspace.feeds, with_metric_interval=True):
+            settled = partial.value if partial.is_final_result else settled
+            yield Urgency.GROUP_ERRORS
+        store.save_result(workspace, "verdict", config, settled)
+        reporter.send(ev.AccuracyMeasured(reporter.job, run, config, settled, True))
+
+
+def send_reference_metric(workspace: Workspace, store: ResultStore, reporter: JobReporter) -> Steps[dict[str, float]]:
+    """Returns the metric of the FP32 network, and sends it."""
+    fp32 = PrecisionConfig.from_precision(Precision.FP32)
+    metric_values = store.load_result(workspace, "metric", fp32, dict[str, float])
+    if metric_values is None:
+        for index in workspace.feeds if workspace.metric is not None else ():
+            workspace.analysis.get_reference_outputs(index)
+            yield Urgency.ACCURACY
+        metric_values = workspace.analysis.measure_reference_metric(workspace.feeds)
+        store.save_result(workspace, "metric", fp32, metric_values)
+    reporter.send(ev.ReferenceMetricMeasured(reporter.job, metric_values, workspace.judged_sample_count))
+    return metric_values

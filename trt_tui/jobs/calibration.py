@@ -1,0 +1,229 @@
+"""The ranges that layers in INT8 and FP8 are quantized with: measured, or taken from a cache or a config."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from trt_tui.core.calibration.cache import read_calibration_cache, select_network_ranges
+from trt_tui.core.calibration.calibration import Calibration, calibrate
+from trt_tui.core.calibration.range_methods import RANGE_METHODS, TYPES_WITH_OWN_RANGES, list_range_methods
+from trt_tui.core.calibration.range_table import override_ranges
+from trt_tui.core.guards.facts import CONFIG_SOURCE, MEASURED_SOURCE, RangeFacts
+from trt_tui.core.lowering.lowered import quantizes_activations
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.range_move import RangeMove
+from trt_tui.core.quantized_types import QUANTIZED_TYPES
+from trt_tui.errors import InputError
+from trt_tui.formatting import name_list_text
+from trt_tui.jobs import events as ev
+from trt_tui.jobs import requests as rq
+from trt_tui.jobs.executors import get_executor
+from trt_tui.jobs.guard_facts import send_cached_range_facts, send_range_facts
+from trt_tui.jobs.scheduler import JobReporter
+from trt_tui.jobs.steps import Steps
+from trt_tui.jobs.store import FileCache, ResultStore
+from trt_tui.workspace import Workspace
+
+
+def run_calibration_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
+                        request: rq.CalibrateRanges) -> Steps[None]:
+    """Measures the ranges by a method, and sends those of some tensors as moves of a config."""
+    calibration, network = measure_ranges(workspace, store, reporter, request.method), workspace.network
+    precisions = {site.tensor: request.config.precision_of(group) for group in network.groups
+                  for site in group.activation_qdq_sites()}
+    moves = {
+        tensor: RangeMove(
+            calibration.ranges_by_type.get(precisions[tensor].value,
+                                           calibration.ranges).get(tensor, calibration.ranges[tensor]), request.method)
+        for tensor in request.tensors
+        if tensor in calibration.ranges
+    }
+    reporter.send(ev.RequestedRangesReady(reporter.job, moves))
+    yield from ()
+
+
+def run_use_ranges_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
+                       request: rq.UseRanges) -> Steps[None]:
+    """Takes ranges as they are given."""
+    options = workspace.options
+    if options.calib_cache is not None and request.only_missing:
+        _calibrate_from_cache(workspace, store, reporter, options.calib_cache, options.calib_method,
+                              request.calibration)
+    else:
+        calibration = request.calibration
+        workspace.calibration, fill_method = _measure_missing_ranges(workspace, store, reporter, request)
+        reporter.send(ev.CalibrationReady(reporter.job, workspace.calibration))
+        if request.config_name:
+            send_range_facts(
+                workspace, reporter,
+                RangeFacts(CONFIG_SOURCE, request.config_name, calibration.method, calibration.samples,
+                           fallback_method=fill_method), calibration.ranges)
+    yield from ()
+
+
+def _measure_missing_ranges(workspace: Workspace, store: ResultStore, reporter: JobReporter,
+                            request: rq.UseRanges) -> tuple[Calibration, str]:
+    """Returns given ranges with measured ones for the tensors that have none, and the method of these; "" if all have
+    one. A file of another tool holds the ranges alone that its own layers read, and other configs read more."""
+    calibration, options = request.calibration, workspace.options
+    missing = [tensor for tensor in workspace.network.calibrated_tensors if tensor not in calibration.ranges]
+    if not missing:
+        return calibration, ""
+    measured_calibration = measure_ranges(workspace, store, reporter, options.calib_method)
+    count = len(workspace.network.calibrated_tensors)
+    reporter.send(
+        ev.LogMessage(
+            reporter.job, f"{request.config_name or 'The session'} has ranges for {count - len(missing)} of {count} "
+            f"tensors. The others are measured ({measured_calibration.method}) on "
+            f"{workspace.calibration_samples.source}: {name_list_text(missing, 3)}.", "note"))
+    ranges = {tensor: calibration.ranges.get(tensor, amax) for tensor, amax in measured_calibration.ranges.items()}
+    other_ranges = {
+        precision: {tensor: amax
+                    for tensor, amax in type_ranges.items()
+                    if tensor not in calibration.ranges}
+        for precision, type_ranges in measured_calibration.ranges_by_type.items()
+    }
+    return replace(
+        calibration, ranges={**ranges, **calibration.ranges}, ranges_by_type={
+            precision: {**other_ranges.get(precision, {}), **calibration.ranges_by_type.get(precision, {})}
+            for precision in (*other_ranges, *calibration.ranges_by_type)
+        }), measured_calibration.method
+
+
+def ensure_ranges(workspace: Workspace, store: ResultStore, reporter: JobReporter,
+                  configs: Collection[PrecisionConfig]) -> None:
+    """Calibrates if any of the configs needs ranges and there are none yet."""
+    if workspace.calibration is None and any(quantizes_activations(workspace.network, config) for config in configs):
+        method = workspace.options.calib_method
+        _calibrate_workspace(workspace, store, reporter, method)
+        unsupported_types = [
+            quantized_type for quantized_type in TYPES_WITH_OWN_RANGES
+            if method not in list_range_methods(quantized_type) and any(
+                config.precision_of(group) is quantized_type.precision
+                for config in configs
+                for group in workspace.network.groups)
+        ]
+        for quantized_type in unsupported_types:
+            reporter.send(
+                ev.LogMessage(
+                    reporter.job, f"The {method} of 128 equal steps says nothing of {quantized_type.precision.label}, "
+                    f"whose steps grow with the value: layers in it take min-max.", "warning"))
+
+
+def measure_ranges(workspace: Workspace, store: ResultStore, reporter: JobReporter, method: str) -> Calibration:
+    """The ranges on the calibration data, from the store where they are known."""
+    network, source = workspace.network, workspace.calibration_samples
+    sha256 = workspace.fingerprint.sha256 if workspace.fingerprint is not None else store.network_sha256(network)
+    key = FileCache.make_key("calibration", sha256, source.hash_inputs(), len(source), method,
+                             workspace.backend.version, network.calibrated_tensors,
+                             [quantized_type.precision.value for quantized_type in TYPES_WITH_OWN_RANGES])
+    calibration = store.results.get(key, Calibration)
+    if calibration is None:
+        executor = get_executor(workspace, reporter)
+        calibration = calibrate(network.model, network.calibrated_tensors, source, workspace.backend, method=method,
+                                progress=reporter.make_progress_callback(f"calibrating ({method})",
+                                                                         executor=executor), executor=executor)
+        workspace.require_unchanged_files()
+        store.results.put(key, calibration)
+    return calibration
+
+
+def collect_ranges_to_write(workspace: Workspace, store: ResultStore, reporter: JobReporter, config: PrecisionConfig,
+                            config_ranges: Mapping[str, float] | None, *,
+                            all_tensors: bool = False) -> tuple[Mapping[str, float], str]:
+    """The ranges that a config is written with, and why no data was needed for them ("" where it was).
+
+    Args:
+        config_ranges: See `trt_tui.jobs.requests.ExportConfig`.
+        all_tensors: Of every tensor that could be quantized, whether or not the config does.
+
+    Raises:
+        InputError: there are neither ranges nor data, or they cannot be used.
+    """
+    if config_ranges is None:
+        ensure_ranges(workspace, store, reporter, [config])
+        return workspace.ranges, ""
+    options, network = workspace.options, workspace.network
+    ranges: Mapping[str, float] = override_ranges(
+        config_ranges,
+        {tensor: choice.amax
+         for tensor, choice in config.range_moves.items()
+         if tensor not in config_ranges})
+    has_facts = False
+    if options.calib_cache is not None:
+        cache_ranges = _read_matching_cache_ranges(workspace, reporter, options.calib_cache)
+        ranges = override_ranges(ranges, cache_ranges)
+        fill_method = options.calib_method if set(
+            network.calibrated_tensors) - ranges.keys() and options.has_data else ""
+        has_facts = send_cached_range_facts(workspace, reporter, options.calib_cache, cache_ranges, fill_method)
+    needed = {
+        site.tensor
+        for group in network.groups
+        for site in (
+            group.activation_qdq_sites() if all_tensors else group.calibrated_qdq_sites(config.precision_of(group)))
+    }
+    missing = sorted(needed - ranges.keys())
+    if not missing:
+        reason = "the ranges are known" if config_ranges or options.calib_cache else "nothing takes a range"
+        return ranges, "" if has_facts else reason
+    if not options.has_data:
+        requested_precisions = {config.precision_of(group) for group in network.groups}
+        labels = [
+            quantized_type.precision.label
+            for quantized_type in QUANTIZED_TYPES.values()
+            if quantized_type.quantizes_activations and quantized_type.precision in requested_precisions
+        ]
+        raise InputError(f"{' and '.join(labels) or 'A calibration cache'} needs ranges",
+                         f"{len(missing)} tensors have none, {missing[0]} among them",
+                         "Give --calib-data or --data to calibrate on, or --calib-cache.")
+    calibration = measure_ranges(workspace, store, reporter, options.calib_method)
+    if options.calib_cache is not None:
+        return override_ranges(calibration.range_table, ranges), ""
+    _send_calibration_range_facts(workspace, reporter, calibration)
+    return calibration.range_table, ""
+
+
+def _calibrate_workspace(workspace: Workspace, store: ResultStore, reporter: JobReporter, method: str) -> None:
+    if method not in RANGE_METHODS:
+        raise InputError(f"unknown calibration method {method}", f"there are: {', '.join(RANGE_METHODS)}",
+                         "Choose one with --calib-method.")
+    if (cache := workspace.options.calib_cache) is not None:
+        _calibrate_from_cache(workspace, store, reporter, cache, method)
+        return
+    workspace.calibration = measure_ranges(workspace, store, reporter, method)
+    reporter.send(ev.CalibrationReady(reporter.job, workspace.calibration))
+    _send_calibration_range_facts(workspace, reporter, workspace.calibration)
+
+
+def _send_calibration_range_facts(workspace: Workspace, reporter: JobReporter, calibration: Calibration) -> None:
+    send_range_facts(
+        workspace, reporter,
+        RangeFacts(MEASURED_SOURCE, workspace.calibration_samples.source, calibration.method, calibration.samples),
+        calibration.ranges)
+
+
+def _read_matching_cache_ranges(workspace: Workspace, reporter: JobReporter, cache_path: str) -> dict[str, float]:
+    """The ranges of a cache that fit the network; says what does not."""
+    cache_ranges, warnings = select_network_ranges(read_calibration_cache(cache_path),
+                                                   workspace.network.calibrated_tensors)
+    for warning in warnings:
+        reporter.send(ev.LogMessage(reporter.job, warning, "warning"))
+    return cache_ranges
+
+
+def _calibrate_from_cache(workspace: Workspace, store: ResultStore, reporter: JobReporter, cache_path: str, method: str,
+                          config_calibration: Calibration | None = None) -> None:
+    """Takes the ranges of a cache; what it lacks is taken from a config, or calibrated where data are."""
+    options, activations = workspace.options, workspace.network.calibrated_tensors
+    cache_ranges = _read_matching_cache_ranges(workspace, reporter, cache_path)
+    other_calibration = config_calibration
+    if other_calibration is None and options.has_data and set(activations) - set(cache_ranges):
+        other_calibration = measure_ranges(workspace, store, reporter, method)
+    if other_calibration is None:
+        other_calibration = Calibration("cache", 0, "", {})
+    other_ranges = {precision: {tensor: amax for tensor, amax in type_ranges.items() if tensor not in cache_ranges}
+                    for precision, type_ranges in other_calibration.ranges_by_type.items()}
+    workspace.calibration = replace(other_calibration, ranges={**other_calibration.ranges, **cache_ranges},
+                                    ranges_by_type=other_ranges)
+    reporter.send(ev.CalibrationReady(reporter.job, workspace.calibration))
+    send_cached_range_facts(workspace, reporter, cache_path, cache_ranges,
+                            other_calibration.method if other_calibration.ranges.keys() - cache_ranges.keys() else "")

@@ -1,0 +1,178 @@
+"""Runs against the reference: verdicts, shares on a few samples, errors at the groups, then shares as they end up."""
+
+import contextlib
+import time
+from collections.abc import Mapping
+
+from trt_tui.core.calibration.tensor_collection import NonFiniteTensorError
+from trt_tui.core.lowering import rulebook
+from trt_tui.core.lowering.bias_scales import MIN_WARNED_BITS, RaisedWeightScales
+from trt_tui.core.lowering.folded_constants import FoldedConstants
+from trt_tui.core.measure.failed_runs import find_failure_reason
+from trt_tui.core.measure.group_errors import measure_group_errors
+from trt_tui.core.measure.masks import find_common_mask_name
+from trt_tui.core.measure.results import Accuracy, GroupErrors
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.precision import Precision
+from trt_tui.formatting import counted_noun_text
+from trt_tui.jobs import events as ev
+from trt_tui.jobs import requests as rq
+from trt_tui.jobs.accuracy import add_metric_intervals, send_accuracies, send_reference_metric
+from trt_tui.jobs.calibration import ensure_ranges
+from trt_tui.jobs.executors import choose_next_job_step, get_executor
+from trt_tui.jobs.export_accuracy import measure_export_accuracy
+from trt_tui.jobs.exported_run import find_stored_exported_run
+from trt_tui.jobs.scheduler import JobReporter
+from trt_tui.jobs.shares import send_error_shares
+from trt_tui.jobs.steps import Steps, Urgency, Wait, override_urgency
+from trt_tui.jobs.store import ResultStore
+from trt_tui.workspace import Workspace
+
+FP32_RUN = "fp32"
+"""The run of FP32 against a reference that was named: it has no layers that lose."""
+
+
+def run_comparison_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
+                       request: rq.CompareRuns) -> Steps[None]:
+    """Measures the runs; sends their engines too, if they are known."""
+    runs = _filter_measurable_runs(workspace, store, reporter, request.runs)
+    measured = yield from send_accuracies(workspace, store, reporter, runs)
+    _report_raised_weight_scales(workspace, reporter, runs)
+    yield from send_reference_metric(workspace, store, reporter)
+    for config in runs.values():
+        cached = store.load_engine_result(workspace, config)
+        if cached is not None:
+            reporter.send(ev.EngineBuilt(reporter.job, config, cached))
+        if (executed := find_stored_exported_run(workspace, store, config)) is not None:
+            reporter.send(ev.ExportedFileExecuted(reporter.job, config, executed))
+    if workspace.builder is not None:
+        cached = store.load_engine_result(workspace, PrecisionConfig.from_precision(Precision.FP32))
+        if cached is not None:
+            reporter.send(ev.Fp32EngineMeasured(reporter.job, cached))
+    yield from measure_export_accuracy(workspace, store, reporter, runs)
+    yield from add_metric_intervals(workspace, store, reporter, runs, measured)
+    runs = {name: config for name, config in runs.items() if name != FP32_RUN}
+    if reason := workspace.analysis.explain_missing_shares(workspace.feeds):
+        reporter.send(
+            ev.LogMessage(
+                reporter.job, "Shares and errors at the layers are not measured, since FP32 is not finite "
+                f"either. {reason}.", "warning"))
+        return
+    order = sorted(runs, key=lambda name: name != request.shares_run) if request.shares_run is not None else []
+    if not order:
+        if request.with_group_errors:
+            yield Urgency.GROUP_ERRORS
+            workspace.analysis.unload_session()  # errors at the groups have a session of their own, with all weights
+            yield from send_group_errors(workspace, store, reporter, runs, Urgency.GROUP_ERRORS)
+        return
+    # What each group owns, on a few samples, comes before what is measured at the layers.
+    with contextlib.closing(send_error_shares(workspace, store, reporter, order[0], runs[order[0]])) as share_steps:
+        yield Urgency.FIRST_SHARES
+        for step in share_steps:
+            if step is not Urgency.FIRST_SHARES and not isinstance(step, Wait):
+                break
+            yield step
+        if request.with_group_errors:
+            yield Urgency.GROUP_ERRORS
+            yield from send_group_errors(workspace, store, reporter, runs, Urgency.GROUP_ERRORS)
+        yield Urgency.BACKGROUND
+        yield from share_steps
+    for name in order[1:]:
+        yield from override_urgency(Urgency.BACKGROUND, send_error_shares(workspace, store, reporter, name, runs[name]))
+
+
+def _filter_measurable_runs(workspace: Workspace, store: ResultStore, reporter: JobReporter,
+                            runs: Mapping[str, PrecisionConfig]) -> Mapping[str, PrecisionConfig]:
+    """Returns the runs that have ranges; says which have none since the network in FP32 is not finite.
+
+    Only against something else than FP32 of the network are the others measured without them.
+
+    Raises:
+        InputError: see `ensure_ranges`.
+    """
+    if workspace.reference_source is None:
+        return runs
+    measurable = {}
+    for name, config in runs.items():
+        try:
+            ensure_ranges(workspace, store, reporter, [config])
+        except NonFiniteTensorError as error:
+            reporter.send(
+                ev.LogMessage(reporter.job, f"{name} is not measured: {error.title}. {error.cause}", "warning"))
+        else:
+            measurable[name] = config
+    return measurable
+
+
+def _report_raised_weight_scales(workspace: Workspace, reporter: JobReporter, runs: Mapping[str,
+                                                                                            PrecisionConfig]) -> None:
+    """Says which weight scales of the runs were raised for a bias, and what it costs."""
+    network, scales = workspace.network, dict[str, RaisedWeightScales]()
+    for config in runs.values():
+        folds = FoldedConstants(network, config)
+        group_lowerings = rulebook.plan_lowering(network, config, workspace.ranges, folded_constants=folds)
+        scales.update((scale.scale_change_text, scale)
+                      for scale in rulebook.find_raised_weight_scales(network, group_lowerings, folds))
+    for text, scale in scales.items():
+        reporter.send(
+            ev.LogMessage(reporter.job, text, "warning" if scale.max_channel_bit_loss >= MIN_WARNED_BITS else "note"))
+
+
+def send_group_errors(workspace: Workspace, store: ResultStore, reporter: JobReporter,
+                      runs: Mapping[str, PrecisionConfig], urgency: Urgency) -> Steps[None]:
+    """Sends the errors at the groups of each run."""
+    start_time, feed_indices = time.monotonic(), workspace.feeds
+    configs: dict[str, PrecisionConfig] = {}
+    for name, config in runs.items():
+        cached = store.load_result(workspace, "layers", config, dict[str, GroupErrors])
+        accuracy = store.load_result(workspace, "verdict", config, Accuracy)
+        if accuracy is not None and find_failure_reason(accuracy):
+            continue  # nothing comes out of it
+        if cached is not None:
+            reporter.send(
+                ev.GroupErrorsMeasured(reporter.job, name, config, cached, workspace.judged_sample_count, True))
+        else:
+            configs[name] = config
+    if not configs:
+        return
+    names = list(configs)
+    _report_padding_in_group_errors(workspace, reporter)
+    executor, last_done = get_executor(workspace, reporter), 0
+    reporter.send(
+        ev.JobProgress(reporter.job, f"per-layer errors{executor.location_text}", 0,
+                       len(feed_indices) * len(configs)))
+    for _ in workspace.analysis.measure_magnitudes(feed_indices, executor):
+        yield choose_next_job_step(executor, urgency)
+    for partial in measure_group_errors(workspace.analysis, configs, workspace.ranges, feed_indices=feed_indices,
+                                        executor=executor):
+        if partial.done_count == last_done:
+            yield choose_next_job_step(executor, urgency)
+            continue
+        last_done = partial.done_count
+        feed, run_index = divmod(partial.done_count - 1, len(names))
+        name, final = names[run_index], feed + 1 == len(feed_indices)
+        if final:
+            store.save_result(workspace, "layers", configs[name], partial.value[name])
+        if final or feed == 0 or reporter.is_report_due(f"layers {name}"):
+            samples = sum(
+                workspace.data_sets.judged_samples.count_samples_of_feed(index) for index in feed_indices[:feed + 1])
+            reporter.send(ev.GroupErrorsMeasured(reporter.job, name, configs[name], partial.value[name], samples,
+                                                 final))
+        reporter.send_progress(f"per-layer errors{executor.location_text}", partial.done_count, partial.total_count,
+                               start_time)
+        yield choose_next_job_step(executor, urgency)
+
+
+def _report_padding_in_group_errors(workspace: Workspace, reporter: JobReporter) -> None:
+    """Says at how many groups the errors count what the judged outputs' mask leaves out."""
+    network, mask = workspace.network, find_common_mask_name(workspace.judged_outputs)
+    if not any(output.mask for output in workspace.judged_outputs):
+        return
+    tails = [group.final_tensor for group in network.groups if group.final_tensor not in network.blocking_plugins]
+    if counted_groups := sum(tail not in workspace.analysis.mask_axes_by_tensor for tail in tails):
+        reason = f"which of their axes {mask} has is not known" if mask else "the judged outputs have several masks"
+        reporter.send(
+            ev.LogMessage(
+                reporter.job,
+                f"At {counted_groups} of {counted_noun_text(len(tails), 'group')} the errors count padding too: "
+                f"{reason}. The judged outputs leave it out.", "info"))

@@ -1,0 +1,392 @@
+"""Building engines in a thread of the child process, with caches of engines and of measured tactics."""
+
+import hashlib
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import onnx_ir as ir
+
+from trt_tui.core.engines.failures import BuildError, NetworkParseError
+from trt_tui.core.engines.fallback_ladder import (
+    LOWEST_EFFORT,
+    NO_PRECISIONS,
+    PREFERRED_PRECISIONS,
+    BuildAttempt,
+    FallbackLadder,
+    join_lines,
+)
+from trt_tui.core.exporters.onnx import export_typed_network
+from trt_tui.core.lowering.ends import add_outputs
+from trt_tui.core.lowering.explicit_quantization import lower_to_explicit_quantization
+from trt_tui.core.lowering.implicit_quantization import lower_to_implicit_quantization
+from trt_tui.core.lowering.releases import refuse_cubic_grid_samples, refuse_unsupported_precisions
+from trt_tui.core.lowering.source_typed_network import lower_from_source_model
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.layers import Layer
+from trt_tui.core.network.network import Network
+from trt_tui.core.precision import Precision
+from trt_tui.core.runner import (
+    MIN_OPTIMIZATION_LEVEL,
+    TIMING_CACHE_REFUSED,
+    BackendCapabilities,
+    BuildSettings,
+    EngineBackend,
+    LayerConstraints,
+)
+from trt_tui.errors import InputError, TrtTuiError
+from trt_tui.files.scratch import create_scratch_folder
+from trt_tui.jobs.steps import Wait
+from trt_tui.jobs.store import EngineCache
+
+MIN_REPORT_INTERVAL_S = 0.1
+"""Least time between two reports of a build."""
+
+
+@dataclass(frozen=True)
+class BuildProgress:
+    """How far a build is; ``total`` 0 means that the end is unknown."""
+
+    phase: str
+    done: int = 0
+    total: int = 0
+
+
+@dataclass(frozen=True)
+class BuilderMessage:
+    """A line that the builder printed."""
+
+    level: str
+    text: str
+
+
+@dataclass(frozen=True)
+class BuiltEngine:
+    """A built engine.
+
+    Attributes:
+        seconds: Duration of the build; 0 if it came from the cache.
+        origin: "cold", "timing cache" or "engine cache".
+        notes: Notes of the lowering.
+        attempts: What was tried; the engine was built on the last. Only one if it was built as asked.
+    """
+
+    data: bytes
+    seconds: float
+    origin: str
+    notes: tuple[str, ...] = ()
+    attempts: tuple[BuildAttempt, ...] = (BuildAttempt(),)
+
+
+@dataclass(frozen=True)
+class BuilderInput:
+    """What a backend builds from: the ONNX model, and what to tell beside it if the graph's types do not decide."""
+
+    model: ir.Model
+    constraints: LayerConstraints | None
+    notes: tuple[str, ...]
+
+
+def lower_for_builder(network: Network, config: PrecisionConfig, ranges: Mapping[str, float],
+                      capabilities: BackendCapabilities, backend_title: str, weakly_typed: bool = False,
+                      compute_capability: tuple[int, int] | None = None) -> BuilderInput:
+    """Lowers a config to the form that a backend's release takes.
+
+    Args:
+        backend_title: Its name and version, for messages.
+        weakly_typed: Precisions layer by layer and implicit quantization, in place of types and Q/DQ.
+        compute_capability: The compute capability to build for, where it is not that of the GPU here.
+
+    Raises:
+        InputError: the release or the GPU cannot honour the config; says what and why.
+    """
+    if Precision.BF16 in {*config.precision_by_group(network).values()} and not capabilities.supports_bf16:
+        raise InputError("this config asks for BF16", f"{backend_title} has no BF16",
+                         "Use FP16 or FP32 for those layers.")
+    supported_types = {
+        *capabilities.quantized_types,
+        *((Precision.FP16_ACC_FP32, ) if capabilities.strongly_typed and not weakly_typed else ())
+    }
+    refuse_unsupported_precisions(network, config, supported_types, backend_title, compute_capability
+                                  or capabilities.gpu_compute_capability)
+    if not capabilities.supports_cubic_grids:
+        refuse_cubic_grid_samples(network, backend_title)
+    if weakly_typed:
+        if not capabilities.weakly_typed:
+            raise InputError(
+                "--weak cannot be honoured", f"{backend_title} is strongly typed only: it takes no precision "
+                "per layer and no dynamic range", "Leave out --weak.")
+        implicit_model = lower_to_implicit_quantization(network, config, ranges)
+        return BuilderInput(implicit_model.model, implicit_model, tuple(implicit_model.notes))
+    if capabilities.strongly_typed:
+        typed_model = lower_from_source_model(network, config, ranges)
+        return BuilderInput(typed_model.model, None, typed_model.notes)
+    typed_model, constraints = lower_to_explicit_quantization(network, config, ranges)
+    return BuilderInput(typed_model.model, constraints, typed_model.notes)
+
+
+def build_engine(
+    backend: EngineBackend, network: Network, config: PrecisionConfig, ranges: Mapping[str, float],
+    settings: BuildSettings, *, cache: EngineCache | None, wake: Callable[[], None], weakly_typed: bool = False,
+    strict: bool = False, kept_tensors: Sequence[str] = (),
+) -> Generator[BuildProgress | BuilderMessage | Wait | BuiltEngine, None, None]:
+    """Builds a config's engine, or takes it from the cache; yields the `BuiltEngine` last.
+
+    If the builder refuses what is asked, it goes down the rungs of `trt_tui.core.engines.fallback_ladder`. The build
+    runs in a thread. When the generator is closed, it asks the builder to stop and waits for it.
+
+    Args:
+        cache: Holds engines and timing caches; with None it builds anew and keeps nothing.
+        wake: Called from the thread when there is something to yield.
+        strict: Build as asked or not at all.
+        kept_tensors: Tensors that the engine is to yield too, see
+            `trt_tui.core.measure.judged_outputs.find_judged_inner_tensors`.
+
+    Raises:
+        InputError: the release cannot honour the config, or refuses the network.
+        NoEngine: the build failed on every rung; the cause names them all, ``rungs`` holds them.
+    """
+    attempt, attempts, ladder = BuildAttempt(), [], None
+    first_error: BuildError | NetworkParseError | None = None
+    while True:
+        yield BuildProgress("lowering")
+        lowered = lower_for_builder(network, attempt.derive_attempt_config(network,
+                                                                           config), ranges, backend.capabilities,
+                                    f"{backend.name} {backend.version}", weakly_typed, settings.compute_capability)
+        can_ease = settings.builder_options.optimization_level != MIN_OPTIMIZATION_LEVEL
+        ladder = ladder or _make_fallback_ladder(network, config, lowered.constraints, can_ease)
+        lowered = replace(lowered, constraints=_adapt_constraints_to_attempt(lowered.constraints, attempt, network),
+                          model=add_outputs(lowered.model, kept_tensors))
+        try:
+            attempt_settings = settings.with_lowest_build_effort() if attempt.name == LOWEST_EFFORT else settings
+            engine = yield from _build_or_load_engine(backend, network, lowered, attempt_settings, cache, wake)
+        except (BuildError, NetworkParseError) as error:
+            attempts.append(replace(attempt, failure_reason=join_lines(error.cause or error.title)))
+            first_error = first_error or error
+            next_attempt = None if strict or not _can_retry_with_other_precisions(
+                error, lowered.constraints) else ladder.choose_next_attempt(attempt, _failed_layer_text(error))
+            if next_attempt is None or next_attempt.name == LOWEST_EFFORT and isinstance(
+                    error, NetworkParseError):  # no effort parses more
+                raise _complete_build_error(first_error, attempts, network, can_ease) from None
+            attempt = next_attempt
+            yield BuilderMessage("warning",
+                                 f"the build failed ({attempts[-1].failure_reason}); now with {attempt.description}")
+        else:
+            yield replace(engine, attempts=(*attempts, attempt))
+            return
+
+
+def _build_or_load_engine(backend: EngineBackend, network: Network, lowered: BuilderInput, settings: BuildSettings,
+                          cache: EngineCache | None, wake: Callable[[], None],
+                          ) -> Generator[BuildProgress | BuilderMessage | Wait, None, BuiltEngine]:
+    """Builds once, or takes the engine from the cache; returns it."""
+    with create_scratch_folder() as folder:
+        written = export_typed_network(lowered.model, network, folder / "network.onnx")
+        key = _engine_cache_key(backend, (written.path, *written.data_files), lowered.constraints, settings)
+        cached = cache.read(key) if cache is not None else None
+        if cached is not None:
+            return BuiltEngine(cached, 0.0, "engine cache", lowered.notes)
+        if cache is not None and not settings.builder_options.timing_cache:
+            timing_cache = str(timing_cache_path(settings, backend, network, lowered.constraints, cache))
+            settings = replace(settings, builder_options=replace(settings.builder_options, timing_cache=timing_cache))
+        timing_cache = settings.builder_options.timing_cache
+        is_cache_warm = bool(timing_cache) and os.path.isfile(timing_cache)
+        build = _BuildThread(backend, written.path, settings, lowered.constraints, wake)
+        build.start()
+        try:
+            while not build.has_ended:
+                yield Wait(build.has_messages)
+                yield from build.take_messages()
+        finally:
+            build.request_stop()
+            build.join()
+        yield from build.take_messages()
+        if build.error is not None:
+            raise build.error
+        if cache is not None:
+            if timing_cache:
+                cache.add_timing_cache_checksum(Path(timing_cache))
+            cache.write(key, build.data)
+            cache.trim_to_size_limit()
+        origin = "timing cache" if is_cache_warm and not build.cache_refused else "cold"
+        return BuiltEngine(build.data, build.seconds, origin, lowered.notes)
+
+
+def _can_retry_with_other_precisions(error: BuildError | NetworkParseError,
+                                     constraints: LayerConstraints | None) -> bool:
+    """Whether other precisions may help: not if a parser refuses the network of a release that takes them beside it."""
+    return error.is_refused if isinstance(error, BuildError) else constraints is None and bool(error.node)
+
+
+def _failed_layer_text(error: BuildError | NetworkParseError) -> str:
+    """The part of an error that names layers."""
+    return error.node if isinstance(error, NetworkParseError) else error.cause
+
+
+def _make_fallback_ladder(network: Network, config: PrecisionConfig, constraints: LayerConstraints | None,
+                          can_lower_effort: bool) -> FallbackLadder:
+    """The rungs of a config, by what the builder is told if it builds as asked."""
+    if constraints is None or not constraints.precision_flags:
+        return FallbackLadder(network, config, False, False, can_lower_effort)
+    return FallbackLadder(network, config, True, bool(constraints.precisions or constraints.output_types),
+                          can_lower_effort)
+
+
+def _adapt_constraints_to_attempt(constraints: LayerConstraints | None, attempt: BuildAttempt,
+                                  network: Network) -> LayerConstraints | None:
+    """What a rung keeps of what the builder would be told as asked."""
+    if constraints is None:
+        return None
+    constraints = constraints.without_layer_precisions(layer for name in attempt.unconstrained
+                                                       for layer in network.get_group(name).layers)
+    if attempt.name == NO_PRECISIONS:
+        return replace(constraints, precisions={}, output_types={}, constraint_mode="")
+    return replace(constraints, constraint_mode="prefer") if attempt.name == PREFERRED_PRECISIONS else constraints
+
+
+def _complete_build_error(error: BuildError | NetworkParseError, attempts: Sequence[BuildAttempt], network: Network,
+                          can_lower_effort: bool) -> Exception:
+    """The first error, with the node that it names, with what else was tried, and with the least effort as a way out
+    where the build was refused and that was not tried."""
+    named_error = _add_node_to_error_title(error, network)
+    if isinstance(error, BuildError) and error.is_refused and can_lower_effort and not any(attempt.name == LOWEST_EFFORT
+                                                                                           for attempt in attempts):
+        error.next_step = f"{error.next_step} Or build with --optimization-level {MIN_OPTIMIZATION_LEVEL}."
+    lines = [
+        error.cause, *(f"also failed, with {attempt.description}: {attempt.failure_reason}" for attempt in attempts[1:])
+    ]
+    error.cause = "\n".join(filter(None, lines))
+    error.attempts = tuple(attempts)
+    return named_error
+
+
+class _BuildThread(threading.Thread):
+    """A build in a thread, whose messages can be taken at any time."""
+
+    def __init__(self, backend: EngineBackend, model: Path, settings: BuildSettings,
+                 constraints: LayerConstraints | None, wake: Callable[[], None]) -> None:
+        super().__init__(daemon=True)
+        self.backend, self.model, self.settings, self.constraints = backend, model, settings, constraints
+        self.data = b""
+        self.error: Exception | None = None
+        self.seconds = 0.0
+        self.cache_refused = False
+        """TensorRT did not accept the timing cache."""
+        self.has_ended = False
+        """Set before the last wake: the thread itself may be alive for a moment after that."""
+        self._wake = wake
+        self._lock = threading.Lock()
+        self._messages: list[BuilderMessage] = []
+        self._progress = BuildProgress("building")
+        self._has_changed = True
+        self._stop_requested = False
+        self._last_wake_s = 0.0
+
+    def run(self) -> None:
+        start = time.perf_counter()
+        try:
+            self.data = self.backend.build(self.model, self.settings, self.constraints, on_step=self._on_step,
+                                           on_message=self._on_message)
+        except Exception as error:
+            self.error = error
+        finally:
+            self.seconds = time.perf_counter() - start
+            with self._lock:
+                self.has_ended = True
+            self._wake()
+
+    def has_messages(self) -> bool:
+        return self._has_changed or self.has_ended
+
+    def take_messages(self) -> list[BuildProgress | BuilderMessage]:
+        """What has come since the last call."""
+        with self._lock:
+            messages, self._messages = self._messages, []
+            self._has_changed = False
+            return [*messages, self._progress]
+
+    def request_stop(self) -> None:
+        self._stop_requested = True
+
+    def _on_step(self, phase: str, done: int, total: int) -> bool:
+        with self._lock:
+            self._progress = BuildProgress(f"building: {phase}", done, total)
+            self._has_changed = True
+        self._wake_if_report_due()
+        return not self._stop_requested
+
+    def _on_message(self, level: str, text: str) -> None:
+        with self._lock:
+            self._messages.append(BuilderMessage(level, text))
+            self.cache_refused = self.cache_refused or bool(TIMING_CACHE_REFUSED.search(text))
+            self._has_changed = True
+        self._wake_if_report_due()
+
+    def _wake_if_report_due(self) -> None:
+        now = time.monotonic()
+        if now - self._last_wake_s >= MIN_REPORT_INTERVAL_S:
+            self._last_wake_s = now
+            self._wake()
+
+
+def _engine_cache_key(backend: EngineBackend, model_files: tuple[Path, ...], constraints: LayerConstraints | None,
+                      settings: BuildSettings) -> str:
+    digest = hashlib.sha256()
+    for path in model_files:
+        with open(path, "rb") as stream:
+            for block in iter(lambda: stream.read(1 << 24), b""):
+                digest.update(block)
+    return EngineCache.make_key(digest.hexdigest(), backend.cache_identity, _layer_constraints_key(constraints),
+                                sorted(settings.profile.items()), settings.tf32,
+                                settings.builder_options.comparison_key, settings.compute_capability,
+                                *["hands out"] * settings.debug_tensors)
+
+
+def _layer_constraints_key(constraints: LayerConstraints | None) -> tuple[object, ...] | None:
+    if constraints is None:
+        return None
+    return (sorted(constraints.precisions.items()), sorted(constraints.output_types.items()),
+            sorted(constraints.ranges.items()), sorted(constraints.precision_flags), constraints.constraint_mode,
+            sorted(constraints.inner_ranges.items()), sorted(constraints.constant_ranges.items()))
+
+
+def timing_cache_path(settings: BuildSettings, backend: EngineBackend, network: Network,
+                      constraints: LayerConstraints | None, cache: EngineCache) -> Path:
+    """The file of measured tactics that a build reads and extends.
+
+    A timing cache is bound to GPU, release and flags. One that another network filled makes releases without a progress
+    monitor (before 10) print errors, so there it is bound to the network too.
+    """
+    key_parts = [
+        backend.cache_identity, settings.tf32, settings.builder_options.comparison_key, settings.compute_capability,
+        sorted(constraints.precision_flags) if constraints is not None else "typed"
+    ]
+    if not backend.capabilities.reports_progress:
+        key_parts.append(network.structure_sha256)
+    return cache.timing_cache_path(*key_parts)
+
+
+def _add_node_to_error_title(error: Exception, network: Network) -> Exception:
+    """The error, with the ONNX node of the layer that its text names, or that the last message before it names."""
+    if not isinstance(error, TrtTuiError) or " at node " in error.title:
+        return error
+    details = error.details if isinstance(error, BuildError) else ()
+    for text, phrase in ((error.cause, "it failed at"), *((line, "it was at") for line in reversed(details))):
+        layer = _find_layer_named_in_text(text.rpartition(" for ")[2], network) or _find_layer_named_in_text(
+            text, network)
+        if layer is not None:
+            error.title = f"{error.title}: {phrase} {layer.name} ({layer.op_type})"
+            error.args = (error.title,)
+            break
+    return error
+
+
+def _find_layer_named_in_text(text: str, network: Network) -> Layer | None:
+    """The layer that a text names first ("... for node conv1 + relu1"), of several the one with the longest name."""
+    candidates = [(match.start(), -len(layer.name), layer) for layer in network.layers if layer.name in text
+                  and (match := re.search(rf"(?<![\w/]){re.escape(layer.name)}(?![^\W_]|/)", text))]
+    return min(candidates, key=lambda candidate: candidate[:2])[2] if candidates else None

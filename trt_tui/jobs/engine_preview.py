@@ -1,0 +1,375 @@
+"""What the builder would make of a config: asked of a process of its own, kept on disk by what it depends on."""
+
+import importlib.metadata
+import importlib.util
+import os
+import queue
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from multiprocessing import Pipe
+from typing import Any
+
+from trt_tui.backends.cuda import find_first_device
+from trt_tui.core.calibration.range_table import ranges_comparison_key
+from trt_tui.core.engines.preview import (
+    BarrierEffect,
+    Preview,
+    PreviewRefusal,
+    find_added_kernels,
+    find_groups_splitting_mha,
+    find_possibly_ineffective_groups,
+    find_split_attention_groups,
+    is_same_engine,
+)
+from trt_tui.core.lowering.lowered import quantizes_activations
+from trt_tui.core.measure.reference import is_network_file
+from trt_tui.core.moves.barrier_move import BarrierMove
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.layers import FusionGroup
+from trt_tui.core.runner import FixedShape
+from trt_tui.errors import BackendUnavailableError, CancelledError, TrtTuiError
+from trt_tui.files.reading import file_sha256
+from trt_tui.jobs import events as ev
+from trt_tui.jobs import requests as rq
+from trt_tui.jobs.calibration import collect_ranges_to_write
+from trt_tui.jobs.child_exit import diagnose_exit
+from trt_tui.jobs.executors import get_executor
+from trt_tui.jobs.preview_requests import PreviewCancellation, PreviewNetwork, PreviewRequest
+from trt_tui.jobs.scheduler import JobReporter
+from trt_tui.jobs.steps import Steps, Urgency, Wait
+from trt_tui.jobs.store import FileCache, ResultStore
+from trt_tui.module_path import python_command
+from trt_tui.workspace import FileReplacedError, Workspace, find_shape_profile
+
+BACKGROUND_NICENESS = 5
+"""Of the process that answers, where other things are to go first; while a person waits for one, it is stopped."""
+
+URGENCIES_AFTER_EFFECTS = frozenset({Urgency.GROUP_ERRORS, Urgency.BACKGROUND, Urgency.TOGGLES})
+"""What is measured by itself waits while the builder is at work, so that both are done sooner; also the first look at
+what each group owns while it is asked about a config, but not about what that config's choices do."""
+
+URGENCIES_AFTER_PREVIEW = URGENCIES_AFTER_EFFECTS | {Urgency.FIRST_SHARES}
+
+MAX_BARRIERS = 8
+"""What fusion barriers do is asked one by one, of so many."""
+
+NOT_INSTALLED = PreviewRefusal(
+    "TensorRT-RTX is not installed", "", "pip install 'trt-tui[rtx]' shows what the builder makes of each "
+    "layer, without a GPU.", is_rtx_missing=True)
+
+
+def run_preview_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
+                    request: rq.PreviewEngine) -> Steps[None]:
+    """Tells what the builder makes of each group, then what the config's choices do to the engine."""
+    config = request.config
+    if not is_tensorrt_rtx_installed():
+        reporter.send(ev.EnginePreviewed(reporter.job, config, Preview(refusal=NOT_INSTALLED)))
+        return
+    if request.after_opening:
+        yield Urgency.TENSOR_STATS
+    try:
+        ranges, _ = collect_ranges_to_write(workspace, store, reporter, config, request.config_ranges)
+        client = PreviewClient(workspace, store, reporter, ranges, request.low_priority)
+        preview = yield from client.preview_config(config, URGENCIES_AFTER_PREVIEW)
+        reporter.send(ev.EnginePreviewed(reporter.job, config, preview))
+        if request.with_effects and preview.refusal is None and preview.ineffective_groups is None:
+            reporter.send(
+                ev.EnginePreviewed(reporter.job, config, (yield from client.add_move_effects(config, preview))))
+    except (CancelledError, FileReplacedError):
+        raise
+    except TrtTuiError as error:  # everything else goes on without it
+        refusal = PreviewRefusal(error.title, error.cause, error.next_step)
+        reporter.send(ev.EnginePreviewed(reporter.job, config, Preview(refusal=refusal)))
+
+
+def is_tensorrt_rtx_installed() -> bool:
+    """Whether there is a TensorRT-RTX to ask."""
+    return importlib.util.find_spec("tensorrt_rtx") is not None
+
+
+def set_preview_process_paused(is_paused: bool) -> None:
+    """Has the process that answers stop while a person waits for something else, or go on."""
+    _CONNECTION.set_paused(is_paused)
+
+
+def _make_preview_network(workspace: Workspace, sha256: str) -> PreviewNetwork:
+    """The network of a workspace, by its hash."""
+    options = workspace.options
+    reference = options.reference if options.reference is not None and is_network_file(options.reference) else None
+    return PreviewNetwork(str(workspace.network.path), sha256, reference, tuple(options.ort_ops),
+                          tuple((path, file_sha256(path)) for path in options.production.plugins))
+
+
+class PreviewTask:
+    """An errand: what the builder makes of a config, asked in a thread of the process.
+
+    Args:
+        order: One about the same network; its config is not read.
+    """
+
+    def __init__(self, request: PreviewRequest) -> None:
+        self._request = request
+        self._previewer: Any = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_previewer": None}
+
+    def describe_item(self, item: PrecisionConfig) -> str:
+        """See `trt_tui.core.execution.Task`."""
+        return "the preview of a config"
+
+    def run_item(self, context: Workspace, item: PrecisionConfig) -> Generator[Wait, None, Preview]:
+        """See `trt_tui.core.execution.Task`."""
+        from trt_tui.jobs.preview_server import PreviewServer  # needed in workers alone
+
+        network = _make_preview_network(context, self._request.network.sha256)
+        previewer = self._previewer = self._previewer or PreviewServer((network, context.network))
+        request, results = replace(self._request, network=network, config=item), list[Preview | None]()
+        previewer.wanted_number = request.number
+        thread = threading.Thread(target=lambda: results.append(previewer.make_preview(request)), daemon=True)
+        thread.start()
+        try:
+            while thread.is_alive():
+                yield Wait(lambda: not thread.is_alive())
+        finally:
+            previewer.wanted_number = 0
+            thread.join()
+        preview = results[0] if results else None
+        return preview if preview is not None else Preview(refusal=PreviewRefusal("the builder was called off", "", ""))
+
+
+class PreviewClient:
+    """What is asked of the builder about one network.
+
+    Args:
+        report: Woken from a thread when there is an answer.
+        ranges: amax by tensor, in the tensors' own units.
+        background: Somebody waits for something else.
+    """
+
+    def __init__(self, workspace: Workspace, store: ResultStore, reporter: JobReporter, ranges: Mapping[str, float],
+                 low_priority: bool = False) -> None:
+        self.network, self._store, self._reporter, self._ranges = workspace.network, store, reporter, ranges
+        self._workspace, self._niceness = workspace, BACKGROUND_NICENESS if low_priority else 0
+        source = workspace.fingerprint
+        sha256 = source.sha256 if source is not None else store.network_sha256(workspace.network)
+        self._preview_network = _make_preview_network(workspace, sha256)
+        self._profile, self._requested_capability = _choose_optimization_profile(
+            workspace), workspace.options.compute_capability
+        self._gpu_capability: tuple[int, int] | None = None
+        with suppress(BackendUnavailableError):  # without a GPU one has to be named
+            self._gpu_capability = find_first_device().compute_capability
+
+    def preview_config(self, config: PrecisionConfig,
+                       blocked_urgencies: frozenset[Urgency] = URGENCIES_AFTER_EFFECTS) -> Steps[Preview]:
+        """Returns what the builder makes of a config, or why that is not known.
+
+        Args:
+            blocked_urgencies: What waits meanwhile.
+        """
+        key = self._preview_cache_key(config)
+        cached = self._store.results.get(key, Preview)
+        if cached is not None:
+            return cached
+        request = self._make_preview_request(config)
+        try:
+            _CONNECTION.send_request(request, self._reporter.wake, self._niceness)
+            yield Wait(lambda: _CONNECTION.is_request_done(request.number), blocked_urgencies=blocked_urgencies)
+            preview = _CONNECTION.take_preview(request.number)
+        finally:
+            _CONNECTION.cancel_request(request.number)
+        if preview.refusal is None:
+            self._store_preview(config, preview)
+        return preview
+
+    def preview_configs(self, configs: Sequence[PrecisionConfig]) -> Steps[list[Preview]]:
+        """Returns what the builder makes of several configs: at once where other processes are, else one by one."""
+        worker_pool, previews = self._workspace.worker_pool, dict[PrecisionConfig, Preview]()
+        unknown = [config for config in dict.fromkeys(configs)
+                   if self._store.results.get(self._preview_cache_key(config), Preview) is None]
+        if worker_pool is not None and min(len(unknown), worker_pool.count_workers(for_engines=True)) > 1:
+            executor = get_executor(self._workspace, self._reporter, for_engines=True)
+            for finished in executor.map(PreviewTask(self._make_preview_request(configs[0])), unknown):
+                if finished is not None:
+                    previews.update([finished])
+                    if finished[1].refusal is None:
+                        self._store_preview(*finished)
+                yield Wait(executor.is_ready)
+        results = []
+        for config in configs:
+            results.append(previews[config] if config in previews else (yield from self.preview_config(config)))
+        return results
+
+    def add_move_effects(self, config: PrecisionConfig, preview: Preview) -> Steps[Preview]:
+        """Returns the preview with what the config's choices do to the engine, found by leaving them out."""
+        network = self.network
+        ineffective: set[str] = set()
+        pending: list[Sequence[FusionGroup]] = [find_possibly_ineffective_groups(network, config, preview)]
+        while group_sets := [groups for groups in pending if groups]:
+            answers = yield from self.preview_configs([config.without_group_precision(groups) for groups in group_sets])
+            pending = []
+            for groups, reduced_preview in zip(group_sets, answers, strict=True):
+                if reduced_preview.refusal is None and is_same_engine(preview, reduced_preview):
+                    ineffective.update(group.name for group in groups)
+                elif reduced_preview.refusal is None and len(groups) > 1:
+                    half = len(groups) // 2
+                    pending += [groups[:half], groups[half:]]
+        split_groups: tuple[str, ...] = ()
+        if candidates := [
+                group for group in find_split_attention_groups(network, config, preview)
+                if group.name not in ineffective
+        ]:
+            reduced_preview = yield from self.preview_config(config.without_group_precision(candidates))
+            split_groups = find_groups_splitting_mha(network, candidates, reduced_preview)
+        tensors = BarrierMove.subject_kind.sort_subjects(network, config.get_moves(BarrierMove))[:MAX_BARRIERS]
+        answers = yield from self.preview_configs([config.without_moves(BarrierMove, [tensor]) for tensor in tensors])
+        barrier_effects = {
+            tensor: BarrierEffect(tuple(find_added_kernels(preview, reduced_preview)),
+                                  tuple(find_added_kernels(reduced_preview, preview)))
+            for tensor, reduced_preview in zip(tensors, answers, strict=True)
+            if reduced_preview.refusal is None
+        }
+        preview = replace(preview,
+                          ineffective_groups=tuple(group.name for group in network.groups if group.name in ineffective),
+                          mha_breakers=split_groups, barrier_effects=barrier_effects)
+        self._store_preview(config, preview)
+        return preview
+
+    def _store_preview(self, config: PrecisionConfig, preview: Preview) -> None:
+        """Stores a preview. Raises as `ResultStore.save_result`."""
+        self._workspace.require_unchanged_files()
+        self._store.results.put(self._preview_cache_key(config), preview)
+
+    def _make_preview_request(self, config: PrecisionConfig) -> PreviewRequest:
+        return PreviewRequest(_CONNECTION.allocate_request_number(), self._preview_network, config, self._ranges,
+                              self._profile, self._gpu_capability, self._requested_capability)
+
+    def _preview_cache_key(self, config: PrecisionConfig) -> str:
+        """All that an engine's kernels depend on; ranges too, since equal scales are fused where others are not."""
+        ranges = ranges_comparison_key(self._ranges) if quantizes_activations(self.network, config) else ()
+        return FileCache.make_key("preview, code", self._preview_network, config.comparison_key(), ranges,
+                                  sorted(self._profile.items()), self._gpu_capability, self._requested_capability,
+                                  _find_rtx_release())
+
+
+def _find_rtx_release() -> str:
+    for name in ("tensorrt-rtx", "tensorrt_rtx"):
+        with suppress(importlib.metadata.PackageNotFoundError):  # the package has two names
+            return importlib.metadata.version(name)
+    return ""
+
+
+def _choose_optimization_profile(workspace: Workspace) -> dict[str, tuple[FixedShape, FixedShape, FixedShape]]:
+    """Shapes of the dynamic inputs, as asked for or as the data has them."""
+    network = workspace.network
+    requested = {
+        name: (shape_range.min, shape_range.opt, shape_range.max)
+        for name, shape_range in workspace.requested_shape_ranges.items()
+    }
+    dynamic = {info.name for info in network.inputs
+               if info.shape is not None and not all(isinstance(size, int) for size in info.shape)}
+    if dynamic <= requested.keys():
+        return requested
+    return {**find_shape_profile(network, workspace.data_sets.judged_samples, workspace.feeds), **requested}
+
+
+class _PreviewProcess:
+    """The process that answers, and what it has answered."""
+
+    def __init__(self, wake: Callable[[], None], niceness: int) -> None:
+        self.pipe, child_pipe = Pipe()
+        read_end, write_end = os.pipe()
+        self.lifeline = open(write_end, "wb")  # the process ends when this is closed, stopped or not
+        with child_pipe, open(read_end, "rb"):
+            descriptors = (child_pipe.fileno(), read_end)
+            command = python_command("trt_tui.jobs.preview_server", *descriptors, niceness)
+            self.process = subprocess.Popen(command, pass_fds=descriptors, stdin=subprocess.DEVNULL)
+        self.wake = wake
+        self.has_ended = False
+        self.answers: dict[int, Preview | None] = {}
+        self.outgoing = queue.SimpleQueue[PreviewRequest | PreviewCancellation | None]()
+        for thread_function in (self._read_answers, self._send_queued_requests):
+            threading.Thread(target=thread_function, daemon=True).start()
+
+    def set_paused(self, is_paused: bool) -> None:
+        """Stops the process, or lets it go on."""
+        self.process.send_signal(signal.SIGSTOP if is_paused else signal.SIGCONT)  # nothing where it has ended
+
+    def _send_queued_requests(self) -> None:
+        """Passes on what is to be sent: a thread of its own waits for a process that is stopped, or starts."""
+        with suppress(OSError):  # it has ended, which `ended` says soon
+            while (message := self.outgoing.get()) is not None:
+                self.pipe.send(message)
+
+    def _read_answers(self) -> None:
+        with suppress(EOFError, OSError):  # the process has ended, which `ended` says
+            while True:
+                number, preview = self.pipe.recv()
+                self.answers[number] = preview
+                self.wake()
+        self.process.wait()
+        self.has_ended = True
+        self.outgoing.put(None)
+        self.lifeline.close()
+        self.wake()
+
+
+class _PreviewConnection:
+    """The end of this process: starts the one that answers with the first order, and anew after it died."""
+
+    def __init__(self) -> None:
+        self._process: _PreviewProcess | None = None
+        self._last_number = 0
+        self._is_paused = False
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process runs, and so knows a network."""
+        return self._process is not None and not self._process.has_ended
+
+    def allocate_request_number(self) -> int:
+        """The number of the next order."""
+        self._last_number += 1
+        return self._last_number
+
+    def send_request(self, request: PreviewRequest, wake: Callable[[], None], niceness: int) -> None:
+        """Passes an order on, in place of the one before."""
+        if self._process is None or not self.is_running:
+            self._process = _PreviewProcess(wake, niceness)
+            self.set_paused(self._is_paused)
+        self._process.wake = wake
+        self._process.outgoing.put(request)
+
+    def set_paused(self, is_paused: bool) -> None:
+        """Has the process stop what it does, or go on with it, and so one that is started meanwhile."""
+        self._is_paused = is_paused
+        if self._process is not None and self.is_running:
+            self._process.set_paused(is_paused)
+
+    def is_request_done(self, request_number: int) -> bool:
+        """Whether there is an answer, or will be none."""
+        return self._process is None or self._process.has_ended or request_number in self._process.answers
+
+    def take_preview(self, request_number: int) -> Preview:
+        """The answer, or that there is none."""
+        process = self._process
+        preview = process.answers.pop(request_number, None) if process is not None else None
+        if preview is not None:
+            return preview
+        exit_diagnosis = diagnose_exit(process.process.poll() if process is not None else None, "", None, None)
+        return Preview(refusal=PreviewRefusal("the process that asks TensorRT-RTX ended", exit_diagnosis.reason,
+                                              "The log has what it printed."))
+
+    def cancel_request(self, request_number: int) -> None:
+        """Ends an order that nobody waits for any more; nothing where it was answered."""
+        if self._process is not None and self.is_running and request_number not in self._process.answers:
+            self._process.outgoing.put(PreviewCancellation(request_number))
+        if self._process is not None:
+            self._process.answers.pop(request_number, None)
+
+
+_CONNECTION = _PreviewConnection()

@@ -1,0 +1,94 @@
+"""The facts that guards look at, from a workspace: those that are had at little cost, as they become known."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from trt_tui.core.calibration.cache import read_cache_header
+from trt_tui.core.calibration.range_methods import RANGE_METHODS
+from trt_tui.core.guards.facts import CACHE_SOURCE, MEASURED_SOURCE, GuardFacts, LabelClassFacts, RangeFacts
+from trt_tui.core.guards.input_stats import (
+    count_samples_by_label_class,
+    count_samples_if_all_equal,
+    measure_input_stats,
+)
+from trt_tui.core.guards.range_checks import find_mismatched_ranges
+from trt_tui.errors import InputError
+from trt_tui.jobs import events as ev
+from trt_tui.jobs.scheduler import JobReporter
+from trt_tui.workspace import Workspace
+
+
+def measure_data_guard_facts(workspace: Workspace) -> GuardFacts:
+    """What inputs and labels say; nothing of data that cannot be read, which whoever needs them says."""
+    samples, data = workspace.samples, workspace.data_sets
+    if samples.is_random:
+        return GuardFacts(has_random_inputs=True, no_classes_reason="random inputs")
+    is_same_data = data.calibration_samples is data.judged_samples
+    try:
+        stats = (measure_input_stats(data.calibration_samples),
+                 measure_input_stats(data.judged_samples)) if not is_same_data else ({}, {})
+        classes, reason = _measure_label_class_facts(workspace)
+        equal = count_samples_if_all_equal(data.judged_samples)
+    except InputError:
+        return GuardFacts()
+    return GuardFacts(
+        input_stats={
+            name: (calibration_stats, stats[1][name])
+            for name, calibration_stats in stats[0].items()
+            if name in stats[1]
+        }, judges_calibration_samples=is_same_data, equal_sample_count=equal, class_facts=classes,
+        no_classes_reason=reason)
+
+
+def _measure_label_class_facts(workspace: Workspace) -> tuple[tuple[LabelClassFacts, ...], str]:
+    """Which classes the samples have, and why that is not known."""
+    data, masks = workspace.data_sets, {output.mask for output in workspace.judged_outputs if output.mask}
+    labels = set(data.judged_samples.label_names) - masks
+    if not labels:
+        return (), "the data hold no labels"
+    if labels.isdisjoint(data.calibration_samples.label_names):
+        return (), "the calibrating samples have no labels"
+    return count_samples_by_label_class(data.calibration_samples, data.judged_samples, masks), ""
+
+
+def send_cached_range_facts(workspace: Workspace, reporter: JobReporter, cache_path: str, ranges: Mapping[str, float],
+                            missing_range_method: str) -> bool:
+    """Sends the facts of ranges from a calibration cache; returns whether samples were looked at for them.
+
+    Args:
+        ranges: Those of its ranges that fit the network.
+        missing_range_method: The method of the ranges that it lacks, "" where it lacks none.
+    """
+    builder, header, method = workspace.builder, read_cache_header(cache_path), workspace.options.calib_method
+    uses_cache = builder is not None and builder.name == "tensorrt" and int(builder.version.partition(".")[0]) < 11
+    return send_range_facts(
+        workspace, reporter,
+        RangeFacts(CACHE_SOURCE,
+                   Path(cache_path).name, header.range_method, cache_header=header,
+                   fallback_method=missing_range_method, requested_method=method if method != RANGE_METHODS[0] else "",
+                   builder_release=builder.version if builder is not None and uses_cache else ""), ranges)
+
+
+def send_range_facts(workspace: Workspace, reporter: JobReporter, range_facts: RangeFacts,
+                     ranges: Mapping[str, float]) -> bool:
+    """Sends the facts of the ranges in use, held against samples where they are from elsewhere and there are samples.
+
+    Returns:
+        Whether samples were looked at.
+    """
+    sampled = range_facts.source != MEASURED_SOURCE and workspace.options.has_data and bool(ranges)
+    range_facts = replace(range_facts, tensor_count=len(ranges))
+    if sampled:
+        try:
+            off, compared, count = find_mismatched_ranges(
+                workspace.network.model, ranges, workspace.calibration_samples, workspace.backend,
+                method_clips=range_facts.method != RANGE_METHODS[0],
+                progress=reporter.make_progress_callback("holding ranges against samples"))
+            range_facts = replace(range_facts, mismatches=off, compared_tensors=compared, checked_samples=count)
+        except InputError as error:
+            reporter.send(
+                ev.LogMessage(reporter.job, f"The ranges are not held against samples. {error.title}: {error.cause}"))
+    reporter.send(ev.GuardFactsMeasured(reporter.job, GuardFacts(has_random_inputs=workspace.options.data is None
+                                                  and workspace.options.calib_data is None, range_facts=range_facts)))
+    return sampled

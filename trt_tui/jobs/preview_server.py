@@ -1,0 +1,164 @@
+"""The child process that asks TensorRT-RTX what it would make of configs, at low priority.
+
+It opens the network itself, so that neither lowering nor building keeps the process waiting that measures. Of what it
+is asked only the newest is of use: a build whose order was replaced or called off ends at its next step.
+"""
+
+import contextlib
+import faulthandler
+import os
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from multiprocessing.connection import Connection
+
+from trt_tui.backends.registry import get_simulation_backend
+from trt_tui.backends.tensorrt.rtx_listing import RtxEngineLayerLister
+from trt_tui.core.engines.builder_warnings import assign_warnings_to_groups
+from trt_tui.core.engines.failures import BuildError, NetworkParseError
+from trt_tui.core.engines.fallback_ladder import find_groups_in_message, join_lines
+from trt_tui.core.engines.layer_listing import read_layer_listing
+from trt_tui.core.engines.preview import Preview, PreviewRefusal, build_preview, choose_compute_capability
+from trt_tui.core.exporters.onnx import split_off_weights
+from trt_tui.core.lowering.source_typed_network import lower_from_source_model
+from trt_tui.core.network.network import Network, open_network
+from trt_tui.errors import BackendUnavailableError, CancelledError, TrtTuiError, convert_memory_error, exception_text
+from trt_tui.jobs.lifeline import tie_process_to_parent
+from trt_tui.jobs.preview_requests import PreviewNetwork, PreviewRequest
+
+
+class PreviewServer:
+    """Answers orders, one after the other.
+
+    Args:
+        opened: A network that is open already.
+
+    Attributes:
+        wanted: The number of the order that somebody waits for.
+    """
+
+    def __init__(self, open_network: tuple[PreviewNetwork, Network] | None = None) -> None:
+        self.wanted_number = 0
+        self._lister: RtxEngineLayerLister | None = None
+        self._open_network = open_network
+        self._plugin_errors: dict[str, TrtTuiError | None] = {}
+
+    def make_preview(self, request: PreviewRequest) -> Preview | None:
+        """The preview of an order, or why there is none; None if nobody waits for it any more."""
+        try:
+            lister = self._lister = self._lister or RtxEngineLayerLister.load_package()
+        except BackendUnavailableError as error:
+            return Preview(refusal=PreviewRefusal(error.title, error.cause, error.next_step, is_rtx_missing=True))
+        compute_capability = choose_compute_capability(lister.compute_capabilities, request.gpu_capability,
+                                                       request.requested_capability)
+        base_preview = Preview(lister.release, compute_capability, compute_capability == request.gpu_capability)
+        network: Network | None = None
+        try:
+            network = self._open_preview_network(request.network)
+            return self._build_preview(lister, network, request, base_preview)
+        except CancelledError:
+            return None
+        except MemoryError as error:
+            return _make_refusal_preview(base_preview, convert_memory_error(error), network)
+        except TrtTuiError as error:
+            return _make_refusal_preview(base_preview, error, network)
+        except Exception as error:  # a preview that fails disturbs nothing else
+            return _make_refusal_preview(base_preview,
+                                         TrtTuiError(f"unexpected {type(error).__name__}", exception_text(error)),
+                                         network)
+
+    def _open_preview_network(self, preview_network: PreviewNetwork) -> Network:
+        if self._open_network is None or self._open_network[0] != preview_network:
+            self._open_network = None
+            network = open_network(preview_network.path,
+                                   partial(get_simulation_backend, operators=preview_network.ort_ops),
+                                   has_operator_library=bool(preview_network.ort_ops),
+                                   reference=preview_network.reference)
+            self._open_network = (preview_network, network)
+        return self._open_network[1]
+
+    def _build_preview(self, lister: RtxEngineLayerLister, network: Network, request: PreviewRequest,
+                       base_preview: Preview) -> Preview:
+        start_time = time.perf_counter()
+        typed_model = lower_from_source_model(network, request.config, request.ranges)
+        model, weights = split_off_weights(typed_model.model)
+        if self.wanted_number != request.number:
+            raise CancelledError("stopped")
+        plugin_error = self._load_new_plugins(lister, request.network)
+        try:
+            text, printed, sums = lister.list_engine_layers(model, weights, network.path, request.profile,
+                                                            request.config.tf32, base_preview.compute_capability,
+                                                            lambda: self.wanted_number == request.number)
+        except NetworkParseError as error:
+            if plugin_error is None:
+                raise
+            raise NetworkParseError(plugin_error.title, f"{plugin_error.cause}; {error.title}", plugin_error.next_step,
+                                    error.node) from None
+        preview = build_preview(read_layer_listing(text, network, sums), network, base_preview.builder_release,
+                                base_preview.compute_capability,
+                                time.perf_counter() - start_time, base_preview.is_gpu_present)
+        return replace(preview, builder_warnings=assign_warnings_to_groups(printed, network))
+
+    def _load_new_plugins(self, lister: RtxEngineLayerLister, preview_network: PreviewNetwork) -> TrtTuiError | None:
+        """Loads the libraries of plugins that this process has not loaded; returns why one does not load. Builders of
+        other releases may need it, and the network here none of it."""
+        first_error: TrtTuiError | None = None
+        for path, _ in preview_network.plugins:
+            if path not in self._plugin_errors:
+                self._plugin_errors[path] = None
+                try:
+                    lister.load_plugins([path])
+                except TrtTuiError as error:
+                    self._plugin_errors[path] = error
+            first_error = first_error or self._plugin_errors[path]
+        return first_error
+
+    def receive_requests(self, pipe: Connection, arrival_event: threading.Event, inbox: list[PreviewRequest]) -> None:
+        """Takes in what comes on a pipe until the other end closes it, then ends the process; run by a thread."""
+        with contextlib.suppress(EOFError, OSError):
+            while True:
+                received = pipe.recv()
+                if isinstance(received, PreviewRequest):
+                    self.wanted_number = received.number  # first: an order that is taken up unwanted is called off
+                    inbox[:] = [received]
+                elif self.wanted_number == received.number:
+                    self.wanted_number = 0
+                arrival_event.set()
+        os._exit(0)
+
+
+def _make_refusal_preview(base_preview: Preview, error: TrtTuiError, network: Network | None) -> Preview:
+    """The preview that says why there is none, at the node that the error names."""
+    node = error.node if isinstance(error, NetworkParseError) else ""
+    if isinstance(error, BuildError) and network is not None:
+        exact_groups, possible_groups = find_groups_in_message("\n".join((error.cause, *error.details[-1:])), network)
+        node = next((group.name for group in (*exact_groups, *possible_groups)), "")
+    refusal = PreviewRefusal(error.title, join_lines(error.cause), error.next_step, node)
+    return Preview(base_preview.builder_release, base_preview.compute_capability, base_preview.is_gpu_present,
+                   refusal=refusal)
+
+
+def main(argv: Sequence[str]) -> None:
+    """Entry of the process: file descriptors of the pipe and the lifeline, and how nice it is to be to others."""
+    descriptor, lifeline, niceness = (int(text) for text in argv)
+    tie_process_to_parent(lifeline)
+    os.nice(niceness)
+    os.set_inheritable(descriptor, False)
+    faulthandler.enable(sys.stderr, all_threads=False)
+    server, arrival_event = PreviewServer(), threading.Event()
+    inbox: list[PreviewRequest] = []
+    with Connection(descriptor) as pipe, contextlib.suppress(BrokenPipeError):
+        threading.Thread(target=server.receive_requests, args=(pipe, arrival_event, inbox), daemon=True).start()
+        while True:
+            arrival_event.wait()
+            arrival_event.clear()
+            while inbox:
+                request = inbox.pop()
+                pipe.send((request.number, server.make_preview(request)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

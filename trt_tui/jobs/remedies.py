@@ -1,0 +1,65 @@
+"""The ways out of a group's loss, and how each would do: free ones first, then a step up, FP32, another range."""
+
+from trt_tui.core.calibration.range_methods import list_range_methods
+from trt_tui.core.moves.config import PrecisionConfig, find_next_precision
+from trt_tui.core.moves.range_move import RangeMove
+from trt_tui.core.moves.smoothquant_move import SmoothQuantMove
+from trt_tui.core.moves.zero_cost_checks import replace_file_precision
+from trt_tui.core.network.layers import FusionGroup
+from trt_tui.core.precision import Precision
+from trt_tui.core.quantized_types import QUANTIZED_TYPES
+from trt_tui.jobs import events as ev
+from trt_tui.jobs import requests as rq
+from trt_tui.jobs import zero_cost_moves
+from trt_tui.jobs.accuracy import measure_accuracy
+from trt_tui.jobs.calibration import ensure_ranges
+from trt_tui.jobs.scheduler import JobReporter
+from trt_tui.jobs.statistics import measure_ranges_by_method
+from trt_tui.jobs.steps import Steps, Urgency
+from trt_tui.jobs.store import ResultStore
+from trt_tui.workspace import Workspace
+
+
+def run_remedy_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
+                   request: rq.MeasureRemedies) -> Steps[None]:
+    """Measures the ways out of a group, and sends those that are measured after each."""
+    group, config = workspace.network.get_group(request.group), request.config
+    ensure_ranges(workspace, store, reporter, [config, replace_file_precision(config, workspace.network.groups)])
+    remedies = _list_remedies(workspace, reporter, group, config)
+    options: list[ev.Remedy] = []
+    for key, label, remedy_config in remedies:
+        for accuracy in measure_accuracy(workspace, store, reporter, remedy_config, f"trying {label}"):
+            if accuracy.samples >= workspace.judged_sample_count:
+                options.append(ev.Remedy(key, label, remedy_config, accuracy))
+            yield Urgency.REMEDIES
+        reporter.send(ev.RemediesMeasured(reporter.job, group.name, config, tuple(options)))
+    if not remedies:
+        reporter.send(ev.RemediesMeasured(reporter.job, group.name, config, ()))
+
+
+def _list_remedies(workspace: Workspace, reporter: JobReporter, group: FusionGroup, config: PrecisionConfig
+                   ) -> list[tuple[str, str, PrecisionConfig]]:
+    """For each the key that takes it, its name, and the config that it leads to."""
+    remedies: list[tuple[str, str, PrecisionConfig]] = []
+    current = config.precision_of(group)
+    remedies += [(ev.ZERO_COST_KEY, proposal.label, proposal.config) for proposal in
+                 zero_cost_moves.propose_zero_cost_moves(workspace, reporter, [group], config, may_leave_file=True)]
+    higher = find_next_precision(group, current, True, config.precision_steps)
+    if higher is not current and higher is not Precision.FP32:
+        remedies.append(("=", higher.label, config.with_group_precision([group], higher)))
+    if current is not Precision.FP32:
+        remedies.append(("space", Precision.FP32.label, config.with_group_precision([group], Precision.FP32)))
+    if group.calibrated_qdq_sites(current):
+        ranges = measure_ranges_by_method(workspace, reporter, [group], config)
+        smoothed = {tensor for move in config.get_moves(SmoothQuantMove).values() for tensor in move.ranges}
+        current_method = workspace.calibration.method if workspace.calibration is not None else ""
+        methods = list_range_methods(QUANTIZED_TYPES[current]) if smoothed.isdisjoint(ranges) else (
+        )  # measured without the factors
+        for method in methods:
+            if method == current_method:
+                continue
+            remedy_config = config
+            for tensor, by_method in ranges.items():
+                remedy_config = remedy_config.with_range(tensor, RangeMove(by_method[method], method))
+            remedies.append(("r", f"{method} range", remedy_config))
+    return remedies

@@ -1,0 +1,49 @@
+"""Errors sample by sample, and one sample judged alone."""
+
+import time
+
+from trt_tui.core.measure.single_sample import SampleErrors, measure_sample_errors, measure_single_sample
+from trt_tui.jobs import events as ev
+from trt_tui.jobs import requests as rq
+from trt_tui.jobs.calibration import ensure_ranges
+from trt_tui.jobs.scheduler import JobReporter
+from trt_tui.jobs.search_evaluator import find_feed_of_sample
+from trt_tui.jobs.steps import Steps, Urgency
+from trt_tui.jobs.store import ResultStore
+from trt_tui.workspace import Workspace
+
+
+def run_sample_error_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
+                         request: rq.MeasureSampleErrors) -> Steps[None]:
+    """Measures the error of each sample in a config; what was measured before is sent at once."""
+    config = request.config
+    ensure_ranges(workspace, store, reporter, [config])
+    errors = store.load_result(workspace, "samples", config, SampleErrors)
+    start_time, partials = time.monotonic(), measure_sample_errors(workspace.analysis, config, workspace.ranges,
+                                                                   workspace.feeds)
+    for partial in partials if errors is None else ():
+        reporter.send_progress("errors sample by sample", partial.done_count, partial.total_count, start_time)
+        if partial.is_final_result:
+            errors = partial.value
+            store.save_result(workspace, "samples", config, errors)
+        yield Urgency.ACCURACY
+    if errors is not None:
+        reporter.send(ev.SampleErrorsMeasured(reporter.job, config, errors))
+
+
+def run_single_sample_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
+                          request: rq.MeasureSingleSample) -> Steps[None]:
+    """Judges one sample alone; sends what is known as it grows."""
+    ensure_ranges(workspace, store, reporter, request.runs.values())
+    feed_index = find_feed_of_sample(workspace, request.sample_index)
+    first_sample = sum(
+        workspace.data_sets.judged_samples.count_samples_of_feed(index)
+        for index in workspace.feeds[:workspace.feeds.index(feed_index)])
+    start_time = time.monotonic()
+    for partial in measure_single_sample(workspace.analysis, request.runs, request.config, workspace.ranges, feed_index,
+                                         request.sample_index - first_sample, request.sample_index):
+        reporter.send_progress(f"judging sample {request.sample_index} alone", partial.done_count, partial.total_count,
+                               start_time)
+        if partial.value.is_complete or reporter.is_report_due("one sample"):
+            reporter.send(ev.SingleSampleMeasured(reporter.job, request.config, partial.value))
+        yield Urgency.FIRST_SHARES

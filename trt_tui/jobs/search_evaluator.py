@@ -1,0 +1,377 @@
+"""How a search measures here: verdicts and impacts of the simulation, engines, the user's command."""
+
+import copy
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from trt_tui.core.calibration.range_table import select_ranges_for_type
+from trt_tui.core.engines.preview import Preview
+from trt_tui.core.lowering.lowered import no_lower_precision_reason, reduces_precision
+from trt_tui.core.measure.group_sweep import GroupSweep, GroupSweepState
+from trt_tui.core.measure.results import Accuracy, EngineErrors, EngineResult, ExportedRun, GroupErrors
+from trt_tui.core.measure.shares import GroupSensitivity, sensitivity_from_sweep
+from trt_tui.core.measure.target import parse_target
+from trt_tui.core.measure.target_result import HeldOutResult, check_targets
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.zero_cost_checks import replace_file_precision
+from trt_tui.core.network.layers import FusionGroup
+from trt_tui.core.quantized_types import QUANTIZED_TYPES
+from trt_tui.core.search import SearchSpace
+from trt_tui.errors import CancelledError, InputError
+from trt_tui.files.reading import file_sha256
+from trt_tui.jobs import build, engine_errors
+from trt_tui.jobs import events as ev
+from trt_tui.jobs import requests as rq
+from trt_tui.jobs.accuracy import (
+    add_metric_intervals,
+    measure_accuracies_in_parallel,
+    measure_accuracy,
+    send_reference_metric,
+)
+from trt_tui.jobs.calibration import ensure_ranges
+from trt_tui.jobs.check_command import parse_check_command, run_check_command
+from trt_tui.jobs.comparison import send_group_errors
+from trt_tui.jobs.engine_preview import PreviewClient, is_tensorrt_rtx_installed
+from trt_tui.jobs.executors import choose_next_job_step, get_executor
+from trt_tui.jobs.exported_run import execute_exported_file
+from trt_tui.jobs.scheduler import JobReporter
+from trt_tui.jobs.search_builds import count_candidate_macs
+from trt_tui.jobs.search_job import SearchJob
+from trt_tui.jobs.statistics import measure_ranges_by_method
+from trt_tui.jobs.steps import Steps, Urgency, override_urgency
+from trt_tui.jobs.store import ResultStore
+from trt_tui.jobs.zero_cost_moves import propose_zero_cost_moves
+from trt_tui.workspace import Workspace, can_run_engines
+
+MIN_PARALLEL_S = 0.1
+"""Configs are judged ahead by others where a verdict takes at least so long here."""
+
+
+def run_search_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
+                   request: rq.FindMixedPrecisionConfig) -> Steps[None]:
+    """Finds layers to raise. What was measured before, also by an interrupted search, is not measured again.
+
+    The result depends on the network, the data, the targets and the seed. It does not depend on what was measured
+    before, on how many workers there are, or on how long anything takes; engines are timed, and so are the exception.
+    """
+    network, metric = workspace.network, workspace.metric
+    targets = [parse_target(text) for text in request.tolerances]
+    for target in targets:
+        target.refuse_if_unmeasurable(workspace.judged_outputs, network, metric.name if metric is not None else None)
+    if not reduces_precision(network, request.config):
+        raise InputError("there is nothing to search",
+                         no_lower_precision_reason(network) or "every layer is in FP32 already",
+                         "Begin with a config that lowers layers, such as --precision int8.")
+    if request.check_command is not None:
+        parse_check_command(request.check_command)
+    ensure_ranges(workspace, store, reporter, [request.config])
+    shown_workspace, full_reporter = workspace, reporter
+    workspace = workspace.make_search_view(request.hold_out and not request.sample)
+    if workspace is not shown_workspace:
+        reporter = _mute_measurement_events(reporter)
+    evaluator = WorkspaceEvaluator(workspace, store, reporter, request)
+    if request.sample not in ("", "worst"):
+        evaluator.feed_index = find_feed_of_sample(workspace, int(request.sample))
+    search_job = SearchJob(network, request, targets, evaluator)
+    if any(target.kind == "metric" for target in targets):
+        reference_values = yield from send_reference_metric(workspace, store, reporter)
+        search_job.targets = tuple(target.with_base_values(reference_values) for target in targets)
+    try:
+        yield from search_job.run_search_steps()
+        settled_accuracy = yield from _measure_metric_interval(workspace, store, reporter, search_job)
+        held_out = yield from _measure_held_out_samples(workspace, reporter, search_job, evaluator.feed_index)
+    except (GeneratorExit, CancelledError):
+        reporter.send(
+            replace(search_job.make_end_event(reporter.job, was_stopped=True), has_other_samples=workspace
+                    is not shown_workspace))
+        raise
+    if workspace is not shown_workspace and search_job.search.result.is_met:
+        # what was built and executed, on the samples of the screen
+        config = search_job.search.result.config
+        if search_job.search_builds.has_requested_engine(config):
+            yield from build.build_and_judge_config(shown_workspace, store, full_reporter, config)
+        full_reporter.send(ev.ExportedFileExecuted(reporter.job, config, (
+            yield from execute_exported_file(shown_workspace, store, full_reporter, config, Urgency.SEARCH))))
+    ended = search_job.make_end_event(reporter.job, held_out_result=held_out, accuracy_with_interval=settled_accuracy)
+    reporter.send(replace(ended, has_other_samples=workspace is not shown_workspace))
+
+
+def _measure_metric_interval(workspace: Workspace, store: ResultStore, reporter: JobReporter,
+                             search_job: SearchJob) -> Steps[Accuracy | None]:
+    """Returns the verdict of the config found with the interval of the metric, if a tolerance bounds the metric."""
+    best, config = search_job.search.result.best_evaluation, search_job.search.result.config
+    if best is None or search_job.request.sample or not any(target.kind == "metric" for target in search_job.targets):
+        return None
+    yield from override_urgency(Urgency.SEARCH, add_metric_intervals(workspace, store, reporter, {"config": config}))
+    return store.load_result(workspace, "verdict", config, Accuracy)
+
+
+_SAMPLE_BOUND_EVENTS = (ev.AccuracyMeasured, ev.EngineBuilt, ev.Fp32EngineMeasured, ev.GroupErrorsMeasured,
+                        ev.ReferenceMetricMeasured, ev.EngineErrorsMeasured, ev.ExportedFileExecuted)
+"""Events with values that are of the samples they were taken on."""
+
+
+def _mute_measurement_events(reporter: JobReporter) -> JobReporter:
+    """Returns a report that keeps back values on other samples than those of the screen."""
+    filtered = copy.copy(reporter)
+
+    def send_other_events(event: ev.Event) -> None:
+        if not isinstance(event, _SAMPLE_BOUND_EVENTS):
+            reporter.send(event)
+
+    filtered.send = send_other_events
+    return filtered
+
+
+def _measure_held_out_samples(workspace: Workspace, reporter: JobReporter, search_job: SearchJob,
+                              selection_feed_index: int | None) -> Steps[HeldOutResult | None]:
+    """Returns what the config found yields on the samples that the search has not seen, where there are enough."""
+    feed_indices, analysis, result, targets = (workspace.held_out, workspace.analysis, search_job.search.result,
+                                               search_job.targets)
+    if selection_feed_index is not None:
+        feed_indices = [index for index in workspace.feeds if index != selection_feed_index]
+    if not feed_indices or not targets or result.best_evaluation is None:
+        return None
+    if any(target.kind == "metric" for target in targets):
+        for index in feed_indices:
+            analysis.get_reference_outputs(index)
+            yield Urgency.SEARCH
+        base = analysis.measure_reference_metric(feed_indices)
+        targets = tuple(target.with_base_values(base, covers_all_samples=False) for target in targets)
+    start_time, accuracy = time.monotonic(), Accuracy({})
+    for partial in analysis.measure_accuracy(result.config, workspace.ranges, feed_indices, with_metric_interval=True):
+        accuracy = partial.value
+        reporter.send_progress("held-out samples", partial.done_count, partial.total_count, start_time)
+        yield Urgency.SEARCH
+    selection_count = (workspace.judged_sample_count if selection_feed_index is None else
+                       workspace.data_sets.judged_samples.count_samples_of_feed(selection_feed_index))
+    return HeldOutResult(check_targets(targets, accuracy), accuracy.samples, selection_count)
+
+
+def find_feed_of_sample(workspace: Workspace, sample_index: int) -> int:
+    """The feed that holds a sample, by its number among those that are judged.
+
+    Raises:
+        InputError: there are fewer.
+    """
+    first = 0
+    for index in workspace.feeds:
+        if first <= sample_index < (first := first + workspace.data_sets.judged_samples.count_samples_of_feed(index)):
+            return index
+    raise InputError(f"there is no sample {sample_index}", f"{first} are judged, from 0 to {first - 1}",
+                     "Name one of them with --sample, or the worst.")
+
+
+def find_worst_sample(accuracy: Accuracy) -> int:
+    """The number of the sample with the lowest SQNR at any output; 0 where no output has one for each sample."""
+    worst_samples = [(output.worst_sqnr_db, output.worst_index) for output in accuracy.outputs.values()
+                     if output.worst_index is not None and output.worst_sqnr_db is not None]
+    return min(worst_samples)[1] if worst_samples else 0
+
+
+class WorkspaceEvaluator:
+    """See `trt_tui.jobs.search_job.SearchEvaluator`."""
+
+    def __init__(self, workspace: Workspace, store: ResultStore, reporter: JobReporter,
+                 request: rq.FindMixedPrecisionConfig) -> None:
+        self._workspace, self._store, self._report, self._request = workspace, store, reporter, request
+        builder = workspace.builder
+        self.can_build = builder is not None and can_run_engines(builder, workspace.plan.settings)
+        self.has_check = request.check_command is not None
+        self.feed_index: int | None = None
+        self._max_duration_s = 0.0
+
+    def report_progress(self, search_job: SearchJob, must_send: bool = False) -> None:
+        """Sends the search's progress, at most ten times a second unless it must be heard."""
+        if must_send or self._report.is_report_due("search"):
+            self._report.send(search_job.make_progress_event(self._report.job))
+
+    def measure_accuracy(self, config: PrecisionConfig) -> Steps[Accuracy]:
+        """Returns the verdict on all samples of the search, from the store where it is known."""
+        if self._request.sample:
+            return (yield from self._measure_selected_feed_accuracy(config))
+        return (yield from self._measure_accuracy_on_all_samples(config))
+
+    def measure_accuracies_in_parallel(
+            self, choose_configs: Callable[[int, float], Sequence[PrecisionConfig]]) -> Steps[None]:
+        """See `trt_tui.jobs.search_job.SearchEvaluator`; not where a verdict takes less than it takes to ask for it
+        elsewhere."""
+        workspace, worker_pool = self._workspace, self._workspace.worker_pool
+        if (worker_pool is None or worker_pool.failure_reason or self._request.sample
+                or self._max_duration_s < MIN_PARALLEL_S):
+            return
+        if (worker_count := worker_pool.count_workers()) > 1 and self._store.load_result(workspace, "verdict",
+                                                                                         choose_configs(1, 0.0)[0],
+                                                                                         Accuracy) is None:
+            yield from measure_accuracies_in_parallel(workspace, self._store, self._report,
+                                                      choose_configs(worker_count, self._max_duration_s / 4),
+                                                      Urgency.SEARCH)
+
+    def _measure_selected_feed_accuracy(self, config: PrecisionConfig) -> Steps[Accuracy]:
+        """Returns the verdict on the batch of one sample."""
+        workspace = self._workspace
+        if self.feed_index is None:
+            full_accuracy = yield from self._measure_accuracy_on_all_samples(self._request.config)
+            self.feed_index = find_feed_of_sample(workspace, find_worst_sample(full_accuracy))
+        accuracy: Accuracy | None = None
+        for partial in workspace.analysis.measure_accuracy(config, workspace.ranges, [self.feed_index]):
+            accuracy = partial.value
+            yield Urgency.SEARCH
+        assert accuracy is not None, "a feed was named"
+        return accuracy
+
+    def count_candidate_macs(self, search_space: SearchSpace) -> dict[str, float]:
+        """See `trt_tui.jobs.search_job.SearchEvaluator`."""
+        return count_candidate_macs(search_space, self._workspace.outline)
+
+    def measure_candidate_times(self, search_space: SearchSpace) -> dict[str, float]:
+        """See `trt_tui.jobs.search_job.SearchEvaluator`."""
+        engine = self._store.load_engine_result(self._workspace, search_space.build_config(search_space.candidates))
+        implementations = engine.implementations if engine is not None else {}
+        return {
+            name: ms
+            for name in search_space.candidates
+            if name in implementations and (ms := implementations[name].latency_ms) is not None
+        }
+
+    def _measure_accuracy_on_all_samples(self, config: PrecisionConfig) -> Steps[Accuracy]:
+        latest: Accuracy | None = None
+        start_time = time.monotonic()
+        for accuracy in measure_accuracy(self._workspace, self._store, self._report, config):
+            latest = accuracy
+            self._max_duration_s = max(self._max_duration_s, time.monotonic() - start_time)
+            yield Urgency.SEARCH
+        assert latest is not None, "a workspace has feeds"
+        return latest
+
+    def propose_zero_cost_moves(self, config: PrecisionConfig, kinds: str) -> dict[str, PrecisionConfig]:
+        """See `trt_tui.jobs.search_job.SearchEvaluator`."""
+        workspace, leaves_file = self._workspace, False
+        if workspace.network.source_model is not None:
+            try:
+                ensure_ranges(workspace, self._store, self._report,
+                              [replace_file_precision(config, workspace.network.groups)])
+                leaves_file = True
+            except InputError as error:
+                self._report.send(
+                    ev.LogMessage(
+                        self._report.job, "What costs nothing at run time is tried on no layer that "
+                        f"is as in the file: {error.title}.", "warning"))
+        zero_cost_configs = propose_zero_cost_moves(workspace, self._report, workspace.network.groups, config,
+                                                    reason=f"search:{self._request.method}", kinds=kinds,
+                                                    may_leave_file=leaves_file, one_pass=True)
+        return {proposal.label: proposal.config for proposal in zero_cost_configs}
+
+    def measure_alternative_ranges(self, groups: Sequence[FusionGroup],
+                                   config: PrecisionConfig) -> dict[str, dict[str, float]]:
+        """Returns the ranges (amax) that other methods choose, by tensor and method, without those in use."""
+        method_ranges = measure_ranges_by_method(self._workspace, self._report, groups, config, one_pass=True)
+        other_ranges: dict[str, dict[str, float]] = {}
+        for group in groups:
+            precision = config.precision_of(group)
+            current = select_ranges_for_type(self._workspace.ranges, QUANTIZED_TYPES[precision])
+            for tensor in dict.fromkeys(site.tensor for site in group.calibrated_qdq_sites(precision)):
+                other_ranges[tensor] = {
+                    method: amax
+                    for method, amax in method_ranges[tensor].items()
+                    if amax != current.get(tensor)
+                }
+        return other_ranges
+
+    def build_engines_in_parallel(self, configs: Sequence[PrecisionConfig]) -> Steps[int]:
+        """See `trt_tui.jobs.search_job.SearchEvaluator`."""
+        return (yield from build.build_engines_in_parallel(self._workspace, self._store, self._report, configs))
+
+    def build_engine(self, config: PrecisionConfig) -> Steps[EngineResult]:
+        """Returns the config's engine; sends the simulated verdict too."""
+        accuracy = yield from self.measure_accuracy(config)
+        self._report.send(ev.AccuracyMeasured(self._report.job, "config", config, accuracy, True))
+        cached = self._store.load_engine_result(self._workspace, config)
+        if cached is None:
+            return (yield from build.build_and_judge_config(self._workspace, self._store, self._report, config))
+        self._report.send(ev.EngineBuilt(self._report.job, config, cached))
+        return cached
+
+    def execute_exported_file(self, config: PrecisionConfig) -> Steps[ExportedRun]:
+        """Implements `trt_tui.jobs.search_job.SearchEvaluator.execute_exported_file`."""
+        feed_indices = None if self.feed_index is None else [self.feed_index]
+        exported_run = yield from execute_exported_file(self._workspace, self._store, self._report, config,
+                                                        Urgency.SEARCH, feed_indices)
+        if feed_indices is None:
+            self._report.send(ev.ExportedFileExecuted(self._report.job, config, exported_run))
+        return exported_run
+
+    def measure_engine_errors(self, config: PrecisionConfig) -> Steps[EngineErrors | None]:
+        """See `trt_tui.jobs.triage.EngineErrorProvider`."""
+        builder = self._workspace.builder
+        use_marked_engine = builder is None or not builder.capabilities.debug_tensors
+        return (yield from engine_errors.send_engine_errors(self._workspace, self._store, self._report, config,
+                                                            use_marked_engine))
+
+    def measure_group_errors(self, config: PrecisionConfig) -> Steps[Mapping[str, GroupErrors]]:
+        """See `trt_tui.jobs.triage.EngineErrorProvider`."""
+        workspace, store, reporter = self._workspace, self._store, self._report
+        yield from send_group_errors(workspace, store, reporter, {"config": config}, Urgency.SEARCH)
+        return store.load_result(workspace, "layers", config, dict[str, GroupErrors]) or {}
+
+    def preview_engine(self, config: PrecisionConfig) -> Steps[Preview | None]:
+        """See `trt_tui.jobs.search_job.SearchEvaluator`; engines of weakly typed releases are fused otherwise."""
+        workspace, builder = self._workspace, self._workspace.builder
+        if not is_tensorrt_rtx_installed() or builder is not None and (workspace.plan.weakly_typed
+                                                                       or not builder.capabilities.strongly_typed):
+            return None
+        preview_client = PreviewClient(workspace, self._store, self._report, workspace.ranges)
+        preview = yield from preview_client.preview_config(config)
+        if preview.refusal is not None:
+            return None
+        return preview if preview.ineffective_groups is not None else (yield from preview_client.add_move_effects(
+            config, preview))
+
+    def measure_sensitivities(self, config: PrecisionConfig,
+                              group_names: Sequence[str]) -> Steps[Mapping[str, GroupSensitivity]]:
+        """Implements `trt_tui.jobs.search_job.SearchEvaluator.measure_sensitivities`: all on few samples, those that
+        may matter on more.
+
+        Groups go in network order, whatever is known of their errors.
+        """
+        workspace, store, reporter = self._workspace, self._store, self._report
+        exact = workspace.options.exact
+        store_kind = "alone, exact" if exact else "alone"
+        executor = get_executor(workspace, reporter)
+        sweep = GroupSweep(workspace.analysis, config, workspace.ranges, group_order=group_names,
+                           feed_indices=workspace.feeds, measures_all_samples=exact, reduces_groups=True,
+                           earlier_state=store.load_result(workspace, store_kind, config,
+                                                           GroupSweepState), executor=executor)
+        start_time = time.monotonic()
+        try:
+            for done, total in sweep.measure_groups():
+                reporter.send_progress(f"sensitivity of each layer{executor.location_text}", round(done),
+                                       max(round(total), round(done) + 1), start_time)
+                if reporter.is_report_due("impacts kept"):
+                    store.save_result(workspace, store_kind, config, sweep.state)
+                yield choose_next_job_step(executor, Urgency.SEARCH)
+        finally:
+            store.save_result(workspace, store_kind, config, sweep.state)
+        return {name: sensitivity_from_sweep(sweep, name) for name in group_names}
+
+    def run_check_command(self, config: PrecisionConfig) -> Steps[int]:
+        """It is asked once for as long as the network is open, and not kept: what else it reads may have changed."""
+        workspace, command = self._workspace, self._request.check_command or ""
+        files = [file_sha256(word) for word in parse_check_command(command)]
+        key = self._store.make_result_key(workspace, "check", config, command, files)
+        exit_code = workspace.check_exit_codes.get(key)
+        if exit_code is None:
+            arrays_by_tensor: dict[str, list[np.ndarray]] = {}
+            for outputs in workspace.analysis.execute_config(config, workspace.ranges, workspace.feeds):
+                for tensor, array in outputs.items():
+                    arrays_by_tensor.setdefault(tensor, []).append(np.atleast_1d(array))
+                yield Urgency.SEARCH
+            joined = {tensor: np.concatenate(arrays) for tensor, arrays in arrays_by_tensor.items()}
+            exit_code = yield from run_check_command(command, workspace.network, config, workspace.ranges, joined,
+                                                     self._report.wake)
+            workspace.check_exit_codes[key] = exit_code
+        yield Urgency.SEARCH
+        return exit_code

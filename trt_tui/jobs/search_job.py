@@ -1,0 +1,510 @@
+"""The search as a job: the search says what to evaluate, the bench measures it, and engines confirm the result."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Protocol
+
+from trt_tui.core.engines.preview import Preview
+from trt_tui.core.measure.results import Accuracy, Caveat, ExportedResult, ExportedRun
+from trt_tui.core.measure.shares import GroupSensitivity
+from trt_tui.core.measure.target import Target
+from trt_tui.core.measure.target_outcome import Outcome, TargetOutcome, judge_accuracy
+from trt_tui.core.measure.target_result import HeldOutResult, TargetResult, check_targets
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.smoothquant_move import SmoothQuantMove
+from trt_tui.core.network.layers import FusionGroup
+from trt_tui.core.network.network import Network
+from trt_tui.core.search import TOP_DOWN_METHODS, Evaluation, Search, SearchSpace, predict_next_configs
+from trt_tui.core.search.pareto import pareto_front
+from trt_tui.core.search.ranges import MIN_ERROR_SHARE
+from trt_tui.core.search.space import find_added_moves
+from trt_tui.errors import CancelledError, InputError, TrtTuiError
+from trt_tui.formatting import milliseconds_text, name_list_text
+from trt_tui.jobs import events as ev
+from trt_tui.jobs import requests as rq
+from trt_tui.jobs.search_builds import EngineProvider, SearchBuilds, config_without_ranges
+from trt_tui.jobs.steps import Steps
+from trt_tui.jobs.triage import EngineErrorProvider, EngineTriage, engine_gap_text, is_unexplained_gap
+
+MAX_EXPORT_ROUNDS = 4
+"""How often a search goes on because an exported file misses the target."""
+
+STEPS_WITHOUT_RANKING = ("start", "all raised")
+"""The steps of a search that show whether there is anything to find."""
+
+
+class SearchEvaluator(EngineErrorProvider, EngineProvider, Protocol):
+    """How a search measures.
+
+    Attributes:
+        can_build: Whether engines can run here.
+        has_check: Whether the user has given a command that judges configs.
+    """
+
+    can_build: bool
+    has_check: bool
+
+    def measure_accuracy(self, config: PrecisionConfig) -> Steps[Accuracy]:
+        """Returns a config's whole verdict at the judged outputs."""
+
+    def measure_accuracies_in_parallel(
+            self, choose_configs: Callable[[int, float], Sequence[PrecisionConfig]]) -> Steps[None]:
+        """Has other processes, where there are any, judge at once what is asked for and what may be asked for next.
+
+        Args:
+            choose_configs: So many configs at most, what is asked for first, found in so many seconds.
+        """
+
+    def measure_candidate_times(self, search_space: SearchSpace) -> Mapping[str, float]:
+        """What each candidate takes in the engine with all of them raised, in ms; empty where none is known and timed.
+        """
+
+    def count_candidate_macs(self, search_space: SearchSpace) -> Mapping[str, float]:
+        """The multiply-accumulates of each candidate; 0 where they are unknown."""
+
+    def measure_sensitivities(self, config: PrecisionConfig,
+                              group_names: Sequence[str]) -> Steps[Mapping[str, GroupSensitivity]]:
+        """Returns what some groups of a config do to the judged outputs, by name."""
+
+    def propose_zero_cost_moves(self, config: PrecisionConfig, kinds: str) -> Mapping[str, PrecisionConfig]:
+        """A config with moves that cost nothing at run time, by what they are.
+
+        Args:
+            kinds: "form": operators and scaled channels; "bias": corrected biases.
+        """
+
+    def measure_alternative_ranges(self, groups: Sequence[FusionGroup],
+                                   config: PrecisionConfig) -> Mapping[str, Mapping[str, float]]:
+        """Other ranges (amax) for the codes that some groups read in a config than the calibrated ones, by tensor and
+        method."""
+
+    def execute_exported_file(self, config: PrecisionConfig) -> Steps[ExportedRun]:
+        """Returns the execution of a config's exported file on the samples of the search."""
+
+    def preview_engine(self, config: PrecisionConfig) -> Steps[Preview | None]:
+        """Returns what the builder would make of a config and what its choices do; None if that is not known here."""
+
+    def run_check_command(self, config: PrecisionConfig) -> Steps[int]:
+        """Returns the exit code of the user's command for a config."""
+
+    def report_progress(self, search_job: SearchJob, must_send: bool = False) -> None:
+        """Called before each evaluation, and before each build with ``must_send``: then the progress must be sent."""
+
+
+class SearchJob:
+    """One search, from the first evaluation to the confirmation.
+
+    Args:
+        targets: The tolerances, with their bases.
+
+    Raises:
+        InputError: an option makes no sense for this network; see `trt_tui.core.search.Search` and `SearchSpace`.
+    """
+
+    def __init__(self, network: Network, request: rq.FindMixedPrecisionConfig, targets: Sequence[Target],
+                 evaluator: SearchEvaluator) -> None:
+        if not targets and not evaluator.has_check:
+            raise InputError("a search needs a tolerance", "", "Give --tolerance, or --check.")
+        self.network, self.request, self.targets, self.evaluator = network, request, tuple(targets), evaluator
+        self.search_space = SearchSpace(network, request.config, request.higher_precision,
+                                        request.intermediate_precisions, fixed_groups=frozenset(request.fixed_groups))
+        self.sensitivities: Mapping[str, GroupSensitivity] = {}
+        self.costs = evaluator.count_candidate_macs(self.search_space)
+        self.search_builds = SearchBuilds(evaluator, lambda: self.targets,
+                                          lambda: evaluator.report_progress(self, must_send=True))
+        self.estimate_latency: Callable[[PrecisionConfig], float] | None = None
+        self._use_preview = request.use_preview
+        self._can_triage = True
+        self._before_withdrawal: tuple[SearchSpace, Search] | None = None
+        self.confirmed: bool | None = None
+        self.exported_result: ExportedResult | None = None
+        self._export_rounds = 0
+        self.remarks: list[str] = []
+        # An impossible search is refused before anything is measured for it.
+        has_latency_budget = request.max_latency is not None and evaluator.can_build
+        if has_latency_budget and request.max_builds < 2:
+            raise InputError("a latency budget needs engines", "latencies are estimated from two of them, at least",
+                             "Raise --max-builds, or use --max-fp32.")
+        self.search = self._make_search(estimate_latency=(lambda config: 0.0) if has_latency_budget else None)
+
+    def _make_search(self, evaluations: Sequence[Evaluation] = (),
+                     estimate_latency: Callable[[PrecisionConfig], float] | None = None,
+                     ranges: Mapping[str, Mapping[str, float]] | None = None, margins: Sequence[float] = ()) -> Search:
+        request = self.request
+        return Search(self.search_space, method_name=request.method, costs=self.costs, sensitivities=self.sensitivities,
+                      ranges=ranges, max_raised=request.max_raised, max_latency=request.max_latency,
+                      estimate_latency=estimate_latency, earlier_evaluations=evaluations, margins=margins)
+
+    def run_search_steps(self) -> Steps[None]:
+        """Does the work; `make_progress_event` and `make_end_event` tell at any time how far it is."""
+        if self.request.max_latency is not None:
+            yield from self._prepare_latency_estimates()
+        if self.request.method == "lower":
+            yield from self._order_groups_by_cost()
+        is_going_on = True
+        while is_going_on:
+            yield from self._evaluate_proposed_configs(STEPS_WITHOUT_RANKING)
+            if self.search.current_trial is not None and not self.sensitivities and self._needs_group_ranking:
+                if self.request.try_zero_cost:
+                    yield from self._try_zero_cost_moves()
+                if self.search.current_trial is not None:
+                    yield from self._rank_groups_by_sensitivity()
+            yield from self._evaluate_proposed_configs()
+            is_going_on = (yield from self._withdraw_ineffective_raises()) or (
+                yield from self._check_exported_file()) or (yield from self._confirm_with_engine())
+
+    @property
+    def _needs_group_ranking(self) -> bool:
+        """Whether what each group does to the outputs is of use to this search."""
+        request = self.request
+        return request.method not in TOP_DOWN_METHODS or request.try_zero_cost or request.try_ranges
+
+    def _evaluate_proposed_configs(self, step_names: Sequence[str] = ()) -> Steps[None]:
+        """Evaluates what the search asks for, as long as one of some steps asks; all of them where none is named."""
+        while (config := self.search.propose_config()) is not None and (
+                candidate := self.search.current_trial) is not None and (not step_names
+                                                                         or candidate.step_name in step_names):
+            self.evaluator.report_progress(self)
+            yield from self.evaluator.measure_accuracies_in_parallel(
+                partial(predict_next_configs, self.search, step_names=step_names))
+            accuracy = yield from self.evaluator.measure_accuracy(config)
+            target_result = self._check_targets(accuracy)
+            if self.evaluator.has_check:
+                target_result = _combine_with_check_command(target_result,
+                                                            (yield from self.evaluator.run_check_command(config)),
+                                                            bool(self.targets))
+            self.search.record_target_result(target_result)
+
+    def _check_targets(self, accuracy: Accuracy) -> TargetResult:
+        if self.targets:
+            return check_targets(self.targets, accuracy)
+        is_broken = accuracy.nonfinite_count > 0 or any(caveat.fails_run for caveat in accuracy.caveats)
+        energy = accuracy.judged_error if accuracy.judged_error is not None and not is_broken else math.inf
+        score = math.inf if energy == 0 else -10 * math.log10(energy) if math.isfinite(energy) else -math.inf
+        return TargetResult(not is_broken, score, accuracy, energy)
+
+    def _try_zero_cost_moves(self) -> Steps[None]:
+        """Tries what costs nothing at run time; biases are corrected for what was kept of the rest."""
+        for kind in ("form", "bias"):
+            start = self.search_space.build_config((), zero_cost_set_names=self.search.context.zero_cost_sets)
+            proposals = self.evaluator.propose_zero_cost_moves(start, kind)
+            if not proposals or self.search.current_trial is None:
+                continue
+            new_moves = {name: find_added_moves(self.network, start, config) for name, config in proposals.items()}
+            self.search_space = replace(self.search_space,
+                                        zero_cost_sets={**self.search_space.zero_cost_sets, **new_moves})
+            self.search = self._make_search(self.search.evaluations, self.estimate_latency, None, self.search.margins)
+            yield from self._evaluate_proposed_configs(("free",))
+
+    def _rank_groups_by_sensitivity(self) -> Steps[None]:
+        """Measures what each group does to the judged outputs, then other ranges for those that matter most."""
+        start = self.search_space.build_config((), zero_cost_set_names=self.search.context.zero_cost_sets)
+        self.sensitivities = yield from self.evaluator.measure_sensitivities(start, self.search_space.candidates)
+        evaluations, margins = self.search.evaluations, self.search.margins
+        self.search = self._make_search(evaluations, self.estimate_latency, None, margins)
+        if not self.request.try_ranges:
+            return
+        shares = self.search.ranking.expected_shares
+        groups = [self.network.get_group(name) for name in self.search.ranking.candidate_order
+                  if not shares or shares.get(name, 0.0) >= MIN_ERROR_SHARE]
+        scaled_tensors = {tensor for move in start.get_moves(SmoothQuantMove).values() for tensor in move.ranges}
+        groups = [group for group in groups if (sites := group.calibrated_qdq_sites(start.precision_of(group)))
+                  and scaled_tensors.isdisjoint(site.tensor for site in sites)]
+        if groups:
+            self.search = self._make_search(evaluations, self.estimate_latency,
+                                            self.evaluator.measure_alternative_ranges(groups, start), margins)
+
+    # -- the exported file ----------------------------------------------------------------------------------------
+
+    def _check_exported_file(self) -> Steps[bool]:
+        """Executes the exported file of what was found; True if it misses the target, so that the search goes on with
+        a margin by which the simulation was better. After `MAX_EXPORT_ROUNDS` the result is not met as exported."""
+        result, best = self.search.result, self.search.best_evaluation
+        simulated_accuracy = best.target_result.accuracy if best is not None else None
+        self.exported_result = None
+        if not self.targets or not result.is_met or best is None or simulated_accuracy is None:
+            return False
+        exported_run = yield from self.evaluator.execute_exported_file(result.config)
+        accuracy = exported_run.accuracy
+        target_outcome = judge_accuracy(self.targets, accuracy) if accuracy is not None else None
+        if accuracy is None or target_outcome is None:
+            reason = exported_run.missing_reason or "it has no value for this target, which is inside the network"
+            self.exported_result = ExportedResult(exported_run.executor_name, None, reason)
+            return False
+        missed_targets = [target for target in self.targets if not target.is_met_by(accuracy)]
+        measured_text = ", ".join(target.measured_value_text(accuracy) for target in missed_targets or self.targets)
+        expected_text = ", ".join(
+            target.measured_value_text(simulated_accuracy) for target in missed_targets or self.targets)
+        self.exported_result = ExportedResult(exported_run.executor_name, target_outcome.outcome.passes, measured_text,
+                                              expected_text)
+        if target_outcome.outcome.passes or self._export_rounds >= MAX_EXPORT_ROUNDS:
+            return False
+        margins = list(self.search.margins or [-math.inf] * len(self.targets))
+        for index, target in enumerate(self.targets):
+            gap = _target_score_gap(target, simulated_accuracy, accuracy)
+            if target in missed_targets and not math.isfinite(gap):
+                return False
+            if target in missed_targets:
+                margins[index] = max(gap, margins[index])
+        self._export_rounds += 1
+        margins_text = " and ".join(f"{margin:.2g}" for margin in margins if math.isfinite(margin))
+        self.remarks.append(
+            f"the exported network with "
+            f"{len(best.raised_groups)} raised yields {measured_text} in {exported_run.executor_name} "
+            f"where {expected_text} was simulated; went on with a margin of {margins_text}")
+        self.search.require_score_margins(margins)
+        return True
+
+    # -- engines ------------------------------------------------------------------------------------------------
+
+    def _prepare_latency_estimates(self) -> Steps[None]:
+        self.estimate_latency = yield from self.search_builds.make_latency_estimator(self.search_space, self.remarks)
+        self.search = self._make_search(self.search.evaluations, self.estimate_latency)
+
+    def _order_groups_by_cost(self) -> Steps[None]:
+        """What saves most time is lowered first: by the layers' times in the engine of all raised, where one can be
+        built and one is left to confirm the result."""
+        times: Mapping[str, float] = {}
+        all_raised = self.search_space.build_config(self.search_space.candidates)
+        is_built = self.search_builds.has_requested_engine(all_raised)  # for a latency budget
+        if self.evaluator.can_build and (is_built or self.search_builds.build_count + 2 <= self.request.max_builds):
+            try:
+                yield from self.search_builds.get_engine(all_raised)
+                times = self.evaluator.measure_candidate_times(self.search_space)
+            except CancelledError:
+                raise
+            except TrtTuiError as error:
+                self.remarks.append(f"the engine of all raised could not be built: {error.title}")
+        self.costs = times or self.evaluator.count_candidate_macs(self.search_space)
+        order_text = (
+            "the time that each takes in the engine of all raised" if times else "multiply-accumulates, since no "
+            "engine's layers were timed" if any(self.costs.values()) else "the network alone: its sizes are open")
+        self.remarks.append(f"lowered in the order of {order_text}")
+        self.search = self._make_search(self.search.evaluations, self.estimate_latency)
+
+    def _withdraw_ineffective_raises(self) -> Steps[bool]:
+        """Takes raises back that change nothing in the engine, as its builder says without a GPU; True if there were
+        any, so that the search goes on without them. Where nothing else meets the tolerance, they stand and it is said.
+        """
+        result = self.search.result
+        if self._before_withdrawal is not None and not result.is_met:
+            self.search_space, self.search = self._before_withdrawal
+            self._before_withdrawal, self._use_preview = None, False
+            self.remarks[-1] += "; nothing else meets the tolerance, so kept"
+            return False
+        if (not self._use_preview or not result.is_met or result.best_evaluation is None
+                or not result.best_evaluation.raised_groups):
+            return False
+        preview = yield from self.evaluator.preview_engine(result.config)
+        idle_groups = [
+            name for name in result.best_evaluation.raised_groups
+            if preview is not None and name in (preview.ineffective_groups or ())
+        ]
+        if preview is None or not idle_groups:
+            return False
+        self.remarks.append(
+            f"{name_list_text(idle_groups)} in "
+            f"{self.request.higher_precision.label}: no effect on the engine (preview "
+            f"{preview.builder_text})")
+        previous = (self.search_space, self.search)
+        try:
+            self.search_space = replace(self.search_space,
+                                        fixed_groups=self.search_space.fixed_groups | frozenset(idle_groups))
+        except InputError:  # there is nothing else to raise
+            self._use_preview = False
+            return False
+        self._before_withdrawal = self._before_withdrawal or previous
+        self.remarks[-1] += ": searched without"
+        evaluations = [
+            evaluation for evaluation in self.search.evaluations
+            if not set(idle_groups).intersection(evaluation.raised_groups)
+        ]
+        self.search = self._make_search(evaluations, self.estimate_latency, self.search.ranges_by_method,
+                                        self.search.margins)
+        return True
+
+    def _confirm_with_engine(self) -> Steps[bool]:
+        """Builds what was found; True if the engine misses what was simulated or estimated, so that the search goes on.
+
+        What falls short of the tolerance is built where there is a latency to keep to, and the search goes on from
+        there with better estimates until it comes to the same again. What was found stands where its engine fails.
+        """
+        result, budget = self.search.result, self.request.max_latency
+        best = result.best_evaluation
+        if best is None:
+            return False
+        is_timed = budget is not None and best.estimated_latency is not None and best.estimated_latency <= budget
+        if not self.evaluator.can_build or not (self.targets and result.is_met or is_timed):
+            return False
+        is_known = is_timed and config_without_ranges(result.config) in self.search_builds.latencies
+        if not self.search_builds.has_requested_engine(
+                result.config) and self.search_builds.build_count >= self.request.max_builds:
+            if self.request.max_builds:
+                self.remarks.append(f"not confirmed by an engine: {self.search_builds.build_count} builds are used up "
+                                    "(--max-builds)")
+            return False
+        try:
+            engine = yield from self.search_builds.get_engine(result.config)
+        except CancelledError:
+            raise
+        except TrtTuiError as error:
+            cause = f" ({error.cause})" if error.cause else ""
+            self.remarks.append(f"its engine could not be built: {error.title}{cause}")
+            return False
+        if not engine.is_built_as_requested:
+            self.remarks.append(self.search_builds.deviating_engine_remark(engine))
+            return False
+        raised_count = len(best.raised_groups)
+        if budget is not None and best.estimated_latency is not None and is_timed and engine.latency_ms is not None:
+            latency = engine.latency_ms[0]
+            if latency > budget:
+                self.remarks.append(
+                    f"the engine with {raised_count} raised takes {milliseconds_text(latency)} where "
+                    f"{milliseconds_text(best.estimated_latency)} were estimated: more than "
+                    f"{milliseconds_text(budget)}; "
+                    "went on with better estimates")
+            if latency > budget or not result.is_met and not is_known:
+                self.search.require_score_margins(self.search.margins)
+                return True
+        if not self.targets:
+            return False
+        if engine.accuracy is None or any(target.is_met_by(engine.accuracy) is None for target in self.targets):
+            self.remarks.append("its engine was built but cannot be judged by this tolerance")
+            return False
+        target_outcome = judge_accuracy(self.targets, engine.accuracy)
+        assert target_outcome is not None, "all that the targets need was measured"
+        self.confirmed = target_outcome.outcome.passes
+        simulated_accuracy = best.target_result.accuracy
+        if self.confirmed or not result.is_met or simulated_accuracy is None:
+            return False
+        if is_unexplained_gap(simulated_accuracy, engine.accuracy):
+            return (yield from self._triage_engine(result.config, simulated_accuracy, engine.accuracy))
+        margins, gaps = list(self.search.margins or [-math.inf] * len(self.targets)), []
+        for index, target in enumerate(self.targets):
+            if not target.is_met_by(engine.accuracy):
+                gap = _target_score_gap(target, simulated_accuracy, engine.accuracy)
+                if not math.isfinite(gap):
+                    self.remarks.append(
+                        f"its engine yields {target.measured_value_text(engine.accuracy)}, which the simulation "
+                        "does not: no margin helps")
+                    return False
+                margins[index] = gap
+                gaps.append(
+                    f"{target.measured_value_text(engine.accuracy)} where "
+                    f"{target.measured_value_text(simulated_accuracy)} was simulated; went "
+                    f"on with a margin of {gap:.2g}")
+        if not gaps:  # it fails whatever its values are, and no margin helps
+            self.remarks.append(f"its engine: {target_outcome.text}")
+            return False
+        self.remarks.append(f"the engine with {raised_count} raised: {'; '.join(gaps)}")
+        self.confirmed = None
+        self.search.require_score_margins(margins)
+        return True
+
+    def _triage_engine(self, config: PrecisionConfig, simulated_accuracy: Accuracy,
+                       engine_accuracy: Accuracy) -> Steps[bool]:
+        """Looks for where an engine does what rounding does not explain; True if fusion barriers mend it, so that the
+        search goes on with them. Such a gap is no margin."""
+        gap_remark = f"its engine: {engine_gap_text(simulated_accuracy, engine_accuracy)}"
+        if not self._can_triage:
+            self.remarks.append(gap_remark)
+            return False
+        self._can_triage = False
+        triage = EngineTriage(self.network, config, simulated_accuracy, self.evaluator, self.search_builds.get_engine,
+                              lambda: self.request.max_builds - self.search_builds.build_count)
+        triage_result = yield from triage.run_triage()
+        self.remarks.append("; ".join((gap_remark, *triage_result.remarks)))
+        if not triage_result.barriers:
+            return False
+        evaluations, trial_ranges, margins = self.search.evaluations, self.search.ranges_by_method, self.search.margins
+        self.search_space = replace(self.search_space,
+                                    start_config=self.search_space.start_config.with_moves(triage_result.barriers))
+        self.search = self._make_search(evaluations, self.estimate_latency, trial_ranges, margins)
+        self.confirmed = None
+        return True
+
+    # -- how far it is ------------------------------------------------------------------------------------------
+
+    def make_progress_event(self, job_number: int) -> ev.SearchProgress:
+        """The event that reports how far it is."""
+        search, best = self.search, self.search.best_evaluation
+        candidate = search.current_trial
+        config = search.build_config(best) if best is not None else self.search_space.start_config
+        return ev.SearchProgress(
+            job_number, len(search.evaluations), tuple(candidate.raised_groups) if candidate is not None else (),
+            candidate.group if candidate is not None else "", candidate.step_name if candidate is not None else "",
+            search.evaluations[-1] if search.evaluations else None, best, config,
+            best is not None and best.with_required_margins(search.margins).passes and search.is_within_budget(best))
+
+    def make_end_event(self, job_number: int, was_stopped: bool = False, held_out_result: HeldOutResult | None = None,
+                       accuracy_with_interval: Accuracy | None = None) -> ev.SearchEnded:
+        """The event that reports what was found so far.
+
+        Args:
+            accuracy_with_interval: The verdict of the result with the interval of the metric; None without a metric.
+        """
+        tried_configs = [self.search.build_config(evaluation) for evaluation in self.search.evaluations]
+        result = self.search.result
+        target_outcome: TargetOutcome | None = None
+        best = result.best_evaluation
+        if best is not None and best.target_result.accuracy is not None:
+            # A command that says no, or a missed target, is not changed by the interval of the metric.
+            measured = (accuracy_with_interval
+                        if accuracy_with_interval is not None and best.passes else best.target_result.accuracy)
+            accuracy = self._add_export_caveat(measured)
+            result = replace(
+                result, best_evaluation=replace(best, target_result=replace(best.target_result, accuracy=accuracy)))
+            target_outcome = (best.target_result.target_outcome if measured is accuracy
+                              and measured is not accuracy_with_interval else judge_accuracy(self.targets, accuracy))
+        return ev.SearchEnded(job_number, result, self.search.method_text, tuple(self.search.evaluations),
+                              len(self.search_space.candidates), bool(self.sensitivities), self.confirmed,
+                              tuple(self.remarks),
+                              was_stopped, held_out_result, self.search_builds.engine_result_texts(tried_configs),
+                              self._pareto_configs(), target_outcome, self.exported_result)
+
+    def _add_export_caveat(self, accuracy: Accuracy) -> Accuracy:
+        """Returns an accuracy with the reason why the exported file was not executed, or why it misses the target."""
+        exported = self.exported_result
+        if exported is None or exported.is_met:
+            return accuracy
+        kind = "not executed" if exported.is_met is None else "not met as exported"
+        caveat = Caveat(kind, exported.exported_result_text, fails_run=exported.is_met is False)
+        return replace(accuracy, caveats=(*accuracy.caveats, caveat))
+
+    def _pareto_configs(self) -> dict[int, PrecisionConfig]:
+        """The configs of the evaluations that no other beats, by place; without those that are not finite."""
+        finite = [(index, evaluation)
+                  for index, evaluation in enumerate(self.search.evaluations)
+                  if evaluation.score > -math.inf]
+        costs = [
+            evaluation.estimated_latency if evaluation.estimated_latency is not None else sum(
+                self.costs.get(name, 0.0) for name in evaluation.raised_groups) for _, evaluation in finite
+        ]
+        return {
+            finite[index][0]: self.search.build_config(finite[index][1])
+            for index in pareto_front([(cost, evaluation.score)
+                                       for cost, (_, evaluation) in zip(costs, finite, strict=True)])
+        }
+
+
+def _combine_with_check_command(target_result: TargetResult, exit_code: int, has_targets: bool) -> TargetResult:
+    """A judgement combined with that of the user's command: exit code 0 passes."""
+    check_text = "the check passes" if exit_code == 0 else f"the check fails (exit code {exit_code})"
+    outcome = target_result.target_outcome
+    if exit_code != 0:
+        outcome = TargetOutcome(Outcome.FAIL, (check_text, *outcome.reasons))
+    return replace(target_result, passes=target_result.passes and exit_code == 0, measured_outcome=outcome,
+                   value_text=f"{target_result.value_text}, {check_text}" if has_targets else check_text)
+
+
+def _target_score_gap(target: Target, simulated_accuracy: Accuracy, engine_accuracy: Accuracy) -> float:
+    """How far a target's score of what was simulated is above the engine's, at the outputs that the engine has (others
+    may be judged inside); NaN where one of them has none."""
+    outputs = {name: output for name, output in simulated_accuracy.outputs.items() if name in engine_accuracy.outputs}
+    before, after = target.margin_score(replace(simulated_accuracy,
+                                                outputs=outputs)), target.margin_score(engine_accuracy)
+    return math.nan if before is None or after is None else before - after

@@ -1,0 +1,25 @@
+"""What an earlier program measured of configs, read from disk; nothing runs."""
+
+from trt_tui.core.measure.results import Accuracy
+from trt_tui.jobs import events as ev
+from trt_tui.jobs import requests as rq
+from trt_tui.jobs.calibration import ensure_ranges
+from trt_tui.jobs.exported_run import find_stored_exported_run
+from trt_tui.jobs.scheduler import JobReporter
+from trt_tui.jobs.steps import Steps, Urgency
+from trt_tui.jobs.store import ResultStore
+from trt_tui.workspace import Workspace
+
+
+def run_stored_results_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
+                           request: rq.LoadStoredResults) -> Steps[None]:
+    """Sends what is known of each config; what was measured with other ranges or on other samples is not."""
+    yield Urgency.TENSOR_STATS  # the first verdict goes before
+    ensure_ranges(workspace, store, reporter, request.configs)
+    for config in request.configs:
+        accuracy, engine = store.load_result(workspace, "verdict", config,
+                                             Accuracy), store.load_engine_result(workspace, config)
+        exported_run = find_stored_exported_run(workspace, store, config)
+        if accuracy is not None or engine is not None or exported_run is not None:
+            reporter.send(ev.StoredResultsLoaded(reporter.job, config, accuracy, engine, exported_run))
+        yield Urgency.TENSOR_STATS

@@ -1,0 +1,140 @@
+"""The moves that cost nothing at run time, made for a config: on one row, and on all groups at once for a search."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from trt_tui.core.measure import zero_cost_moves
+from trt_tui.core.moves.bias_correction_move import BiasCorrectionMove
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.rewrite_move import RewriteMove
+from trt_tui.core.moves.smoothquant_move import SmoothQuantMove
+from trt_tui.core.moves.zero_cost_checks import bias_correction_refusal_reason, replace_file_precision
+from trt_tui.core.network.layers import FusionGroup
+from trt_tui.core.network.network import Network
+from trt_tui.core.precision import Precision
+from trt_tui.jobs.executors import get_executor
+from trt_tui.jobs.scheduler import JobReporter
+from trt_tui.workspace import Workspace
+
+SMOOTHQUANT_STRENGTHS = (0.5, 0.25, 0.75)
+"""The exponents of SmoothQuant that are tried; the usual one first."""
+
+
+LEAVES_FILE_SUFFIX = ", no longer as in the file"
+"""Behind the name of a proposal that gives groups as in the file a precision."""
+
+
+@dataclass(frozen=True)
+class ConfigProposal:
+    """A config with one kind of move more, and what it is called."""
+
+    label: str
+    config: PrecisionConfig
+
+
+def propose_zero_cost_moves(workspace: Workspace, reporter: JobReporter, groups: Sequence[FusionGroup],
+                            config: PrecisionConfig, *, reason: str = "user", kinds: str = "",
+                            may_leave_file: bool = False, one_pass: bool = False) -> list[ConfigProposal]:
+    """What can be done about some groups, and is not done yet: one proposal for all of them for each kind.
+
+    Args:
+        may_leave_file: Groups as in the file may be changed too, which take the precision nearest to it then.
+        one_pass: Values are measured for these groups in one pass, whatever is known; see `Workspace.one_pass_values`.
+        kinds: "form" for operators and scaled channels alone, "bias" for corrected biases alone.
+
+    Raises:
+        InputError: a tensor holds NaN or an infinity in FP32, or the data cannot be read.
+    """
+    network = workspace.network
+    config_proposals: list[ConfigProposal] = []
+
+    def prepare_config_for_changes(changed_groups: Iterable[FusionGroup]) -> tuple[PrecisionConfig, str]:
+        """The config with some groups ready to be changed, and what stands behind the proposal's name."""
+        ready = replace_file_precision(config, changed_groups, reason) if may_leave_file else config
+        return ready, LEAVES_FILE_SUFFIX if ready != config else ""
+
+    ready, _ = prepare_config_for_changes(groups)
+    changed, suffix = prepare_config_for_changes(group for group in groups
+                                                 if kinds == "form" and config.precision_of(group) is Precision.FILE
+                                                 and group.calibrated_qdq_sites(ready.precision_of(group)))
+    if suffix:  # so that what other ranges give is not taken for a gain of the moves that follow
+        config_proposals.append(ConfigProposal(f"recalibration{suffix}", changed))
+    low_groups = [group for group in groups
+                  if kinds != "bias" and ready.precision_of(group).value_type in (Precision.FP16, Precision.BF16)]
+    rewrites = zero_cost_moves.propose_normalisation_rewrites(
+        network, (group for group in low_groups if group.name not in config.get_moves(RewriteMove)), reason)
+    if rewrites:
+        operator_names = dict.fromkeys(move.operator.replace("alization", "") for move in rewrites.values())
+        changed, suffix = prepare_config_for_changes(group for group in low_groups if group.name in rewrites)
+        config_proposals.append(
+            ConfigProposal(f"{' and '.join(operator_names)} operator{suffix}", changed.with_moves(rewrites)))
+    norms = _find_smoothable_normalisations(workspace, groups, config, may_leave_file) if kinds != "bias" else []
+    channels = workspace.one_pass_values.setdefault(("channels", *norms), {}) if one_pass else workspace.channel_amax
+    for strength in SMOOTHQUANT_STRENGTHS if norms else ():
+        smoothings = zero_cost_moves.measure_smoothquant_moves(
+            network, norms, workspace.calibration_samples, workspace.backend, strength=strength, reason=reason,
+            channel_maxima=channels, progress=reporter.make_progress_callback("largest values of channels",
+                                                                              is_preemptible=True),
+            executor=get_executor(workspace, reporter))
+        changed, suffix = prepare_config_for_changes(_list_normalisation_groups(network, norms))
+        config_proposals.append(
+            ConfigProposal(f"SmoothQuant {strength:g}{suffix}",
+                           zero_cost_moves.add_smoothquant_moves(changed, network, smoothings)))
+    correctable = [
+        group for group in groups if kinds != "form" and not bias_correction_refusal_reason(network, group, ready)
+        and group.name not in config.get_moves(BiasCorrectionMove)
+    ]
+    if correctable:
+        changed, suffix = prepare_config_for_changes(correctable)
+        shifts = {
+            name: replace(move, reason=reason)
+            for name, move in _measure_bias_corrections(workspace, reporter, correctable, changed, one_pass).items()
+        }
+        if shifts:
+            config_proposals.append(ConfigProposal(f"bias correction{suffix}", changed.with_moves(shifts)))
+    return config_proposals
+
+
+def _measure_bias_corrections(workspace: Workspace, reporter: JobReporter, groups: Sequence[FusionGroup],
+                              config: PrecisionConfig, one_pass: bool) -> dict[str, BiasCorrectionMove]:
+    """The corrections of some groups in a config, measured where they are not known."""
+    method = workspace.calibration.method if workspace.calibration is not None else ""
+    corrections = workspace.bias_corrections.setdefault((config, method), {})
+    if one_pass:
+        corrections = workspace.one_pass_values.setdefault(
+            ("biases", config, method, *(group.name for group in groups)), {})
+    missing = [group for group in groups if group.name not in corrections]
+    if missing:
+        corrections |= zero_cost_moves.measure_bias_corrections(
+            workspace.network, config, workspace.ranges, missing, workspace.calibration_samples, workspace.backend,
+            progress=reporter.make_progress_callback("means of channels",
+                                                     is_preemptible=True), executor=get_executor(workspace, reporter))
+    return {group.name: corrections[group.name] for group in groups if group.name in corrections}
+
+
+def _list_normalisation_groups(network: Network, normalisation_names: Iterable[str]) -> list[FusionGroup]:
+    """Some normalisations and the groups that read what they scale."""
+    layers = [
+        layer for name in normalisation_names
+        for layer in (name, *(read.port[0] for read in network.zero_cost_support.norms[name].consumers))
+    ]
+    return list({group.name: group for layer in layers if (group := network.find_group(layer)) is not None}.values())
+
+
+def _find_smoothable_normalisations(workspace: Workspace, groups: Iterable[FusionGroup], config: PrecisionConfig,
+                                    may_leave_file: bool) -> list[str]:
+    """The normalisations at some groups whose channels INT8 layers read and that are not scaled yet."""
+    network = workspace.network
+    norm_names = dict.fromkeys(
+        network.zero_cost_support.find_feeding_normalisation(group.name, group.layers) for group in groups)
+    smoothable = []
+    for name in norm_names:
+        norm = network.zero_cost_support.norms[name] if name is not None else None
+        if name is None or norm is None or norm.no_smoothquant_reason or name in config.get_moves(SmoothQuantMove):
+            continue
+        readers = [network.find_group(read.port[0]) for read in norm.consumers]
+        reader_groups = [reader for reader in readers if reader is not None]
+        config = replace_file_precision(config, reader_groups) if may_leave_file else config
+        if any(config.precision_of(reader) is Precision.INT8 for reader in reader_groups):
+            smoothable.append(name)
+    return smoothable

@@ -1,0 +1,178 @@
+"""The changes of a session's config: precisions, ranges, whole configs, with undo."""
+
+import time
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping
+
+from trt_tui.core.calibration.range_methods import RANGE_METHODS, list_range_methods
+from trt_tui.core.calibration.user_ranges import parse_amax
+from trt_tui.core.moves.barrier_move import BarrierMove
+from trt_tui.core.moves.config import PrecisionConfig, find_next_precision
+from trt_tui.core.moves.network_method import list_range_tensors, remove_network_range_method
+from trt_tui.core.moves.range_move import RangeMove
+from trt_tui.core.moves.smoothquant_move import SmoothQuantMove
+from trt_tui.core.network.layers import FusionGroup
+from trt_tui.core.precision import Precision
+from trt_tui.core.quantized_types import QUANTIZED_TYPES
+from trt_tui.errors import InputError, NotReadyError
+from trt_tui.jobs import requests as rq
+from trt_tui.session.reporting_session import ReportingSession
+
+
+class EditableSession(ReportingSession):
+    """See the module's docstring; what it changes is measured by who asks for it."""
+
+    @abstractmethod
+    def send_request(self, request: rq.Request) -> None:
+        """Sends a request to the child process."""
+
+    @abstractmethod
+    def request_group_details(self, group: FusionGroup) -> None:
+        """Asks for the statistics and the ways out of a group."""
+
+    @abstractmethod
+    def request_preview(self) -> None:
+        """Asks what the builder would make of the config."""
+
+    @abstractmethod
+    def request_toggles(self) -> None:
+        """Asks what the figures become when a row is flipped."""
+
+    def toggle_fp32(self, groups: Iterable[FusionGroup]) -> None:
+        """FP32 on and off: raises all of them, or returns all of them to their defaults if all are FP32."""
+        groups = list(groups)
+        self._apply_config_change(self.config.with_toggled_fp32(groups), groups)
+
+    def toggle_barrier(self, group: FusionGroup) -> None:
+        """A fusion barrier behind a group on and off.
+
+        Raises:
+            InputError: its result cannot be an output beside the network's own.
+        """
+        config = self.config
+        if group.final_tensor in config.get_moves(BarrierMove):
+            config = config.without_moves(BarrierMove, [group.final_tensor])
+        else:
+            outline = self.opened_network.outline
+            if refusal := BarrierMove().refusal_reason(outline, group.final_tensor):
+                raise InputError(f"{group.name} cannot have a fusion barrier", refusal, "")
+            config = config.with_moves({group.final_tensor: BarrierMove()})
+        self._apply_config_change(config, [group])
+
+    def step_precisions(self, groups: Iterable[FusionGroup], upwards: bool) -> None:
+        """One step up or down the ladder of the config: INT8, FP16, FP32, or what it uses in their places."""
+        config, groups = self.config, list(groups)
+        ladder = config.precision_steps
+        for group in groups:
+            config = config.with_group_precision([group],
+                                                 find_next_precision(group, config.precision_of(group), upwards,
+                                                                     ladder))
+        self._apply_config_change(config, groups)
+
+    def set_precision(self, groups: Iterable[FusionGroup], precision: Precision) -> None:
+        """Gives groups a precision; those that cannot run in it keep what they have."""
+        groups = list(groups)
+        self._apply_config_change(self.config.with_group_precision(groups, precision), groups)
+
+    def apply_next_range_method(self, group: FusionGroup) -> str:
+        """The next range method for a group's inputs, once its statistics are known; returns the method's name.
+
+        Raises:
+            InputError: the group is not quantized.
+            NotYetError: its statistics are still being measured.
+        """
+        precision = self.config.precision_of(group)
+        tensors = [site.tensor for site in group.calibrated_qdq_sites(precision)]
+        if not tensors:
+            raise InputError(f"{group.name} does not read codes", "only layers in INT8 or FP8 have ranges", "")
+        smoothed = {tensor for move in self.config.get_moves(SmoothQuantMove).values() for tensor in move.ranges}
+        if not smoothed.isdisjoint(tensors):
+            raise InputError(f"the channels of {group.name} are scaled", "its range goes with the factors",
+                             "Take SmoothQuant back first.")
+        group_statistics = self.results.statistics.get(group.name, {})
+        if any(tensor not in group_statistics for tensor in tensors):
+            self.request_group_details(group)
+            raise NotReadyError("its ranges are still being measured", "", "Try again in a moment.")
+        base_method = self.calibration.method if self.calibration is not None else "minmax"
+        methods = [
+            base_method, *(name for name in list_range_methods(QUANTIZED_TYPES[precision]) if name != base_method)
+        ]
+        current = self.config.range_moves.get(tensors[0])
+        current_method = current.method if current is not None and current.method in methods else base_method
+        next_method = methods[(methods.index(current_method) + 1) % len(methods)]
+        config = self.config
+        for tensor in tensors:
+            tensor_stats = group_statistics[tensor].amax_by_range_method(precision)
+            choice = None if next_method == base_method else RangeMove(tensor_stats[next_method], next_method)
+            config = config.with_range(tensor, choice)
+        self._apply_config_change(config, [group])
+        return next_method
+
+    def set_ranges(self, tensors: Iterable[str], range_text: str) -> None:
+        """Gives tensors a range: an amax, a method, ``p99.9`` or ``top5-mean``; one change, once it is measured.
+
+        Raises:
+            InputError: the text is no range.
+        """
+        parse_amax(range_text)
+        self.send_request(rq.SetRanges(self.config, tuple((tensor, range_text) for tensor in dict.fromkeys(tensors))))
+
+    def apply_ranges(self, range_moves: Mapping[str, RangeMove]) -> None:
+        """Gives tensors ranges, as one change."""
+        outline = self.outline or self.preliminary_outline
+        self._apply_config_change(self.config.with_moves(range_moves), [
+            group for group in (outline.groups if outline is not None else ())
+            if any(site.tensor in range_moves for site in group.activation_qdq_sites())])
+
+    def compare_range_methods(self, methods: Iterable[str] = RANGE_METHODS) -> None:
+        """Asks what the config yields with the ranges of each calibration method."""
+        self.method_comparison = None
+        self.send_request(
+            rq.CompareRangeMethods(remove_network_range_method(self.config, self.opened_network.outline),
+                                   tuple(methods)))
+
+    @property
+    def has_method_comparison(self) -> bool:
+        """Whether the calibration methods were compared for the config."""
+        return (self.method_comparison is not None and not self.pending_requests.has_request(rq.CompareRangeMethods) and
+                self.method_comparison.config == remove_network_range_method(self.config, self.opened_network.outline))
+
+    def use_range_method(self, method: str) -> None:
+        """Gives all tensors the ranges of a calibration method, as one change; those that were set by hand stay.
+
+        It is made at once if it takes ranges back, else once they are measured.
+        """
+        outline = self.opened_network.outline
+        config = remove_network_range_method(self.config, outline)
+        if self.calibration is not None and method == self.calibration.method:
+            self._apply_config_change(config, outline.groups)
+            return
+        tensors = tuple(tensor for tensor in list_range_tensors(outline) if tensor not in config.range_moves)
+        self.send_request(rq.CalibrateRanges(method, tensors, config))
+
+    def set_config(self, config: PrecisionConfig, groups: Iterable[FusionGroup] = ()) -> None:
+        """Makes a config current; ``groups`` are those it changes, as far as rows say when."""
+        self._apply_config_change(config, groups)
+
+    def undo(self) -> bool:
+        """Undoes the last change; returns whether there was one."""
+        return self.history.undo() and self._save_and_measure_config()
+
+    def redo(self) -> bool:
+        """Redoes the change that was undone last; returns whether there was one."""
+        return self.history.redo() and self._save_and_measure_config()
+
+    def _apply_config_change(self, config: PrecisionConfig, groups: Iterable[FusionGroup] = ()) -> None:
+        if self.history.push_config(config):
+            change_time = time.time()
+            self.group_change_times.update((group.name, change_time) for group in groups)
+            self._save_and_measure_config()
+
+    def _save_and_measure_config(self) -> bool:
+        self.config_names.get_config_name(self.config)
+        self.save_session()
+        if self.automatic and self.data_summary is not None:
+            self.send_request(rq.MeasureWhatIf(self.config, with_shares=True))
+            self.request_preview()
+            self.request_toggles()
+        return True

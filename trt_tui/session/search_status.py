@@ -1,0 +1,235 @@
+"""A search, and what it has found so far."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trt_tui.core.measure.target import parse_target
+from trt_tui.core.measure.target_result import HeldOutResult
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.hierarchy import build_scope_tree, group_titles
+from trt_tui.core.network.layers import NetworkOutline
+from trt_tui.core.precision import Precision
+from trt_tui.core.search import TOP_DOWN_METHODS, Evaluation, ReductionStep, SearchOutcome
+from trt_tui.formatting import counted_noun_text, mark_figures_as_simulated
+from trt_tui.jobs import events as ev
+from trt_tui.jobs import requests as rq
+
+MAX_NAMED_LAYERS = 2
+"""Layers that a row of the iterations names; of more it gives the number."""
+
+SEARCH_PHASE = "the search"
+"""The phase of a search that evaluates configs."""
+
+
+MAX_BUILDS = 3
+"""Engines that a search builds by default, where engines can run."""
+
+
+def make_search_request(config: PrecisionConfig, tolerances: Sequence[str], *, method: str = "auto",
+                        higher_precision: Precision = Precision.FP32, intermediate_precisions: Sequence[Precision] = (),
+                        try_ranges: bool | None = None, try_zero_cost: bool | None = None,
+                        max_raised: int | None = None, max_latency: float | None = None, max_builds: int = MAX_BUILDS,
+                        check_command: str | None = None, sample: str = "",
+                        hold_out: bool = True) -> rq.FindMixedPrecisionConfig:
+    """Returns the request of a search, for the app and the commands alike; see
+    `trt_tui.jobs.requests.FindMixedPrecisionConfig`.
+
+    Args:
+        try_ranges: Try other ranges; by default in searches that raise layers, not in those that lower them.
+        try_zero_cost: Try what costs nothing at run time; the same default.
+    """
+    raises_precision = method not in TOP_DOWN_METHODS
+    return rq.FindMixedPrecisionConfig(config, tuple(tolerances), method, higher_precision,
+                                       raises_precision if try_ranges is None else try_ranges, max_raised, max_latency,
+                                       max_builds, check_command, tuple(intermediate_precisions),
+                                       raises_precision if try_zero_cost is None else try_zero_cost, sample=sample,
+                                       hold_out=hold_out and not sample)
+
+
+@dataclass
+class SearchStatus:
+    """A search, and what it has found so far."""
+
+    request: rq.FindMixedPrecisionConfig
+    progress: ev.SearchProgress | None = None
+    end_event: ev.SearchEnded | None = None
+    adopted_config: PrecisionConfig | None = None
+
+    @property
+    def best_evaluation(self) -> Evaluation | None:
+        """The evaluation of the best config so far; None while nothing is evaluated."""
+        if self.end_event is not None:
+            return self.end_event.result.best_evaluation
+        return self.progress.best if self.progress is not None else None
+
+    @property
+    def best_config(self) -> PrecisionConfig | None:
+        """The best config so far; None while nothing is evaluated."""
+        if self.best_evaluation is None:
+            return None
+        if self.end_event is not None:
+            return self.end_event.result.config
+        return self.progress.config if self.progress is not None else None
+
+    @property
+    def is_target_met(self) -> bool:
+        """Whether the best config meets the tolerance.
+
+        It must do so as built if its engine was judged, as exported if that was executed, and on the held-out samples
+        if there are any.
+        """
+        if self.end_event is not None:
+            confirmed, held_out = self.end_event.confirmed, self.end_event.held_out
+            is_met = self.end_event.result.is_met if confirmed is None else confirmed
+            exported = self.end_event.exported
+            is_met = is_met and (exported is None or exported.is_met is not False)
+            return is_met and (held_out is None or held_out.target_result.passes)
+        return self.progress is not None and self.progress.is_met
+
+    @property
+    def move_reasons(self) -> dict[str, str]:
+        """Why each group is raised, and who set each range, by the name of the group or the tensor."""
+        ranges = self.best_evaluation.range_moves if self.best_evaluation is not None else {}
+        reasons = self.end_event.result.raise_reasons if self.end_event is not None else {}
+        return {**dict.fromkeys(ranges, f"search:{self.request.method}"), **reasons}
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether it came to its end by itself."""
+        return (self.end_event is not None and not self.end_event.was_stopped
+                and self.end_event.result.outcome is not SearchOutcome.SEARCHING)
+
+    def make_search_record(self, outline: NetworkOutline) -> dict[str, Any]:
+        """How the config was found, as precision.json holds it; empty while the search goes on."""
+        if self.end_event is None:
+            return {}
+        result = self.end_event.result
+        record: dict[str, Any] = {
+            "method": self.request.method, "how": self.end_event.description, "met": self.is_target_met,
+            "said": result.summary, "evaluations": result.evaluation_count,
+            "candidates": self.end_event.candidate_count, "why": dict(result.raise_reasons),
+            "remarks": list(self.end_event.remarks)
+        }
+        if rows := reduction_table(result.reduction_steps, outline, self.request):
+            header, *table_rows = rows
+            record["lowered"] = [{**dict(zip(header, row, strict=True)), "layer": layer.layer_name}
+                                 for layer, row in zip(result.reduction_steps, table_rows, strict=True)]
+        if (target_outcome := self.end_event.target_outcome) is not None:
+            record["result"] = {"outcome": target_outcome.outcome.value, "reasons": list(target_outcome.reasons)}
+        if self.end_event.confirmed is not None:
+            record["confirmed_by_engine"] = self.end_event.confirmed
+        if (held_out := self.end_event.held_out) is not None:
+            record["held_out"] = {"samples": held_out.sample_count, "chosen_on": held_out.search_samples,
+                                  "met": held_out.target_result.passes, "figure": held_out.target_result.value_text}
+        if (exported := self.end_event.exported) is not None:
+            record["exported_network"] = {
+                "executor": exported.executor_name, "met": exported.is_met, "said": exported.exported_result_text
+            }
+        if self.request.check_command is not None:
+            record["check"] = self.request.check_command
+        return record
+
+
+def reduction_table(reduction_steps: Sequence[ReductionStep], outline: NetworkOutline,
+                    request: rq.FindMixedPrecisionConfig) -> list[list[str]]:
+    """What a strategy that goes downwards has tried, with a header; [] where it tried nothing.
+
+    The columns are those of the published procedure: place, layer, shape of its result, similarity at the judged
+    outputs when it is lowered, the threshold, why it is chosen for the higher precision, and whether it sticks to it.
+    """
+    if not reduction_steps:
+        return []
+    title_by_name = group_titles(build_scope_tree(outline.layers, outline.groups))
+    threshold, higher = " and ".join(request.tolerances) or "check", request.higher_precision.label
+    table = [["index", "layer", "shape", "similarity", "threshold", "choose this layer because", "sticks"]]
+    for index, row in enumerate(reduction_steps):
+        shape = outline.shape(outline.get_group(row.layer_name).final_tensor)
+        sizes = "x".join("?" if size is None else str(size) for size in shape) if shape is not None else ""
+        similarity = mark_figures_as_simulated(row.similarity_text)
+        reason = f"lowered, it misses the threshold with {similarity}" if row.stays_higher else ""
+        table.append([
+            str(index),
+            title_by_name.get(row.layer_name, row.layer_name), sizes, similarity, threshold, reason,
+            higher if row.stays_higher else ""
+        ])
+    return table
+
+
+def evaluation_table(evaluations: Sequence[Evaluation], engine_texts: Mapping[int, str], outline: NetworkOutline,
+                     request: rq.FindMixedPrecisionConfig, base: Mapping[str, float]) -> list[list[str]]:
+    """Every config that a search has tried, with a header: which step asked, about what, how it differs from the start,
+    each tolerance's figure, and what its engine yields.
+
+    Args:
+        engine_texts: What engines yield, by the number of the evaluation; see `trt_tui.jobs.events.SearchEnded`.
+        base: The metric of the reference and its parts, {} without one.
+    """
+    targets = [target.with_base_values(base, covers_all_samples=False) if target.kind == "metric" else target
+               for target in map(parse_target, request.tolerances)]
+    title_by_name = group_titles(build_scope_tree(outline.layers, outline.groups))
+    rows = [["", "step", "about", "config", *(request.tolerances or ["check"]), "", "engine"]]
+    for index, evaluation in enumerate(evaluations):
+        accuracy = evaluation.target_result.accuracy
+        value_texts = [
+            mark_figures_as_simulated(target.measured_value_text(accuracy)) if accuracy is not None else ""
+            for target in targets
+        ]
+        rows.append([
+            str(index + 1), evaluation.step_name,
+            title_by_name.get(evaluation.about, evaluation.about),
+            _config_difference_text(evaluation, request,
+                                    title_by_name), *(value_texts or [evaluation.target_result.value_text]),
+            evaluation.target_result.target_outcome.outcome.value,
+            engine_texts.get(index, "")
+        ])
+    return rows if engine_texts else [row[:-1] for row in rows]
+
+
+def _config_difference_text(evaluation: Evaluation, request: rq.FindMixedPrecisionConfig,
+                            title_by_name: Mapping[str, str]) -> str:
+    """How a config that was tried differs from the start: "o_proj in FP32, SmoothQuant, 2 ranges by entropy"."""
+    if 0 < len(evaluation.raised_groups) <= MAX_NAMED_LAYERS:
+        parts = [
+            f"{title_by_name.get(name, name)} in {evaluation.precisions.get(name, request.higher_precision).label}"
+            for name in evaluation.raised_groups
+        ]
+    else:
+        parts = [evaluation.raised_group_counts_text(request.higher_precision)] if evaluation.raised_groups else []
+    counts = Counter(choice.method for choice in evaluation.range_moves.values())
+    parts += [
+        *evaluation.zero_cost_sets,
+        *(f"{counted_noun_text(count, 'range')} by {method}" for method, count in counts.items())
+    ]
+    return ", ".join(parts) or "the start"
+
+
+def held_out_result_text(held_out: HeldOutResult) -> str:
+    """The result of a search on samples that it has not used, in words.
+
+    For example "chosen on 64 samples; on 32 held out ~19.8 dB: FAIL?: the 95 % interval 19.2 to 20.6 dB spans the
+    target".
+    """
+    held_out_result = held_out.target_result
+    return (
+        f"chosen on "
+        f"{held_out.search_samples} samples; on "
+        f"{held_out.sample_count} held out {mark_figures_as_simulated(held_out_result.value_text)}: "
+        f"{held_out_result.target_outcome.text}")
+
+
+def best_evaluation_text(search_status: SearchStatus) -> str:
+    """The best of a search in words: "3 in FP32, 2 other ranges: met, ~20.4 dB"."""
+    best = search_status.best_evaluation
+    if best is None:
+        return "nothing yet"
+    parts = [best.raised_group_counts_text(search_status.request.higher_precision)]
+    parts += best.zero_cost_sets
+    if best.range_moves:
+        parts.append(f"{counted_noun_text(len(best.range_moves), 'other range')}")
+    return (
+        f"{', '.join(parts)}: "
+        f"{'met' if search_status.is_target_met else 'not met'}, "
+        f"{mark_figures_as_simulated(best.target_result.value_text)}"
+    )

@@ -1,0 +1,299 @@
+"""What controllers work on: the session, what is listed of it, what the status line tells, how the panes show it."""
+
+from collections.abc import Callable
+
+from textual.screen import Screen
+from textual.timer import Timer
+
+from trt_tui.errors import NotReadyError, TrtTuiError
+from trt_tui.session.session import Session
+from trt_tui.tui.actions import BoundAction, footer_action_line
+from trt_tui.tui.controllers.panes import ScreenPanes
+from trt_tui.tui.keys import fill_in_keys, shown_key
+from trt_tui.tui.screens.dialogs import Dialog, ErrorDialog, OverlayScreen
+from trt_tui.tui.spans import Span
+from trt_tui.tui.state import detail, summary
+from trt_tui.tui.state.columns import ColumnWidths, column_title_line, layer_list_title
+from trt_tui.tui.state.config_list import ConfigMarks
+from trt_tui.tui.state.hint import next_step_hint
+from trt_tui.tui.state.layer_list import LayerList
+from trt_tui.tui.state.status import StatusLines, first_warning_text, status_lines
+from trt_tui.tui.state.tree import View
+from trt_tui.tui.tutorial import Tutorial
+
+MIN_CURSOR_REST_S = 0.15
+"""The detail follows once the cursor has rested this long."""
+
+
+class Presenter(ScreenPanes):
+    """See the module's docstring.
+
+    Attributes:
+        offers: All actions by their ids, in the order of help.
+        marks: The configs marked as A and B.
+        walk: The walk that the hint takes a newcomer on, if any.
+        stale_figures: Whether what the rows say has changed since it was drawn.
+
+    Args:
+        screen: The one that the panes stand in.
+        leave: Ends the application.
+    """
+
+    def __init__(self, session: Session, screen: Screen[None], quit_app: Callable[[], None],
+                 tutorial: Tutorial | None = None) -> None:
+        super().__init__(screen, LayerList(session))
+        self.session, self.quit_app, self.tutorial = session, quit_app, tutorial
+        self.status = StatusLines()
+        self.config_marks = ConfigMarks()
+        self.actions: dict[str, BoundAction] = {}
+        self.has_stale_values = False
+        self._requested_details: object = None
+        self._needs_draw = False
+        self._rest_timer: Timer | None = None
+
+    # -- actions ------------------------------------------------------------------------------------------------
+
+    def perform_action(self, action_id: str) -> None:
+        """Does an action, or says why it cannot be done now."""
+        bound_action = self.actions[action_id]
+        had_message, self.status.message = self.status.message is not None, None
+        if reason := bound_action.disabled_reason():
+            self.show_message(f"{bound_action.action.shown_key} {bound_action.action.label}: {reason}")
+            return
+        try:
+            bound_action.perform()
+        except NotReadyError as error:
+            self.show_message(
+                f"{bound_action.action.shown_key} {bound_action.action.label}: {error.title}. {error.next_step}")
+        except TrtTuiError as error:
+            self.show_error(error)
+        if had_message and self.status.message is None:
+            self.draw_status_lines()
+
+    def freeze_row_order(self) -> None:
+        """The user has taken the list over: its order no longer follows the figures, the cursor is where it was put."""
+        self.layer_list.follows_values, self.layer_list.is_cursor_placed = False, True
+
+    def handle_config_change(self) -> None:
+        """The config is another one."""
+        self.freeze_row_order()
+        self.draw_all()
+
+    def show_message(self, text: str, style: str = "warn") -> Span:
+        """Shows a message beside the jobs until the next key; returns it."""
+        message = self.status.message = (text, style)
+        self.draw_status_lines()
+        return message
+
+    def clear_message(self, message: Span) -> None:
+        """Takes a message back, if it is still shown."""
+        if self.status.message is message:
+            self.status.message = None
+            self.draw_status_lines()
+
+    def show_error(self, error: TrtTuiError) -> None:
+        """Shows an error."""
+        self.show_failure_dialog(error.title, error.cause, error.next_step)
+
+    def show_failure_dialog(self, title: str, cause: str, next_step: str) -> None:
+        """Shows what went wrong, why, and what to do now; from there the log can be asked for."""
+        def open_log_if_chosen(shows_log: bool | None) -> None:
+            if shows_log:
+                self.perform_action("log")
+
+        self.app.push_screen(ErrorDialog(title, cause, next_step), open_log_if_chosen)
+
+    def set_view(self, view: View) -> None:
+        """Lists something else; whoever calls it draws."""
+        self.layer_list.view = view
+        self.screen.set_class(view is View.BLOCKS, "-blocks")
+
+    def focus_heat_map(self, group_name: str = "") -> None:
+        """Fills the heat map and gives it the keys, with the cursor on the cell of a group."""
+        self.heat_map.show_blocks(self.layer_list.tree_model.blocks, self.layer_list.row_values)
+        self.heat_map.move_cursor_to_group(group_name)
+        self.heat_map.focus()
+
+    def zoom_pane(self, pane_name: str) -> None:
+        """Gives one pane all of the room that there is for panes, "list", "detail" or "configs"; "" none of them."""
+        for name in ("list", "detail", "configs"):
+            self.screen.set_class(name == pane_name, f"-zoom-{name}")
+        self.draw_after_layout()
+
+    @property
+    def zoomed_pane_name(self) -> str:
+        """Which pane has all the room, "" where none has."""
+        return next((name for name in ("list", "detail", "configs") if self.screen.has_class(f"-zoom-{name}")), "")
+
+    def go_to_group(self, group_name: str) -> None:
+        """Puts the cursor of the tree on a group, wherever it hides, and gives it the keys."""
+        self.freeze_row_order()
+        if self.layer_list.matches is not None and group_name not in self.layer_list.matches:
+            self.clear_filter()
+        if self.zoomed_pane_name == "configs":
+            self.zoom_pane("")
+        if self.layer_list.view is View.BLOCKS:
+            self.set_view(View.TREE)
+        self.layer_tree.focus()
+        self.layer_list.reveal_group(group_name)
+        self.draw_layer_tree(self.layer_list.tree_model.rows_by_group[group_name].path)
+        self.handle_cursor_move()
+
+    def clear_filter(self) -> None:
+        """Lists all rows again; whoever calls it draws."""
+        self.screen.remove_class("-filtering")
+        self.layer_list.apply_filter(None)
+        self.filter_input.value = ""
+
+    # -- following the cursor -----------------------------------------------------------------------------------
+
+    @property
+    def is_cursor_resting(self) -> bool:
+        """Whether the cursor has been where it is for long enough to be followed."""
+        return self._rest_timer is None
+
+    def handle_cursor_move(self) -> None:
+        """The cursor is on another row: the detail follows once it rests there."""
+        self.freeze_row_order()
+        self.text_pane("detail").top_line = 0
+        if self._rest_timer is not None:
+            self._rest_timer.stop()
+        self._rest_timer = self.screen.set_timer(MIN_CURSOR_REST_S, self._handle_cursor_rest)
+        self.draw_status_lines()
+
+    def _handle_cursor_rest(self) -> None:
+        self._rest_timer = None
+        self.draw_detail_pane()
+        group = self.current_group
+        if group is not None and self.session.data_summary is not None:
+            self._requested_details = (group.name, self.session.config)
+            self.session.request_group_details(group)
+
+    def _request_row_details(self) -> None:
+        """Asks for the detail of a row that the cursor is on without having been moved there by a key.
+
+        As long as nobody has moved it and shares come in, nothing is asked for that would hold them up.
+        """
+        group = self.current_group
+        if group is None or not self.is_cursor_resting or self._requested_details == (group.name, self.session.config):
+            return
+        if self.layer_list.is_cursor_placed or (self.session.get_run_results("config").shares
+                                                and not self.session.is_busy):
+            self._rest_timer = self.screen.set_timer(MIN_CURSOR_REST_S, self._handle_cursor_rest)
+
+    @property
+    def is_covered_by_page(self) -> bool:
+        """Whether a whole page lies over all panes: what is drawn beneath would have it painted again."""
+        top_screens = self.app.screen_stack[-1:]
+        is_covered = bool(top_screens) and isinstance(top_screens[0],
+                                                      OverlayScreen) and not isinstance(top_screens[0], Dialog)
+        self._needs_draw |= is_covered
+        return is_covered
+
+    def draw_after_page_closed(self) -> None:
+        """Nothing lies over the panes any more: draws what was not drawn meanwhile."""
+        if self._needs_draw:
+            self._needs_draw = False
+            self.draw_all()
+
+    # -- drawing ------------------------------------------------------------------------------------------------
+
+    def draw_all(self, with_row_values: bool = True) -> None:
+        """Draws everything; only what differs is written to the terminal."""
+        if not self.screen.is_mounted:
+            return
+        if self.is_covered_by_page and self.layer_list.has_row_values:
+            self.layer_list.update_row_values()
+            return
+        session, width = self.session, self.screen_width
+        outline = session.outline or session.preliminary_outline
+        if outline is not None and self.layer_list.open_network(outline):
+            self._requested_details = None
+            self.screen.set_class(self.layer_list.tree_model.blocks is not None, "-repeats")
+        size = self.screen.size
+        self.text_pane("small").lines = [[], [(f" trt-tui needs 60×15, this is {size.width}×{size.height}", "")]]
+        with_row_values = with_row_values or not self.layer_list.has_row_values  # of a network that was opened just now
+        if self.layer_list.is_network_open and with_row_values:
+            self.has_stale_values = False
+            self.layer_list.update_row_values()
+        self.text_pane("header").lines = [summary.header_line(session, width, self.status.failure is not None)]
+        panel = self.text_pane("verdict")
+        panel.lines = summary.summary_lines(session, width, self.screen.size.height)
+        panel.styles.height = len(panel.lines)
+        if with_row_values:
+            self.draw_layer_tree()
+        self.draw_config_list()
+        self.draw_detail_pane()
+        self.draw_status_lines()
+
+    def draw_after_layout(self) -> None:
+        """Draws everything once the layout has settled."""
+        self.screen.call_after_refresh(self.draw_all)
+
+    def draw_config_list(self) -> None:
+        """Draws the list of configs."""
+        self.config_list.show_configs(self.session, self.config_marks.configs_by_letter,
+                                      self.text_pane("configs-header"))
+
+    def draw_layer_tree(self, cursor_key: str | None = None) -> None:
+        """Draws the tree, its title, and the heat map; the cursor goes to the row of ``cursor_key`` where given."""
+        tree, title_rule, layer_list = self.layer_tree, self.title_rule("tree"), self.layer_list
+        if not layer_list.is_network_open:
+            tree.show_placeholder(self.status.placeholder_lines(self.session.options.model))
+            title_rule.set_texts(fill_in_keys("{pane_tree} Tree"))
+            return
+        title_rule.set_texts(*layer_list_title(layer_list, title_rule.size.width or self.screen_width))
+        self.draw_layer_tree_header()
+        rows = layer_list.build_visible_rows()
+        if not layer_list.is_cursor_placed and cursor_key is None:
+            cursor_key = layer_list.initial_cursor_path
+            layer_list.is_cursor_placed = cursor_key is not None
+            cursor_key = cursor_key or (rows[0].key if rows else None)
+        tree.show_rows(rows, layer_list.row_values, layer_list.view is View.WORST, cursor_key)
+        self._request_row_details()
+        if not rows:
+            tree.show_placeholder([[], [(f"   nothing matches; {shown_key('close')} clears the filter", "dim")]])
+        if self.heat_map.display:
+            self.heat_map.show_blocks(layer_list.tree_model.blocks, layer_list.row_values)
+
+    def draw_layer_tree_header(self) -> None:
+        """Draws the titles of the tree's columns."""
+        if self.layer_list.has_row_values:
+            row_values = self.layer_list.row_values
+            columns = ColumnWidths.fit_columns(self.layer_tree.row_width or self.screen_width, row_values.has_engines)
+            self.text_pane("tree-header").lines = [column_title_line(columns, row_values, self.layer_list.sort_column)]
+
+    def draw_detail_pane(self) -> None:
+        """Draws the detail pane for the row under the cursor."""
+        if self.is_covered_by_page:
+            return
+        pane, title_rule = self.text_pane("detail"), self.title_rule("detail")
+        width, height = pane.size.width or self.screen_width, pane.size.height or 3
+        if not self.layer_list.has_row_values:
+            pane.lines = []
+            title_rule.set_texts(fill_in_keys("{pane_detail} Detail"))
+            return
+        row = self.current_row
+        pane.lines = detail.detail_pane_lines(self.session, self.layer_list.row_values, row, self.current_group, width,
+                                              height)
+        hint_text = fill_in_keys("{pane_detail}: less" if self.zoomed_pane_name == "detail" else "{pane_detail}: more")
+        title_rule.set_texts(f"{shown_key('pane_detail')} {detail.detail_title(self.layer_list.tree_model, row)}",
+                             "" if self.is_wide_screen else hint_text)
+
+    def draw_status_lines(self) -> None:
+        """Draws job, next step and footer."""
+        if self.is_covered_by_page:
+            return
+        session, group = self.session, self.current_group
+        row_values = self.layer_list.row_values if self.layer_list.has_row_values else None
+        focused = self.screen.focused
+        is_typing = focused is self.filter_input
+        cursor_group = group.name if group is not None and focused is self.shown_row_pane else ""
+        shown_hint = next_step_hint(session, row_values, cursor_group, is_typing)
+        if self.tutorial is not None and not is_typing and (hint := self.tutorial.build_tutorial_hint(session)):
+            shown_hint = hint
+        warning = first_warning_text(session.shown_warnings) if session.outline is not None else ""
+        self.text_pane("status").lines = status_lines(session, self.status, shown_hint, self.screen_width,
+                                                      self.is_wide_screen)
+        self.title_rule("job").set_texts(f"! {warning}" if warning else "Jobs" if self.is_wide_screen else "")
+        self.text_pane("footer").lines = [footer_action_line(self.screen_width, self.actions.values())]

@@ -1,0 +1,128 @@
+"""The filter of the rows."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.layers import FusionGroup
+from trt_tui.core.precision import Precision
+from trt_tui.errors import InputError
+from trt_tui.files.read_budget import limit_reading_resources
+from trt_tui.formatting import counted_noun_text
+from trt_tui.tui.controllers.controller import Controller, register_action
+from trt_tui.tui.controllers.precision import PRECISION_KEYS, precision_choice_text
+from trt_tui.tui.keys import shown_key
+from trt_tui.tui.screens.dialogs import Picker, PickerItem
+from trt_tui.tui.state.filters import parse_filter
+from trt_tui.tui.state.tree import View
+
+MAX_FILTER_S = 0.5
+"""Computing for what was typed, at each key."""
+
+_DEFAULT_ANSWER = "default"
+"""The answer to give groups what they have by default."""
+
+
+class FilterController(Controller):
+    """See the module's docstring."""
+
+    @register_action(label="find", help="Show only what is found: text, !text, /regex/, share>1%, prec:int8, op:conv",
+                     group="Move", disabled_reason=Controller.network_not_open_reason, footer=30)
+    def filter(self) -> None:
+        """Asks for words."""
+        self.presenter.screen.add_class("-filtering")
+        if self.layer_list.view is View.BLOCKS:
+            self.presenter.set_view(View.TREE)
+        self.presenter.filter_input.focus()
+
+    def apply_typed_filter(self, text: str) -> None:
+        """Other words were typed."""
+        if not self.layer_list.is_network_open:
+            return
+        self.presenter.freeze_row_order()
+        error_text = ""
+        try:
+            with limit_reading_resources("the filter", max_seconds=MAX_FILTER_S, next_step="Type a simpler pattern."):
+                row_filter = parse_filter(text)
+                self.layer_list.apply_filter(row_filter)
+            error_text = row_filter.error_text if row_filter is not None else ""
+        except InputError as error:
+            error_text = f"{error.title}: {error.cause}. {error.next_step}"
+            self.layer_list.apply_filter(None)
+        self.presenter.draw_layer_tree()
+        self.presenter.handle_cursor_move()
+        if error_text:
+            self.presenter.show_message(error_text)
+
+    def change_matches_disabled_reason(self) -> str:
+        """Why nothing can be done with all that was found."""
+        if reason := self.network_not_open_reason():
+            return reason
+        if self.layer_list.matches is None:
+            return f"{shown_key('filter')} finds rows first"
+        return "" if self.layer_list.matches else "the filter finds nothing"
+
+    @register_action(label="all found", help="Choose a precision for all rows that the filter finds, as one change",
+                     group="Change", disabled_reason=change_matches_disabled_reason)
+    def all_found(self) -> None:
+        """Asks for a precision for all that was found."""
+        session = self.session
+        matches = self.layer_list.matches or set()
+        groups = [group for group in session.opened_network.outline.groups if group.name in matches]
+        free_groups = [group for group in groups if group.name not in session.config.groups_kept_by_rule]
+        kept_reason = "" if free_groups else f"all are kept by rule: {shown_key('rules')} changes the rules"
+        items = [PickerItem("0", "as by default", _DEFAULT_ANSWER, kept_reason)]
+        for precision, letter in PRECISION_KEYS.items():
+            capable_groups = [group for group in free_groups if precision in group.allowed_precisions]
+            if capable_groups or precision is not Precision.FILE:
+                capable_text = f"  {len(capable_groups)} of {len(groups)} can" if len(capable_groups) < len(
+                    groups) else ""
+                items.append(
+                    PickerItem(letter,
+                               precision_choice_text(precision) + capable_text, precision,
+                               "" if capable_groups else "none can"))
+
+        def set_precision_of_matches(chosen_precision: Precision | str | None) -> None:
+            if chosen_precision is None:
+                return
+            old_config, precision = session.config, chosen_precision if isinstance(chosen_precision,
+                                                                                   Precision) else None
+            if precision is None:
+                session.set_config(old_config.without_group_precision(free_groups), free_groups)
+            else:
+                session.set_precision(free_groups, precision)
+            self.presenter.handle_config_change()
+            self.presenter.show_message(precision_change_text(groups, precision, old_config), "")
+
+        self.presenter.app.push_screen(
+            Picker(f"Precision of {counted_noun_text(len(groups), 'fused layer')} found", items),
+            set_precision_of_matches)
+
+    def close_filter_field(self) -> None:
+        """Enter was pressed after the words."""
+        if self.layer_list.matches is None:
+            self.presenter.screen.remove_class("-filtering")
+        self.presenter.layer_tree.focus()
+
+
+def precision_change_text(groups: Sequence[FusionGroup], precision: Precision | None,
+                          old_config: PrecisionConfig) -> str:
+    """What a precision for many groups did, in words: how many have it now, how many were left alone and why.
+
+    Args:
+        precision: None for what they have by default.
+        old_config: The config that it was done to.
+    """
+    refusal_counts: Counter[str] = Counter()
+    for group in groups:
+        if group.name in old_config.groups_kept_by_rule:
+            refusal_counts["kept by rule"] += 1
+        elif precision is not None and precision not in group.allowed_precisions:
+            refusal_counts[group.refusal_reasons.get(precision, "not possible")] += 1
+    changed_count = len(groups) - refusal_counts.total()
+    summary = (
+        f"{counted_noun_text(changed_count, 'group')} "
+        f"{'as by default' if precision is None else 'in ' + precision.label}"
+    )
+    refusals_text = "; ".join(f"{count}: {reason}" for reason, count in refusal_counts.most_common(3))
+    return f"{summary}; {refusal_counts.total()} left alone ({refusals_text})" if refusal_counts else summary

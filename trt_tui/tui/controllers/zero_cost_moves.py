@@ -1,0 +1,77 @@
+"""What costs nothing at run time: a normalisation as its operator, scaled channels, a corrected bias."""
+
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.zero_cost_checks import (
+    bias_correction_refusal_reason,
+    list_zero_cost_moves,
+    replace_file_precision,
+    rewrite_refusal_reason,
+    smoothquant_refusal_reason,
+)
+from trt_tui.jobs.events import ZERO_COST_KEY
+from trt_tui.tui.config_status import target_value_span
+from trt_tui.tui.controllers.controller import Controller, register_action
+from trt_tui.tui.keys import shown_key
+from trt_tui.tui.screens.dialogs import Picker, PickerItem
+
+
+class ZeroCostController(Controller):
+    """See the module's docstring."""
+
+    def zero_cost_disabled_reason(self) -> str:
+        """Why there is nothing to choose."""
+        if reason := self.missing_samples_reason() or self.no_chosen_groups_reason():
+            return reason
+        group = self.presenter.current_group
+        if group is None:
+            return "choose a single group: what is free depends on what it computes"
+        outline, config = self.session.opened_network.outline, self.session.config
+        if list_zero_cost_moves(outline, config, group):
+            return ""
+        reasons = {
+            "as operator": rewrite_refusal_reason(outline,
+                                                  group), "SmoothQuant": smoothquant_refusal_reason(outline, group),
+            "bias": bias_correction_refusal_reason(outline, group, replace_file_precision(config, [group]))
+        }
+        return "; ".join(f"{title}: {refusal}" for title, refusal in reasons.items()) if all(reasons.values()) else ""
+
+    @register_action(label="free", help="Free at run time: LayerNorm as operator, SmoothQuant, bias correction",
+                     group="Change", disabled_reason=zero_cost_disabled_reason, footer=51)
+    def free(self) -> None:
+        """Asks which of them."""
+        group = self.presenter.current_group
+        if group is None:
+            return
+        session, config = self.session, self.session.config
+        outline = session.opened_network.outline
+        items: list[PickerItem] = []
+        for kind, subject in list_zero_cost_moves(outline, config, group):
+            move = config.moves[kind.kind, subject]
+            subject_text = f" of {subject}" if subject != group.name else ""
+            items.append(
+                PickerItem(str(len(items) + 1), f"take back: {move.label}{subject_text}",
+                           config.without_moves(kind, [subject])))
+        remedies = session.results.remedies.get((group.name, config))
+        for remedy in remedies or ():
+            if remedy.key == ZERO_COST_KEY:
+                value_text = target_value_span(session, remedy.accuracy)[0]
+                items.append(PickerItem(str(len(items) + 1), f"{remedy.label:<24} {value_text}", remedy.config))
+        if remedies is None:
+            session.request_group_details(group)
+            items.append(PickerItem("", "what they give is being measured", "",
+                                    f"close this, and press {shown_key('free')} again in a moment"))
+        for label, reason in (("operator", rewrite_refusal_reason(outline,
+                                                                  group)), ("SmoothQuant",
+                                                                            smoothquant_refusal_reason(outline, group)),
+                              ("bias correction",
+                               bias_correction_refusal_reason(outline, group, replace_file_precision(config,
+                                                                                                     [group])))):
+            if reason:
+                items.append(PickerItem("", label, "", reason))
+
+        def apply_chosen_config(chosen_config: PrecisionConfig | None) -> None:
+            if chosen_config is not None:
+                session.set_config(chosen_config, [group])
+                self.presenter.handle_config_change()
+
+        self.presenter.app.push_screen(Picker(f"Free at run time: {group.name}", items), apply_chosen_config)

@@ -1,0 +1,146 @@
+"""The page of pictures: one at a time, chosen by number; points by arrows, and enter takes what a point stands for."""
+
+from collections.abc import Callable
+
+from textual import events
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.containers import Vertical
+
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.layers import FusionGroup
+from trt_tui.session.session import Session
+from trt_tui.tui.keys import fill_in_keys
+from trt_tui.tui.screens.dialogs import CLOSE_BINDING, QUIT_BINDING, OverlayScreen
+from trt_tui.tui.spans import Line
+from trt_tui.tui.state.chart import ChartFrame, DrawnChart
+from trt_tui.tui.state.pictures import CHARTS
+from trt_tui.tui.state.row_values import RowValues
+from trt_tui.tui.widgets.lines import Lines
+
+_MAX_SCROLL_LINES = 10 ** 6
+
+
+class ChartsPage(OverlayScreen):
+    """See the module's docstring; dismisses with the config of a point, or the name of a group to go to.
+
+    Its parts keep their places whatever is shown, since a new layout would repaint all.
+
+    Args:
+        figures: Gives those of the rows.
+        group: The one under the cursor.
+        shown: Which picture is shown first.
+    """
+
+    BINDINGS = [CLOSE_BINDING, QUIT_BINDING, Binding("right,l", "move(1)", id="right"),
+                Binding("left,h", "move(-1)", id="left"),
+                Binding("enter", "take", id="open"), Binding("a", "axis", id="axis"),
+                Binding("tab,n", "turn(1)", id="next_picture"),
+                Binding("down,j", "scroll(1)", id="down"), Binding("up,k", "scroll(-1)", id="up"),
+                Binding("pagedown", "scroll(10)", id="page_down"), Binding("pageup", "scroll(-10)", id="page_up"),
+                Binding("home", f"scroll({-_MAX_SCROLL_LINES})", id="first"),
+                Binding("end", f"scroll({_MAX_SCROLL_LINES})", id="last")]
+
+    def __init__(self, session: Session, get_row_values: Callable[[], RowValues], group: FusionGroup | None,
+                 chart_index: int = 0) -> None:
+        super().__init__()
+        self.session, self.get_row_values, self.group, self.chart_index = session, get_row_values, group, chart_index
+        self._cursor_index: int | None = None
+        self._axis_turns = self._top_line = 0
+        self._drawn_chart = DrawnChart([])
+
+    def compose(self) -> ComposeResult:
+        """Its parts."""
+        with Vertical(classes="box whole"):
+            yield Lines(id="pictures")
+            yield Lines(id="picture")
+            yield Lines(id="picture-keys")
+
+    def on_mount(self) -> None:
+        """Draws once there is a size to draw in."""
+        self.call_after_refresh(
+            lambda: self.show_chart(self.chart_index))  # a key may have chosen another one meanwhile
+
+    def on_resize(self, event: events.Resize) -> None:
+        """There is more or less room."""
+        self.call_after_refresh(self.update_lines)
+
+    @property
+    def text(self) -> str:
+        """What stands on it, without styles."""
+        return self.query_one("#picture", Lines).text
+
+    def show_chart(self, chart_index: int) -> None:
+        """Shows another picture, and asks for what it needs."""
+        self.chart_index, self._cursor_index, self._axis_turns, self._top_line = chart_index, None, 0, 0
+        if (request_data := CHARTS[chart_index].request_data) is not None:
+            request_data(self.session)
+        self.update_lines()
+
+    def update_lines(self) -> None:
+        """Draws it as things are now."""
+        pane = self.query_one("#picture", Lines)
+        width, height = pane.size.width, pane.size.height
+        if width < 20:
+            return
+        frame = ChartFrame(self.session, self.get_row_values(), self.group, width, height, self._cursor_index,
+                           self._axis_turns)
+        self._drawn_chart = chart = CHARTS[self.chart_index].draw(frame)
+        self._top_line = max(0, min(self._top_line, len(chart.lines) - height))
+        chart_titles: Line = []
+        for index, listed_chart in enumerate(CHARTS):
+            is_current = index == self.chart_index
+            chart_titles += [(f"{index + 1}", "key"),
+                             (f" {listed_chart.label}" if not is_current else f"[{listed_chart.label}]",
+                              "strong" if is_current else "dim"), (" ", "")]
+        pane.lines = chart.lines[self._top_line:self._top_line + height]
+        below = len(chart.lines) - self._top_line - height
+        hints = ["1-8 picture"] + [f"{{left}}{{right}} point  {{open}} {chart.enter_label}"] * bool(chart.point_values)
+        hints += ["{axis} axis"] * chart.has_axes
+        hints += [f"{{up}}{{down}} scroll, {max(0, below)} lines below"] * (len(chart.lines) > height)
+        hints += ["{close} close"]
+        self.query_one("#pictures", Lines).lines = [chart_titles]
+        self.query_one("#picture-keys", Lines).lines = [[(fill_in_keys("  ".join(hints)), "dim")]]
+
+    def on_key(self, event: events.Key) -> None:
+        """A number shows its picture."""
+        if event.character and event.character in "123456789"[:len(CHARTS)]:
+            event.stop()
+            self.show_chart(int(event.character) - 1)
+
+    def scroll_by_wheel(self, line_count: int) -> None:
+        """The wheel."""
+        self.action_scroll(line_count)
+
+    def action_scroll(self, line_count: int) -> None:
+        """Shows lines further down or up."""
+        self._top_line = max(0, self._top_line + line_count)
+        self.update_lines()
+
+    def action_turn(self, step: int) -> None:
+        """Goes on to the next picture."""
+        self.show_chart((self.chart_index + step) % len(CHARTS))
+
+    def action_move(self, step: int) -> None:
+        """The cursor goes to another point."""
+        if self._drawn_chart.point_values:
+            self._cursor_index = (self._drawn_chart.cursor + step) % len(self._drawn_chart.point_values)
+            self.update_lines()
+
+    def action_axis(self) -> None:
+        """Takes the other axis."""
+        if self._drawn_chart.has_axes:
+            self._axis_turns, self._cursor_index = self._axis_turns + 1, None
+            self.update_lines()
+
+    def action_take(self) -> None:
+        """Takes what the point stands for."""
+        if not self._drawn_chart.point_values:
+            return
+        value = self._drawn_chart.point_values[self._drawn_chart.cursor]
+        if isinstance(value, (PrecisionConfig, str)):
+            self.dismiss(value)
+        elif isinstance(value, int):
+            self.session.request_single_sample(value)
+            self._cursor_index = self._drawn_chart.cursor
+            self.update_lines()

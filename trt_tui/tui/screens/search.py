@@ -1,0 +1,172 @@
+"""The dialog that starts a search: the tolerance, a budget, the strategy, what layers are raised to."""
+
+import re
+from collections.abc import Callable, Sequence
+
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.containers import Vertical
+from textual.content import Content
+from textual.widgets import Input, Static
+
+from trt_tui.core.lowering.lowered import quantizes_activations
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.precision import Precision, precision_rank
+from trt_tui.core.search import TOP_DOWN_METHODS
+from trt_tui.formatting import escape_hidden_characters
+from trt_tui.session.search_status import MAX_BUILDS, make_search_request
+from trt_tui.session.session import Session
+from trt_tui.tui.keys import fill_in_keys
+from trt_tui.tui.screens.dialogs import CLOSE_BINDING, ChoiceField, Dialog
+from trt_tui.tui.widgets.text_field import TextField
+
+STRATEGY_TEXTS = {
+    "auto": "chooses by what is known",
+    "greedy": "the largest gain first",
+    "bisect": "the first layers, by halving",
+    "bisect-reverse": "the last layers, by halving",
+    "linear": "the first layers, one by one",
+    "linear-reverse": "the last layers, one by one",
+    "worst-first": "the worst layers, one by one",
+    "scoped": "lowers layer by layer from FP32",
+    "lower": "lowers what saves most time first",
+}
+"""What each method of `trt_tui.core.search.SEARCH_METHODS` does, in a few words."""
+
+class SearchDialog(Dialog):
+    """Dismisses with a tolerance and the request of a search for it.
+
+    Args:
+        wrong_with: What is wrong with a tolerance, "" where nothing is.
+        met: Whether the config meets the target: then only what lowers from FP32 has anything to find.
+    """
+
+    AUTO_FOCUS = "#tolerance"
+
+    BINDINGS = [CLOSE_BINDING, Binding("enter", "start", id="open"), Binding("down,j", "app.focus_next", id="down"),
+                Binding("up,k", "app.focus_previous", id="up")]
+
+    def __init__(self, session: Session, name: str, get_error_text: Callable[[str], str],
+                 is_target_met: bool = False) -> None:
+        super().__init__()
+        self.config, self.config_name, self.get_error_text, self.is_target_met = (session.config, name, get_error_text,
+                                                                                  is_target_met)
+        self.is_downwards = False
+        self.tolerance = session.target.text if session.target is not None else "sqnr>=20"
+        self.can_confirm = session.builder is not None and session.builder.can_run
+        outline = session.outline
+        assert outline is not None, "a search begins where a network is open"
+        self.method_field = ChoiceField("strategy", [(name, f"{name}: {description}")
+                                                     for name, description in STRATEGY_TEXTS.items()], "strategy")
+        self.higher_field = ChoiceField(
+            "raise to", [((precision, intermediate), raised_precision_choice_text(precision, intermediate))
+                         for precision, intermediate in list_raised_precision_choices(self.config)], "higher")
+        self.ranges_field = self.builds_field = None
+        if quantizes_activations(outline, session.config):
+            self.ranges_field = ChoiceField("ranges", [(True, "other ones are tried first"),
+                                                       (False, "stay as they are")], "ranges")
+        if self.can_confirm:
+            self.builds_field = ChoiceField("engines", [(MAX_BUILDS, f"at most {MAX_BUILDS} are built to confirm it"),
+                                                        (0, "none: simulated only")], "builds")
+
+    def compose(self) -> ComposeResult:
+        """Its parts."""
+        with Vertical(classes="box"):
+            yield Static(f"Find the fix: the fewest layers of {escape_hidden_characters(self.config_name)} to raise",
+                         classes="heading", markup=False)
+            with Vertical(classes="field"):
+                yield Static("tolerance ")
+                yield TextField(self.tolerance, compact=True, select_on_focus=False, id="tolerance")
+            with Vertical(classes="field"):
+                yield Static("budget ")
+                yield TextField("", placeholder=f"none; or like {self.budget_example_text}", compact=True, id="budget")
+            yield self.method_field
+            yield self.higher_field
+            if self.ranges_field is not None:
+                yield self.ranges_field
+            if self.builds_field is not None:
+                yield self.builds_field
+            else:
+                yield Static("engines      none run here: simulated only", classes="dim setting")
+            met_text = f"{self.config_name} meets it: scoped and lower alone have something to do, from FP32 down"
+            yield Static(escape_hidden_characters(met_text) if self.is_target_met else "", id="note", markup=False)
+            yield Static(fill_in_keys("{open} starts  {up}{down} go  {left}{right} change  {close} close"),
+                         classes="hint")
+
+    @property
+    def budget_example_text(self) -> str:
+        """An example of each budget that can be given."""
+        return "8 layers or 1.5 ms" if self.can_confirm else "8 layers"
+
+    def on_choice_field_changed(self) -> None:
+        """Ranges stay as they are in what goes downwards, unless they are asked for."""
+        is_downwards = self.method_field.value in TOP_DOWN_METHODS
+        if self.ranges_field is not None and is_downwards is not self.is_downwards:
+            self.ranges_field.select_value(not is_downwards)
+        self.is_downwards = is_downwards
+
+    def on_input_submitted(self) -> None:
+        """Enter was pressed in a line."""
+        self.action_start()
+
+    def action_start(self) -> None:
+        """Starts the search, or says what is wrong."""
+        tolerance, text = (self.query_one(name, Input).value.strip() for name in ("#tolerance", "#budget"))
+        max_raised, max_latency = parse_budget(text)
+        max_builds = self.builds_field.value if self.builds_field is not None else MAX_BUILDS
+        error_text = self.get_error_text(tolerance)
+        if not error_text and text and max_raised is max_latency is None:
+            error_text = f"a budget is like {self.budget_example_text}"
+        if not error_text and max_latency is not None and not self.can_confirm:
+            error_text = "a budget in ms needs engines, and none runs here"
+        if not error_text and max_latency is not None and not max_builds:
+            error_text = "a budget in ms needs engines: let some be built"
+        if error_text:
+            note = self.query_one("#note", Static)
+            note.update(Content(escape_hidden_characters(error_text)))
+            note.add_class("bad")
+            return
+        higher, intermediate = self.higher_field.value
+        self.dismiss((tolerance,
+                      make_search_request(self.config, (tolerance, ), method=self.method_field.value,
+                                          higher_precision=higher, intermediate_precisions=intermediate,
+                                          try_ranges=self.ranges_field.value if self.ranges_field is not None else None,
+                                          max_raised=max_raised, max_latency=max_latency, max_builds=max_builds)))
+
+
+def parse_budget(text: str) -> tuple[int | None, float | None]:
+    """How many layers, or how many milliseconds; neither where the text is no budget."""
+    if not (match := re.fullmatch(r"(\d+(?:\.\d+)?) *(layers?|ms|)", text)):
+        return None, None
+    number, unit = match.groups()
+    if unit == "ms":
+        return None, float(number)
+    return (int(number), None) if number.isdecimal() else (None, None)
+
+
+def list_raised_precision_choices(config: PrecisionConfig) -> list[tuple[Precision, tuple[Precision, ...]]]:
+    """What layers of a config can be raised to, FP32 and the 16-bit type around codes, and the rungs below it: the last
+    has all."""
+    boundary_types = [
+        config.other
+    ] if precision_rank(config.quantized) < precision_rank(config.other) < precision_rank(Precision.FP32) else []
+    lower_types = [
+        precision for precision in (Precision.INT8, Precision.FP8)
+        if precision_rank(config.quantized) < precision_rank(precision)
+    ] if boundary_types else []
+    intermediate = [tuple(boundary_types), *([(*lower_types, *boundary_types)] if lower_types else [])
+                    ] if boundary_types else []
+    finer_types = [
+        precision for precision in (Precision.FP16_ACC_FP32, Precision.BF16) if config.other is Precision.FP16
+    ]
+    if finer_types or config.other is Precision.FP32 and not config.tf32:
+        intermediate.append((*lower_types, *boundary_types, *finer_types, *(() if config.tf32 else (Precision.TF32,))))
+    return [(Precision.FP32, ()), *((precision, ()) for precision in boundary_types),
+            *((Precision.FP32, precisions) for precisions in intermediate)]
+
+
+def raised_precision_choice_text(higher: Precision, intermediate: Sequence[Precision]) -> str:
+    """A choice of `list_raised_precision_choices` in words: "FP32, or FP8, FP16 where that does"."""
+    return (f"{higher.label}, or {', '.join(precision.label for precision in intermediate)} where that does"
+            if intermediate else higher.label)
+

@@ -1,0 +1,178 @@
+"""The list of configs with their results, and what differs between two of them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from trt_tui.core.measure.results import Accuracy, EngineResult, ExportedRun
+from trt_tui.core.measure.target import ALL_PARTS
+from trt_tui.core.moves.config import PrecisionConfig, list_config_differences
+from trt_tui.formatting import (
+    NOT_MEASURED,
+    SIMULATED_MARK,
+    byte_size_text,
+    cell_width,
+    megabytes_text,
+    metric_text,
+    number_text,
+    pad_left,
+    pad_right,
+)
+from trt_tui.session.history import ConfigNote
+from trt_tui.session.session import Session
+from trt_tui.tui.config_status import config_name, target_outcome_line, target_value_span
+from trt_tui.tui.spans import Line, Span, clip_line, line_width, shorten_distinctly, sqnr_span
+from trt_tui.tui.state import engine_texts
+from trt_tui.tui.state.preview_texts import kernel_difference_lines
+from trt_tui.tui.state.tree import TreeModel
+
+
+@dataclass(frozen=True)
+class ConfigLine:
+    """One row of the list of configs."""
+
+    config: PrecisionConfig
+    name: str
+    line: Line
+
+
+class ConfigMarks:
+    """Up to two configs that the user has marked as A and B, by letter."""
+
+    def __init__(self) -> None:
+        self.configs_by_letter: dict[str, PrecisionConfig] = {}
+
+    def toggle_mark(self, config: PrecisionConfig) -> str:
+        """Marks a config as A where there is no A or both are set, else as B; takes a mark off again.
+
+        Returns:
+            Its letter, "" where it has none any more.
+        """
+        letter = next((letter for letter, marked in self.configs_by_letter.items() if marked == config), None)
+        if letter is not None:
+            del self.configs_by_letter[letter]
+            return ""
+        if "A" not in self.configs_by_letter or "B" in self.configs_by_letter:
+            self.configs_by_letter = {"A": config}
+            return "A"
+        self.configs_by_letter["B"] = config
+        return "B"
+
+
+def config_table(session: Session, config_marks: Mapping[str, PrecisionConfig],
+                 width: int) -> tuple[Line, list[ConfigLine]]:
+    """The header and the configs of the session, the newest first, in as many columns as the width holds."""
+    if session.outline is None:
+        return [], []
+    letters = {config: mark for mark, config in config_marks.items()}
+    kind = session.target.kind if session.target is not None else "sqnr"
+    metric = next(iter(session.results.reference_metric), "metric")[:8]
+    if session.target is not None and session.target.part_name is not None:
+        metric = "worst" if session.target.part_name == ALL_PARTS else session.target.part_name[-8:]
+    title = {"metric": metric, "sqnr": ""}.get(kind, kind[:8])
+    notes = session.config_names.notes
+    comment = "comment" if any(note.comment for note in notes.values()) else ""
+    ms = "ms" if session.builder is not None else ""  # an exported network has none
+    header = ["", "raised", "SQNR", title, engine_texts.built_column_title(session, width < 60), ms, "", comment]
+    rows: list[tuple[PrecisionConfig, str, list[Span]]] = []
+    for config, name in session.config_names.list_configs_newest_first():
+        results, note = session.results.get_results_or_empty(config), notes.get(config, ConfigNote())
+        accuracy, engine = results.accuracy, results.engine_result
+        worst_output = accuracy.worst_output if accuracy is not None else None
+        is_current = config == session.config
+        rows.append((config, name, [
+            (f"{letters.get(config, '•' if note.pinned else ' ')}{'>' if is_current else ' '}{name}",
+             "strong" if is_current else ""),
+            (f"{len(config.find_raised_groups(session.outline))}", "dim"),
+            (sqnr_span(worst_output[1].errors if worst_output else None)[0],
+             "bad" if accuracy and accuracy.nonfinite_count else ""),
+            (target_value_span(session, accuracy)[0] if title else "", ""),
+            *(_engine_result_spans(session, engine) if engine is not None else _exported_run_spans(
+                session, results.exported_run)),
+            _join_line_spans(target_outcome_line(session.config_target_outcomes(config))),
+            (note.comment, "dim"),
+        ]))
+    shown_columns = [i for i in range(len(header)) if header[i] or i in (0, 6)]
+    widths = {i: max(cell_width(header[i]), *(cell_width(row[i][0]) for _, _, row in rows)) for i in shown_columns}
+    # Dropped first if there is no room: how many are raised, then the decibels if the target is another figure.
+    for column in (7, 1, 2):
+        if sum(widths[i] + 2 for i in shown_columns) - 2 > width and column in shown_columns and (column != 2 or title):
+            shown_columns.remove(column)
+
+    def build_line(row: Sequence[Span]) -> Line:
+        spans = [((pad_right if i in (0, 6, 7) else pad_left)(row[i][0], widths[i]), row[i][1]) for i in shown_columns]
+        return clip_line([span for cell in spans for span in (("  ", ""), cell)][1:], width)
+
+    lines = [ConfigLine(config, name, build_line(row)) for config, name, row in rows]
+    return build_line([(text, "dim") for text in header]), lines
+
+
+def _join_line_spans(line: Line) -> Span:
+    """A line as a single span, in the style of its first one."""
+    return "".join(text for text, _ in line), line[0][1] if line else ""
+
+
+def _exported_run_spans(session: Session, exported_run: ExportedRun | None) -> tuple[Span, Span]:
+    """The value of a config's exported network, and no milliseconds; a dash where engines stand in the column."""
+    if exported_run is None or session.builder is not None:
+        return (NOT_MEASURED, "dim"), (NOT_MEASURED, "dim")
+    if exported_run.accuracy is None:
+        return ("not executed", "dim"), (NOT_MEASURED, "dim")
+    return (target_value_span(session, exported_run.accuracy, False)[0].removesuffix(" dB"), ""), (NOT_MEASURED, "dim")
+
+
+def _engine_result_spans(session: Session, engine: EngineResult) -> tuple[Span, Span]:
+    """The figure of a config's engine and its milliseconds; the size alone where it cannot run here."""
+    if engine.accuracy is None:
+        return (byte_size_text(engine.engine_bytes) if engine.engine_bytes is not None else "built",
+                "dim"), (NOT_MEASURED, "dim")
+    latency = number_text(engine.latency_ms[0]) if engine.latency_ms else NOT_MEASURED
+    value_text = target_value_span(session, engine.accuracy, False)[0].removesuffix(" dB")
+    value_text = value_text if engine.is_built_as_requested else f"{engine_texts.OTHER_PRECISION_MARK}{value_text}"
+    return (value_text, ""), ("quick", "dim") if engine.is_quick_build else (latency, "")
+
+
+def config_difference_lines(session: Session, tree_model: TreeModel, first: PrecisionConfig,
+                            second: PrecisionConfig) -> list[Line]:
+    """What differs between two configs: one line for each group and range."""
+    names = config_name(session, first), config_name(session, second)
+    differences = [(line.move_class.difference_title(tree_model.titles.get(line.subject, line.subject)),
+                    line.first_text, line.second_text)
+                   for line in list_config_differences(first, second, tree_model.outline)]
+    if not differences:
+        return [[("They are the same.", "dim")]]
+    width = min(48, max(line_width([(name, "")]) for name, *_ in differences))
+    lines: list[Line] = [[(" " * (width + 2), ""), (pad_right(names[0], 18), "strong"), (names[1], "strong")]]
+    short_names = shorten_distinctly((name for name, *_ in differences), width)
+    lines += [[(pad_right(short_names[name], width) + "  ", ""), (f"{first_text:<18}", ""), (second_text, "")]
+              for name, first_text, second_text in differences]
+    accuracies = [session.results.get_results_or_empty(config).accuracy for config in (first, second)]
+    metric = next(iter(session.results.reference_metric), "")
+    result_rows = [("SQNR", [_sqnr_text(accuracy) for accuracy in accuracies]),
+                   (metric, [metric_text(accuracy.metric.get(metric) if accuracy is not None else None, SIMULATED_MARK)
+                             for accuracy in accuracies] if metric else []),
+                   ("ms", [_latency_text(session, config) for config in (first, second)]),
+                   ("MB", [_size_text(session, config) for config in (first, second)])]
+    for label, texts in result_rows:
+        if any(text not in ("", NOT_MEASURED) for text in texts):
+            lines.append([(label.ljust(width + 2), "dim"), *((f"{text or NOT_MEASURED:<18}", "") for text in texts)])
+    if any(accuracy is not None for accuracy in accuracies) and not metric and session.target is not None and (
+            session.target.kind != "sqnr"):
+        lines.append([("output".ljust(width + 2), "dim"),
+                      *((f"{target_value_span(session, accuracy)[0]:<18}", "") for accuracy in accuracies)])
+    return lines + kernel_difference_lines(session, first, second)
+
+
+def _sqnr_text(accuracy: Accuracy | None) -> str:
+    worst = accuracy.worst_output if accuracy is not None else None
+    return sqnr_span(worst[1].errors)[0] if worst is not None else NOT_MEASURED
+
+
+def _latency_text(session: Session, config: PrecisionConfig) -> str:
+    engine = session.results.get_results_or_empty(config).engine_result
+    return number_text(engine.latency_ms[0]) if engine is not None and engine.latency_ms else NOT_MEASURED
+
+
+def _size_text(session: Session, config: PrecisionConfig) -> str:
+    engine = session.results.get_results_or_empty(config).engine_result
+    return megabytes_text(
+        engine.engine_bytes) if engine is not None and engine.engine_bytes is not None else NOT_MEASURED

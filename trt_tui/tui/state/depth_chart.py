@@ -1,0 +1,89 @@
+"""How the loss is spread over the network: the shares of the groups in network order."""
+
+from collections.abc import Sequence
+
+from trt_tui.formatting import RUN_TITLES, SIMULATED_MARK, counted_noun_text, percent_text
+from trt_tui.tui.config_status import config_name
+from trt_tui.tui.keys import shown_key
+from trt_tui.tui.spans import Line, clip_line
+from trt_tui.tui.state.chart import ChartFrame, DrawnChart, missing_chart_notice
+from trt_tui.tui.state.row_values import ColourMeasure, RowValues
+from trt_tui.tui.state.text_plots import (
+    BarLabel,
+    bar_label_lines,
+    bar_lines,
+    bin_values,
+    find_bin_of_index,
+    sparkline_text,
+)
+
+_LABEL_TEXT = " depth  "
+
+
+def _list_group_shares(row_values: RowValues) -> list[float]:
+    """What each group owns, in network order; 0 where that is not known or the error grows."""
+    if row_values.measure is not ColourMeasure.SHARE:
+        return []
+    shares = [max(0.0, row_values.group_values.get(group.name, 0.0)) for group in row_values.model.outline.groups]
+    return shares if any(shares) else []
+
+
+def share_by_depth_lines(row_values: RowValues, group_names: Sequence[str], width: int) -> list[Line]:
+    """The shares as a line, and below it where some groups lie; nothing where no shares are known."""
+    shares, room = _list_group_shares(row_values), width - len(_LABEL_TEXT) - 1
+    if not shares or room < 10:
+        return []
+    cell_count = min(room, len(shares))
+    order = {group.name: index for index, group in enumerate(row_values.model.outline.groups)}
+    bins = {find_bin_of_index(order[name], len(shares), cell_count) for name in group_names if name in order}
+    ticks = "".join("▲" if bin_number in bins else " " for bin_number in range(cell_count)).rstrip()
+    return [[(_LABEL_TEXT, "dim"), (sparkline_text(shares, cell_count, sum), "plot")],
+            [(" " * len(_LABEL_TEXT) + ticks, "strong")]]
+
+
+def draw_share_by_depth_chart(chart_frame: ChartFrame) -> DrawnChart:
+    """The shares as bars; the cursor stands on one of them, and enter goes to the worst of its groups."""
+    row_values, width = chart_frame.row_values, chart_frame.width
+    shares = _list_group_shares(row_values)
+    if not shares:
+        return missing_chart_notice(
+            f"The rows are coloured by errors, which do not add up: {shown_key('colour')} colours them by share."
+            if row_values.measure is not ColourMeasure.SHARE else "No shares are measured yet." if
+            not row_values.group_values else "No layer owns any of the error: raising one alone makes it no smaller.",
+            width)
+    groups = row_values.model.outline.groups
+    count = min(width - 2, len(shares))
+    sums = bin_values(shares, count, sum)
+    bins: list[list[int]] = [[] for _ in range(count)]
+    for index in range(len(shares)):
+        bins[find_bin_of_index(index, len(shares), count)].append(index)
+    worst_indices = [max(bin_indices, key=lambda place: shares[place]) for bin_indices in bins]
+    first_cursor = max(range(count), key=lambda run: sums[run])
+    if chart_frame.group is not None:
+        first_cursor = find_bin_of_index(
+            next(index for index, group in enumerate(groups) if group.name == chart_frame.group.name), len(shares),
+            count)
+    cursor = first_cursor if chart_frame.cursor is None else chart_frame.cursor % count
+    cell = max(1, min(4, (width - 2) // count))
+    max_sum = max(sums)
+    name = config_name(chart_frame.session) if row_values.run == "config" else RUN_TITLES[row_values.run]
+    styles = ["strong" if bin_indices == cursor else "plot" for bin_indices in range(count)]
+    rows = max(3, min(16, chart_frame.height - 8))
+    lines: list[Line] = [clip_line([(f" share of the error of {name} over the depth of the network", "dim"),
+                                    (f"   full height {percent_text(max_sum, SIMULATED_MARK)}", "dim")], width)]
+    lines += [[(" ", ""), *line] for line in bar_lines([value / max_sum for value in sums], rows, cell, styles)]
+    lines += bar_label_lines([BarLabel(1 + cursor * cell + cell // 2, "▲", "strong")], width)[1:]
+    chosen = groups[worst_indices[cursor]]
+    other_count = len(bins[cursor]) - 1
+    also = (
+        f", the worst of "
+        f"{counted_noun_text(other_count + 1, 'layer')}, {percent_text(sums[cursor], SIMULATED_MARK)} together"
+        if other_count else "")
+    lines += [clip_line([(f" {row_values.model.titles[chosen.name]}", "strong"), (f"  {chosen.operator}  ", "dim"),
+                         (percent_text(shares[worst_indices[cursor]], SIMULATED_MARK), ""), (also, "dim")], width)]
+    ranked = sorted(range(len(shares)), key=lambda place: -shares[place])[:3]
+    titles = row_values.model.titles
+    tops = " · ".join(f"{titles[groups[index].name]} {percent_text(shares[index], SIMULATED_MARK)}" for index in ranked
+                      if shares[index] > 0)
+    lines += [[], clip_line([(" worst  ", "dim"), (tops, "")], width)]
+    return DrawnChart(lines, [groups[index].name for index in worst_indices], cursor, "goes to it")

@@ -1,0 +1,292 @@
+"""What the builder made of a config: who builds, what became of each group, and what follows from it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trt_tui.core.engines.group_implementations import GroupImplementation, has_unrequested_precision
+from trt_tui.core.engines.inspector import QDQ, REFORMAT, EngineReport
+from trt_tui.core.measure.engine_agreement import UNEXPLAINED_GAP_DB, fp32_engine_fault_text, sqnr_gap_of_engine_db
+from trt_tui.core.measure.results import Accuracy, EngineResult
+from trt_tui.core.moves.config import PrecisionConfig, count_config_differences
+from trt_tui.core.network.layers import FusionGroup
+from trt_tui.core.precision import Precision
+from trt_tui.formatting import (
+    ENGINE_PRECISION_TITLES,
+    EXPORTED_NETWORK,
+    add_decibel_unit,
+    builder_title,
+    byte_size_text,
+    cell_width,
+    counted_noun_text,
+    decibels_text,
+    duration_text,
+    engine_gap_text,
+    milliseconds_text,
+    number_text,
+    percent_text,
+)
+from trt_tui.jobs.summaries import BuilderSummary
+from trt_tui.session.session import Session
+from trt_tui.tui.config_status import config_name
+from trt_tui.tui.keys import shown_key
+from trt_tui.tui.spans import Span, shorten_middle
+
+CANNOT_RUN_TEXT = "built, cannot run here"
+OTHER_PRECISION_MARK = "≠"
+
+
+@dataclass(frozen=True)
+class ShownEngine:
+    """The engine that is shown for a run.
+
+    Attributes:
+        config: What it was built from.
+        name: That config's name.
+        edits_behind: How many edits lie between it and the run's own config; 0 where it is that config's engine.
+    """
+
+    result: EngineResult
+    config: PrecisionConfig
+    name: str
+    edits_behind: int = 0
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether it is another config's."""
+        return self.edits_behind > 0
+
+
+def find_shown_engine(session: Session, run: str = "config") -> ShownEngine | None:
+    """The engine of a run's config; if the current config has none, the engine that was built last."""
+    config, result = session.list_run_configs()[run], session.get_run_results(run).engine_result
+    if result is not None:
+        return ShownEngine(result, config, config_name(session, config))
+    built_config = session.last_built_config if run == "config" else None
+    result = session.results.get_results_or_empty(built_config).engine_result if built_config is not None else None
+    if built_config is None or result is None:
+        return None
+    return ShownEngine(result, built_config, config_name(session, built_config),
+                       max(1, count_config_differences(built_config, config)))
+
+
+# -- the builder ----------------------------------------------------------------------------------------------------
+
+
+def builder_texts(builder: BuilderSummary) -> list[str]:
+    """What builds and on which GPU, the longest text first."""
+    title = builder_title(builder.name, ".".join(builder.version.split(".")[:2]))
+    if not builder.can_run:
+        return [f"{title}, builds only"]
+    gpu = builder.device.removeprefix("NVIDIA ").removeprefix("GeForce ")
+    return [f"{gpu} {title}", title] if gpu else [title]
+
+
+def built_column_title(session: Session, is_short: bool = False) -> str:
+    """Returns the title of the column of built values: the builder, or the exported network where nothing builds."""
+    builder = session.builder
+    if builder is None:
+        return "exported" if is_short else EXPORTED_NETWORK
+    major = ".".join(builder.version.split(".")[:2])
+    return f"{'RTX' if builder.name == 'tensorrt-rtx' else 'TRT'} {major}"
+
+
+def shows_engine_layers(session: Session) -> bool:
+    """Whether engines of this session show, or will show, what became of the layers."""
+    return session.builder is not None and session.builder.can_run
+
+
+# -- the verdict ----------------------------------------------------------------------------------------------------
+
+
+def quantized_time_share_text(engine_result: EngineResult, quantized_type: Precision) -> str:
+    """The share of the time that layers in INT8, or other codes, take, "" where it was not measured."""
+    if engine_result.engine_report is None:
+        return ""
+    shares = engine_result.engine_report.precision_shares()
+    if all(time is None for _, time in shares.values()):
+        return ""
+    return percent_text(shares.get(quantized_type.label, (0, 0.0))[1] or 0.0)
+
+
+def engine_gap_span(simulated_accuracy: Accuracy | None, engine_result: EngineResult) -> Span | None:
+    """How many dB worse the engine is than simulated, marked if that is much; None if it is unknown."""
+    gap = sqnr_gap_of_engine_db(engine_result.select_comparable_simulation(simulated_accuracy), engine_result.accuracy)
+    if gap is None:
+        return None
+    return (f"{decibels_text(gap, mark='')}!", "warn") if gap > UNEXPLAINED_GAP_DB else (decibels_text(gap, mark=""),
+                                                                                         "dim")
+
+
+def fp32_engine_texts(fp32_engine: EngineResult) -> list[str]:
+    """What the FP32 engine says of the graph, the longest text first."""
+    if fp32_engine.failure_reason:
+        return [f"not built: {fp32_engine.failure_reason}", "not built"]
+    accuracy = fp32_engine.accuracy
+    if not fp32_engine_fault_text(fp32_engine) or accuracy is None or accuracy.worst_output is None:
+        return ["graph is sound"]
+    difference_text = (f"{accuracy.nonfinite_count} NaN or Inf" if accuracy.nonfinite_count else
+                       f"differs by {add_decibel_unit(accuracy.worst_output[1].errors.sqnr_text(''))}")
+    return [f"no precision problem: {difference_text}", "no precision problem", "graph differs"]
+
+
+# -- groups ---------------------------------------------------------------------------------------------------------
+
+
+def implementation_text(implementation: GroupImplementation | None, requested_precision: Precision) -> str:
+    """What became of a group, for a column: ``FP16``, ``≠ FP16`` where another precision is asked, ``fused``, ``?``."""
+    if implementation is None:
+        return ""
+    shown_precision = implementation.implemented_precision(requested_precision)
+    if shown_precision is None:
+        return "fused" if implementation.in_fused_region or implementation.possible_precisions else "?"
+    return (f"{OTHER_PRECISION_MARK} {shown_precision.label}"
+            if shown_precision is not requested_precision else shown_precision.label)
+
+
+def group_engine_sentences(shown_engine: ShownEngine, group: FusionGroup, requested_precision: Precision) -> list[str]:
+    """What became of a group: a sentence with precision, time and reformat layers, then where TensorRT reports no more.
+
+    Args:
+        requested_precision: What the current config asks for.
+    """
+    implementation = shown_engine.result.implementations.get(group.name)
+    if implementation is None:
+        return ["no engine layer has its name"] if shown_engine.result.implementations else []
+    built_precision = shown_engine.config.precision_of(group)
+    text = implementation.precision.label if implementation.precision is not None else "precision not told"
+    if has_unrequested_precision(group, shown_engine.config, shown_engine.result.implementations):
+        text += (f", {group.precision_label(built_precision)} was asked"
+                 if shown_engine.is_stale else f", asked {group.precision_label(built_precision)}")
+    elif requested_precision is not built_precision:
+        text += f", {group.precision_label(requested_precision)} asked since"
+    parts = [f"{shown_engine.name}: {text}" if shown_engine.is_stale else text]
+    if implementation.latency_ms is not None:
+        build_text = " in a quick build" if shown_engine.result.is_quick_build else ""
+        parts.append(f"{milliseconds_text(implementation.latency_ms)}{build_text}")
+    if implementation.reformat_count:
+        parts.append(f"{counted_noun_text(implementation.reformat_count, 'reformat')} around it")
+    sentences = [" · ".join(parts)]
+    if implementation.in_fused_region:
+        sentences.append("inside a fused region: TensorRT reports no more")
+    return sentences
+
+
+def engine_scope_text(shown_engine: ShownEngine, groups: Sequence[FusionGroup], other_precision_count: int) -> str:
+    """What became of the groups of a scope: how many in what, and how many otherwise than asked."""
+    counts: dict[str, int] = {}
+    for group in groups:
+        implementation = shown_engine.result.implementations.get(group.name)
+        if implementation is not None:
+            word = (implementation.precision.label if implementation.precision is not None else
+                    "fused" if implementation.in_fused_region else "not told")
+            counts[word] = counts.get(word, 0) + 1
+    text = " · ".join(f"{count} {word}" for word, count in sorted(counts.items()))
+    if not text:
+        return ""
+    return f"{shown_engine.name + ': ' if shown_engine.is_stale else ''}{text}" + (
+        f" · {other_precision_count} {OTHER_PRECISION_MARK} asked" if other_precision_count else "")
+
+
+def uses_other_precision(shown_engine: ShownEngine, group: FusionGroup, requested_precision: Precision) -> bool:
+    """Whether an engine runs a group otherwise than asked."""
+    return implementation_text(shown_engine.result.implementations.get(group.name),
+                               requested_precision).startswith(OTHER_PRECISION_MARK)
+
+
+# -- one engine -----------------------------------------------------------------------------------------------------
+
+
+def build_origin_text(engine_result: EngineResult) -> str:
+    """How it was made: ``built in 26 s with a timing cache``."""
+    title = "built quickly" if engine_result.is_quick_build else "built"
+    if engine_result.build_origin == "engine cache":
+        return f"{title}, from the engine cache"
+    origin_text = {"timing cache": " with a timing cache", "cold": " cold"}.get(engine_result.build_origin, "")
+    return f"{title} in {duration_text(engine_result.build_s)}{origin_text}" if engine_result.build_s else title
+
+
+def latency_texts(latency_ms: tuple[float, float, float], is_quick_build: bool) -> tuple[str, str]:
+    """Median with minimum and maximum, and the median alone."""
+    median, minimum, maximum = latency_ms
+    short_text = f"{'quick ' if is_quick_build else ''}{milliseconds_text(median)}"
+    return f"{short_text} ({number_text(minimum)} to {number_text(maximum)})", short_text
+
+
+def precision_share_texts(engine_report: EngineReport) -> tuple[str, str]:
+    """How many layers compute in what and their share of the time, and the shares alone."""
+    shares = {word: entry for word, entry in engine_report.precision_shares().items() if word not in (REFORMAT, QDQ)}
+    layers = [f"{ENGINE_PRECISION_TITLES.get(word, word)} {counted_noun_text(count, 'layer')}{_time_share_text(time)}"
+              for word, (count, time) in shares.items()]
+    if any(time is not None for _, time in shares.values()):
+        short_text = ", ".join(
+            f"{ENGINE_PRECISION_TITLES.get(word, word)}{_time_share_text(time)}" for word, (_, time) in shares.items())
+        return ", ".join(layers) + " of time", short_text + " of time"
+    return ", ".join(layers), ", ".join(
+        f"{ENGINE_PRECISION_TITLES.get(word, word)} {count}" for word, (count, _) in shares.items())
+
+
+def _time_share_text(time_share: float | None) -> str:
+    return "" if time_share is None else f" {percent_text(time_share)}"
+
+
+def build_result_text(engine_result: EngineResult, width: int) -> str:
+    """What a build made, as much of it as fits: how it was built, latency, shares of layers and time, memory."""
+    parts: list[tuple[str, str]] = [(build_origin_text(engine_result),) * 2]
+    if engine_result.accuracy is None:
+        parts.append((engine_result.measurement_note or "cannot run here", "cannot run here"))
+    if engine_result.latency_ms is not None:
+        parts.append(latency_texts(engine_result.latency_ms, engine_result.is_quick_build))
+    if engine_result.engine_report is not None:
+        parts.append(precision_share_texts(engine_result.engine_report))
+        parts += [(text, text) for text in _reformat_layer_texts(engine_result.engine_report)]
+    if engine_result.engine_bytes is not None:
+        parts.append((byte_size_text(engine_result.engine_bytes),) * 2)
+    if engine_result.device_memory_bytes:
+        memory = byte_size_text(engine_result.device_memory_bytes)
+        parts.append((f"{memory} of device memory", f"{memory} memory"))
+    if engine_result.measurement_note and engine_result.engine_report is None and engine_result.accuracy is not None:
+        parts.append((engine_result.measurement_note,) * 2)
+    chosen_texts: list[str] = []
+    for _, short_text in parts:
+        if cell_width(" · ".join((*chosen_texts, short_text))) > width:
+            break
+        chosen_texts.append(short_text)
+    for index, (long_text, _) in enumerate(parts[:len(chosen_texts)]):
+        if cell_width(" · ".join((*chosen_texts[:index], long_text, *chosen_texts[index + 1:]))) <= width:
+            chosen_texts[index] = long_text
+    return " · ".join(chosen_texts) or shorten_middle(parts[0][1], width)
+
+
+def _reformat_layer_texts(engine_report: EngineReport) -> list[str]:
+    """The layers that only change a layout or type, counted; nothing where there are none."""
+    reformats, unfused_qdq = engine_report.count_layers(REFORMAT), engine_report.count_layers(QDQ)
+    return [
+        *([counted_noun_text(reformats, "reformat")] if reformats else []),
+        *([f"{unfused_qdq} Q/DQ alone"] if unfused_qdq else [])
+    ]
+
+
+# -- what to do next ------------------------------------------------------------------------------------------------
+
+
+def engine_alert_text(session: Session) -> str:
+    """What is wrong with the engine of the current config apart from precision, and the key that shows more; or ""."""
+    result = session.get_run_results("config").engine_result
+    if result is None:
+        return ""
+    if fp32_engine_fault_text(session.results.fp32_engine):
+        return f"FP32 differs too, no precision problem: {shown_key('engine')} shows more"
+    if not result.is_built_as_requested:
+        return f"not built as asked: {shown_key('engine')} shows what was built"
+    simulated_accuracy = session.get_run_results("config").accuracy
+    gap = sqnr_gap_of_engine_db(simulated_accuracy, result.accuracy)
+    broken = (result.accuracy is not None and result.accuracy.nonfinite_count and simulated_accuracy is not None
+              and not simulated_accuracy.nonfinite_count)
+    if not broken and (gap is None or gap <= UNEXPLAINED_GAP_DB):
+        return ""
+    return engine_gap_text(gap) + f": {shown_key('engine')} shows what to check"
+
+
+def choose_fitting_text(texts: Sequence[str], width: int) -> str:
+    """The first of some texts that fits, or else the last one."""
+    return next((text for text in texts if cell_width(text) <= width), texts[-1])

@@ -1,0 +1,177 @@
+"""The jobs as they are shown: in a place of the status line, on a line of their own where there is room, as a list."""
+
+import time
+from collections.abc import Sequence
+
+from trt_tui.formatting import cell_width, counted_noun_text, duration_text, elapsed_text
+from trt_tui.session.job import AUTOMATIC_REQUESTS, DONE, Job
+from trt_tui.session.search_status import SEARCH_PHASE, best_evaluation_text
+from trt_tui.session.session import Session
+from trt_tui.tui.spans import Line, clip_line, line_width, pad_or_shorten, shorten_middle
+
+_BAR_CELLS = 20
+"""Cells of a bar."""
+
+_SAME_PREFIX_CHARACTERS = 4
+"""A phase that begins with as many letters of the job's words as these says no more than they do."""
+
+
+_MIN_SHOWN_S = 0.5
+"""What follows the cursor and is over by then is not told: the line would flicker with each key."""
+
+
+def split_running_and_waiting_jobs(session: Session) -> tuple[list[Job], list[Job]]:
+    """The jobs to tell of: those that run, and those that wait."""
+    running, waiting = ([
+        job for job in jobs if not isinstance(job.request, AUTOMATIC_REQUESTS) or job.duration_s >= _MIN_SHOWN_S
+    ] for jobs in (session.pending_requests.running_jobs, session.pending_requests.waiting_jobs))
+    return running, waiting
+
+
+def _job_phase_text(job: Job) -> str:
+    phase = job.phase.removeprefix("building: ")
+    is_redundant = phase == SEARCH_PHASE or phase[:_SAME_PREFIX_CHARACTERS] == job.title[:_SAME_PREFIX_CHARACTERS]
+    return "" if is_redundant else phase
+
+
+def _job_progress_texts(job: Job) -> tuple[str, str]:
+    """How far a job is, or how long it has run if nobody knows; and how much time is left."""
+    progress = job.progress
+    if progress is None:
+        seconds = job.phase_duration_s
+        return (f", {elapsed_text(seconds)}" if seconds >= 1 else "", "")
+    return (f" {progress.done}/{progress.total}",
+            f", {elapsed_text(progress.left_s)} left" if progress.left_s is not None and progress.left_s >= 1 else "")
+
+
+def job_texts(session: Session, job: Job, stop_key: str = "") -> list[str]:
+    """What a job does and how far it is, in ever fewer words.
+
+    Args:
+        stop_key: The one that stops it; named in the first form only.
+    """
+    if job.is_stopping:
+        return [f"stopping: {job.title}", "stopping"]
+    progress_text, time_left = _job_progress_texts(job)
+    phase = _job_phase_text(job)
+    full_title = f"{job.title}: {phase}" if phase else job.title
+    search_status = session.search_status
+    if search_status is not None and search_status.request is job.request and search_status.progress is not None:
+        progress = search_status.progress
+        tried = shorten_middle(progress.group, 24) if progress.group else f"{len(progress.trial_groups)} raised"
+        short_title = f"{job.title}, {progress.done} tried"
+        best = f"best: {best_evaluation_text(search_status)}"
+        texts = [
+            f"{progress.pass_name or 'search'}: {tried}, {progress.done} tried; {best}", f"{short_title}; {best}",
+            short_title
+        ]
+    else:
+        texts = [
+            f"{full_title}{progress_text}{time_left}", f"{job.title}{progress_text}{time_left}",
+            f"{job.title}{progress_text}", job.title,
+            job.title.partition(" of ")[0]
+        ]
+    stop_texts = [f"{texts[0]}, {stop_key} stops"
+                  ] if stop_key and not isinstance(job.request, AUTOMATIC_REQUESTS) else []
+    return [*stop_texts, *dict.fromkeys(texts)]
+
+
+def _last_job_text(session: Session) -> str:
+    """The job that ended last, and how; "" where none has."""
+    job = session.pending_requests.last_ended_job
+    if job is None:
+        return ""
+    return f"{'✓' if job.outcome == DONE else job.outcome + ':'} {job.title} {duration_text(job.duration_s)}"
+
+
+def jobs_status_lines(session: Session, stop_key: str) -> list[Line]:
+    """What stands in the place of jobs on a line that they share, in ever fewer words; the last job while none runs.
+
+    Args:
+        stop_key: The one that stops jobs.
+    """
+    running, waiting = split_running_and_waiting_jobs(session)
+    listed_jobs = running or waiting
+    if not listed_jobs:
+        return [[(f" {_last_job_text(session)}",
+                  "dim")], []] if session.pending_requests.last_ended_job is not None else [[]]
+    waited_for = [job for job in (*running, *waiting) if not isinstance(job.request, AUTOMATIC_REQUESTS)]
+    more_count = len(waited_for) - (listed_jobs[0] in waited_for)
+    more_spans: Line = [(f" +{more_count}", "dim")] if more_count else []
+    return [[(" ⋯ ", "key"), (text, ""), *more_spans] for text in job_texts(session, listed_jobs[0], stop_key)]
+
+
+def jobs_line(session: Session, width: int, stop_key: str) -> Line:
+    """The last job, then those that run, with bars, as many as fit; then how many wait."""
+    running_jobs, waiting_jobs = split_running_and_waiting_jobs(session)
+    listed_jobs = running_jobs or waiting_jobs[:1]
+    unlisted_count = len(running_jobs) + len(waiting_jobs) - len(listed_jobs)
+    end: Line = [(f"   {unlisted_count} wait{'s' if unlisted_count == 1 else ''}", "dim")] if unlisted_count else []
+    start: Line = [(f" {_last_job_text(session)} ",
+                    "dim")] if session.pending_requests.last_ended_job is not None else []
+    parts = [_job_bar_spans(session, job, stop_key if index == 0 else "") for index, job in enumerate(listed_jobs)]
+    line = [*start, *(span for part in parts for span in part), *end]
+    if line_width(line) > width:
+        line = [*(span for part in parts for span in part), *end]
+    return clip_line(line, width)
+
+
+def _job_bar_spans(session: Session, job: Job, stop_key: str) -> Line:
+    progress = job.progress
+    text = job_texts(session, job, stop_key)[0]
+    if progress is None or not progress.total:
+        return [(" ⋯ ", "key"), (f"{text}  ", "")]
+    text_before, count, text_after = text.partition(f" {progress.done}/{progress.total}")
+    full_cells = round(_BAR_CELLS * progress.done / progress.total)
+    return [(" ⋯ ", "key"), (f"{text_before}{count} ", ""), ("█" * full_cells, "plot"),
+            ("░" * (_BAR_CELLS - full_cells), "rule"), (f"{text_after.removeprefix(',')}  ", "")]
+
+
+def job_table_header() -> Line:
+    """The titles of the columns of `job_table_rows`; a line of a list stands one cell in."""
+    return [(f" {'asked at':<10}{'time':>11}  what", "dim")]
+
+
+def job_table_rows(session: Session, width: int) -> list[tuple[Job, Line]]:
+    """All jobs with when they were asked for, their time, what they are and how they went; those under way first,
+    then the newest first."""
+    pending_requests = session.pending_requests
+    open_jobs = [*pending_requests.running_jobs, *pending_requests.waiting_jobs]
+    ended_jobs = [job for job in reversed(pending_requests.jobs) if job.end_time is not None]
+    lines: list[tuple[Job, Line]] = []
+    for job in (*open_jobs, *ended_jobs):
+        clock = time.strftime("%H:%M:%S", time.localtime(job.sent_unix_time))
+        state_text, style = _job_state_text(job)
+        time_text = elapsed_text(job.duration_s) if job.end_time is None else duration_text(
+            job.duration_s) if job.begin_time is not None else ""
+        room = max(10, width - 23 - cell_width(state_text) - 2)
+        lines.append((job, [(f"{clock:<10}", "dim"), (f"{time_text:>11}  ", "" if job.end_time is None else "dim"),
+                            (pad_or_shorten(_job_title_text(job),
+                                            room), "strong" if job in pending_requests.running_jobs else ""),
+                            (f"  {state_text}", style)]))
+    return lines
+
+
+def _job_title_text(job: Job) -> str:
+    phase = _job_phase_text(job)
+    return f"{job.title}: {phase}" if phase and job.end_time is None else job.title
+
+
+def _job_state_text(job: Job) -> tuple[str, str]:
+    if job.end_time is not None:
+        return job.outcome, "dim" if job.outcome == DONE else "warn"
+    if job.is_stopping:
+        return "is stopping", "warn"
+    if job.begin_time is None:
+        return "waits", "dim"
+    progress = job.progress
+    time_left = (f", {elapsed_text(progress.left_s)} left"
+                 if progress is not None and progress.left_s is not None and progress.left_s >= 1 else "")
+    return (f"{progress.done}/{progress.total}{time_left}",
+            "key") if progress is not None and progress.total else ("runs", "key")
+
+
+def stopped_jobs_text(jobs: Sequence[Job]) -> str:
+    """Jobs that a stop ends, in words: "the search from c3 and 2 others"."""
+    first = next((job for job in jobs if not isinstance(job.request, AUTOMATIC_REQUESTS)), jobs[0])
+    return f"{first.title} and {counted_noun_text(len(jobs) - 1, 'other')}" if len(jobs) > 1 else first.title

@@ -1,0 +1,142 @@
+"""What the rows and the detail say of what a builder would make of a config, where no engine of it was built."""
+
+from collections.abc import Mapping, Sequence
+
+from trt_tui.core.engines.group_implementations import GroupImplementation, is_unrequested_precision
+from trt_tui.core.engines.preview import BARRIER_SPLITS, BREAKS_MHA, NO_EFFECT, STANDALONE_QDQ, Preview
+from trt_tui.core.exporters.preview_report import groups_in_kernel_text
+from trt_tui.core.measure.kernel_diff import diff_kernels
+from trt_tui.core.moves.barrier_move import BarrierMove
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.layers import FusionGroup
+from trt_tui.core.precision import Precision
+from trt_tui.formatting import counted_noun_text
+from trt_tui.session.session import Session
+from trt_tui.tui.keys import shown_key
+from trt_tui.tui.spans import Line, Span
+
+_SHORT_MARKS = {STANDALONE_QDQ: "Q/DQ", BREAKS_MHA: "MHA split"}
+_MAX_LISTED_KERNELS = 12
+_MARK_SENTENCES = {NO_EFFECT: "no effect: the engine is the same without this choice",
+                   BREAKS_MHA: "breaks MHA: without this choice the attention is one kernel",
+                   BARRIER_SPLITS: "the fusion barrier takes kernels apart",
+                   STANDALONE_QDQ: "stand-alone Q/DQ: a fusion did not happen"}
+
+
+def find_shown_preview(session: Session, run: str = "config") -> Preview | None:
+    """The preview of a run's config; None where its own engine tells, or there is none."""
+    results = session.get_run_results(run)
+    if results.engine_result is not None and results.engine_result.implementations or results.preview is None:
+        return None
+    return results.preview
+
+
+def preview_refusal_text(session: Session) -> str:
+    """Why the current config has no preview, with how to get one; "" where it has, or it is not asked for."""
+    preview = session.get_run_results("config").preview
+    preview_refusal = preview.refusal if preview is not None else session.preview_refusal
+    if preview_refusal is None:
+        return ""
+    return (f"{preview_refusal.description}. {preview_refusal.next_step}" if preview_refusal.is_rtx_missing else
+            f"refused by {_preview_builder_name(preview)}: {preview_refusal.description}")
+
+
+def _preview_builder_name(preview: Preview | None) -> str:
+    return preview.builder_text if preview is not None and preview.builder_release else "TensorRT-RTX"
+
+
+def implementation_cell(preview: Preview, group: FusionGroup, requested_precision: Precision) -> Span:
+    """What is made of a group, for a column: its weightiest mark, ``in MHA``, or the type with how many share its
+    kernel (``INT8 +2``)."""
+    if preview.refusal is not None:
+        is_named = preview.refusal.layer in (group.name, *group.layers) and preview.refusal.layer
+        return ("refused", "bad") if is_named else ("", "dim")
+    marks = list(preview.list_precision_independent_remarks(group))
+    implementation = preview.implementations.get(group.name)
+    if implementation is not None and is_unrequested_precision(group, requested_precision, implementation):
+        shown_precision = implementation.implemented_precision(group.precision_shown_by_engine(requested_precision))
+        other_text = f"≠ {shown_precision.label if shown_precision is not None else '?'}"
+        return (marks[0] if marks and marks[0] == NO_EFFECT else other_text, "warn")
+    if marks:
+        return (_SHORT_MARKS.get(marks[0], marks[0]), "warn")
+    return (unmarked_implementation_cell(implementation, group, requested_precision), "dim")
+
+
+def unmarked_implementation_cell(implementation: GroupImplementation | None, group: FusionGroup,
+                                 requested_precision: Precision) -> str:
+    """The same of a group of which nothing is to be said."""
+    if implementation is None:
+        return ""
+    if implementation.in_mha:
+        return "in MHA"
+    shown_precision = implementation.implemented_precision(group.precision_shown_by_engine(requested_precision))
+    mates_text = f" +{len(implementation.kernel_mates)}" if implementation.kernel_mates else ""
+    return (shown_precision.label if shown_precision is not None else "fused") + mates_text
+
+
+def implementation_sentences(preview: Preview, group: FusionGroup, requested_precision: Precision,
+                             titles: Mapping[str, str]) -> list[str]:
+    """What is made of a group: type and kernel, what shares it and what is around it, then a sentence a mark."""
+    title = f"preview {preview.builder_text}"
+    if preview.refusal is not None:
+        return [f"{title}: {preview.refusal.description}"] if preview.refusal.layer in (group.name,
+                                                                                        *group.layers) else []
+    implementation = preview.implementations.get(group.name)
+    if implementation is None:
+        return [f"{title}: no kernel has its name"]
+    shown_precision, requested_label = implementation.implemented_precision(
+        group.precision_shown_by_engine(requested_precision)), group.precision_label(requested_precision)
+    text = shown_precision.label if shown_precision is not None else "its kernel does not report types inside"
+    if is_unrequested_precision(group, requested_precision, implementation):
+        text = f"≠ {text}, asked {requested_label}"
+    parts = [f"{title}: {text}"]
+    if implementation.kernel_mates:
+        parts.append(
+            f"{'one MHA kernel' if implementation.in_mha else 'one kernel'} with "
+            f"{groups_in_kernel_text(implementation, group, titles)} "
+            "(u: FP32 for all of them)")
+    if implementation.accumulator is not None:
+        parts.append(f"summed in {implementation.accumulator.label}")
+    if implementation.cast_count:
+        parts.append(f"{counted_noun_text(implementation.cast_count, 'cast')} around it")
+    if implementation.reformat_count > implementation.cast_count:
+        parts.append(
+            f"{counted_noun_text(implementation.reformat_count - implementation.cast_count, 'reformat')} around it")
+    barrier_effects = [
+        preview.barrier_effects[tensor]
+        for tensor in BarrierMove.subject_kind.list_subjects_of_group(group)
+        if tensor in preview.barrier_effects
+    ]
+    return [" · ".join(parts), *(_MARK_SENTENCES[mark] for mark in preview.list_precision_independent_remarks(group)),
+            *(f"fusion barrier: {effect.description}" for effect in barrier_effects)]
+
+
+def preview_scope_sentence(preview: Preview, groups: Sequence[FusionGroup], config: PrecisionConfig) -> str:
+    """How many groups of a scope the builder runs in what, and how many otherwise than asked."""
+    counts: dict[str, int] = {}
+    for group in groups:
+        if (implementation := preview.implementations.get(group.name)) is not None:
+            shown_precision = implementation.implemented_precision(
+                group.precision_shown_by_engine(config.precision_of(group)))
+            word = shown_precision.label if shown_precision is not None else "fused"
+            counts[word] = counts.get(word, 0) + 1
+    other_count = sum((implementation := preview.implementations.get(group.name)) is not None
+                      and is_unrequested_precision(group, config.precision_of(group), implementation)
+                      for group in groups)
+    text = " · ".join(f"{count} {word}" for word, count in sorted(counts.items()))
+    return f"preview {preview.builder_text}: {text}" + (
+        f" · {other_count} ≠ asked" if other_count else "") if text else ""
+
+
+def kernel_difference_lines(session: Session, first_config: PrecisionConfig,
+                            second_config: PrecisionConfig) -> list[Line]:
+    """The kernels that the other config loses and gains, by their engines or else their previews; nothing where neither
+    is known of both."""
+    first, second = (session.results.get_results_or_empty(config) for config in (first_config, second_config))
+    change = diff_kernels(first, second)
+    if change is None:
+        is_pending = session.can_preview and (first.preview is None or second.preview is None)
+        return [[], [(f"kernels: the builder is being asked, {shown_key('diff')} again shows them",
+                      "dim")]] if is_pending else []
+    return [[], [(change.description, "strong")],
+            *([(f" {line[:2]}", "key"), (line[2:], "")] for line in change.diff_lines(_MAX_LISTED_KERNELS))]

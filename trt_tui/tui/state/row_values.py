@@ -1,0 +1,531 @@
+"""What the rows show: measured figures, their bands and glyphs, what is asked and what the engine made."""
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import cached_property, partial
+
+from trt_tui.core.engines.group_implementations import GroupImplementation, is_unrequested_precision
+from trt_tui.core.engines.preview import Preview
+from trt_tui.core.measure.results import ErrorMetrics
+from trt_tui.core.moves.barrier_move import BarrierMove
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.keep_move import KeepMove
+from trt_tui.core.moves.move import Move
+from trt_tui.core.moves.network_method import find_network_range_method
+from trt_tui.core.moves.precision_move import PrecisionMove
+from trt_tui.core.moves.range_move import RangeMove
+from trt_tui.core.network.hierarchy import GroupRow, Scope, UngroupedRow
+from trt_tui.core.network.layers import FusionGroup
+from trt_tui.core.precision import Precision
+from trt_tui.formatting import RUN_TITLES, SIMULATED_MARK, decibels_text, number_text, percent_text
+from trt_tui.session.session import Session
+from trt_tui.tui.config_status import config_name, current_config_meets_target
+from trt_tui.tui.spans import Span
+from trt_tui.tui.state import engine_texts, preview_texts
+from trt_tui.tui.state.toggles import ToggleResult, find_toggle_result
+from trt_tui.tui.state.tree import SmallSharesRow, TreeModel, VisibleRow
+
+
+class ColourMeasure(Enum):
+    """What the rows are coloured by."""
+
+    SHARE = "share"
+    ISOLATED = "isolated"
+    ACCUMULATED = "accumulated"
+    ENGINE = "engine"
+
+
+BAND_GLYPHS = "█▓▒░·"
+BAD_GLYPH = "!"
+UNKNOWN_GLYPH = "?"
+RAISED_MARK = BEST_SET_MARK = "↑"
+TRIED_MARK = "»"
+"""Marks of a search: in the best set so far, about to be tried; the first also of a row that is raised."""
+
+DIVERGENCE_MARK = "↯"
+"""The mark of the first row at which the engine does something that is not simulated."""
+
+RANGE_MARKS = {"entropy": "e", "percentile": "p", "mse": "m", "minmax": "x"}
+"""What stands behind a row's precision where it has another range than the calibrated one, by method; ``u`` for one by
+hand."""
+BARRIER_MARK = "┤"
+"""The mark of a row with a fusion barrier behind it."""
+SHARE_BAND_LIMITS = (0.20, 0.05, 0.01, 0.002)
+BAND_LIMITS_DB = (10.0, 20.0, 30.0, 40.0)
+MAX_BAD_BAND = 2
+"""Rows up to this band are the bad rows that keys jump between."""
+
+
+def find_colour_band(value: float, measure: ColourMeasure) -> int:
+    """0 (worst) to 4 (almost nothing); shares are 0 to 1, errors in dB."""
+    if measure is ColourMeasure.SHARE:
+        return next((i for i, min_share in enumerate(SHARE_BAND_LIMITS) if value >= min_share), 4)
+    return next((i for i, max_db in enumerate(BAND_LIMITS_DB) if value < max_db), 4)
+
+
+@dataclass(frozen=True)
+class RowCells:
+    """The texts of one line of the tree.
+
+    ``bar_fraction`` is 0 to 1; ``reason`` replaces share, bar and flip, ``replacement`` share and bar; ``config_name``
+    names the config that the share is of where that is another; ``engine_text`` is what the builder makes of it,
+    ``cost_text`` milliseconds or a share of the MACs.
+    """
+
+    mark: str
+    glyph: str
+    glyph_style: str
+    name: str
+    name_style: str = ""
+    operator: str = ""
+    precision_text: str = ""
+    precision_style: str = ""
+    engine_text: str = ""
+    engine_style: str = ""
+    value_text: str = ""
+    value_style: str = ""
+    bar_fraction: float = 0.0
+    toggle: ToggleResult = ToggleResult()
+    cost_text: str = ""
+    reason: str = ""
+    replacement: str = ""
+    config_name: str = ""
+
+
+@dataclass
+class RowValues:
+    """The figures of one view (measure and run), taken from the session once; rows ask it as they are drawn.
+
+    Attributes:
+        stale_groups: Groups whose share is of another config, that of the name ``stale_config_name``; ``config_name``
+        is this one's.
+        partial_scopes: Scopes whose sums lack what is still being measured, by path.
+        find_toggle: What the judged figure, of the name ``metric_title``, becomes with groups flipped; asked as their
+        row is drawn.
+        has_engines: Whether there is a column for what the builder makes: it may come to tell, or has told.
+        implementations: What the engine made of each group, by name.
+        preview: What the builder would make of the groups, where no engine tells.
+        engine_config_name: Name of the config that the engine was built from where that is another one, "" where it is
+        this one.
+        scope_other_counts: How many groups below a scope run in another precision than asked, by path.
+        unknown_groups: Groups whose share was measured and says nothing.
+        run_config: The config of the run, if it is not ``config``.
+        divergence_group: Name of the first group at which the engine of the run does something that is not simulated,
+        or "".
+        search_marks: `BEST_SET_MARK` or `TRIED_MARK` of groups, by name, while a search runs.
+        group_times: Measured milliseconds by group, and ``scope_times`` by scope; both empty where none were measured.
+    """
+
+    model: TreeModel
+    config: PrecisionConfig
+    measure: ColourMeasure = ColourMeasure.SHARE
+    run: str = "config"
+    group_values: Mapping[str, float] = field(default_factory=dict)
+    stale_groups: frozenset[str] = frozenset()
+    nonfinite_groups: frozenset[str] = frozenset()
+    config_name: str = ""
+    stale_config_name: str = ""
+    find_toggle: Callable[[Sequence[FusionGroup]], ToggleResult] = field(default=lambda groups: ToggleResult())
+    metric_title: str = "SQNR"
+    is_target_met: bool = False
+    scope_values: dict[str, float] = field(default_factory=dict)
+    nonfinite_scopes: frozenset[str] = frozenset()
+    stale_scopes: frozenset[str] = frozenset()
+    partial_scopes: frozenset[str] = frozenset()
+    scope_raised_counts: dict[str, int] = field(default_factory=dict)
+    full_bar_value: float = 0.0
+    has_engines: bool = False
+    implementations: Mapping[str, GroupImplementation] = field(default_factory=dict)
+    engine_config_name: str = ""
+    preview: Preview | None = None
+    scope_other_counts: dict[str, int] = field(default_factory=dict)
+    group_times: Mapping[str, float] = field(default_factory=dict)
+    scope_times: Mapping[str, float] = field(default_factory=dict)
+    search_marks: Mapping[str, str] = field(default_factory=dict)
+    divergence_group: str = ""
+    run_config: PrecisionConfig | None = None
+    unknown_groups: frozenset[str] = frozenset()
+
+    @cached_property
+    def barrier_tensors(self) -> frozenset[str]:
+        """Tensors that are fusion barriers."""
+        return frozenset(self.config.get_moves(BarrierMove))
+
+    @cached_property
+    def network_range_method(self) -> str:
+        """The calibration method of the whole network, if the config changes it; it marks no single row."""
+        return find_network_range_method(self.config, self.model.outline)
+
+    @cached_property
+    def quantized_type(self) -> Precision:
+        """The codes in use, see `PrecisionConfig.find_main_quantized_type`."""
+        return self.config.find_main_quantized_type(self.model.outline)
+
+    @cached_property
+    def lowest_precision(self) -> Precision:
+        """The lowest precision in use, see `PrecisionConfig.find_main_low_precision`."""
+        return self.config.find_main_low_precision(self.model.outline)
+
+    @cached_property
+    def quantizable_group_count(self) -> int:
+        """How many groups can run in the lowest precision in use."""
+        return sum(self.lowest_precision in group.allowed_precisions for group in self.model.outline.groups)
+
+    @cached_property
+    def row_order_weights(self) -> dict[str, float]:
+        """How much each group weighs in a worst-first order; NaN and Inf weigh most."""
+        if self.measure is ColourMeasure.SHARE:
+            weights = dict(self.group_values)
+        else:
+            weights = {name: 10 ** (-value / 10) for name, value in self.group_values.items()}
+        if self.nonfinite_groups:
+            weights.update((name, 1e9) for name in self.model.outline.group_by_name if name in self.nonfinite_groups)
+        return weights
+
+    def find_group_colour_band(self, group_name: str) -> int | None:
+        """Band of a group; None where it was not measured."""
+        value = self.group_values.get(group_name)
+        return None if value is None else find_colour_band(value, self.measure)
+
+    @cached_property
+    def group_names_worst_first(self) -> tuple[str, ...]:
+        """Names of the groups that weigh anything, the heaviest first."""
+        return tuple(name for name, weight in sorted(self.row_order_weights.items(), key=lambda item: -item[1])
+                     if weight > 0)
+
+    @cached_property
+    def small_share_groups(self) -> frozenset[str]:
+        """Groups of next to no share on which nothing was chosen."""
+        if self.measure is not ColourMeasure.SHARE or self.run != "config":
+            return frozenset()
+        groups = self.model.outline.group_by_name
+        return frozenset(name for name, value in self.group_values.items()
+                         if abs(value) < SHARE_BAND_LIMITS[-1] and name in groups and name not in self.nonfinite_groups
+                         and not self._config_change_marks(groups[name]) and name not in self.config.precision_moves)
+
+    @cached_property
+    def raised_groups(self) -> frozenset[str]:
+        """Groups that the config in hand runs in a higher precision than by default, whatever rows are coloured by."""
+        return frozenset(self.config.find_raised_groups(self.model.outline))
+
+    @cached_property
+    def bad_rows(self) -> frozenset[str]:
+        """The bad rows: NaN or Inf, or a value in the first bands."""
+        if self.measure is ColourMeasure.SHARE:
+            bad_rows = {name for name, value in self.group_values.items() if value >= SHARE_BAND_LIMITS[MAX_BAD_BAND]}
+        else:
+            bad_rows = {name for name, value in self.group_values.items() if value < BAND_LIMITS_DB[MAX_BAD_BAND]}
+        return frozenset((bad_rows | self.nonfinite_groups) & self.model.rows_by_group.keys())
+
+    def row_value_text(self, value: float) -> str:
+        """A value as the rows show it."""
+        if self.measure is ColourMeasure.SHARE:
+            return percent_text(value, SIMULATED_MARK)
+        return decibels_text(value, exact=value == math.inf,
+                             mark="" if self.measure is ColourMeasure.ENGINE else SIMULATED_MARK)
+
+    def choose_glyph_and_style(self, value: float | None, is_nonfinite: bool, is_stale: bool) -> tuple[str, str]:
+        """Glyph and style of a value."""
+        if is_nonfinite:
+            return BAD_GLYPH, "bad"
+        if value is None:
+            return UNKNOWN_GLYPH, "dim"
+        band = find_colour_band(value, self.measure)
+        if is_stale or self.is_target_met:
+            return BAND_GLYPHS[band], "dim"
+        return BAND_GLYPHS[band], f"band{band}"
+
+    def build_row_cells(self, visible_row: VisibleRow, full_names: bool = False) -> RowCells:
+        """What a line says; ``full_names`` gives groups their path, for views that are no tree."""
+        row = visible_row.row
+        if row is None:
+            return self._node_cells(visible_row)
+        if isinstance(row, Scope):
+            return self._scope_cells(visible_row, row)
+        if isinstance(row, GroupRow):
+            return self._group_cells(row, full_names)
+        if isinstance(row, SmallSharesRow):
+            total = sum(max(0.0, self.group_values.get(name, 0.0)) for name in row.names)
+            share_text = percent_text(total, SIMULATED_MARK)
+            return RowCells(
+                "▾" if visible_row.is_opened else "▸", "·", "dim", row.label +
+                (f", {share_text} together" if share_text != "·" else ", next to nothing together"), "dim")
+        if isinstance(row, UngroupedRow):
+            return RowCells(" ", "·", "dim", row.label, "dim", row.layer.op_type, "FP32", "dim",
+                            reason=row.refusal_reason)
+        return RowCells("▾" if visible_row.is_opened else "▸", "·", "dim", row.label, "dim")
+
+    def _node_cells(self, visible_row: VisibleRow) -> RowCells:
+        layer = self.model.outline.layer_by_name[visible_row.node]
+        return RowCells(" ", " ", "", visible_row.node, "dim", layer.op_type, reason=layer.refusal_reason)
+
+    def _scope_cells(self, visible_row: VisibleRow, scope: Scope) -> RowCells:
+        value = self.scope_values.get(scope.path)
+        is_nonfinite = scope.path in self.nonfinite_scopes
+        _, style = self.choose_glyph_and_style(value, is_nonfinite, scope.path in self.stale_scopes)
+        raised_count, other_count = self.scope_raised_counts.get(scope.path,
+                                                                 0), self.scope_other_counts.get(scope.path, 0)
+        text = ("NaN" if is_nonfinite and self.measure is not ColourMeasure.SHARE else
+                "" if value is None else self.row_value_text(value))
+        return RowCells(
+            "▾" if visible_row.is_opened else "▸", BAD_GLYPH if is_nonfinite else " ", style, scope.label,
+            "strong" if visible_row.is_opened else "",
+            precision_text=f"{raised_count} {RAISED_MARK}" if raised_count else "", precision_style="strong",
+            engine_text=f"{other_count} {engine_texts.OTHER_PRECISION_MARK}" if other_count else "",
+            engine_style=self._engine_text_style(bool(other_count)), value_text=text,
+            value_style="dim" if style == "band4" else style,
+            config_name=self.stale_config_name if scope.path in self.stale_scopes else "…" *
+            (scope.path in self.partial_scopes),
+            toggle=self.find_toggle(self.model.list_groups_of_row(scope)) if self.run == "config" else ToggleResult(),
+            cost_text=self._cost_text(self.model.scope_macs.get(scope.path), self.scope_times.get(scope.path)))
+
+    def _group_cells(self, row: GroupRow, full_names: bool) -> RowCells:
+        group = row.group
+        value = self.group_values.get(group.name)
+        is_nonfinite = group.name in self.nonfinite_groups
+        glyph, style = self.choose_glyph_and_style(value, is_nonfinite, group.name in self.stale_groups)
+        requested, is_stale = self.requested_precision(group), group.name in self.stale_groups
+        marks, replacement = self._config_change_marks(group, requested), self.share_replacement_text(group)
+        raised = group.name in self.raised_groups and RAISED_MARK not in marks
+        if raised and not is_nonfinite:
+            glyph, style = RAISED_MARK, "strong" if replacement else style
+        engine_span = self.group_engine_span(group)
+        quiet = style in ("dim", "band4") and not marks
+        bar = 0.0
+        if value is not None and not is_nonfinite and self.measure is ColourMeasure.SHARE and self.full_bar_value > 0:
+            bar = max(0.0, value / self.full_bar_value)
+        reason = row.refusal_reason if Precision.FP16 in group.refusal_reasons else ""
+        missing = UNKNOWN_GLYPH if group.name in self.unknown_groups else ""
+        is_nan = is_nonfinite and self.measure is not ColourMeasure.SHARE
+        text = "NaN" if is_nan else missing if value is None else self.row_value_text(value)
+        name = self.model.titles[group.name] if full_names else row.label
+        barred = self.run == "config" and not self.barrier_tensors.isdisjoint(
+            BarrierMove.subject_kind.list_subjects_of_group(group))
+        mark = self.search_marks.get(
+            group.name, RAISED_MARK if raised and is_nonfinite else
+            DIVERGENCE_MARK if group.name == self.divergence_group else BARRIER_MARK if barred else " ")
+        label = group.precision_label(requested)
+        gap = " " if marks and " " not in label else ""
+        return RowCells(mark, glyph, style, name, "dim" if quiet else "", group.operator, f"{label}{gap}{marks}",
+                        "strong" if marks or replacement else "dim", engine_span[0] or UNKNOWN_GLYPH,
+                        engine_span[1] if engine_span[0] else "dim", text, "dim" if style == "band4" else style, bar,
+                        self.find_toggle([group]) if self.run == "config" else ToggleResult(),
+                        self._cost_text(self.model.group_macs[group.name], self.group_times.get(group.name)), reason,
+                        replacement, self.stale_config_name if is_stale else "")
+
+    def group_engine_span(self, group: FusionGroup) -> Span:
+        """What the builder makes of a group, or would make; "" where nothing tells."""
+        requested = self.requested_precision(group)
+        if self.preview is not None:
+            return preview_texts.implementation_cell(self.preview, group, requested)
+        text = engine_texts.implementation_text(self.implementations.get(group.name),
+                                                group.precision_shown_by_engine(requested))
+        return text, self._engine_text_style(text.startswith(engine_texts.OTHER_PRECISION_MARK))
+
+    def _config_change_marks(self, group: FusionGroup, requested_precision: Precision | None = None) -> str:
+        """What was changed on a row: `RANGE_MARKS`, and an arrow where it is not simply raised to FP32."""
+        if self.run != "config":
+            return ""
+        requested_precision = requested_precision if requested_precision is not None else self.requested_precision(
+            group)
+        default = self.config.default_precision_of(group)
+        marks = ("" if requested_precision is Precision.FP32 else
+                 RAISED_MARK if group.precision_rank(requested_precision) > group.precision_rank(default) else
+                 "↓" if group.precision_rank(requested_precision) < group.precision_rank(default) else "")
+        move_marks = [
+            find_move_letter(move) for _, move in self.config.find_moves_on_group(group) if not (
+                self.network_range_method and isinstance(move, RangeMove) and move.method == self.network_range_method)
+        ]
+        return marks + "".join(dict.fromkeys(move_marks))
+
+    def share_replacement_text(self, group: FusionGroup) -> str:
+        """A row in FP32 by choice or by rule has no share of what is lost."""
+        if self.run != "config" or self.measure is not ColourMeasure.SHARE or self.requested_precision(
+                group) is not Precision.FP32:
+            return ""
+        return ("kept" if group.name in self.config.groups_kept_by_rule else
+                "raised" if group.name in self.config.precision_moves else "")
+
+    def requested_precision(self, group: FusionGroup) -> Precision:
+        """What a group is asked to run in, in this run."""
+        return (self.run_config or self.config).precision_of(group)
+
+    def _engine_text_style(self, is_other_precision: bool) -> str:
+        return "stale" if self.engine_config_name else "strong" if is_other_precision else "dim"
+
+    def _cost_text(self, macs: int | None, latency_ms: float | None) -> str:
+        """Measured milliseconds; the share of the MACs where no time was measured at all."""
+        if self.group_times:
+            return "" if latency_ms is None else "·" if latency_ms < 5e-4 else number_text(latency_ms)
+        if macs is None or not self.model.total_macs:
+            return ""
+        share = macs / self.model.total_macs
+        return percent_text(share)
+
+
+def build_row_values(session: Session, tree_model: TreeModel, measure: ColourMeasure, run: str,
+            last_config: PrecisionConfig | None = None) -> RowValues:
+    """The figures of a view.
+
+    Args:
+        last_config: A config whose shares stand, under its name, where those of the current one are not measured yet.
+    """
+    errors = session.get_run_results(run).group_errors
+    stale_groups: set[str] = set()
+    group_values: dict[str, float] = {}
+    unknown: set[str] = set()
+    nonfinite_groups = set()
+    errors_inside = find_engine_errors(session, run)
+    for name, entry in errors.items():
+        error_metrics = entry.isolated if measure is ColourMeasure.ISOLATED else entry.accumulated
+        if measure is not ColourMeasure.ENGINE and error_metrics is not None and error_metrics.nonfinite_count:
+            nonfinite_groups.add(name)
+    if measure is ColourMeasure.SHARE:
+        measured = session.get_run_results(run).shares
+        group_values = {name: share.fraction for name, share in measured.items() if math.isfinite(share.fraction)}
+        unknown = {name for name, share in measured.items() if share.unknown_reason}
+        if run == "config" and last_config is not None:
+            for name, share in session.results.get_results_or_empty(last_config).shares.items():
+                if name not in measured and math.isfinite(share.fraction):
+                    group_values[name] = share.fraction
+                    stale_groups.add(name)
+    elif measure is ColourMeasure.ENGINE:
+        nonfinite_groups = {name for name, entry in errors_inside.items() if entry.nonfinite_count}
+        sqnr_values = {name: math.inf if entry.exact else entry.sqnr_db for name, entry in errors_inside.items()}
+        group_values = {name: value for name, value in sqnr_values.items() if value is not None}
+    else:
+        for name, entry in errors.items():
+            error_metrics = entry.isolated if measure is ColourMeasure.ISOLATED else entry.accumulated
+            sqnr_db = None if error_metrics is None else math.inf if error_metrics.exact else error_metrics.sqnr_db
+            if sqnr_db is not None:
+                group_values[name] = sqnr_db
+    config = session.config
+    row_values = RowValues(tree_model, config, measure, run, group_values, frozenset(stale_groups),
+                           frozenset(nonfinite_groups),
+                           config_name=config_name(session) if run == "config" else RUN_TITLES[run],
+                           stale_config_name=config_name(session, last_config) if last_config is not None else "",
+                           find_toggle=partial(find_toggle_result, session),
+                           metric_title=session.target.column_title if session.target is not None else "SQNR",
+                           is_target_met=run == "config" and current_config_meets_target(session),
+                           run_config=session.list_run_configs()[run], unknown_groups=frozenset(unknown))
+    row_values.full_bar_value = max([0.05, *(value for value in group_values.values())
+                                     ]) if measure is ColourMeasure.SHARE else 0.0
+    if session.is_searching and run == "config":
+        row_values.search_marks = find_search_marks(session)
+    divergence = session.find_engine_divergence(run)
+    row_values.divergence_group = divergence.group_name if divergence is not None else ""
+    _add_engine_values(session, row_values)
+    _sum_scope_values(row_values)
+    return row_values
+
+
+def find_engine_errors(session: Session, run: str) -> Mapping[str, ErrorMetrics]:
+    """Errors inside the engine of a run, by group name."""
+    engine = session.get_run_results(run).engine_result
+    return engine.engine_errors.group_errors if engine is not None and engine.engine_errors is not None else {}
+
+
+def find_search_marks(session: Session) -> dict[str, str]:
+    """The marks of a running search: groups of the best set so far, and the one that is being tried."""
+    progress = session.search_status.progress if session.search_status is not None else None
+    if progress is None:
+        return {}
+    best = progress.best.raised_groups if progress.best is not None else ()
+    return {**({progress.group: TRIED_MARK} if progress.group else {}), **dict.fromkeys(best, BEST_SET_MARK)}
+
+
+def _add_engine_values(session: Session, row_values: RowValues) -> None:
+    """What the engine made of the groups, without the times of a preview, which say nothing about production."""
+    shown_engine = engine_texts.find_shown_engine(session, row_values.run)
+    row_values.has_engines = engine_texts.shows_engine_layers(session) or session.can_preview
+    preview = preview_texts.find_shown_preview(session, row_values.run)
+    if preview is not None and (preview.refusal is None or preview.refusal.layer):
+        row_values.has_engines, row_values.preview = True, preview
+        _count_other_precision_groups(row_values, preview.implementations)
+        return
+    if shown_engine is None or not shown_engine.result.implementations:
+        return
+    row_values.has_engines = True
+    row_values.implementations, row_values.engine_config_name = (shown_engine.result.implementations,
+                                                                 shown_engine.name if shown_engine.is_stale else "")
+    _count_other_precision_groups(row_values, shown_engine.result.implementations)
+    if not shown_engine.result.is_quick_build:
+        row_values.group_times = {
+            name: implementation.latency_ms
+            for name, implementation in shown_engine.result.implementations.items()
+            if implementation.latency_ms is not None
+        }
+        row_values.scope_times = row_values.model.sum_scope_times(shown_engine.result.engine_report)
+
+
+def _count_other_precision_groups(row_values: RowValues, implementations: Mapping[str, GroupImplementation]) -> None:
+    """How many groups of each scope run in another precision than asked."""
+    for name, implementation in implementations.items():
+        group = row_values.model.outline.group_by_name.get(name)
+        if group is not None and is_unrequested_precision(group, row_values.requested_precision(group), implementation):
+            for scope in row_values.model.ancestors[name]:
+                row_values.scope_other_counts[scope.path] = row_values.scope_other_counts.get(scope.path, 0) + 1
+
+
+def find_move_letter(move: Move) -> str:
+    """The letter behind a row's precision that a move has: a range's, ``k`` for kept by rule, ``+`` for another one."""
+    if isinstance(move, RangeMove):
+        return RANGE_MARKS.get(move.method, "p" if re.fullmatch(r"p\d.*", move.method) else "u")
+    return "" if isinstance(move, (PrecisionMove, BarrierMove)) else "k" if isinstance(move, KeepMove) else "+"
+
+
+def _sum_scope_values(row_values: RowValues) -> None:
+    """A scope owns the sum of what its groups own, without groups whose raising alone makes the error larger: negative
+    shares have no bound and would hide the others. As its error it has the worst of theirs."""
+    model = row_values.model
+    sums: dict[str, float] = {}
+    nonfinite_scopes: set[str] = set()
+    stale_scopes: set[str] = set()
+    for name, value in row_values.group_values.items():
+        for scope in model.ancestors.get(name, ()):
+            path = scope.path
+            if row_values.measure is ColourMeasure.SHARE:
+                sums[path] = sums.get(path, 0.0) + max(value, 0.0)
+            else:
+                sums[path] = min(sums.get(path, math.inf), value)
+            if name in row_values.stale_groups:
+                stale_scopes.add(path)
+    for name in row_values.nonfinite_groups:
+        nonfinite_scopes.update(scope.path for scope in model.ancestors.get(name, ()))
+    for name in row_values.config.find_raised_groups(model.outline):
+        for scope in model.ancestors[name]:
+            row_values.scope_raised_counts[scope.path] = row_values.scope_raised_counts.get(scope.path, 0) + 1
+    if row_values.measure is ColourMeasure.SHARE and row_values.group_values:
+        known_groups = row_values.group_values.keys() | row_values.unknown_groups
+        row_values.partial_scopes = frozenset(scope.path for name in model.rows_by_group if name not in known_groups
+                                              for scope in model.ancestors[name])
+    row_values.scope_values, row_values.nonfinite_scopes, row_values.stale_scopes = sums, frozenset(
+        nonfinite_scopes), frozenset(stale_scopes)
+
+
+def block_cell_span(row_values: RowValues, group_names: Sequence[str]) -> Span:
+    """Glyph and style of one cell of the heat map."""
+    if not group_names:
+        return (" ", "")
+    if any(name in row_values.nonfinite_groups for name in group_names):
+        return (BAD_GLYPH, "bad")
+    values = [row_values.group_values[name] for name in group_names if name in row_values.group_values]
+    if not values:
+        return (UNKNOWN_GLYPH, "dim")
+    value = max(values) if row_values.measure is ColourMeasure.SHARE else min(values)
+    return row_values.choose_glyph_and_style(value, False, any(name in row_values.stale_groups for name in group_names))
+
+
+def block_precisions_text(row_values: RowValues, group_names: Sequence[str]) -> str:
+    """What the groups of a role are asked to run in: ``INT8, 2 raised``."""
+    by_name = row_values.model.outline.group_by_name
+    groups = [by_name[name] for name in group_names]
+    defaults = {group.precision_label(row_values.config.default_precision_of(group)) for group in groups}
+    raised_count = sum(
+        group.precision_rank(row_values.config.precision_of(group)) > group.precision_rank(
+            row_values.config.default_precision_of(group)) for group in groups)
+    text = "/".join(sorted(defaults))
+    return f"{text}, {raised_count} raised" if raised_count else text

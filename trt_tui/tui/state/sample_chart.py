@@ -1,0 +1,121 @@
+"""The errors over the samples, and one of them judged alone."""
+
+import math
+
+from trt_tui.core.measure.single_sample import SampleErrors, SingleSampleResult
+from trt_tui.formatting import (
+    RUN_TITLES,
+    SIMULATED_MARK,
+    add_decibel_unit,
+    counted_noun_text,
+    decibels_text,
+    mismatch_text,
+    percent_text,
+)
+from trt_tui.tui.config_status import config_name
+from trt_tui.tui.spans import Line, Span, clip_line, wrap_text
+from trt_tui.tui.state.chart import ChartFrame, DrawnChart, missing_chart_notice
+from trt_tui.tui.state.text_plots import BarLabel, bar_label_lines, bar_lines, bin_values, find_bin_of_index
+
+_DETAIL_LINES = 8
+"""Lines below the bars: what is chosen, and what is known of it alone."""
+
+_MAX_LISTED_SHARES = 6
+
+
+def sample_error_text(value: float, is_mismatch: bool) -> str:
+    """The error of a sample as a person reads it."""
+    if is_mismatch and not math.isnan(value):
+        return f"{mismatch_text(value, SIMULATED_MARK)} differs"
+    return add_decibel_unit(decibels_text(value, exact=value == math.inf, nan=int(math.isnan(value))))
+
+
+def draw_sample_error_chart(chart_frame: ChartFrame) -> DrawnChart:
+    """A bar for each sample, taller where it is worse; the cursor begins on the worst, which enter judges alone."""
+    session, width = chart_frame.session, chart_frame.width
+    if session.data_summary is None:
+        return missing_chart_notice("There are no samples: reopen with --data.", width)
+    errors = session.results.sample_errors.get(session.config)
+    if errors is None:
+        return missing_chart_notice("The errors are being measured sample by sample …", width)
+    if not errors.values:
+        return missing_chart_notice("No sample was judged.", width)
+    count = min(width - 2, len(errors.values))
+    bins: list[list[int]] = [[] for _ in range(count)]
+    for index in range(len(errors.values)):
+        bins[find_bin_of_index(index, len(errors.values), count)].append(index)
+    worst = [max(bin_samples, key=errors.sortable_sample_error) for bin_samples in bins]
+    cursor = find_bin_of_index(errors.worst_sample_index, len(errors.values),
+                               count) if chart_frame.cursor is None else chart_frame.cursor % count
+    cell = max(1, min(3, (width - 2) // count))
+    heights, low, high = _sample_bar_heights(errors)
+    styles: list[str] = ["bad" if math.isnan(errors.values[index]) else "plot" for index in worst]
+    styles[cursor] = "strong"
+    unit = "batch" if errors.is_by_feed else "sample"
+    name = config_name(session)
+    title = (
+        f" error of {name} over {counted_noun_text(len(heights), unit).replace('batchs', 'batches')}, taller is worse")
+    lines: list[Line] = [clip_line([(title, "dim"), (f"   {high} to {low}", "dim")], width)]
+    rows = max(3, min(16, chart_frame.height - _DETAIL_LINES - 3))
+    lines += [[(" ", ""), *line] for line in bar_lines(bin_values(heights, count), rows, cell, styles)]
+    lines += bar_label_lines([BarLabel(1 + cursor * cell + cell // 2, f"#{worst[cursor]}", "strong")], width)
+    worst_text = ", the worst" if worst[cursor] == errors.worst_sample_index else ""
+    more_text = f", the worst of {len(bins[cursor])} in this column" if len(bins[cursor]) > 1 and not worst_text else ""
+    chosen_sample = worst[cursor]
+    lines.append(
+        clip_line([(f" #{chosen_sample}", "strong"), ("  ", ""),
+                   (sample_error_text(errors.values[chosen_sample], errors.are_mismatch_shares), ""),
+                   (f"{worst_text}{more_text}", "dim")], width))
+    if errors.is_by_feed:
+        lines.append([(" the outputs do not tell the samples of a batch apart", "dim")])
+        return DrawnChart(lines)
+    sample = session.results.single_samples.get((session.config, chosen_sample))
+    lines += _single_sample_lines(chart_frame, sample, errors.are_mismatch_shares) if sample is not None else []
+    return DrawnChart(lines, worst, cursor, "judges it alone")
+
+
+def _sample_bar_heights(sample_errors: SampleErrors) -> tuple[list[float], str, str]:
+    """Heights of the bars from 0 to 1, and what the least and the greatest stand for."""
+    finite = [value for value in sample_errors.values if math.isfinite(value)]
+    if not finite:
+        ends = [
+            sample_error_text(min(sample_errors.values, default=0.0), sample_errors.are_mismatch_shares),
+            sample_error_text(sample_errors.values[sample_errors.worst_sample_index], sample_errors.are_mismatch_shares)
+        ]
+        return [1.0 if math.isnan(value) else 0.0 for value in sample_errors.values], ends[1], ends[0]
+    minimum, maximum = min(finite), max(finite)
+    room = (maximum - minimum) * 1.15 or 1.0
+    heights = [
+        1.0 if math.isnan(value) else 0.0 if math.isinf(value) else value /
+        (maximum or 1.0) if sample_errors.are_mismatch_shares else (minimum + room - value) / room
+        for value in sample_errors.values
+    ]
+    best, worst = (minimum, maximum) if sample_errors.are_mismatch_shares else (maximum, minimum)
+    return heights, sample_error_text(worst, sample_errors.are_mismatch_shares), sample_error_text(
+        best, sample_errors.are_mismatch_shares)
+
+
+def _single_sample_lines(chart_frame: ChartFrame, sample: SingleSampleResult, is_mismatch: bool) -> list[Line]:
+    """What is known of one sample: each run on it, and the groups that own its error."""
+    session, model = chart_frame.session, chart_frame.row_values.model
+    line: Line = [(" alone  ", "dim")]
+    for run, value in sample.values_by_run.items():
+        name = config_name(session) if run == "config" else RUN_TITLES[run]
+        line += [(f"{name} ", "dim"), (sample_error_text(value, is_mismatch), ""), ("   ", "")]
+    lines: list[Line] = [clip_line(line, chart_frame.width)]
+    ranked = sorted(sample.shares_by_group.items(), key=lambda item: -item[1])[:_MAX_LISTED_SHARES]
+    owners = [f"{model.titles[name]} {percent_text(share, SIMULATED_MARK)}" for name, share in ranked if share >= 0.002]
+    config_shares = session.results.get_results_or_empty(session.config).shares
+    if not sample.is_complete:
+        owners.append("… being measured")
+    label: Span = (" owns   ", "dim")
+    for text in wrap_text(" · ".join(owners) or "no layer owns any of it", chart_frame.width - 9)[:3]:
+        lines.append([label, (text, "")])
+        label = (" " * 8, "")
+    shared = [name for name, share in ranked[:3] if (config_share := config_shares.get(name)) is not None and
+              share - config_share.fraction > 0.1]
+    if sample.is_complete and shared:
+        text = ", ".join(
+            f"{model.titles[name]} {percent_text(config_shares[name].fraction, SIMULATED_MARK)}" for name in shared)
+        lines.append(clip_line([(" of all ", "dim"), (f"samples together: {text}", "dim")], chart_frame.width))
+    return lines

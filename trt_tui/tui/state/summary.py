@@ -1,0 +1,460 @@
+"""The top of the screen: what is open, and how each run compares with FP32, simulated and as built."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from trt_tui.core.lowering.lowered import reduces_precision
+from trt_tui.core.measure.engine_agreement import fp32_engine_fault_text
+from trt_tui.core.measure.results import Accuracy, ExportedRun
+from trt_tui.core.measure.stages import SIMULATED_STAGE as SIMULATED_STAGE
+from trt_tui.core.measure.target_outcome import TargetOutcome
+from trt_tui.core.precision import Precision
+from trt_tui.formatting import (
+    EXPORTED,
+    EXPORTED_NETWORK,
+    FP32_TITLE,
+    NOT_MEASURED,
+    RUN_TITLES,
+    SIMULATED_MARK,
+    add_decibel_unit,
+    agreement_text,
+    cell_width,
+    counted_noun_text,
+    decibels_text,
+    megabytes_text,
+    metric_text,
+    number_text,
+    run_title,
+    shorten_number_in_text,
+    worst_sample_text,
+)
+from trt_tui.session.config_results import ENGINE_RUN, EXECUTED_RUN, SIMULATED_RUN
+from trt_tui.session.session import Session
+from trt_tui.tui.config_status import (
+    config_name,
+    config_title,
+    current_config_meets_target,
+    meets_target,
+    target_outcome_line,
+)
+from trt_tui.tui.spans import Line, Span, clip_line, justify_line, line_width, pad_or_shorten, shorten_middle, sqnr_span
+from trt_tui.tui.state.engine_texts import (
+    CANNOT_RUN_TEXT,
+    OTHER_PRECISION_MARK,
+    ShownEngine,
+    builder_texts,
+    built_column_title,
+    choose_fitting_text,
+    engine_gap_span,
+    find_shown_engine,
+    fp32_engine_texts,
+    quantized_time_share_text,
+    shows_engine_layers,
+)
+
+_MAX_TABLE_CELLS = 120
+"""Cells that the table takes at most."""
+
+
+def header_line(session: Session, width: int, has_failed: bool = False) -> Line:
+    """What is open, in which config, the target, on how many samples, on what; what matters least is dropped first.
+
+    Args:
+        has_failed: What was to be opened could not be.
+    """
+    outline = session.outline
+    if outline is None:
+        return [(" ", ""), (session.options.model.rpartition("/")[2], "strong"),
+                ("  not opened" if has_failed else "  opening", "dim")]
+    table = _SummaryTable.fit_columns(session, width)
+    right: Line = [(f"{config_title(session, max(20, width // 5))} ", "strong")]
+    target_text = "" if table.target_text else _target_text(session)
+    groups = f"  {counted_noun_text(len(outline.groups), 'fused layer')}"
+    samples, is_random = _sample_count_text(session, width)
+    devices = _device_texts(session, width)
+    counts = (f"{groups} ({counted_noun_text(len(outline.layers), 'node')})", groups, "")
+    choices = [(count, device) for device in devices for count in counts]
+    if session.builder is None:
+        choices = [(count, device) for count in counts for device in devices]
+    candidates = [(sample_text, target_text, *choice)
+                  for sample_text in (samples, samples.partition(",")[0])
+                  for choice in choices]
+    short_target = target_text.partition(" (")[0]
+    bare_target = short_target.replace("target ", "", 1)
+    candidates += [(samples, short_target, "", ""), (samples, bare_target, "", "")]
+    with_config = len(candidates)
+    candidates += [(samples, short_target, "", ""), (samples, bare_target, "", ""), (samples, "", "", "")]
+    for index, (sample_text, shown_target, count, device) in enumerate(candidates):
+        line: Line = [(" ", ""), (outline.name, "strong"), (count, "dim"), (shown_target, "@do('target')"),
+                      (sample_text, "warn" if is_random else ""), (device, "dim")]
+        if line_width(line) + (line_width(right) + 2 if index < with_config else 0) <= width:
+            break
+    return justify_line(line, width, right)
+
+
+def _target_text(session: Session) -> str:
+    """The target, and what FP32 has of a metric that it bounds."""
+    target = session.target
+    if target is None:
+        return ""
+    baseline = session.results.reference_metric if target.kind == "metric" else {}
+    baseline_value = next(iter(baseline.values()), None) if target.part_name is None else baseline.get(target.part_name)
+    more_text = f" and {len(session.further_targets)} more" if session.further_targets else ""
+    return f"  target {target.description}{more_text}" + (f" (FP32 {metric_text(baseline_value)})"
+                                                          if baseline_value is not None else "")
+
+
+def _sample_count_text(session: Session, width: int) -> tuple[str, bool]:
+    """How many samples figures are on, at most; whether they are random."""
+    data = session.data_summary
+    if data is None:
+        return "", False
+    if data.is_random:
+        return f"  {data.judged_count} random inputs", True
+    used = min(data.what_if_count, data.judged_count)
+    samples_text = (f"  {used} of {data.judged_count} samples"
+                    if used < data.judged_count else f"  {counted_noun_text(data.judged_count, 'sample')}")
+    if width < 110:
+        return samples_text, False
+    ranges = session.ranges_source_text or f"{data.calibration_count} calibrate"
+    return f"{samples_text}{', labels' if data.label_names else ''}, {ranges}", False
+
+
+def _device_texts(session: Session, width: int) -> list[str]:
+    """What builds, or if nothing does, what simulates; the longest text first."""
+    backend = session.backend_summary
+    if session.builder is not None:
+        return [*(f"  {text}" for text in builder_texts(session.builder)), ""]
+    if backend is None:
+        return [""]
+    backend_text = f"  {backend.name} {backend.version}" + (f" · {backend.device}" if width >= 100 else "")
+    backend_text += "" if backend.real_fp16 or width < 100 else ", FP16 as FP32"
+    return [
+        *([f"{backend_text}, {session.execution_mode.name}"] if session.execution_mode is not None else []),
+        backend_text, ""
+    ]
+
+
+@dataclass(frozen=True)
+class _SummaryTable:
+    """Titles and widths of the columns. They depend on the network, the builder and the width, on no config.
+
+    Attributes:
+        target_text: What stands over the outcome where there is room: the target.
+    """
+
+    name_width: int
+    simulated_columns: list[tuple[str, int]]
+    built_columns: list[tuple[str, int]]
+    metric_title: str
+    is_wide: bool
+    target_text: str = ""
+    quantized_type: Precision = Precision.INT8
+
+    @classmethod
+    def fit_columns(cls, session: Session, width: int) -> _SummaryTable:
+        """The table for a width."""
+        width, is_wide = min(width, _MAX_TABLE_CELLS), width >= 110
+        metric = session.metric_name or next(iter(session.results.reference_metric), None)
+        agreement = metric is None and any(
+            accuracy is not None and accuracy.agreement is not None
+            for accuracy in (session.get_run_results(run).accuracy for run in RUN_TITLES))
+        metric_title = (metric.rpartition(":")[2] if metric else "top-1" if agreement else "")[:7]
+        metric_columns = [(metric_title, 7)] if metric_title else []
+        shows_layers, quantized_type = is_wide and shows_engine_layers(
+            session), session.config.find_main_quantized_type(session.opened_network.outline)
+        simulated_columns = [("SQNR", 7 if is_wide else 6), ("worst sample", 13) if is_wide else ("worst", 6),
+                             *metric_columns, ("NaN/Inf", 7) if is_wide else ("bad", 4)]
+        title = built_column_title(session, width < 72)
+        built_columns = [(title, max(10, cell_width(title))), *([("gap", 5)] if shows_layers else []), *metric_columns]
+        if session.builder is not None:  # an exported network has neither a latency nor a size
+            built_columns += [("ms", 6 if is_wide else 5), ("MB", 6 if is_wide else 5),
+                              *([(f"{quantized_type.label} time", 9)] if shows_layers else [])]
+        for title in ("MB", "ms", metric_title):  # the outcome stands at every width
+            if 13 + _total_columns_width(simulated_columns) + len(" │ ") + _total_columns_width(built_columns) + len(
+                    " PASS?") > width:
+                built_columns = [column for column in built_columns if column[0] != title]
+        used_cells = _total_columns_width(simulated_columns) + len(" │ ") + _total_columns_width(built_columns)
+        name = max(13, min(24, width - used_cells - (15 if is_wide else 6)))
+        room = width - used_cells - name - 1
+        target_text = session.target.description if is_wide and session.target is not None else ""
+        return cls(name, simulated_columns, built_columns, metric_title, is_wide,
+                   target_text if cell_width(target_text) <= room else "", quantized_type)
+
+
+def _total_columns_width(columns: list[tuple[str, int]]) -> int:
+    return sum(width + 1 for _, width in columns)
+
+
+_SEPARATOR: Span = (" │ ", "rule")
+_MIN_TALL_ROWS = 34
+"""Rows of a screen that shows FP32 in a line of its own."""
+
+
+def summary_lines(session: Session, width: int, height: int = 40) -> list[Line]:
+    """The titles, a line for FP32 where there is room or something to say of it, and one each for FP16, INT8, the
+    config, and what is as exported where a file's own network cannot be as it is."""
+    if session.outline is None:
+        return [[]] * 4
+    table = _SummaryTable.fit_columns(session, width)
+    reference_text = f" vs {session.reference_name}"
+    lines: list[Line] = [[(pad_or_shorten(reference_text, table.name_width), "dim"),
+                          *((f"{title:>{column_width}} ", "dim") for title, column_width in table.simulated_columns),
+                          _SEPARATOR, *((f"{title:>{column_width}} ", "dim")
+                                        for title, column_width in table.built_columns),
+                          (f" {table.target_text}", "dim@do('target')")]]
+    engine = session.results.fp32_engine
+    if session.opened_network.reference is not None or table.is_wide and height >= _MIN_TALL_ROWS or (
+            engine is not None and (engine.failure_reason or fp32_engine_fault_text(engine))):
+        lines.append(clip_line(_fp32_run_line(session, table), width))
+    is_target_met = current_config_meets_target(session)
+    for run in RUN_TITLES:
+        run_accuracy, last_engine = session.get_run_results(run).accuracy, find_shown_engine(session, run)
+        shown_engine = (last_engine if last_engine is not None and not last_engine.is_stale else None
+                        )  # a row has values of one config
+        name = config_title(session, table.name_width - 1) if run == "config" else run_title(run)
+        line: Line = [(f" {name}".ljust(table.name_width), "strong" if run == "config" else "")]
+        line += [*_simulated_cells(run_accuracy, table), _SEPARATOR]
+        exported_run = session.get_run_results(run).exported_run
+        has_engine_cells = shown_engine is not None or exported_run is None
+        line += _engine_cells(shown_engine, run_accuracy, table) if has_engine_cells else _exported_run_cells(
+            exported_run, table)
+        if run_accuracy is not None and not reduces_precision(session.outline, session.list_run_configs()[run]):
+            line.append((" nothing lowered"[:width - line_width(line)], "dim"))
+        else:
+            results = session.config_target_outcomes(session.list_run_configs()[run])
+            line += _target_outcome_spans(session, run_accuracy, results, width - line_width(line), is_target_met
+                                          and run != "config")
+        lines.append(clip_line(line, width))
+        if last_engine is not None and last_engine.is_stale and height >= _MIN_TALL_ROWS:
+            accuracy = session.results.get_results_or_empty(last_engine.config).accuracy
+            old_engine = ShownEngine(last_engine.result, last_engine.config, last_engine.name)
+            title = choose_fitting_text(
+                [f" {last_engine.name}, built before", f" {last_engine.name}, built", f" {last_engine.name}"],
+                table.name_width)
+            line = [(pad_or_shorten(title, table.name_width), "dim"), *_simulated_cells(accuracy, table),
+                    _SEPARATOR, *_engine_cells(old_engine, accuracy, table)]
+            lines.append(
+                clip_line([
+                    *line, *_target_outcome_spans(session, accuracy, session.config_target_outcomes(last_engine.config),
+                                                  width - line_width(line), is_target_met)
+                ], width))
+        if (export_accuracy := session.get_run_results(run).exported_accuracy) is not None:
+            line = [(f" {run_title(EXPORTED)}".ljust(table.name_width), ""), *_simulated_cells(export_accuracy, table),
+                    _SEPARATOR, *_engine_cells(None, export_accuracy, table)]
+            lines.append(
+                clip_line([*line, *_target_outcome_spans(session, export_accuracy, None, width - line_width(line))],
+                          width))
+    if table.is_wide and height >= _MIN_TALL_ROWS:
+        lines += [clip_line([(f" {text}", "dim")], width) for text in outcome_reason_lines(session)]
+    return [*lines, *_stage_lines(session, table, width, height)]
+
+
+_RESERVED_ROWS = 21
+"""Rows of a screen that are kept free of stages: for the tree, the detail, and the runs of the verdict."""
+
+
+def stage_table_lines(session: Session, width: int) -> list[Line]:
+    """All stages on the way to production, with the titles of the columns; nothing where there are none."""
+    if session.outline is None or not session.list_stage_accuracies():
+        return []
+    table = _SummaryTable.fit_columns(session, width)
+    titles: Line = [(" stage".ljust(table.name_width), "dim"),
+                    *((f"{title:>{column_width}} ", "dim") for title, column_width in table.simulated_columns)]
+    return [
+        clip_line(titles, width),
+        *_stage_lines(session, table, width, _RESERVED_ROWS + len(session.list_stage_accuracies()) + 9)
+    ]
+
+
+def _stage_lines(session: Session, table: _SummaryTable, width: int, height: int) -> list[Line]:
+    """A line for each stage on the way to production, and where it first goes wrong.
+
+    On a low screen those that meet the target are left out, the last ones first.
+    """
+    rows, summary = session.list_stage_accuracies(), session.stage_summary_lines()
+    room = max(1, height - _RESERVED_ROWS - len(summary))
+    met_stages = [
+        stage.name for stage, accuracy in rows if accuracy is not None and meets_target(session, accuracy) is not False
+    ]
+    missed_stages = [stage.name for stage, _ in rows if stage.name not in met_stages]
+    shown_stages = {*missed_stages[:room], *met_stages[:max(0, room - len(missed_stages))]}
+    built_width, lines = _total_columns_width(table.built_columns), list[Line]()
+    for stage, accuracy in rows:
+        if stage.name not in shown_stages:
+            continue
+        is_simulated = stage.kind == SIMULATED_STAGE
+        cells = zip(_accuracy_spans(accuracy, table, is_simulated), table.simulated_columns, strict=True)
+        line: Line = [(f" {pad_or_shorten(stage.name, table.name_width - 1)}", ""),
+                      *((f"{shorten_number_in_text(text, column_width):>{column_width}} ", style)
+                        for (text, style), (_, column_width) in cells), _SEPARATOR]
+        change_spans: Line = []
+        if stage.failure_reason:
+            line.append((f" {stage.failure_reason}", "dim"))
+        elif stage.accuracy_to_previous is not None and stage.accuracy_to_previous.worst_output is not None:
+            text, style = sqnr_span(stage.accuracy_to_previous.worst_output[1].errors, is_simulated)
+            suffixes = (" from the one before", " from before", "")
+            change_spans = [(choose_fitting_text([f" {add_decibel_unit(text)}{suffix}" for suffix in suffixes],
+                                                 built_width), style)]
+        if accuracy is not None:
+            line += justify_line(change_spans, built_width)
+            line += _target_outcome_spans(session, accuracy, None, width - line_width(line))
+        lines.append(clip_line(line, width))
+    if rows and len(shown_stages) < len(rows):
+        lines.append(
+            clip_line(
+                [(f" {counted_noun_text(len(rows) - len(shown_stages), 'more stage')} on a taller screen", "dim")],
+                width))
+    return [*lines, *(clip_line([(f" {text}", "strong")], width) for text in summary)]
+
+
+def _simulated_cells(accuracy: Accuracy | None, table: _SummaryTable) -> Line:
+    """The cells of the simulation, padded to their columns."""
+    cells = zip(_accuracy_spans(accuracy, table, True), table.simulated_columns, strict=True)
+    return [(f"{shorten_number_in_text(text, width):>{width}} ", style) for (text, style), (_, width) in cells]
+
+
+def _fp32_run_line(session: Session, table: _SummaryTable) -> Line:
+    """FP32 itself, simulated where errors are taken against something else, and its engine, whose error is not caused
+    by low precision."""
+    line: Line = [(f" {FP32_TITLE}".ljust(table.name_width), "")]
+    engine, accuracy, room = session.results.fp32_engine, session.fp32_accuracy, _total_columns_width(
+        table.simulated_columns)
+    if engine is not None and (engine.failure_reason or fp32_engine_fault_text(engine)):
+        warning = choose_fitting_text(fp32_engine_texts(engine), room)
+        line.append((warning[:room].ljust(room), "warn"))
+    elif accuracy is not None:
+        line += _unmarked_accuracy_cells(accuracy, table)
+    else:
+        metric = metric_text(next(iter(session.results.reference_metric.values()),
+                                  None)) if session.metric_name else NOT_MEASURED
+        line += [(f"{metric:>{width}} ", "") if title == table.metric_title else (f"{NOT_MEASURED:>{width}} ", "dim")
+                 for title, width in table.simulated_columns]
+    shown_engine = ShownEngine(engine, session.config, FP32_TITLE) if engine is not None else None
+    line += [_SEPARATOR, *_engine_cells(shown_engine, None, table)]
+    if engine is not None and not engine.failure_reason and not fp32_engine_fault_text(engine):
+        line.append((" graph sound", "dim"))
+    return line
+
+
+def _accuracy_spans(accuracy: Accuracy | None, table: _SummaryTable, is_simulated: bool) -> list[Span]:
+    mark = SIMULATED_MARK if is_simulated else ""
+    if accuracy is None:
+        return [(NOT_MEASURED, "dim")] * len(table.simulated_columns)
+    worst_output = accuracy.worst_output
+    spans = [sqnr_span(worst_output[1].errors if worst_output else None, is_simulated)]
+    sample = worst_output[1] if worst_output else None
+    if sample is None or sample.worst_index is None:
+        spans.append((NOT_MEASURED, "dim"))
+    elif table.is_wide:
+        spans.append((worst_sample_text(sample.worst_index, sample.worst_sqnr_db, mark), "dim"))
+    else:
+        spans.append((decibels_text(sample.worst_sqnr_db, nan=sample.worst_sqnr_db is None, mark=mark), "dim"))
+    if table.metric_title:
+        spans.append(_metric_span(accuracy, mark))
+    spans.append((str(accuracy.nonfinite_count) if accuracy.nonfinite_count < 1e5 else number_text(
+        float(accuracy.nonfinite_count)), "bad" if accuracy.nonfinite_count else "dim"))
+    return spans
+
+
+def _unmarked_accuracy_cells(accuracy: Accuracy | None, table: _SummaryTable) -> Line:
+    """The cells of what is neither simulated nor built, padded to their columns."""
+    cells = zip(_accuracy_spans(accuracy, table, False), table.simulated_columns, strict=True)
+    return [(f"{shorten_number_in_text(text, width):>{width}} ", style) for (text, style), (_, width) in cells]
+
+
+def _metric_span(accuracy: Accuracy, simulated_mark: str) -> Span:
+    if accuracy.headline_metric is not None:
+        return (metric_text(accuracy.headline_metric, simulated_mark), "")
+    if accuracy.agreement is not None:
+        return (agreement_text(accuracy.agreement, simulated_mark), "")
+    return (NOT_MEASURED, "dim")
+
+
+def _engine_cells(shown_engine: ShownEngine | None, simulated_accuracy: Accuracy | None, table: _SummaryTable) -> Line:
+    """The cells of an engine, padded to their columns."""
+    engine = shown_engine.result if shown_engine is not None else None
+    first_title = table.built_columns[0][0]
+    spans_by_title: dict[str, Span] = {title: (NOT_MEASURED, "dim") for title, _ in table.built_columns}
+    if engine is not None and engine.engine_bytes is not None:
+        spans_by_title["MB"] = (megabytes_text(engine.engine_bytes), "")
+    accuracy = engine.accuracy if engine is not None else None
+    if shown_engine is not None and engine is not None and accuracy is None:
+        text_width = _total_columns_width([
+            column for column in table.built_columns if column[0] in (first_title, "gap", table.metric_title, "ms")
+        ]) - 1
+        texts = ("not built",) if engine.failure_reason else (CANNOT_RUN_TEXT, "cannot run here", "cannot run")
+        shown_text = shorten_middle(choose_fitting_text(texts, text_width), text_width)
+        size = next((width for title, width in table.built_columns if title == "MB"), 0)
+        return justify_line(
+            [(f"{shown_text:>{text_width}} ", "dim"), *([(f"{spans_by_title['MB'][0]:>{size}} ", "")] if size else [])],
+            _total_columns_width(table.built_columns))
+    if shown_engine is not None and engine is not None and accuracy is not None:
+        worst = accuracy.worst_output
+        value, style = sqnr_span(worst[1].errors if worst else None, is_simulated=False)
+        if not engine.is_built_as_requested:
+            value, style = f"{OTHER_PRECISION_MARK}{value}", "warn"
+        spans_by_title[first_title] = (value, style)
+        if table.metric_title:
+            spans_by_title[table.metric_title] = _metric_span(accuracy, "")
+        if engine.latency_ms is not None:
+            spans_by_title["ms"] = (number_text(engine.latency_ms[0]), "dim" if engine.is_quick_build else "")
+        if engine.is_quick_build:
+            spans_by_title["MB"] = ("quick", "dim")
+        if text := quantized_time_share_text(engine, table.quantized_type):
+            spans_by_title[f"{table.quantized_type.label} time"] = (text, "")
+        spans_by_title["gap"] = engine_gap_span(simulated_accuracy, engine) or (NOT_MEASURED, "dim")
+    return [(f"{shorten_number_in_text(spans_by_title[title][0], column_width):>{column_width}} ",
+             spans_by_title[title][1]) for title, column_width in table.built_columns]
+
+
+def _exported_run_cells(exported_run: ExportedRun | None, table: _SummaryTable) -> Line:
+    """The cells of an exported network that ONNX Runtime executed, padded to their columns."""
+    accuracy = exported_run.accuracy if exported_run is not None else None
+    spans_by_title: dict[str, Span] = {title: (NOT_MEASURED, "dim") for title, _ in table.built_columns}
+    if accuracy is None:
+        return justify_line([(" not executed", "dim")], _total_columns_width(table.built_columns))
+    spans_by_title[table.built_columns[0][0]] = sqnr_span(
+        accuracy.worst_output[1].errors if accuracy.worst_output else None, is_simulated=False)
+    if table.metric_title:
+        spans_by_title[table.metric_title] = _metric_span(accuracy, "")
+    return [(f"{shorten_number_in_text(spans_by_title[title][0], column_width):>{column_width}} ",
+             spans_by_title[title][1]) for title, column_width in table.built_columns]
+
+
+def _target_outcome_spans(session: Session, accuracy: Accuracy | None,
+                          target_results: Mapping[str, TargetOutcome] | None, max_cells: int,
+                          dim_failures: bool = False) -> Line:
+    """Whether the target is met.
+
+    Args:
+        target_results: Those of the config; None for a verdict that stands alone.
+        dim_failures: A target that is missed here is nobody's trouble: the config meets it.
+    """
+    if accuracy is None:
+        return [(" …" if session.is_busy else "", "dim")]
+    required_samples = min(accuracy.total,
+                           session.data_summary.what_if_count) if session.data_summary is not None else accuracy.total
+    if accuracy.samples < required_samples:
+        samples_text = f" on {accuracy.samples}/{required_samples}"
+        return [(next(
+            (candidate for candidate in (samples_text, f" on {accuracy.samples}") if len(candidate) <= max_cells),
+            " …"), "dim")]
+    if target_results is None:
+        result = session.target_outcome(accuracy)
+        target_results = {SIMULATED_RUN: result} if result is not None else {}
+    line = target_outcome_line({run: candidate
+                                for run, candidate in target_results.items()
+                                if run != EXPORTED}, dim_failures)  # it has its own line
+    line = [(f" {line[0][0]}", line[0][1]), *line[1:]] if line else []
+    return line if line_width(line) <= max_cells else line[:1]
+
+
+def outcome_reason_lines(session: Session) -> list[str]:
+    """Why the outcome of the config has a question mark, or fails for another reason than its value; a line each."""
+    titles = {SIMULATED_RUN: "", ENGINE_RUN: "as built ", EXPORTED: f"{EXPORTED} ",
+              EXECUTED_RUN: f"{EXPORTED_NETWORK} "}
+    return [f"{config_name(session)} {titles[run]}{result.text}"
+            for run, result in session.config_target_outcomes(session.config).items() if result.reasons]

@@ -1,0 +1,85 @@
+"""What the judged figure becomes when space is pressed on a row, as far as that is known; in the target's own unit."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trt_tui.core.measure.results import Accuracy, ErrorMetrics, OutputErrors
+from trt_tui.core.network.layers import FusionGroup
+from trt_tui.formatting import decibels_text
+from trt_tui.jobs.requests import MeasureToggles
+from trt_tui.session.session import Session
+from trt_tui.tui.config_status import (
+    config_meets_target_simulated,
+    meets_target,
+    target_outcome_text,
+    target_value_span,
+)
+
+
+@dataclass(frozen=True)
+class ToggleResult:
+    """The figure with one row flipped.
+
+    Attributes:
+        outcome_text: FAIL or FAIL? where it misses the target, PASS or PASS? where it meets one that the config misses;
+            ``on 8`` where it is on so few samples, which settles nothing.
+        margin: By how much the figure is better than the target's bound; None where that is not known.
+        is_partial: The figure is on fewer samples than are to be judged.
+    """
+
+    value_text: str = ""
+    outcome_text: str = ""
+    value_style: str = ""
+    outcome_style: str = ""
+    margin: float | None = None
+    is_partial: bool = False
+
+
+def find_toggle_result(session: Session, groups: Sequence[FusionGroup]) -> ToggleResult:
+    """The figure of the config with a row or a scope flipped, by its groups: of a what-if that was measured, else of
+    the row's share; nothing for a scope that is too large to be measured."""
+    config = session.config
+    if len(groups) > MeasureToggles.MAX_SCOPE_GROUPS:
+        return ToggleResult()
+    toggled_config = config.with_toggled_fp32(groups)
+    if toggled_config == config:
+        return ToggleResult()
+    accuracy, meets_now = session.results.get_results_or_empty(toggled_config).accuracy, config_meets_target_simulated(
+        session, config)
+    if accuracy is not None:
+        value_text, style = target_value_span(session, accuracy)
+        value_text = value_text.removesuffix(" dB")
+        margin = session.target.margin_to_bound(accuracy) if session.target is not None else None
+        if accuracy.samples < accuracy.total:
+            return ToggleResult(value_text, f"on {accuracy.samples}", style, "dim", margin, True)
+        meets_toggled = meets_target(session, accuracy)
+        if meets_toggled is None or meets_toggled and meets_now is not False:
+            return ToggleResult(value_text, "", style, margin=margin)
+        outcome_style = "good" if meets_toggled else "dim" if meets_now is False else "bad"
+        return ToggleResult(value_text, target_outcome_text(session, accuracy), style, outcome_style, margin)
+    return _estimate_toggle_from_share(session, groups[0]) if len(groups) == 1 else ToggleResult()
+
+
+def _estimate_toggle_from_share(session: Session, group: FusionGroup) -> ToggleResult:
+    """What measuring the share of a row that is not raised told of the worst output's SQNR."""
+    target, share = session.target, session.results.get_results_or_empty(session.config).shares.get(group.name)
+    if (share is None or share.sqnr_if_raised_db is None or target is None or target.kind != "sqnr"
+            or target.output_name is not None):
+        return ToggleResult()
+    value_text, meets_now = decibels_text(share.sqnr_if_raised_db), config_meets_target_simulated(
+        session, session.config)
+    margin = share.sqnr_if_raised_db - target.value
+    if session.data_summary is not None and share.samples < session.data_summary.what_if_count:
+        return ToggleResult(value_text, f"on {share.samples}", "", "dim", margin, True)
+    accuracy = Accuracy({"": OutputErrors(ErrorMetrics(share.sqnr_if_raised_db))}, samples=share.samples,
+                        total=share.samples)
+    meets_toggled, outcome = meets_target(session, accuracy), target_outcome_text(session, accuracy)
+    if meets_toggled is False:
+        return ToggleResult(value_text, outcome, "", "dim" if meets_now is False else "bad", margin)
+    return ToggleResult(value_text, outcome if meets_now is False else "", "", "good", margin)
+
+
+def toggle_column_title(value_name: str, width: int) -> str:
+    """The title of the column, given that of the figure."""
+    texts = (f"{value_name} if flipped", f"{value_name} flipped", "if flipped")
+    return next((text for text in texts if len(text) <= width), texts[-1])

@@ -1,0 +1,83 @@
+"""The walk through the loop on the bundled network: three keys, one after another, in the place of the hint."""
+
+import contextlib
+from pathlib import Path
+
+import msgspec
+import platformdirs
+
+from trt_tui.errors import InputError
+from trt_tui.files.folders import make_private_folder
+from trt_tui.files.read_budget import limit_file_reading
+from trt_tui.files.reading import MAX_TEXT_BYTES, read_bytes
+from trt_tui.files.writing import write_file_atomically
+from trt_tui.session.session import Session
+from trt_tui.tui.config_status import (
+    config_meets_target_simulated,
+    config_name,
+    has_unfinished_accuracy,
+    is_confirmed_by_execution,
+)
+from trt_tui.tui.keys import shown_key
+from trt_tui.tui.state.hint import Hint
+
+STEP_ACTIONS = ("find", "build", "export")
+"""The actions of the walk."""
+STEP_WORDS = ("first", "then", "last")
+"""The words before each of them; no numbers, since a search that executes the export spares the second one."""
+
+
+class Tutorial:
+    """A newcomer's way from a config that misses the target to one that is exported.
+
+    The step follows from the config in hand, so that a change that undoes what was reached leads back. The walk is over
+    once a config was exported that meets the target as simulated, and as built or exported and executed.
+
+    Args:
+        path: The file that remembers that it is over; one in the user's state folder by default.
+
+    Attributes:
+        over: True once such a config was exported.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path or Path(platformdirs.user_state_dir("trt-tui")) / "walk.json"
+        self.is_finished = False
+        with contextlib.suppress(InputError, ValueError, OSError), limit_file_reading(self._path):
+            self.is_finished = msgspec.json.decode(read_bytes(self._path, MAX_TEXT_BYTES),
+                                                   type=int) >= len(STEP_ACTIONS)
+
+    def record_finished_export(self, session: Session) -> bool:
+        """Takes in that the config was exported; returns True if the walk ends by that."""
+        if self.is_finished or not is_confirmed_by_execution(session):
+            return False
+        self.is_finished = True
+        with contextlib.suppress(InputError, OSError):  # it begins anew another time
+            make_private_folder(self._path.parent)
+            write_file_atomically(self._path, msgspec.json.encode(len(STEP_ACTIONS)), is_private=True)
+        return True
+
+    def build_tutorial_hint(self, session: Session) -> Hint:
+        """Returns the next key and what it is for; nothing while it cannot be pressed, or leads nowhere."""
+        if (self.is_finished or session.data_summary is None or session.is_building or session.is_searching
+                or has_unfinished_accuracy(session, session.config)):
+            return Hint()
+        results, name = session.get_run_results("config"), config_name(session)
+        if is_confirmed_by_execution(session):
+            step_index, texts = 2, [
+                f"{shown_key('export')} hands {name} over to production", f"{shown_key('export')} hands {name} over"
+            ]
+        elif not config_meets_target_simulated(session, session.config):
+            step_index, texts = 0, [f"{shown_key('find')} finds what meets the target at the least cost",
+                                    f"{shown_key('find')} finds a fix"]
+        elif results.engine_result is None and results.exported_run is None:
+            has_builder = session.builder is not None
+            step_index, texts = 1, [
+                f"{shown_key('build')} builds {name} and judges what was built", f"{shown_key('build')} builds {name}"
+            ] if has_builder else [
+                f"{shown_key('build')} executes the export of {name} in ONNX Runtime",
+                f"{shown_key('build')} executes its export"
+            ]
+        else:
+            return Hint()
+        return Hint(tuple(f"{STEP_WORDS[step_index]}: {text}" for text in texts), (STEP_ACTIONS[step_index],))

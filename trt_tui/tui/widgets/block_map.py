@@ -1,0 +1,181 @@
+"""Roles × blocks as a heat map, for networks that repeat."""
+
+from textual import events
+from textual.geometry import Region, Size
+from textual.message import Message
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+from trt_tui.core.network.blocks import BlockMatrix
+from trt_tui.formatting import escape_hidden_characters, pad_left
+from trt_tui.tui.spans import Line, line_width, pad_or_shorten
+from trt_tui.tui.state.columns import legend_text
+from trt_tui.tui.state.row_values import RAISED_MARK, RowValues, block_cell_span, block_precisions_text
+from trt_tui.tui.widgets.lines import StyledStrips
+
+
+class BlockMap(ScrollView, StyledStrips, can_focus=True, inherit_bindings=False):
+    """The heat map with a cursor on a cell, or on a role's label (column -1)."""
+
+    class Moved(Message):
+        """The cursor moved to another cell."""
+
+    def __init__(self, *, id: str | None = None) -> None:
+        self._span_styles = {}
+        super().__init__(id=id)
+        self.blocks: BlockMatrix | None = None
+        self._row_values: RowValues | None = None
+        self.role_index = 0
+        self.column_index = -1
+        self._first_column = 0
+        self._drawn_lines: dict[int, Line] = {}
+        self._notes: dict[int, str] = {}
+
+    def show_blocks(self, blocks: BlockMatrix | None, row_values: RowValues) -> None:
+        """Shows a network's blocks; lines that stay the same are not repainted."""
+        if blocks is not self.blocks or self._row_values is None or row_values.config != self._row_values.config:
+            self._notes = {}
+        self.blocks, self._row_values = blocks, row_values
+        size = Size(self.size.width, len(blocks.roles) + 2 if blocks else 1)
+        if size != self.virtual_size:
+            self.virtual_size = size
+        old_lines, self._drawn_lines = self._drawn_lines, {}
+        top_row = self.scroll_offset.y
+        for y in range(self.size.height):
+            if self._get_cached_line(top_row + y) != old_lines.get(top_row + y):
+                self.refresh(Region(0, y, self.size.width, 1))
+
+    @property
+    def cursor_group_names(self) -> tuple[str, ...]:
+        """Names of the groups under the cursor: one cell's, or the whole role's."""
+        if self.blocks is None:
+            return ()
+        cells = self.blocks.cells[self.role_index]
+        if self.column_index < 0:
+            return tuple(name for cell in cells for name in cell)
+        return cells[self.column_index]
+
+    def move_cursor_to_group(self, group_name: str) -> None:
+        """Puts the cursor on the cell that a group lies in, if it lies in one."""
+        for role, cells in enumerate(self.blocks.cells if self.blocks is not None else ()):
+            for column, names in enumerate(cells):
+                if group_name in names:
+                    self.move_cursor(role - self.role_index, column - self.column_index)
+                    return
+
+    def move_cursor(self, down: int = 0, right: int = 0) -> None:
+        """Moves the cursor."""
+        if self.blocks is None:
+            return
+        role = max(0, min(self.role_index + down, len(self.blocks.roles) - 1))
+        column = max(-1, min(self.column_index + right, len(self.blocks.columns) - 1))
+        if (role, column) == (self.role_index, self.column_index):
+            return
+        first_column = max(0, min(max(self._first_column, column - self._visible_column_count + 1), max(0, column)))
+        changed = (self.role_index, role) if first_column == self._first_column else range(-1, len(self.blocks.roles))
+        for role_row in changed:
+            self._drawn_lines.pop(role_row + 1, None)
+            self.refresh(Region(0, role_row + 1 - self.scroll_offset.y, self.size.width, 1))
+        self.role_index, self.column_index, self._first_column = role, column, first_column
+        self._keep_cursor_visible()
+        self.post_message(self.Moved())
+
+    def _keep_cursor_visible(self) -> None:
+        line, height, top_row = self.role_index + 1, self.size.height, self.scroll_offset.y
+        if self.role_index == 0 and top_row:
+            self.scroll_to(y=0, animate=False, force=True)
+        elif line < top_row:
+            self.scroll_to(y=line, animate=False, force=True)
+        elif height and line >= top_row + height:
+            self.scroll_to(y=line - height + 1, animate=False, force=True)
+
+    @property
+    def _label_width(self) -> int:
+        roles = self.blocks.roles if self.blocks is not None else ()
+        return min(20, max((line_width([(role, "")]) for role in roles), default=0))
+
+    @property
+    def _cell_width(self) -> int:
+        columns = self.blocks.columns if self.blocks is not None else ()
+        widest = max((len(column) for column in columns), default=1)
+        roomy = self._blocks_width // max(1, len(columns))
+        return max(widest + 1, 3, min(5, roomy))
+
+    @property
+    def _blocks_width(self) -> int:
+        return max(3, self.size.width - self._label_width - 18)
+
+    @property
+    def _visible_column_count(self) -> int:
+        """How many blocks fit beside each other."""
+        return max(1, self._blocks_width // self._cell_width)
+
+    def _get_cached_line(self, y: int) -> Line:
+        if y not in self._drawn_lines:
+            self._drawn_lines[y] = self._build_line(y)
+        return self._drawn_lines[y]
+
+    def line_text(self, y: int) -> str:
+        """A line as it is drawn, without styles."""
+        return "".join(escape_hidden_characters(text) for text, _ in self._build_line(y)).rstrip()
+
+    def _build_line(self, y: int) -> Line:
+        if self.blocks is None or self._row_values is None:
+            return [(" This network does not repeat: no scope occurs three times or more.", "dim")] if y == 0 else []
+        label, cell = self._label_width, self._cell_width
+        shown_slice = slice(self._first_column, self._first_column + self._visible_column_count)
+        has_before, has_after = self._first_column > 0, shown_slice.stop < len(self.blocks.columns)
+        if y == 0:
+            titles = "".join(pad_left(name, cell) for name in self.blocks.columns[shown_slice])
+            return [(" " * (label + 2), ""),
+                    (f"{'‹' if has_before else ' '}{titles}{'  ›' if has_after else ''}", "dim")]
+        role = y - 1
+        if role == len(self.blocks.roles):
+            return [(f"  {legend_text(self._row_values.measure)}", "dim")]
+        if role > len(self.blocks.roles):
+            return []
+        is_current_role = role == self.role_index and self.has_focus
+        on_label = is_current_role and self.column_index < 0
+        line: Line = [(">" if is_current_role else " ", "strong"), (" ", ""),
+                      (pad_or_shorten(self.blocks.roles[role], label), "cursor" if on_label else ""), (" ", "")]
+        for column, names in enumerate(self.blocks.cells[role][shown_slice], self._first_column):
+            glyph, style = block_cell_span(self._row_values, names)
+            is_chosen = is_current_role and column == self.column_index
+            is_raised = not self._row_values.raised_groups.isdisjoint(names)
+            text = f"{'[' if is_chosen else ' '}{glyph}{RAISED_MARK if is_raised else ']' if is_chosen else ' '}"
+            line.append((text.rjust(cell + 1)[-cell:] if cell < 3 else " " * (cell - 3) + text, style))
+        if role not in self._notes:
+            self._notes[role] = block_precisions_text(self._row_values,
+                                                      [name for names in self.blocks.cells[role] for name in names])
+        line.append((f"   {self._notes[role]}", "dim"))
+        return line
+
+    def render_line(self, y: int) -> Strip:
+        """One line as it is drawn."""
+        return self.make_strip(self._get_cached_line(y + self.scroll_offset.y), self.size.width)
+
+    def on_focus(self) -> None:
+        """The cursor shows."""
+        self._drawn_lines = {}
+        self.refresh()
+
+    def on_blur(self) -> None:
+        """The cursor hides."""
+        self._drawn_lines = {}
+        self.refresh()
+
+    def on_resize(self, event: events.Resize) -> None:
+        """The widget was resized."""
+        self._drawn_lines = {}
+        if self.blocks is not None:
+            self.virtual_size = Size(self.size.width, len(self.blocks.roles) + 2)
+
+    def on_click(self, event: events.Click) -> None:
+        """A click selects a row."""
+        if self.blocks is None:
+            return
+        role = event.y + self.scroll_offset.y - 1
+        if 0 <= role < len(self.blocks.roles):
+            column = self._first_column + (event.x - self._label_width - 3) // self._cell_width
+            column = -1 if event.x < self._label_width + 3 else column
+            self.move_cursor(role - self.role_index, min(column, len(self.blocks.columns) - 1) - self.column_index)
