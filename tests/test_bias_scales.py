@@ -3,7 +3,6 @@
 import numpy as np
 import onnx
 import onnx_ir as ir
-import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,6 +10,7 @@ from hypothesis import strategies as st
 from tests.lowered import gated_values, inner_values, sqnr
 from tests.networks import Builder, floats
 from trt_tui import demo
+from trt_tui.backends.onnxruntime_exported import ExportedFileRunner
 from trt_tui.core.lowering import rulebook
 from trt_tui.core.lowering.bias_scales import raise_weight_scales_for_bias
 from trt_tui.core.lowering.folded_constants import FoldedConstants
@@ -97,9 +97,11 @@ def network_of(kind, seed, tiny, bias):
     return b.model([floats("x", 6, 16)], [floats("y", 6, 4)])
 
 
-def run_with_default_options(model, feeds):
-    session = onnxruntime.InferenceSession(ir.to_proto(model).SerializeToString(), providers=["CPUExecutionProvider"])
-    return dict(zip([one.name for one in session.get_outputs()], session.run(None, feeds), strict=True))
+def run_as_exported(model, feeds, folder):
+    """Executes a typed network with the fusions and INT8 kernels of ONNX Runtime's default options."""
+    path = str(folder / "exported.onnx")
+    ir.save(model, path)
+    return ExportedFileRunner(path, "cpu").run(feeds, [value.name for value in model.graph.outputs])
 
 
 def drawn(kind, seed, tiny, bias, backend, opened):
@@ -110,15 +112,15 @@ def drawn(kind, seed, tiny, bias, backend, opened):
     return network, feeds, plain, {name: float(np.abs(plain[name]).max()) for name in network.calibrated_tensors}
 
 
-@pytest.mark.onnxruntime("1.31")
 @pytest.mark.parametrize("other", [FP16, FP32])
 @pytest.mark.parametrize("kind", ["Conv", "ConvTranspose", "Gemm", "MatMul"])
 @pytest.mark.parametrize(("seed", "tiny", "bias"), [(0, 2e-3, 2.0), (1, 1e-6, -1.5), (2, 1e-12, 0.7), (3, 1.0, 0.1)])
-def test_onnx_runtime_computes_what_is_simulated_under_default_options(kind, seed, tiny, bias, other, backend, opened):
+def test_onnx_runtime_computes_what_is_simulated_with_its_fusions(kind, seed, tiny, bias, other, backend, opened,
+                                                                   tmp_path):
     network, feeds, plain, ranges = drawn(kind, seed, tiny, bias, backend, opened)
     config = PrecisionConfig(INT8, other)
     typed = lower_to_typed_network(network, config, ranges)
-    got = run_with_default_options(typed.model, feeds)["y"]
+    got = run_as_exported(typed.model, feeds, tmp_path)["y"]
     simulated = gated_values(backend, network, config, ranges, feeds)["y"]
     assert abs(sqnr(plain["y"], got) - sqnr(plain["y"], simulated)) < 3
     assert min(sqnr(plain["y"], got), sqnr(plain["y"], simulated)) > 20

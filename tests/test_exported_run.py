@@ -14,6 +14,7 @@ from onnx import TensorProto, helper
 from tests import schemas
 from tests.driven import DrivenWorker, of, save_mlp, save_resnet
 from tests.test_plugins import middle
+from trt_tui.backends import onnxruntime_exported
 from trt_tui.cli.report import comparison_table
 from trt_tui.core.exporters.formats import write_export
 from trt_tui.core.exporters.markdown import comparison_markdown
@@ -53,16 +54,39 @@ def executed(worker, config) -> ExportedRun:
 def by_hand(worker, config, path: Path) -> float:
     """The SQNR in dB of the file that an export writes, in ONNX Runtime with its default options, on all samples."""
     worker.answer(rq.ExportConfig("onnx", str(path), config))
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    options = onnxruntime.SessionOptions()
+    options.add_session_config_entry("session.x64quantprecision", "1")  # INT8 sums do not saturate without VNNI
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     reference = onnxruntime.InferenceSession(str(worker.network.path), providers=["CPUExecutionProvider"])
     signal_, noise = 0.0, 0.0
     for index in worker.feeds:
-        feed = worker.workspace.data.judged_samples.feed(index)
+        feed = worker.workspace.data_sets.judged_samples.read_feed(index)
         wanted, found = (one.run(None, feed)[0].astype(np.float64) for one in (reference, session))
         signal_, noise = signal_ + (wanted ** 2).sum(), noise + ((found - wanted) ** 2).sum()
     return float(10 * np.log10(signal_ / noise))
 
 
+@pytest.mark.parametrize("is_truncating", [False, True])
+def test_fp16_values_are_rounded_where_a_release_truncates_them(worker, tmp_path, monkeypatch, is_truncating):
+    opened = worker(save_resnet(tmp_path))
+    if is_truncating:
+        monkeypatch.setattr(onnxruntime_exported, "truncates_fp16_quantization", lambda: True)
+        monkeypatch.setattr(exported_run, "truncates_fp16_quantization", lambda: True)
+    path = tmp_path / "exported.onnx"
+    opened.answer(rq.ExportConfig("onnx", str(path), INT8))
+    name = opened.network.outputs[0].name
+    feed = opened.workspace.data_sets.judged_samples.read_feed(0)
+    found = onnxruntime_exported.ExportedFileRunner(str(path), "cpu").run(feed, [name])[name].astype(np.float64)
+    *_, partial = opened.workspace.analysis.measure_accuracy(INT8, opened.workspace.ranges, feed_indices=[0])
+    with opened.workspace.backend.load(opened.network.model) as runner:
+        wanted = runner.run(feed, [name])[name].astype(np.float64)
+    sqnr_db = 10 * np.log10((wanted ** 2).sum() / ((found - wanted) ** 2).sum())
+    assert sqnr_db == pytest.approx(partial.value.outputs[name].errors.sqnr_db, abs=3)
+    caveat = next(item for item in executed(opened, INT8).accuracy.caveats if item.kind == "no engine")
+    assert ("truncates" in caveat.text) == onnxruntime_exported.truncates_fp16_quantization()
+
+
+@pytest.mark.onnxruntime("1.31")
 @pytest.mark.parametrize("config", [INT8, FP16], ids=["int8", "fp16"])
 def test_it_is_the_exported_file_with_default_options(worker, tmp_path, config):
     opened = worker(save_resnet(tmp_path))

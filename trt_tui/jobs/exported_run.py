@@ -1,7 +1,7 @@
 """The exported file of a config, executed by ONNX Runtime as a user's own program would, and judged at its outputs.
 
-What is executed are the bytes that ``export --format onnx`` writes, with default session options. Nothing is built: an
-`ExportedRun` has neither a latency nor a size, and it confirms no engine.
+What is executed are the bytes that ``export --format onnx`` writes; `trt_tui.backends.onnxruntime_exported` has the
+exceptions. Nothing is built: an `ExportedRun` has neither a latency nor a size, and it confirms no engine.
 """
 
 import os
@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
+from trt_tui.backends.onnxruntime_exported import truncates_fp16_quantization
 from trt_tui.core.exporters.formats import write_export
 from trt_tui.core.measure.judged_outputs import list_tensor_outputs
 from trt_tui.core.measure.results import Accuracy, Caveat, ExportedRun
@@ -78,7 +79,10 @@ def execute_exported_file(workspace: Workspace, store: ResultStore, reporter: Jo
         return replace(exported_run, missing_reason=str(error))
     except TrtTuiError as error:
         return replace(exported_run, missing_reason=": ".join(filter(None, (error.title, error.cause))))
-    caveat = Caveat("no engine", f"{exported_run.executor_name} executed it, and production may run another engine")
+    rounding_text = (" with FP16 values quantized in FP32, because this release truncates them"
+                     if truncates_fp16_quantization() else "")
+    caveat = Caveat("no engine", f"{exported_run.executor_name} executed it{rounding_text}, and production may run "
+                    "another engine")
     exported_run = replace(exported_run, accuracy=replace(accuracy, caveats=(*accuracy.caveats, caveat)))
     if feed_indices is None:
         store.save_result(workspace, _STORE_KIND, config, exported_run)
