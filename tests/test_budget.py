@@ -34,7 +34,7 @@ SPENT = "takes too much time or memory"
 @pytest.fixture(autouse=True)
 def short(monkeypatch):
     """A budget that is spent soon."""
-    monkeypatch.setattr(read_budget, "MAX_READ_S", 0.3)
+    monkeypatch.setattr(read_budget, "MAX_READ_S", 0.6)
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +84,7 @@ def test_what_repeats_is_read_in_linear_time(network, tmp_path, name, text):
     try:
         read_any_config(tmp_path / name, network)
     except InputError as error:
-        assert SPENT not in error.title, error
+        assert SPENT not in error.title, error.cause
 
 
 @pytest.mark.parametrize("token", ["[ONNX Layer: ", "{ForeignNode[", ":1", "__q", "] ", ", Inputs: [ { "])

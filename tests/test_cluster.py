@@ -335,7 +335,7 @@ def test_with_tls_and_without_the_scheduler_the_work_goes_on_here(workspace, tmp
     with dask.config.set({f"distributed.comm.tls.{name}": path for name, path in tls.items()}):
         far = Running(workspace, ClusterSpec(address)).serving(1)
     hands = far.hands()
-    work = far.steps(hands, hands.work(Errand(tmp_path), [f"nap {number}" for number in range(20)]))
+    work = far.steps(hands, hands.map(Errand(tmp_path), [f"nap {number}" for number in range(20)]))
     found = [next(one for one in work if one is not None)]
     processes[0].kill()
     since = time.monotonic()

@@ -49,8 +49,6 @@ from trt_tui.session.search_status import SearchStatus, evaluation_table
 INT8 = PrecisionConfig.from_precision(Precision.INT8)
 FP32 = PrecisionConfig.from_precision(Precision.FP32)
 GOAL = rq.FindMixedPrecisionConfig(INT8, ("sqnr>=40",))
-_AS_EXPORTED = pytest.mark.onnxruntime("1.31")
-"""Older ones compute less than was simulated from the exported network, so that a search goes on where it would end."""
 
 
 @pytest.fixture(autouse=True)
@@ -126,7 +124,6 @@ def test_what_is_met_already_and_what_cannot_be_met_are_said_at_once(opened):
     assert "dB" in ended.result.summary
 
 
-@_AS_EXPORTED
 def test_several_tolerances_must_all_be_met(opened):
     worker = opened()
     one = found(worker.answer(GOAL)).result
@@ -135,7 +132,6 @@ def test_several_tolerances_must_all_be_met(opened):
     assert parse_target("cosine>=0.99999").is_met_by(both.best_evaluation.target_result.accuracy)
 
 
-@_AS_EXPORTED
 def test_what_is_free_goes_before_what_is_raised(opened):
     worker = opened()
     lone = found(worker.answer(replace(GOAL, try_zero_cost=False, try_ranges=False))).result
@@ -252,7 +248,6 @@ def test_a_second_search_by_another_method_measures_only_what_is_new(opened, run
     assert new and len(runs) == len(new) * len(worker.feeds)
 
 
-@_AS_EXPORTED
 def test_the_table_of_scoped_and_the_front_are_those_of_a_run_by_hand(opened):
     """Each layer is lowered in its turn, stays so where the outputs still meet the threshold, and else is raised for
     good; of all configs on the way the front holds those that no other beats."""
@@ -393,7 +388,6 @@ def test_an_engine_confirms_what_was_found(with_builder):
     assert found(again).confirmed and len(worker.built) == 1 and of(again, ev.EngineBuilt)
 
 
-@_AS_EXPORTED
 def test_where_the_engine_fails_the_search_goes_on_with_the_difference(with_builder):
     worker = with_builder(3.0)
     ended = found(worker.answer(GOAL))
@@ -402,7 +396,6 @@ def test_where_the_engine_fails_the_search_goes_on_with_the_difference(with_buil
     assert len(worker.built[-1].precision_moves) > len(worker.built[0].precision_moves)
 
 
-@_AS_EXPORTED
 def test_at_most_so_many_engines_are_built(with_builder):
     worker = with_builder(3.0)
     ended = found(worker.answer(replace(GOAL, max_builds=1)))
@@ -455,7 +448,6 @@ def test_stopped_while_an_engine_is_built_it_is_not_the_last_word(with_builder, 
         "what was found is told before the build")
 
 
-@_AS_EXPORTED
 def test_the_margin_is_that_of_the_tolerance_that_the_engine_misses(with_builder):
     worker = with_builder(3.0)
     both = ("cosine>=0.9", *GOAL.tolerances)
@@ -470,7 +462,6 @@ def test_the_margin_is_that_of_the_tolerance_that_the_engine_misses(with_builder
 
 @pytest.mark.parametrize(("tolerance", "idle_place"), [
     ("sqnr>=40", None), ("sqnr>=40", -1), ("sqnr>=37", 0)])
-@_AS_EXPORTED
 def test_a_raise_without_effect_is_withdrawn_if_the_search_can_do_without(opened, monkeypatch, tolerance, idle_place):
     asked, idle = [], []
 
@@ -530,7 +521,6 @@ def looked_into(monkeypatch):
     (UNFUSED, True, 3, True, "⚡ kernel, not rounding"), (MARKED, True, 12, True, "a fusion computes something else"),
     (MARKED, True, 3, False, "--max-builds leaves too few"), (MARKED, False, 12, False, "no fusion is to blame"),
     (UNFUSED, True, 1, False, "--max-builds leaves none")])
-@_AS_EXPORTED
 def test_a_gap_that_rounding_does_not_explain_is_no_margin(with_builder, looked_into, how, sound, builds, mended, said):
     """Fusion barriers that mend it are part of what is found."""
     fault = 3
@@ -546,7 +536,6 @@ def test_a_gap_that_rounding_does_not_explain_is_no_margin(with_builder, looked_
         assert {one.reason for one in barriers.values()} == {"search:triage"} and len(worker.built) <= builds
 
 
-@_AS_EXPORTED
 def test_an_engine_of_nan_ends_the_search(with_builder, looked_into):
     worker = with_builder(0.0, bad=True)
     looked_into(worker, MARKED, sound=False)
@@ -569,7 +558,6 @@ def test_lowering_begins_with_what_takes_most_time_in_the_engine_of_all_raised(w
     assert "multiply-accumulates" in found(worker.answer(replace(goal, max_builds=1))).remarks[0]
 
 
-@_AS_EXPORTED
 def test_int8_that_passes_simulated_and_fails_as_built_is_searched(with_builder):
     worker = with_builder(3.0)
     ended = found(worker.answer(replace(GOAL, tolerances=("sqnr>=33",), try_zero_cost=False)))
@@ -592,7 +580,6 @@ def test_a_latency_budget_is_estimated_from_two_engines_and_kept(with_builder, o
     assert len(worker.built) <= 3
 
 
-@_AS_EXPORTED
 def test_an_engine_slower_than_estimated_sends_the_search_on(with_builder, opened):
     total = len(opened().network.groups)
 

@@ -47,7 +47,7 @@ def _scheduler(pipe: Connection, security: dict[str, object]) -> None:
         async with Scheduler(host=LOCAL, port=0, protocol="tls", dashboard=False,
                              security=Security(**security)) as scheduler:
             pipe.send(scheduler.address)
-            await scheduler.is_finished()
+            await scheduler.finished()
 
     asyncio.run(serve())
 
@@ -56,6 +56,6 @@ def _worker(address: str, security: dict[str, object], folder: str) -> None:
     async def serve() -> None:
         async with Worker(address, nthreads=1, host=LOCAL, dashboard=False, local_directory=folder,
                           security=Security(**security)) as worker:
-            await worker.is_finished()
+            await worker.finished()
 
     asyncio.run(serve())

@@ -93,7 +93,7 @@ class DeviceArrayCopies:
                 self._drop_device_copy(key, array.nbytes)
                 idle_bytes -= array.nbytes
 
-    def free_all_copies(self) -> None:
+    def free_all_device_copies(self) -> None:
         """Frees all copies."""
         self._copies.clear()
         self.total_bytes = 0
@@ -194,7 +194,7 @@ class IoBindingRunner:
 
     def close(self) -> None:
         """Frees what lies on the device."""
-        self._device_copies.free_all_copies()
+        self._device_copies.free_all_device_copies()
         self._captured_graph = self._session = self._make_capturing_session = None
 
 

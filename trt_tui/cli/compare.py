@@ -93,7 +93,7 @@ def compare(model: str, against: str | None, config_paths: tuple[str, ...], forc
     With two dumps of tensors in place of MODEL (`compare A.json B.json`: Polygraphy's RunResults, or .npz) the second
     is held against the first, tensor by tensor.
     """
-    from trt_tui.cli.config_comparison import require_reduced_precision, require_target_result
+    from trt_tui.cli.config_comparison import require_measurable_target, require_reduced_precision
     from trt_tui.cli.dump_comparison import DumpComparisonOptions, compare_dumps, is_dump_comparison, parse_outputs_spec
     from trt_tui.cli.headless_session import open_comparison_session
     from trt_tui.cli.junit_report import junit_text
@@ -157,7 +157,7 @@ def compare(model: str, against: str | None, config_paths: tuple[str, ...], forc
         config = session.list_run_configs()[run]
         if target is not None:
             require_reduced_precision(session, run, target)
-            require_target_result(session, config, target)
+            require_measurable_target(session, config, target)
         target_misses = session.missed_target_reasons(config)
         for kind, reason in target_misses.items():
             click.echo(f"Target not met by {run}{RESULT_SUFFIXES[kind]}: {escape_hidden_characters(reason)}", err=True)

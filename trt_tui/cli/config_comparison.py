@@ -76,7 +76,7 @@ def require_reduced_precision(session: Session, run: str, target: str) -> None:
                          "No figure here tells what precision costs.")
 
 
-def require_target_result(session: Session, config: PrecisionConfig, target: str) -> None:
+def require_measurable_target(session: Session, config: PrecisionConfig, target: str) -> None:
     """Refuses a target of which nobody can say whether a config meets it.
 
     Raises:
@@ -107,7 +107,7 @@ def compare_configs(options: Options, config_paths: Sequence[str], target: str |
             name = Path(path).name if [Path(entry).name for entry in config_paths].count(Path(path).name) == 1 else path
             is_reduced = reduces_precision(session.opened_network.outline, session.config)
             if target is not None and is_reduced:
-                require_target_result(session, session.config, target)
+                require_measurable_target(session, session.config, target)
             compared_configs.append(
                 ComparedConfig(name, session.config, session.get_run_results("config"), not is_reduced,
                                session.config_target_outcomes(session.config),

@@ -155,7 +155,7 @@ class BuilderOptions:
         return tuple(setting.option for _, setting, _ in self.requested_options)
 
     @property
-    def judged_engine_options(self) -> BuilderOptions:
+    def options_for_measured_engine(self) -> BuilderOptions:
         """How an engine is built that is to be judged: with its weights in it."""
         return replace(self, strip_plan=False)
 

@@ -122,7 +122,8 @@ def make_build_settings(analysis: Analysis, feed_indices: Sequence[int], plan: B
                         quick: bool = False, debug_tensors: bool = False) -> BuildSettings:
     """How a config's engine is built to be judged on some feeds; ``quick`` with the lowest effort."""
     settings = replace(plan.settings, tf32=config.tf32,
-                       builder_options=plan.settings.builder_options.judged_engine_options, debug_tensors=debug_tensors)
+                       builder_options=plan.settings.builder_options.options_for_measured_engine,
+                       debug_tensors=debug_tensors)
     if quick:
         settings = settings.with_low_build_effort()
     return replace(settings,
@@ -199,7 +200,7 @@ def measure_engine_accuracy(analysis: Analysis, runner: Runner, feed_indices: Se
     accuracy: Accuracy = tally.compute_accuracy()
     if not against_own_fp32:
         accuracy = analysis.add_caveats(accuracy, feed_indices)
-    for settled in tally.refine_metric_interval(accuracy):
+    for settled in tally.resample_metric_interval(accuracy):
         accuracy = settled
         yield BuildProgress(phase, len(feed_indices), len(feed_indices))
     return accuracy

@@ -133,7 +133,7 @@ def _measure_exported_file_accuracy(workspace: Workspace, reporter: JobReporter,
     finally:
         process.close()
     accuracy = tally.compute_accuracy()
-    for settled in tally.refine_metric_interval(accuracy):
+    for settled in tally.resample_metric_interval(accuracy):
         accuracy = settled
         yield urgency
     return accuracy

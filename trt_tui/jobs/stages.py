@@ -265,7 +265,7 @@ def _measure_stage(workspace: Workspace, reporter: JobReporter, stage_name: str,
         reporter.send(ev.JobProgress(reporter.job, f"stage {stage_name}", done, len(feed_indices)))
         yield Urgency.ACCURACY
     accuracy = analysis.add_caveats(tally.compute_accuracy(), feed_indices)
-    for settled in tally.refine_metric_interval(accuracy):
+    for settled in tally.resample_metric_interval(accuracy):
         accuracy = settled
         yield Urgency.ACCURACY
     return _StageTensors(

@@ -63,7 +63,7 @@ class PendingRequests(Mapping[int, rq.Request]):
             self._stopped_numbers.add(number)
             self._pending_jobs[number].is_stopping = True
 
-    def is_job_stopped(self, job_number: int) -> bool:
+    def is_job_stopping(self, job_number: int) -> bool:
         """Whether a job was stopped and has not ended yet."""
         return job_number in self._stopped_numbers
 

@@ -169,7 +169,7 @@ class EventReducer:
     @apply.register(ev.EngineWritten)
     @apply.register(ev.EngineFileRead)
     @apply.register(ev.DumpsCompared)
-    def _keep_last_answer(self, event: ev.EngineWritten | ev.EngineFileRead | ev.DumpsCompared) -> None:
+    def _store_command_answer(self, event: ev.EngineWritten | ev.EngineFileRead | ev.DumpsCompared) -> None:
         self._state.last_answer = event
 
     # -- searching ----------------------------------------------------------------------------------------------
@@ -240,7 +240,7 @@ class EventReducer:
 
     @apply.register
     def _apply_job_end(self, event: ev.JobDone) -> None:
-        state, was_stopped = self._state, self._state.pending_requests.is_job_stopped(event.job)
+        state, was_stopped = self._state, self._state.pending_requests.is_job_stopping(event.job)
         state.log_shown_warnings()
         if not isinstance(self._end_job(event, REPLACED if event.was_replaced else DONE), rq.OpenNetwork):
             return

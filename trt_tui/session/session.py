@@ -156,7 +156,7 @@ class Session(EditableSession):
             self.send_request(rq.MeasureStages(stages, self.list_run_configs(), options.inputs))
 
     @property
-    def can_preview(self) -> bool:
+    def can_preview_engines(self) -> bool:
         """Whether the builder can be asked what it makes of configs."""
         return self.requests_previews and self.options.preview and self.preview_refusal is None
 
@@ -170,8 +170,8 @@ class Session(EditableSession):
         """
         config = config if config is not None else self.config
         preview = self.results.get_results_or_empty(config).preview
-        if self.can_preview and (preview is None
-                                 or with_effects and preview.refusal is None and preview.ineffective_groups is None):
+        if self.can_preview_engines and (preview is None or with_effects and preview.refusal is None
+                                         and preview.ineffective_groups is None):
             self.send_request(
                 rq.PreviewEngine(config, with_effects=with_effects, low_priority=self.automatic,
                                  after_opening=after_opening))

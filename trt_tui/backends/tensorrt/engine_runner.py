@@ -101,7 +101,7 @@ class TensorRTRunner:
         engine_feed = self._cast_to_engine_types(feed)
         self._release_device_inputs()
 
-        def make_profiled_context() -> Any:
+        def make_context_with_layer_profiler() -> Any:
             context = self._engine.create_execution_context()
             if context is None:
                 raise RuntimeError("there is no execution context")
@@ -111,7 +111,7 @@ class TensorRTRunner:
         # A context holds its optimization profile and the memory of activations. The profiled one therefore replaces
         # the other; it belongs to its runner only, and is freed with that.
         _deactivate_polygraphy_runner(self._runner)
-        runner = TrtRunner(make_profiled_context)
+        runner = TrtRunner(make_context_with_layer_profiler)
         try:
             with self._log.collect_messages(None) as messages:
                 try:

@@ -131,7 +131,7 @@ class _ImplementationFinder:
             for precision in (*_select_float_types(layer.input_types), *_select_float_types(layer.output_types),
                               *_list_cast_types(layer))
         }
-        if not group.product_qdq_sites():  # in a fused attention: what goes in, and what QK's sums are handed on in
+        if not group.qdq_sites_of_multiplied_inputs():  # in a fused attention: inputs, sums of QK
             possible_precisions |= {
                 precision
                 for layer in deciding_layers if layer.is_mha
@@ -156,12 +156,12 @@ def _select_precision_deciding_layers(engine_layers: Sequence[EngineLayer]) -> S
 def _is_precision_visible(group: FusionGroup, kernel: EngineLayer) -> bool:
     """Whether the types of what a kernel reads and writes tell what it computes a group in."""
     return kernel.is_fused_region or kernel.is_mha or kernel.type not in _GENERATED_KERNEL_TYPES and bool(
-        group.product_qdq_sites())
+        group.qdq_sites_of_multiplied_inputs())
 
 
 def _find_kernel_precision(group: FusionGroup, kernel: EngineLayer, is_shared_kernel: bool) -> Precision | None:
     """What a kernel computes a group in, None where that does not show."""
-    if kernel.is_fused_region or kernel.is_mha and not group.product_qdq_sites():
+    if kernel.is_fused_region or kernel.is_mha and not group.qdq_sites_of_multiplied_inputs():
         return None
     float_types = _select_float_types(kernel.input_types) or _select_float_types(kernel.output_types)
     if kernel.is_mha and group.attention_role == VALUES_ROLE:
@@ -179,7 +179,7 @@ def _find_accumulator(group: FusionGroup, engine_layers: Sequence[EngineLayer]) 
     """What a product of an attention is summed in; None where that is not told, or its kernels differ in it."""
     product_index = 1 if group.attention_role == VALUES_ROLE else 0
     accumulators = {find_common_accumulators(layer.accumulators)[product_index]
-                    for layer in engine_layers} if group.product_qdq_sites() else {None}
+                    for layer in engine_layers} if group.qdq_sites_of_multiplied_inputs() else {None}
     return accumulators.pop() if len(accumulators) == 1 else None
 
 

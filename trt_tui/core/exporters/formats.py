@@ -14,7 +14,7 @@ from trt_tui.core.exporters.omissions import implicit_omission_record, omission_
 from trt_tui.core.exporters.onnx import export_typed_network
 from trt_tui.core.lowering.implicit_quantization import ImplicitQuantizationConstraints, lower_to_implicit_quantization
 from trt_tui.core.lowering.lowered import replace_file_precision
-from trt_tui.core.lowering.releases import WEAK_PRECISIONS, groups_by_restricted_precision
+from trt_tui.core.lowering.releases import WEAK_PRECISIONS, groups_by_release_dependent_precision
 from trt_tui.core.lowering.scales import compute_activation_ranges
 from trt_tui.core.lowering.source_typed_network import lower_from_source_model
 from trt_tui.core.moves.barrier_move import BarrierMove
@@ -83,7 +83,7 @@ def trtexec_command_lines(network: Network, config: PrecisionConfig, ranges: Map
                           builder_options: BuilderOptions | None = None) -> tuple[trtexec.TrtexecCommandLine, ...]:
     """The command lines that build a config with trtexec."""
     config = replace_file_precision(network, config)
-    special_precisions = groups_by_restricted_precision(network, config).keys() - WEAK_PRECISIONS
+    special_precisions = groups_by_release_dependent_precision(network, config).keys() - WEAK_PRECISIONS
     constraints = lower_to_implicit_quantization(network, config, ranges) if not special_precisions else None
     refusal_reason = (
         f"no weakly typed TensorRT has {' or '.join(sorted(precision.label for precision in special_precisions))}"
@@ -105,7 +105,8 @@ def _write_trtexec(path: Path, network: Network, config: PrecisionConfig, ranges
     written_files = _write_onnx(companion_paths["typed"], network, config, ranges, shapes, builder_options,
                                 range_method)
     omissions: Mapping[str, Any] = {}
-    if groups_by_restricted_precision(network, replace_file_precision(network, config)).keys() <= WEAK_PRECISIONS:
+    if groups_by_release_dependent_precision(network, replace_file_precision(network,
+                                                                             config)).keys() <= WEAK_PRECISIONS:
         constraints = lower_to_implicit_quantization(network, config, ranges)
         written_files += _write_fp32_network_and_cache(companion_paths, network, constraints, trtexec.CALIBRATOR)
         omissions = implicit_omission_record(network, config, companion_paths["base"].name, constraints)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from trt_tui.core.builder_options import OMISSION_MARKER
-from trt_tui.core.lowering.releases import groups_by_restricted_precision
+from trt_tui.core.lowering.releases import groups_by_release_dependent_precision
 from trt_tui.core.lowering.rulebook import find_boundary_type
 from trt_tui.core.moves.bias_correction_move import BiasCorrectionMove
 from trt_tui.core.moves.config import PrecisionConfig
@@ -88,7 +88,7 @@ def check_modelopt_config(network: Network, config: PrecisionConfig) -> None:
     Raises:
         InputError: it has layers in FP8 or INT4, or products summed in FP32.
     """
-    for precision, groups in groups_by_restricted_precision(network, config).items():
+    for precision, groups in groups_by_release_dependent_precision(network, config).items():
         if precision is not Precision.INT8:
             raise InputError(
                 f"the file for ModelOpt tells no {precision.label}, which this config has",

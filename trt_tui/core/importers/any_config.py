@@ -117,7 +117,7 @@ def read_command_script(text: str, network: Network, file: Path) -> ImportedSett
         settings.notes.append(
             f"line {name_list_text(other_lines)} is another command; line {command.line_number} is taken")
     for match in _OMISSIONS_PATTERN.finditer(text):
-        settings.apply_omission_record(_parse_json_or_yaml(match[1], file))
+        settings.restore_omitted_settings(_parse_json_or_yaml(match[1], file))
     return settings
 
 

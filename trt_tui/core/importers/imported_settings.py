@@ -53,7 +53,7 @@ class ImportedSettings:
     unread_lines: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
-    def apply_omission_record(self, omission_record: Any) -> None:
+    def restore_omitted_settings(self, omission_record: Any) -> None:
         """Takes up what the format of a file has no word for, as the file says it behind `OMISSION_MARKER`.
 
         Args:

@@ -84,7 +84,7 @@ def read_modelopt(record: Mapping[str, Any], network: Network, file: Path) -> Im
         is_autocast = "low_precision_type" in record and "quantize_mode" not in record
         tool_records = {"autocast" if is_autocast else "quantize": record}
     settings = ImportedSettings("what ModelOpt is told")
-    settings.apply_omission_record(record.get(f"_{OMISSION_MARKER}"))
+    settings.restore_omitted_settings(record.get(f"_{OMISSION_MARKER}"))
     settings.tf32 = record.get("_tf32") is True
     quantize_record, autocast_record = tool_records.get("quantize"), tool_records.get("autocast")
     low_precision = _read_precision(autocast_record, "low_precision_type", _FLOAT_PRECISIONS, Precision.FP16,

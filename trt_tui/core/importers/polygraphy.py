@@ -159,7 +159,7 @@ def _read_exported_script(tree: ast.Module, constants: Mapping[str, Any], networ
     float_types = [item for item in (Precision.FP16, Precision.BF16) if item.value in flags]
     settings.other = float_types[0] if float_types else Precision.FP32
     settings.quantized = Precision.INT8 if Precision.INT8.value in flags else settings.other
-    settings.apply_omission_record(constants.get(OMISSION_MARKER))
+    settings.restore_omitted_settings(constants.get(OMISSION_MARKER))
     return settings
 
 

@@ -10,8 +10,9 @@ from trt_tui.core.precision import Precision, precision_rank
 
 def reduces_precision(network: NetworkOutline, config: PrecisionConfig) -> bool:
     """Whether any group runs below FP32 in a config, or multiplies in TF32."""
-    return any(_is_below_fp32(group, config.precision_of(group)) or config.tf32 and group.product_qdq_sites()
-               for group in network.groups)
+    return any(
+        _is_below_fp32(group, config.precision_of(group)) or config.tf32 and group.qdq_sites_of_multiplied_inputs()
+        for group in network.groups)
 
 
 def _is_below_fp32(group: FusionGroup, precision: Precision) -> bool:

@@ -12,7 +12,7 @@ from trt_tui.errors import InputError
 from trt_tui.formatting import counted_noun_text, name_list_text
 
 WEAK_PRECISIONS = frozenset((Precision.INT8,))
-"""Those of `groups_by_restricted_precision` that a TensorRT takes which is told precisions layer by layer."""
+"""Those of `groups_by_release_dependent_precision` that a TensorRT takes which is told precisions layer by layer."""
 
 TYPED_ONLY_TEXT = "TensorRT 10 or later, typed"
 """What takes products that are summed in FP32 by the Casts around them."""
@@ -24,7 +24,8 @@ def precision_requirements_text(precision: Precision) -> str:
             QUANTIZED_TYPES[precision].requirements_text if precision in QUANTIZED_TYPES else "")
 
 
-def groups_by_restricted_precision(network: NetworkOutline, config: PrecisionConfig) -> dict[Precision, list[str]]:
+def groups_by_release_dependent_precision(network: NetworkOutline,
+                                          config: PrecisionConfig) -> dict[Precision, list[str]]:
     """The groups of a config that not all releases can be told of, by precision: those that read codes, and those whose
     products are summed in FP32."""
     groups_by_precision: dict[Precision, list[str]] = {}
@@ -55,14 +56,14 @@ def refuse_unsupported_precisions(network: NetworkOutline, config: PrecisionConf
     """Checks that a release and a GPU support what a config asks for.
 
     Args:
-        supported_precisions: Those of `groups_by_restricted_precision` that the release takes.
+        supported_precisions: Those of `groups_by_release_dependent_precision` that the release takes.
         release_name: The release, for messages.
         compute_capability: The compute capability that is built for, None where it is not known.
 
     Raises:
         InputError: one of them does not; names the precision and a layer.
     """
-    for precision, groups in groups_by_restricted_precision(network, config).items():
+    for precision, groups in groups_by_release_dependent_precision(network, config).items():
         quantized_type = QUANTIZED_TYPES.get(precision)
         min_capability = quantized_type.min_compute_capability if quantized_type is not None else None
         if precision not in supported_precisions:

@@ -149,7 +149,7 @@ def mask_clamp_limit(network: Network, tensor: str, precision: Precision) -> flo
     return limit
 
 
-def epsilon_lower_bound(network: Network, tensor: str, precision: Precision) -> float | None:
+def min_divisor_epsilon(network: Network, tensor: str, precision: Precision) -> float | None:
     """What a constant is raised to before it is rounded to a precision; None where it is not.
 
     That concerns numbers that keep a divisor from being zero and that FP16 would round to zero themselves.
@@ -245,12 +245,13 @@ ScaleCache = dict[tuple[object, ...], Mapping[QdqSite, QdqScale]]
 
 def operand_qdq_sites(group: FusionGroup, precision: Precision) -> tuple[QdqSite, ...]:
     """The sites of a group's activations that are read as one of `REDUCED_OPERAND_TYPES`."""
-    return group.product_qdq_sites() if precision is Precision.TF32 else group.calibrated_qdq_sites(precision)
+    return group.qdq_sites_of_multiplied_inputs() if precision is Precision.TF32 else group.calibrated_qdq_sites(
+        precision)
 
 
 def uses_tf32(group: FusionGroup, config: PrecisionConfig) -> bool:
     """Whether a group, where it is in FP32, multiplies in TF32."""
-    return config.tf32 and bool(group.product_qdq_sites())
+    return config.tf32 and bool(group.qdq_sites_of_multiplied_inputs())
 
 
 def plan_lowering(network: Network, config: PrecisionConfig, ranges: Mapping[str, float], *, with_casts: bool = True,
@@ -394,7 +395,7 @@ def round_constant(network: Network, tensor: str, precision: Precision) -> np.nd
     limit = mask_clamp_limit(network, tensor, precision)
     if limit is not None:
         array = np.clip(array, np.float32(-limit), np.float32(limit))
-    if (min_value := epsilon_lower_bound(network, tensor, precision)) is not None:
+    if (min_value := min_divisor_epsilon(network, tensor, precision)) is not None:
         array = np.maximum(array, np.float32(min_value))
     return round_to_precision(array, precision)
 
@@ -467,6 +468,6 @@ class GatedFeatures:
                     boundary_type = find_boundary_type(group, precision, other_precision)
                     operand_types.setdefault(
                         boundary_type, set()).add(precision if quantized_type.quantizes_activations else boundary_type)
-        if Precision.TF32 in self.quantized_types and group.product_qdq_sites():
+        if Precision.TF32 in self.quantized_types and group.qdq_sites_of_multiplied_inputs():
             operand_types.setdefault(Precision.FP32, set()).add(Precision.TF32)
         return {boundary_type: frozenset(precisions) for boundary_type, precisions in operand_types.items()}

@@ -339,7 +339,7 @@ class TypedLowering(GraphEditor):
 
     def _clamp_constant(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
         """The value, or where it is a mask or an epsilon that the type cannot hold, the nearest that it can."""
-        label, min_value = PRECISION_BY_ONNX_TYPE[dtype].label, rulebook.epsilon_lower_bound(
+        label, min_value = PRECISION_BY_ONNX_TYPE[dtype].label, rulebook.min_divisor_epsilon(
             self.network, value_name(value), PRECISION_BY_ONNX_TYPE[dtype])
         if min_value is not None:
             self.notes.append(

@@ -186,7 +186,7 @@ class AccuracyReducer:
         `BootstrapSampler.noise_and_signal_by_sample`."""
         return self._bootstrap_sampler.noise_and_signal_by_sample()
 
-    def refine_metric_interval(self, accuracy: Accuracy) -> Iterator[Accuracy]:
+    def resample_metric_interval(self, accuracy: Accuracy) -> Iterator[Accuracy]:
         """Yields the verdict of all feeds after each draw of the metric, and last with the metric's interval.
 
         Yields nothing without a metric, or if the metric failed.

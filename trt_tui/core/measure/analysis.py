@@ -83,7 +83,7 @@ class Analysis(Simulation):
                     for _ in islice(magnitude_steps, MAX_STEPS_PER_FEED):
                         pass
                 yield PartialResult(accuracy, done, len(indices))
-        for refined in reducer.refine_metric_interval(accuracy) if with_metric_interval and indices else ():
+        for refined in reducer.resample_metric_interval(accuracy) if with_metric_interval and indices else ():
             yield PartialResult(refined, len(indices), len(indices))
 
     def _measure_magnitudes_for_caveats(self, config: PrecisionConfig,

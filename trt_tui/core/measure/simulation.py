@@ -318,7 +318,7 @@ class Simulation:
                     tensor: convert_to_comparable_array(fetched[gated_graph.test_outputs[tensor]])
                     for tensor in tensors
                 }, sums
-        feed.update((gated_graph.reference_inputs[entry.name], self._make_zero_reference(entry, feed))
+        feed.update((gated_graph.reference_inputs[entry.name], self._make_zero_filled_reference(entry, feed))
                     for entry in self._compared_outputs)
         fetched = runner.run(feed, [gated_graph.test_outputs[tensor] for tensor in self.fetched_tensors])
         return {
@@ -326,7 +326,8 @@ class Simulation:
             for tensor in self.fetched_tensors
         }, {}
 
-    def _make_zero_reference(self, compared_output: ComparedTensor, feed: Mapping[str, np.ndarray]) -> np.ndarray:
+    def _make_zero_filled_reference(self, compared_output: ComparedTensor, feed: Mapping[str,
+                                                                                         np.ndarray]) -> np.ndarray:
         """What stands for a part of the reference where sums are of no interest: of the shape that the part has in runs
         that are compared, where that is known, so that this is a run of the same shapes."""
         known_shape = self._compared_shapes.get(

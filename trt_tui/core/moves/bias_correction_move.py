@@ -42,7 +42,7 @@ class BiasCorrectionMove(AttributedMove):
         bias = network.zero_cost_support.biases.get(subject)
         if bias is None:
             return "it has no INT8 form, and so no error of weights to make up for"
-        return bias.refusal_reason or vectors.vector_refusal_reason(self.shift, bias.channels)
+        return bias.refusal_reason or vectors.invalid_vector_reason(self.shift, bias.channels)
 
     def find_constant_edits(self, network: NetworkOutline, subject: str,
                             default_precisions: DefaultPrecisions) -> Mapping[Port, ConstantEdit]:

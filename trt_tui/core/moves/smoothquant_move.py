@@ -57,7 +57,7 @@ class SmoothQuantMove(AttributedMove):
             return f"{unknown_tensors[0]} is not among the tensors that it feeds"
         if not all(0 <= amax <= MAX_AMAX for amax in self.ranges.values()):
             return "a range is a number from 0 up that FP32 holds"
-        return vectors.vector_refusal_reason(self.factors, norm.channels, positive=True)
+        return vectors.invalid_vector_reason(self.factors, norm.channels, positive=True)
 
     def adjust_ranges(self, amax_by_tensor: dict[str, float], tensors: Sequence[str]) -> None:
         """Sets the ranges behind the division; see `Move.adjust_ranges`."""

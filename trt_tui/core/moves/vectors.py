@@ -26,7 +26,7 @@ def decode_vector(text: str) -> np.ndarray:
     return vector
 
 
-def vector_refusal_reason(text: str, length: int, *, positive: bool = False) -> str:
+def invalid_vector_reason(text: str, length: int, *, positive: bool = False) -> str:
     """Why a text is not a vector of this length, "" where it is."""
     try:
         vector = decode_vector(text)

@@ -91,7 +91,7 @@ class _QdqConverter:
                 count += self._convert_operator(node, form)
             elif node.domain == "" and node.op_type in _COPY_OPERATORS and node.inputs and node.inputs[
                     0] in self._scale_by_value:
-                count += self._convert_quantized_value_copy(node)
+                count += self._convert_copy_of_quantized_values(node)
         for node in [candidate for candidate in self._graph if is_dequantize(candidate)]:
             count += self._convert_quantized_constant_copy(node)
         return count
@@ -206,7 +206,7 @@ class _QdqConverter:
             new_node.name = copy_node.name
         return True
 
-    def _convert_quantized_value_copy(self, node: ir.Node) -> bool:
+    def _convert_copy_of_quantized_values(self, node: ir.Node) -> bool:
         """An operator that hands on codes, on what they stand for."""
         quantized_value = node.inputs[0]
         if quantized_value is None or len([output for output in node.outputs if output.name]) != 1:

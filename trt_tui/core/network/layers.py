@@ -180,7 +180,7 @@ class FusionGroup:
         return tuple(site for site in self.sites if site.role == "weight" or quantized_type.quantizes_activations and
                      (quantized_type.quantizes_skips or site.role != "skip"))
 
-    def product_qdq_sites(self) -> tuple[QdqSite, ...]:
+    def qdq_sites_of_multiplied_inputs(self) -> tuple[QdqSite, ...]:
         """The sites on tensors that are computed and that a product reads."""
         return tuple(site for site in self.sites if site.role == "input")
 

@@ -165,7 +165,7 @@ def _find_quantized_dtype(node: ir.Node, zero_point: ir.TensorProtocol | None) -
 
 
 def _check_scales(node: ir.Node, scale: np.ndarray, zero_point: np.ndarray, axis: int, block_size: int) -> None:
-    def scale_error(cause: str) -> InputError:
+    def unusable_scale_error(cause: str) -> InputError:
         readers = name_list_text([use.node.name or use.node.op_type for use in node.outputs[0].uses()], max_count=2)
         return InputError(f"{node.op_type} {node.name} cannot be computed", cause,
                           f"Quantize the network again without {readers or 'the layer'}, which reads it (ModelOpt: "
@@ -179,24 +179,25 @@ def _check_scales(node: ir.Node, scale: np.ndarray, zero_point: np.ndarray, axis
         ~((np.abs(flat_scale) if allows_negative else flat_scale) > 0))  # NaN is not above 0 either
     if invalid_indices.size or not scale.size:
         position_text = f" (number {invalid_indices[0]} of {scale.size})" if scale.size > 1 else ""
-        raise scale_error(
+        raise unusable_scale_error(
             f"its scale{position_text} is {flat_scale[invalid_indices[0]]:.6g}, and scales are numbers above 0"
             if invalid_indices.size else "it has no scale")
     if zero_point.shape != scale.shape and not (zero_point.size == scale.size == 1):
-        raise scale_error(f"its scale has the shape {scale.shape} and its zero point {zero_point.shape}")
+        raise unusable_scale_error(f"its scale has the shape {scale.shape} and its zero point {zero_point.shape}")
     value = node.inputs[0]
     shape = value.shape if value is not None else None
     if shape is None or scale.size == 1 and not block_size:
         return
     rank = len(shape)
     if not -rank <= axis < rank:
-        raise scale_error(f"its axis is {axis}, and its tensor has {rank} axes")
+        raise unusable_scale_error(f"its axis is {axis}, and its tensor has {rank} axes")
     size = shape[axis]
     if not isinstance(size, int):
         return
     if block_size:
         if scale.ndim != rank:
-            raise scale_error(f"its scales have {scale.ndim} axes, and the tensor they are blocks of has {rank}")
+            raise unusable_scale_error(
+                f"its scales have {scale.ndim} axes, and the tensor they are blocks of has {rank}")
         count = scale.shape[axis]
         if block_size > size and count == 1:  # as ModelOpt writes short weights
             return
@@ -206,15 +207,15 @@ def _check_scales(node: ir.Node, scale: np.ndarray, zero_point: np.ndarray, axis
                                                     total if scale.shape[other_axis] == 1 and total < block_size else 0)
         ]
         if size != count * block_size and fitting_axes:
-            raise scale_error(
+            raise unusable_scale_error(
                 f"its blocks of "
                 f"{block_size} lie along axis {fitting_axes[0]} by the shape of its scales {scale.shape}, "
                 f"and it says axis {axis}")
         if size != count * block_size:
-            raise scale_error(
+            raise unusable_scale_error(
                 f"its blocks of {block_size} do not divide the {size} values along axis {axis} into {count}")
     elif scale.size != size:
-        raise scale_error(f"it has {scale.size} scales for the {size} indices of axis {axis}")
+        raise unusable_scale_error(f"it has {scale.size} scales for the {size} indices of axis {axis}")
 
 
 # -- arithmetic -----------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ def assign_intermediate_precisions(context: StrategyContext, search_space: Searc
         if precision is Precision.TF32:
             rest = dict.fromkeys(search_space.sort_candidates_in_network_order(raised_groups - settled.keys()),
                                  precision)
-            if any(search_space.network.get_group(name).product_qdq_sites() for name in rest) \
+            if any(search_space.network.get_group(name).qdq_sites_of_multiplied_inputs() for name in rest) \
                     and (yield Trial(raised_groups, precisions={**settled, **rest})).passes:
                 settled |= rest
             continue

@@ -135,7 +135,7 @@ def kernel_difference_lines(session: Session, first_config: PrecisionConfig,
     first, second = (session.results.get_results_or_empty(config) for config in (first_config, second_config))
     change = diff_kernels(first, second)
     if change is None:
-        is_pending = session.can_preview and (first.preview is None or second.preview is None)
+        is_pending = session.can_preview_engines and (first.preview is None or second.preview is None)
         return [[], [(f"kernels: the builder is being asked, {shown_key('diff')} again shows them",
                       "dim")]] if is_pending else []
     return [[], [(change.description, "strong")],

@@ -440,7 +440,7 @@ def find_search_marks(session: Session) -> dict[str, str]:
 def _add_engine_values(session: Session, row_values: RowValues) -> None:
     """What the engine made of the groups, without the times of a preview, which say nothing about production."""
     shown_engine = engine_texts.find_shown_engine(session, row_values.run)
-    row_values.has_engines = engine_texts.shows_engine_layers(session) or session.can_preview
+    row_values.has_engines = engine_texts.shows_engine_layers(session) or session.can_preview_engines
     preview = preview_texts.find_shown_preview(session, row_values.run)
     if preview is not None and (preview.refusal is None or preview.refusal.layer):
         row_values.has_engines, row_values.preview = True, preview

@@ -86,8 +86,8 @@ class FusionGroupingState:
                     for layer in graph.layers
                     if belongs_to_group(graph, layer)})
 
-    def find_first_match(self, group_draft: FusionGroupDraft,
-                         matches: Iterable[FusionRuleMatch]) -> FusionRuleMatch | None:
+    def find_first_valid_match(self, group_draft: FusionGroupDraft,
+                               matches: Iterable[FusionRuleMatch]) -> FusionRuleMatch | None:
         """The first match in which no layer waits for a shape that never comes (`ShapeDependencies`)."""
         return next((match for match in matches
                      if match and not self._shape_dependencies.find_deadlocked_layer(group_draft.layers, match.layers)),

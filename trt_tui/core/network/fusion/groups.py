@@ -88,12 +88,13 @@ def _start_group(grouping: FusionGroupingState, first_layer: Layer) -> FusionGro
         first_layer.outputs) != 1 and first_layer.op_type not in FUSED_COPIES
     output_tensor = next(name for name in first_layer.outputs if grouping.graph.is_float(name))
     draft = FusionGroupDraft(first_layer, output_tensor, accepts_copies=not is_isolated)
-    start_match = grouping.find_first_match(draft,
-                                            (rule(grouping, first_layer) for rule in START_RULES)) or FusionRuleMatch()
+    start_match = grouping.find_first_valid_match(draft, (rule(grouping, first_layer)
+                                                          for rule in START_RULES)) or FusionRuleMatch()
     grouping.draft_by_layer[first_layer.name] = draft
     grouping.apply_match(draft, start_match)
     if not is_isolated and (start_match or first_layer.op_type in _GROWING_OPERATORS):
-        while epilogue_match := grouping.find_first_match(draft, (rule(grouping, draft) for rule in EPILOGUE_RULES)):
+        while epilogue_match := grouping.find_first_valid_match(draft,
+                                                                (rule(grouping, draft) for rule in EPILOGUE_RULES)):
             grouping.apply_match(draft, epilogue_match)
     draft.position = max(member.index for member in draft.layers)
     return draft
