@@ -195,7 +195,7 @@ class Workspace:
     @property
     def reads_labels(self) -> bool:
         """Whether a metric, or a mask of what is judged, reads arrays that are no input."""
-        return self.options.metric is not None or any("@" in one for one in self.options.judge)
+        return self.options.metric is not None or any("@" in item for item in self.options.judge)
 
     @cached_property
     def calib_data_samples(self) -> Samples | None:

@@ -76,6 +76,8 @@ def main() -> None:
     parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()
     models = list(arguments.network)
+    if missing := [str(model) for model in models if not model.is_file()]:
+        parser.error(f"{', '.join(missing)}: no such file")
     for make in (networks.resnet50, networks.bert6):
         try:
             models.append(make())

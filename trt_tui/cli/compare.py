@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 @click.command(cls=Command, context_settings=CONTEXT_SETTINGS)
-@add_model_and_options(*(one for one in SESSION_OPTIONS if one is not CONFIG_OPTIONS[0]), *PREVIEW_OPTIONS,
+@add_model_and_options(*(item for item in SESSION_OPTIONS if item is not CONFIG_OPTIONS[0]), *PREVIEW_OPTIONS,
                        *STAGE_OPTIONS)
 @option_under_heading(
     "TensorRT", "--engines", is_flag=True, help="Also build each run's engine, and judge it as built. "

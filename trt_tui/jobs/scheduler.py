@@ -66,7 +66,7 @@ class Scheduler:
     def __init__(self, start_job: Callable[[rq.Request, JobReporter], Steps[None]], urgencies: Mapping[type[rq.Request],
                                                                                                        Urgency],
                  send: Callable[[ev.Event], None], *, unreplaced_types: Collection[type[rq.Request]] = (),
-                 pause_others: Callable[[bool], None] = lambda held: None) -> None:
+                 pause_others: Callable[[bool], None] = lambda is_paused: None) -> None:
         self.inbox: deque[tuple[int, rq.Request]] = deque()
         self.arrival_event = threading.Event()
         self.jobs_to_stop: set[int] = set()

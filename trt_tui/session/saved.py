@@ -208,8 +208,8 @@ class SessionFolder:
                 candidates.append((_is_same_file(saved.network, network_path), modified_ns, path, saved))
         if not candidates:
             return None
-        is_same_network, _, path, saved = max(candidates, key=lambda one:
-                                              (one[2].stem == self.requested_name, *one[:2]))
+        is_same_network, _, path, saved = max(candidates, key=lambda item:
+                                              (item[2].stem == self.requested_name, *item[:2]))
         saved.note = ""
         if not is_same_network:
             saved.note = f"The session resumed is the one of {saved.network}, which has the same structure."
@@ -230,7 +230,7 @@ class SessionFolder:
         """
         matching = sorted(
             (session_entry for session_entry in self._other_sessions if session_entry[2].sha256 == network_sha256),
-            key=lambda one: -one[0])
+            key=lambda item: -item[0])
         if self._path is not None:
             return None
         return next((saved for _, path, saved in matching if self._lock_session_file(path)), None)

@@ -66,7 +66,7 @@ def quantization_scheme_record(network: NetworkOutline, config: PrecisionConfig,
                                                                  for name in names)}
                     for reason, names in skipped.items()]
     }
-    record["skipped"].sort(key=lambda one: -one["macs"])
+    record["skipped"].sort(key=lambda item: -item["macs"])
     if total_macs := sum(macs_by_group.values()):
         skipped_macs = sum(item["macs"] for item in record["skipped"])
         record["macs"] = {"all": total_macs, "asked": total_macs - skipped_macs}

@@ -230,8 +230,8 @@ class _ScriptReader:
         """A loop over the layers, by themselves or by their number, or over constants."""
         iterable_text, targets = ast.unparse(loop.iter), ast.unparse(loop.target).strip("()").split(", ")
         layer_values: dict[str, Callable[[Layer], tuple[Any, ...]]] = {
-            self._network_variable: lambda one: (one, ), f"range({self._network_variable}.num_layers)": lambda one:
-            (_LayerIndex(one), ), f"enumerate({self._network_variable})": lambda one: (_LayerIndex(one), one)
+            self._network_variable: lambda item: (item, ), f"range({self._network_variable}.num_layers)": lambda item:
+            (_LayerIndex(item), ), f"enumerate({self._network_variable})": lambda item: (_LayerIndex(item), item)
         }
         if (get_values := layer_values.get(iterable_text)
             ) is not None and len(targets) == 1 + iterable_text.startswith("enumerate"):

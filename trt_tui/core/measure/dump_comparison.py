@@ -248,7 +248,7 @@ def sort_in_network_order(differences: Sequence[TensorDifference], network: Netw
         return result
     layer_indices = {name: layer.index for layer in network.layers for name in layer.outputs}
     own = sorted((difference for difference in differences if network.has_tensor(difference.tensor)),
-                 key=lambda one: layer_indices.get(one.tensor, -1))
+                 key=lambda item: layer_indices.get(item.tensor, -1))
     own = [
         replace(difference, is_scaled=True, exceeds_threshold=bool(difference.nonfinite_count))
         if difference.tensor in scaled_tensors else difference for difference in own
@@ -339,7 +339,7 @@ def comparison_advice_lines(differences: Sequence[TensorDifference], first_sourc
         return lines + _advice_lines_above_threshold(over, differences, first_source, second_source, input_names,
                                                      has_network)
     worst = max((difference for difference in differences if not difference.is_scaled),
-                key=lambda one: one.relative_error, default=differences[0])
+                key=lambda item: item.relative_error, default=differences[0])
     return [
         *lines, f"No tensor is over the threshold; the largest error is at {worst.tensor}: {_tensor_error_text(worst)}."
     ]

@@ -181,7 +181,7 @@ def engine_fault_text(simulated_accuracy: Accuracy | None, engine_accuracy: Accu
     name, engine_db, expected_db = max(((name, engine_db, expected_db)
                                         for name, (engine_db, expected_db) in sqnrs_db.items()
                                         if engine_db is not None and expected_db is not None),
-                                       key=lambda one: one[2] - one[1])
+                                       key=lambda item: item[2] - item[1])
     sound = "the FP32 engine is sound, so " if fp32_engine is not None and fp32_engine.accuracy is not None else ""
     return (
         f"this engine does not do what was simulated: "

@@ -74,7 +74,7 @@ def measure_engine_errors(analysis: Analysis, read_group_results: ReadGroupResul
                 if not reading_sums:
                     continue
                 if group not in chosen:
-                    chosen[group] = reading_sums.index(min(reading_sums, key=lambda one: one.noise_to_signal_ratio))
+                    chosen[group] = reading_sums.index(min(reading_sums, key=lambda item: item.noise_to_signal_ratio))
                 if chosen[group] < len(reading_sums):
                     chosen_sums = reading_sums[chosen[group]]
                     sums.setdefault(group,

@@ -176,7 +176,7 @@ def first_divergence_text(stages_with_accuracy: Sequence[tuple[StageResult, Accu
         if metric_alone and not accuracy.nonfinite_count and figure >= MIN_AGREEMENT_DB:
             return f"first diverges: {stage.name}: its outputs agree, the metric does not: look at the postprocessing"
         return f"first diverges: {stage.name}: {stage.effect_text}"
-    lowest = min(measured_stages, key=lambda one: _stage_sqnr_db(one[0], one[1]), default=None)
+    lowest = min(measured_stages, key=lambda item: _stage_sqnr_db(item[0], item[1]), default=None)
     if lowest is None or has_unmeasured_stages:
         return ""
     stage, accuracy = lowest

@@ -171,9 +171,9 @@ def _apply_concat(attributes: Attributes, *pieces: np.ndarray) -> np.ndarray:
 
 
 _SHAPE_OPERATORS: dict[str, Callable[..., np.ndarray]] = {
-    "Add": lambda attributes, one, other: one + other,
-    "Sub": lambda attributes, one, other: one - other,
-    "Mul": lambda attributes, one, other: one * other,
+    "Add": lambda attributes, first, second: first + second,
+    "Sub": lambda attributes, first, second: first - second,
+    "Mul": lambda attributes, first, second: first * second,
     "Div": _apply_divide,
     "Gather": _apply_gather,
     "Concat": _apply_concat,

@@ -168,7 +168,7 @@ class _DecomposedNormalisationMatcher:
             refusal_reason = "the rank of what it normalises is not known"
         scale, bias = (*ports, None, None)[:2]
         return Normalisation(
-            operator, tuple(layer_in_norm.name for layer_in_norm in sorted(self.layers, key=lambda one: one.index)),
+            operator, tuple(layer_in_norm.name for layer_in_norm in sorted(self.layers, key=lambda item: item.index)),
             source, last_layer.outputs[0], min(axes), epsilon, scale, bias, _read_channel_count(self.graph,
                                                                                                 source), refusal_reason)
 

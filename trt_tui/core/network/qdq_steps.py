@@ -45,7 +45,7 @@ _IMPLICIT_TYPES = {"TRT_FP8QuantizeLinear": (_FP8,), "TRT_INT4QuantizeLinear": (
 """The codes of operators that name none, by output: those that find scales as they run hand these on as codes too."""
 
 
-_ORT_ATTRIBUTES = {one: frozenset(names.split()) for one, names in {
+_ORT_ATTRIBUTES = {item: frozenset(names.split()) for item, names in {
     "QuantizeLinear": "axis", "DequantizeLinear": "axis", "QLinearAdd": "", "QLinearMul": "", "QLinearSigmoid": "",
     "QLinearWhere": "", "QLinearLeakyRelu": "alpha", "QLinearSoftmax": "axis opset", "QGemm": "alpha transA transB",
     "QLinearAveragePool": "auto_pad ceil_mode channels_last count_include_pad kernel_shape pads strides",
@@ -55,12 +55,12 @@ _ORT_ATTRIBUTES = {one: frozenset(names.split()) for one, names in {
 
 
 def has_known_attributes(node: ir.Node) -> bool:
-    """Whether all attributes of a node are known here.
+    """Whether all attributes of a node are known_names here.
 
     A release of ONNX Runtime may give its own operators more of them: such a node is left to it as it is.
     """
-    known = _ORT_ATTRIBUTES.get(node.op_type) if node.domain == ORT_DOMAIN else None
-    return known is None or all(name in known or name.startswith("__") for name in node.attributes)
+    known_names = _ORT_ATTRIBUTES.get(node.op_type) if node.domain == ORT_DOMAIN else None
+    return known_names is None or all(name in known_names or name.startswith("__") for name in node.attributes)
 
 
 def is_quantize(node: ir.Node | None) -> bool:

@@ -157,7 +157,7 @@ def _find_inputs_of_result_type(operator: str, opset: int, type_name: str) -> tu
     constraint = next((c for c in schema.type_constraints if c.type_param_str == produced), None)
     if constraint is None or type_name not in constraint.allowed_type_strs:
         return None
-    return tuple(one.type_str == produced for one in schema.inputs)
+    return tuple(item.type_str == produced for item in schema.inputs)
 
 
 def _can_have_equal_shapes(first_shape: Shape | None, second_shape: Shape | None) -> bool:

@@ -9,7 +9,7 @@ from trt_tui.formatting import table_lines
 
 _INVENTED_PREFIX = "unk__"  # how onnx's shape inference begins the names of sizes that it does not know
 _PRECISIONS = (Precision.FP16, Precision.INT8, Precision.FP8, Precision.INT4)
-_COLUMNS = ("operator", "shape", "nodes", *(one.label for one in _PRECISIONS), "why not")
+_COLUMNS = ("operator", "shape", "nodes", *(item.label for item in _PRECISIONS), "why not")
 
 
 def render_tree(scope_tree: Scope, find_shape: Callable[[str], Shape | None], *,

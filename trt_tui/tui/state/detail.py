@@ -570,5 +570,5 @@ def _scope_detail_lines(session: Session, row_values: RowValues, scope: Scope, w
     fixed = sum(row_values.lowest_precision not in group.allowed_precisions for group in groups)
     if fixed:
         detail_rows.append(("fixed", f"{fixed} of {len(groups)} cannot run {row_values.lowest_precision.label}", "dim"))
-    build_lines = _labelled_lines if height >= 8 else lambda *told: [_labelled_line(*told)]
+    build_lines = _labelled_lines if height >= 8 else lambda *line_parts: [_labelled_line(*line_parts)]
     return [line for label, text, style in detail_rows for line in build_lines(label, text, width, style)][:height]

@@ -155,7 +155,7 @@ def draw_tradeoff_chart(chart_frame: ChartFrame) -> DrawnChart:
         points[index].config
         for index in pareto_front([(point.cost, sign * point.value) for point in points])
     }
-    points = sorted(points, key=lambda one: (one.cost, sign * one.value))
+    points = sorted(points, key=lambda item: (item.cost, sign * item.value))
     current_index = next((index for index, point in enumerate(points) if point.config == session.config), 0)
     cursor = current_index if chart_frame.cursor is None else chart_frame.cursor % len(points)
     limit = session.target.bound if session.target is not None else None

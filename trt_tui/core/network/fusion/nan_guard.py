@@ -15,7 +15,7 @@ def match_nan_masking(grouping: FusionGroupingState, group_draft: FusionGroupDra
             for user in users} != {"IsNaN", "Where"} or len(users) != 2 or grouping.is_network_output(
                 group_draft.output_tensor):
         return FusionRuleMatch(reason="no IsNaN and Where are all that reads it")
-    is_nan_layer, where_layer = sorted(users, key=lambda one: one.op_type)
+    is_nan_layer, where_layer = sorted(users, key=lambda item: item.op_type)
     if (grouping.find_sole_reader(is_nan_layer.outputs[0]) is not where_layer
             or where_layer.inputs[0] != is_nan_layer.outputs[0]
             or set(grouping.list_dynamic_inputs(where_layer)) != {is_nan_layer.outputs[0], group_draft.output_tensor}):

@@ -34,11 +34,11 @@ def match_normalisation(grouping: FusionGroupingState, layer: Layer) -> FusionRu
     reduced_by_tensor = {start_tensor: False, layer.outputs[0]: layer.op_type in REDUCTIONS}
     while len(region) < MAX_REGION_LAYERS:
         nearest_layer = min(_find_region_candidates(grouping, start_tensor, reduced_by_tensor, region),
-                            key=lambda one: one.index, default=None)
+                            key=lambda item: item.index, default=None)
         if nearest_layer is None:
             return FusionRuleMatch(reason="what is computed from it leaves before it is scaled")
         region.append(nearest_layer)
-        region.sort(key=lambda one: one.index)
+        region.sort(key=lambda item: item.index)
         reduced_flags = {
             reduced_by_tensor[name]
             for name in grouping.list_dynamic_inputs(nearest_layer)

@@ -57,7 +57,7 @@ def _find_rotation_layers(grouping: FusionGroupingState, direct_product: Layer, 
                 for member in (*passed_layers, direct_product, rotated_product, add)
                 if member.name not in grouping.draft_by_layer
             }
-            return sorted(layers.values(), key=lambda one: one.index)
+            return sorted(layers.values(), key=lambda item: item.index)
     return []
 
 

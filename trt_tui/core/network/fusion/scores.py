@@ -24,7 +24,7 @@ def match_attention_scaling(grouping: FusionGroupingState, layer: Layer) -> Fusi
     ]
     if not scaling_layers:
         return FusionRuleMatch(reason="its operands are not scaled by constants")
-    return FusionRuleMatch(tuple(sorted(set(scaling_layers), key=lambda one: one.index)), layer.outputs[0])
+    return FusionRuleMatch(tuple(sorted(set(scaling_layers), key=lambda item: item.index)), layer.outputs[0])
 
 
 def leads_to_softmax(grouping: FusionGroupingState, layer: Layer) -> bool:
