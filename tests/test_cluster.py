@@ -326,6 +326,18 @@ def test_a_scheduler_that_is_named_has_to_answer(workspace):
         hired.close()
 
 
+def test_workers_that_come_and_go_without_an_event_are_known(workspace, running, other, tmp_path):
+    """As while the program connects: it has not subscribed yet, and nobody sends it what came before."""
+    with mock.patch.object(clusters.Client, "subscribe_topic"), mock.patch.object(clusters.Client, "unsubscribe_topic"):
+        alone = other()
+        before = set(alone.hired.cluster._workers)
+        os.kill(running.done(Errand(tmp_path), ["1"])[0][1][1], signal.SIGKILL)
+        alone.until(lambda: alone.hired.cluster.count_workers() == 2 and set(alone.hired.cluster._workers) != before)
+        assert len(set(alone.hired.cluster._workers) & before) == 1
+        assert len(alone.done(Errand(tmp_path), ["1", "2", "3"])) == 3
+        alone.hired.close()
+
+
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
 def test_with_tls_and_without_the_scheduler_the_work_goes_on_here(workspace, tmp_path):
     """The scheduler is killed: what the worker had not given back is done here, and nothing twice."""

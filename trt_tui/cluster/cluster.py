@@ -8,6 +8,7 @@ gone has what it was doing done by another.
 import asyncio
 import pickle
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
@@ -31,6 +32,9 @@ CONNECT_TIMEOUT_S = 5.0
 
 POLL_INTERVAL_S = 0.3
 """How often the connection to the scheduler is looked at."""
+
+WORKER_LIST_INTERVAL_S = 2.0
+"""How often the list of workers is compared with the scheduler's: events from before the subscription are lost."""
 
 
 class Cluster:
@@ -169,10 +173,12 @@ class Cluster:
                 self._worker_calls = WorkerCalls(client)
                 self._provisioner = WorkerProvisioner(self._worker_calls, self.transfer_counts)
                 client.subscribe_topic("all", self._handle_scheduler_event)
-                for handle in (await client.scheduler.identity(n_workers=-1))["workers"]:
-                    self._add_worker(handle)
-                self._connected.set()
+                next_listing_time = 0.0
                 while client.status == "running" and not self._closing.is_set():
+                    if (now := time.monotonic()) >= next_listing_time:
+                        next_listing_time = now + WORKER_LIST_INTERVAL_S
+                        await self._synchronize_workers(client)
+                        self._connected.set()
                     with suppress(asyncio.TimeoutError):  # time to look again
                         await asyncio.wait_for(self._closing.wait(), POLL_INTERVAL_S)
                 if not self._closing.is_set():
@@ -212,6 +218,20 @@ class Cluster:
             self._add_worker(fields["worker"])
         elif fields.get("action") == "remove-worker" and (handle := self._workers.get(fields["worker"])) is not None:
             handle.gone_event.set()
+
+    async def _synchronize_workers(self, client: Client) -> None:
+        """Adds the workers that the scheduler lists, and ends those that it no longer lists.
+
+        The listing is newer than what was known when it was asked for, and may be older than what is known now.
+        """
+        assert client.scheduler is not None, "the client is connected"
+        known_addresses = set(self._workers)
+        listed_addresses = set((await client.scheduler.identity(n_workers=-1))["workers"])
+        for address in listed_addresses - known_addresses:
+            self._add_worker(address)
+        for address in known_addresses - listed_addresses:
+            if (handle := self._workers.get(address)) is not None:
+                handle.gone_event.set()
 
     def _add_worker(self, address: str) -> None:
         if address not in self._workers:
