@@ -18,6 +18,7 @@ from trt_tui.core.lowering.gated.lower import build_gated_graph
 from trt_tui.core.measure import group_errors as layers_module
 from trt_tui.core.measure import simulation as simulation_module
 from trt_tui.core.measure import tensor_cache
+from trt_tui.core.measure.accuracy_reducer import AccuracyReducer
 from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.error_metrics import compute_error_sums_by_sample, compute_sqnr_db_by_sample
 from trt_tui.core.measure.group_errors import measure_group_errors
@@ -227,7 +228,8 @@ def test_fp32_is_exact(analysed):
 
 def test_a_sample_that_is_not_finite_is_the_worst_and_one_without_signal_is_not(analysed):
     analysis = analysed(networks.mlp(), vectors())
-    tally, outputs = analysis.make_accuracy_reducer([0]), dict(analysis.get_reference_outputs(0))
+    tally = AccuracyReducer(analysis.samples, [0], analysis.judged_outputs, analysis.get_reference_outputs)
+    outputs = dict(analysis.get_reference_outputs(0))
     analysis._reference_cache.put(0, {"y": outputs["y"] * np.array([[0], [1], [1], [1]], np.float32)})
     tally.add_feed_outputs(0, {"y": outputs["y"] + np.float32(1e-3)})
     assert tally.compute_accuracy().outputs["y"].worst_index in (1, 2, 3)

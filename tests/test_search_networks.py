@@ -40,14 +40,14 @@ class Simulated:
         options.setdefault("boundary_type", Precision.FP32)
         self.analysis = Analysis(self.network, backend, samples, select_judged_outputs(self.network), **options)
         self.runs = 0
-        runs = self.analysis._execute_feeds
+        runs = self.analysis.execute_feeds
 
         def counted(*arguments, **options):
             for result in runs(*arguments, **options):
                 self.runs += 1
                 yield result
 
-        self.analysis._execute_feeds = counted
+        self.analysis.execute_feeds = counted
 
     def verdict(self, config, feeds=None):
         *_, partial = self.analysis.measure_accuracy(config, self.ranges, feeds)

@@ -13,6 +13,7 @@ from tests.schemas import mismatches
 from tests.test_references import QUICK, results, rows
 from trt_tui.core.measure.production_inputs import InputDifference, compare_input_over_feeds, explain_input_difference
 from trt_tui.core.measure.results import Accuracy, ErrorMetrics, OutputErrors
+from trt_tui.core.measure.runs import Run, RunKind
 from trt_tui.core.measure.stages import (
     PRODUCTION_STAGE,
     StageResult,
@@ -34,7 +35,7 @@ def verdict(db, metric=None, **errors):
 
 
 def stage(name, cause, before=None, **more):
-    return StageResult(name, "network", cause, accuracy_to_previous=before, **more)
+    return StageResult(Run(name, RunKind.NETWORK_FILE), cause, accuracy_to_previous=before, **more)
 
 
 @pytest.mark.parametrize(("cast", "said"), [(True, "its 16-bit types"), (False, "what was changed in the network")])

@@ -24,8 +24,8 @@ def junit_text(session: Session, record: Mapping[str, Any], run_name: str) -> st
     }
     cases = build_junit_cases(record, failures)
     misses = session.stage_missed_target_reasons()
-    cases += [JUnitCase(f"stage {stage.name}", f"target not met: {misses[stage.name]}" if stage.name in misses else "",
-                        stage.failure_reason) for stage, _ in session.list_stage_accuracies()]
+    cases += [JUnitCase(f"stage {run.name}", f"target not met: {misses[run.name]}" if run.name in misses else "",
+                        run.unavailable_reason) for run in (stage.run for stage, _ in session.list_stage_accuracies())]
     if session.production_agreement is not None:
         is_tested, description = session.production_agreement
         cases.append(JUnitCase("production", "" if is_tested else description, text=description))

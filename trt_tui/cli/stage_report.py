@@ -3,9 +3,9 @@
 from trt_tui import formatting
 from trt_tui.cli.made import engine_table
 from trt_tui.cli.report import metric_heading
-from trt_tui.core.measure import stages as kinds
 from trt_tui.core.measure.results import Accuracy, EngineResult
-from trt_tui.core.measure.stages import StageResult
+from trt_tui.core.measure.runs import RunKind
+from trt_tui.core.measure.stages import PRODUCTION_STAGE, StageResult
 from trt_tui.formatting import NOT_MEASURED, table_lines
 from trt_tui.session.session import Session
 
@@ -15,7 +15,7 @@ def stage_table_lines(session: Session) -> list[str]:
     rows = session.list_stage_accuracies()
     if not rows:
         return []
-    production = next((stage for stage, _ in rows if stage.name == kinds.PRODUCTION_STAGE), None)
+    production = next((stage for stage, _ in rows if stage.run.name == PRODUCTION_STAGE), None)
     lines = [""]
     for comparison in production.input_differences if production is not None else ():
         lines.append(f"inputs of production: {comparison.description}")
@@ -31,18 +31,19 @@ def stage_table_lines(session: Session) -> list[str]:
             ])
     used_columns = [i for i in range(len(table_rows[0])) if any(row[i] for row in table_rows[1:])]
     lines += table_lines([[row[i] for i in used_columns] for row in table_rows])
-    lines += [f"{stage.name}: not built: {stage.failure_reason}" for stage, _ in rows if stage.failure_reason]
-    results = {stage.name: session.target_outcome(accuracy) for stage, accuracy in rows}
+    lines += [f"{run.name}: not built: {run.unavailable_reason}" for run in (stage.run for stage, _ in rows)
+              if run.unavailable_reason]
+    results = {stage.run.name: session.target_outcome(accuracy) for stage, accuracy in rows}
     lines += [f"{name}: {result.text}" for name, result in results.items() if result is not None and result.reasons]
     lines += ["", *session.stage_summary_lines()]
     for stage, _ in rows:
         if stage.engine_result is not None and stage.engine_result.engine_report is not None:
-            lines += ["", f"what became of each layer in {stage.name}:",
+            lines += ["", f"what became of each layer in {stage.run.name}:",
                       *engine_table(session.opened_network.outline, stage.engine_result.engine_report).splitlines()]
         if stage.engine_result is not None:
-            lines += [f"{stage.name}: {text}" for text in _engine_latency_lines(stage.engine_result)]
+            lines += [f"{stage.run.name}: {text}" for text in _engine_latency_lines(stage.engine_result)]
         if stage.engine_result is not None and stage.engine_result.measurement_note:
-            lines.append(f"{stage.name}: {stage.engine_result.measurement_note}")
+            lines.append(f"{stage.run.name}: {stage.engine_result.measurement_note}")
     return lines
 
 
@@ -53,9 +54,9 @@ def _engine_latency_lines(engine: EngineResult) -> list[str]:
 
 
 def _stage_row(session: Session, stage: StageResult, accuracy: Accuracy | None) -> list[str]:
-    mark = formatting.SIMULATED_MARK if stage.kind == kinds.SIMULATED_STAGE else ""
+    mark = formatting.SIMULATED_MARK if stage.run.kind is RunKind.SIMULATED_CONFIG else ""
     if accuracy is None:
-        return [stage.name, *[NOT_MEASURED] * 4, *[""] * 8]
+        return [stage.run.name, *[NOT_MEASURED] * 4, *[""] * 8]
     target = session.target
     metric = ""
     if accuracy.headline_metric is not None:
@@ -63,14 +64,14 @@ def _stage_row(session: Session, stage: StageResult, accuracy: Accuracy | None) 
     elif accuracy.agreement is not None and target is not None and target.kind == "agreement":
         metric = formatting.agreement_text(accuracy.agreement, mark)
     engine = stage.engine_result
-    if engine is None and stage.kind == kinds.BUILT_STAGE and stage.config is not None:
-        engine = session.results.get_results_or_empty(stage.config).engine_result
+    if engine is None and stage.run.kind is RunKind.BUILT_ENGINE and stage.run.config is not None:
+        engine = session.results.get_results_or_empty(stage.run.config).engine_result
     ms = formatting.number_text(engine.latency_ms[0]) if engine is not None and engine.latency_ms is not None else ""
     result = session.target_outcome(accuracy)
     texts = [result.outcome.value if result is not None else ""]
     if engine is not None and not engine.is_built_as_requested:
         texts.append("otherwise")
-    name = f"{stage.name} ({engine.builder_text})" if engine is not None else stage.name
+    name = f"{stage.run.name} ({engine.builder_text})" if engine is not None else stage.run.name
     return [
         name, *_error_cells(accuracy, mark), metric,
         _nonfinite_count_text(accuracy),

@@ -12,11 +12,13 @@ from trt_tui.core.engines.group_implementations import find_group_implementation
 from trt_tui.core.engines.inspector import EngineReport, read_engine_report
 from trt_tui.core.lowering.ends import extract_subgraph_of_outputs
 from trt_tui.core.measure.accuracy_reducer import convert_to_comparable_array
-from trt_tui.core.measure.analysis import Analysis
+from trt_tui.core.measure.analysis import Analysis, Fp32Run, PartialResult
 from trt_tui.core.measure.engine_agreement import find_groups_in_other_precision
 from trt_tui.core.measure.failed_runs import FailedRunOutputs, run_failure_caveat
-from trt_tui.core.measure.judged_outputs import JudgedOutput, list_tensor_outputs
+from trt_tui.core.measure.judged_outputs import list_tensor_outputs
+from trt_tui.core.measure.reference import no_common_tensors_error
 from trt_tui.core.measure.results import Accuracy, EngineResult
+from trt_tui.core.measure.runs import IndexedRunSource
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
@@ -184,26 +186,58 @@ def measure_lowered_network_accuracy(analysis: Analysis, model: ir.Model, feed_i
 def measure_engine_accuracy(analysis: Analysis, runner: Runner, feed_indices: Sequence[int],
                             phase: str = "judging the build",
                             against_own_fp32: bool = False) -> Generator[BuildProgress, None, Accuracy]:
-    """Yields steps; returns the verdict at the network's own outputs."""
-    names = (*list_tensor_outputs(analysis.network), *analysis.extra_outputs)
-    judged_outputs: list[JudgedOutput] = [output for output in analysis.judged_outputs if output.tensor in names]
-    tally = analysis.make_accuracy_reducer(feed_indices, judged_outputs,
-                                           get_reference=analysis.get_fp32_outputs if against_own_fp32 else None)
-    for done, index in enumerate(feed_indices, 1):
-        try:
-            outputs = cast_to_declared_types(analysis, runner.run(analysis.samples.read_feed(index), names))
-        except RunFailedError as error:
-            outputs = FailedRunOutputs(analysis.get_fp32_outputs(index),
-                                       run_failure_caveat(analysis.network, None, error))
-        tally.add_feed_outputs(index, outputs)
-        yield BuildProgress(phase, done, len(feed_indices))
-    accuracy: Accuracy = tally.compute_accuracy()
-    if not against_own_fp32:
-        accuracy = analysis.add_caveats(accuracy, feed_indices)
-    for settled in tally.resample_metric_interval(accuracy):
-        accuracy = settled
-        yield BuildProgress(phase, len(feed_indices), len(feed_indices))
+    """Yields steps; returns the accuracy at the network's own outputs.
+
+    Args:
+        against_own_fp32: Compare with FP32 of the network, whatever else errors are taken against.
+    """
+    accuracy: Accuracy | None = None
+    for partial in analysis.compare(EngineRun(runner, analysis), feed_indices,
+                                    reference=Fp32Run(analysis) if against_own_fp32 else None,
+                                    with_caveats=not against_own_fp32):
+        assert isinstance(partial, PartialResult), "an engine is executed at once"
+        accuracy = partial.value
+        yield BuildProgress(phase, partial.done_count, partial.total_count)
+    assert accuracy is not None, "there are feeds"
     return accuracy
+
+
+class EngineRun(IndexedRunSource):
+    """A loaded engine, or another network that a backend executes as it is written.
+
+    Raises:
+        InputError: it takes other inputs than the network, or yields none of its outputs.
+    """
+
+    def __init__(self, runner: Runner, analysis: Analysis, name: str = "the engine") -> None:
+        network = analysis.network
+        network_inputs = {info.name: info for info in network.inputs}
+        if unknown := [info.name for info in runner.inputs if info.name not in network_inputs]:
+            raise InputError(f"{name} takes an input that {network.name} has not: {unknown[0]}",
+                             f"{name} takes {name_list_text([info.name for info in runner.inputs])}, {network.name} "
+                             f"{name_list_text(list(network_inputs))}", "Name the engine of this network.")
+        names = (*list_tensor_outputs(network), *analysis.extra_outputs)
+        super().__init__({info.name for info in runner.outputs}.intersection(names))
+        if not self.available_tensors:
+            raise no_common_tensors_error(name, [info.name for info in runner.outputs], network.name, names)
+        self._input_types = {info.name: info.dtype for info in runner.inputs}
+        self.runner, self._analysis = runner, analysis
+
+    def make_feed(self, feed_index: int) -> dict[str, np.ndarray]:
+        """Returns a feed in the types that the engine takes."""
+        feed = self._analysis.samples.read_feed(feed_index)
+        return {name: feed[name].astype(dtype, copy=False) for name, dtype in self._input_types.items()}
+
+    def get_outputs(self, feed_index: int) -> Mapping[str, np.ndarray]:
+        try:
+            outputs = self.runner.run(self.make_feed(feed_index), sorted(self.available_tensors))
+        except RunFailedError as error:
+            return FailedRunOutputs(self._analysis.get_fp32_outputs(feed_index),
+                                    run_failure_caveat(self._analysis.network, None, error))
+        return cast_to_declared_types(self._analysis, outputs)
+
+    def close(self) -> None:
+        self.runner.close()
 
 
 def find_batch_dependent_outputs(analysis: Analysis, runner: Runner, feed_index: int) -> tuple[str, ...]:

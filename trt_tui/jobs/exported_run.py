@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from multiprocessing import Pipe
@@ -20,8 +20,11 @@ import numpy as np
 
 from trt_tui.backends.onnxruntime_exported import truncates_fp16_quantization
 from trt_tui.core.exporters.formats import write_export
+from trt_tui.core.measure.accuracy_reducer import AccuracyReducer
+from trt_tui.core.measure.analysis import Analysis, PartialResult
 from trt_tui.core.measure.judged_outputs import list_tensor_outputs
 from trt_tui.core.measure.results import Accuracy, Caveat, ExportedRun
+from trt_tui.core.measure.runs import RunSource
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.randomness import is_random
 from trt_tui.errors import CancelledError, TrtTuiError
@@ -111,32 +114,45 @@ def _measure_exported_file_accuracy(workspace: Workspace, reporter: JobReporter,
     analysis, options = workspace.analysis, workspace.options
     names = tuple(name for name in list_tensor_outputs(workspace.network) if name in
                   {info.name for info in workspace.network.outputs})
-    judged_outputs = [item for item in analysis.judged_outputs if item.tensor in names]
-    if not judged_outputs:
+    if not any(output.tensor in names for output in analysis.judged_outputs):
         raise _NotExecutedError("no judged tensor is an output of the exported network")
-    tally = analysis.make_accuracy_reducer(feed_indices, judged_outputs, has_metric_outputs=set(analysis.metric_tensors)
-                                           <= set(names))
     process = _ExportedRunProcess(
         ExportedRunRequest(str(path), names, workspace.backend.provider, config.tf32, options.threads,
                            tuple(map(os.path.abspath, options.ort_ops))), reporter.wake)
-    start_time, answer_wait = time.monotonic(), Wait(process.has_answer,
-                                                     frozenset(item for item in Urgency if item > urgency))
+    source = _ExportedFileRun(analysis, process, names, urgency)
+    accuracy, start_time = Accuracy({}), time.monotonic()
     try:
-        yield answer_wait
-        process.take_answer()
-        for done, index in enumerate(feed_indices, 1):
-            process.send_feed(analysis.samples.read_feed(index))
-            yield answer_wait
-            tally.add_feed_outputs(index, cast_to_declared_types(analysis, process.take_answer() or {}))
-            reporter.send_progress("executing the exported network", done, len(feed_indices), start_time)
-            yield urgency
+        for partial in analysis.compare(source, feed_indices, with_caveats=False):
+            if isinstance(partial, Wait):
+                yield partial
+            elif isinstance(partial, PartialResult):
+                accuracy = partial.value
+                reporter.send_progress("executing the exported network", partial.done_count, partial.total_count,
+                                       start_time)
+                yield urgency
     finally:
         process.close()
-    accuracy = tally.compute_accuracy()
-    for settled in tally.resample_metric_interval(accuracy):
-        accuracy = settled
-        yield urgency
     return accuracy
+
+
+class _ExportedFileRun(RunSource):
+    """The outputs of a file that another process executes."""
+
+    def __init__(self, analysis: Analysis, process: "_ExportedRunProcess", output_names: Sequence[str],
+                 urgency: Urgency) -> None:
+        super().__init__(output_names)
+        self._analysis, self._process = analysis, process
+        self._answer_wait = Wait(process.has_answer, frozenset(item for item in Urgency if item > urgency))
+
+    def measure(self, reducer: AccuracyReducer, feed_indices: Sequence[int]) -> Iterator[Wait | None]:
+        yield self._answer_wait
+        self._process.take_answer()
+        for index in feed_indices:
+            self._process.send_feed(self._analysis.samples.read_feed(index))
+            yield self._answer_wait
+            reducer.add_feed_outputs(index,
+                                     cast_to_declared_types(self._analysis, self._process.take_answer() or {}))
+            yield None
 
 
 class _ExportedRunProcess:

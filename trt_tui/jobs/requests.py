@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from trt_tui.core.calibration.calibration import Calibration
 from trt_tui.core.data.file_stamps import Fingerprint
-from trt_tui.core.measure.stages import StageSpec
+from trt_tui.core.measure.runs import Run
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.options import Options
@@ -292,11 +292,12 @@ class MeasureStages:
     """Run stages on the way to production and hold each against the one before; answered by `StageMeasured` for each.
 
     Attributes:
-        configs: By the runs that stages name; "config" is what production is to run.
+        runs: In their order; a simulated or built one has its config.
+        configs: By name; "config" is what production is to run.
         inputs_path: A dump of what production was given; None where it is to be looked for beside its outputs.
     """
 
-    stages: tuple[StageSpec, ...]
+    runs: tuple[Run, ...]
     configs: Mapping[str, PrecisionConfig]
     inputs_path: str | None = None
 

@@ -1,49 +1,33 @@
 """Stages on the way to production, each run on the judged samples and held against FP32 and the stage before."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 
 from trt_tui.core.data.dumps import open_dump
-from trt_tui.core.data.samples import Samples
 from trt_tui.core.engines.group_implementations import find_group_implementations
-from trt_tui.core.measure.analysis import Analysis
-from trt_tui.core.measure.judged_outputs import list_tensor_outputs
+from trt_tui.core.measure.analysis import PartialResult, SimulatedConfig
+from trt_tui.core.measure.judged_outputs import JudgedOutput
 from trt_tui.core.measure.production_inputs import InputDifference, compare_input_over_feeds
-from trt_tui.core.measure.reference import (
-    DumpedOutputs,
-    ExternalOutputs,
-    no_common_tensors_error,
-    open_external_outputs,
-)
+from trt_tui.core.measure.reference import DumpedOutputs, no_common_tensors_error, open_external_outputs
 from trt_tui.core.measure.results import Accuracy, EngineResult, failed_build_result
-from trt_tui.core.measure.stages import (
-    BUILT_STAGE,
-    ENGINE_STAGE,
-    NETWORK_STAGE,
-    OUTPUTS_STAGE,
-    PRODUCTION_STAGE,
-    SIMULATED_STAGE,
-    StageResult,
-    StageSpec,
-)
-from trt_tui.core.measure.tensor_cache import TensorCache
+from trt_tui.core.measure.runs import ExternalRun, IterableRunSource, RecordedRun, Run, RunKind
+from trt_tui.core.measure.stages import PRODUCTION_STAGE, StageResult
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.half_precision import has_half_precision
 from trt_tui.core.network.model_file import read_model
-from trt_tui.core.runner import EngineRunner, Runner
+from trt_tui.core.runner import EngineRunner
 from trt_tui.errors import BackendUnavailableError, CancelledError, InputError, TrtTuiError
 from trt_tui.files.reading import read_bytes
-from trt_tui.formatting import builder_title, name_list_text
+from trt_tui.formatting import builder_title
 from trt_tui.jobs import build
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.accuracy import measure_accuracy, send_reference_metric
 from trt_tui.jobs.calibration import ensure_ranges
-from trt_tui.jobs.engine_accuracy import cast_to_declared_types, make_build_settings, time_engine_layers
+from trt_tui.jobs.engine_accuracy import EngineRun, make_build_settings, time_engine_layers
 from trt_tui.jobs.engine_build import BuiltEngine, build_engine
 from trt_tui.jobs.scheduler import JobReporter
 from trt_tui.jobs.steps import Steps, Urgency, Wait
@@ -55,86 +39,6 @@ CONFIG_SIMULATED, CONFIG_BUILT = "the simulated config", "the config's engine"
 """What production is held against beside FP32."""
 
 
-class _StageSource(Protocol):
-    """What yields the tensors of a stage, for the judged feeds one after another."""
-
-    tensors: frozenset[str]
-
-    def compute_outputs(self, feed_index: int) -> dict[str, np.ndarray]: ...
-
-    def close(self) -> None: ...
-
-
-@dataclass
-class _StageTensors:
-    """What a stage has yielded."""
-
-    tensors: frozenset[str]
-    held_outputs: TensorCache
-
-
-class _SimulatedStage:
-    """A config in the simulation."""
-
-    def __init__(self, workspace: Workspace, config: PrecisionConfig) -> None:
-        self.tensors = frozenset(workspace.analysis.fetched_tensors)
-        self._output_iterator = workspace.analysis.execute_config(config, workspace.ranges, workspace.feeds)
-
-    def compute_outputs(self, feed_index: int) -> dict[str, np.ndarray]:
-        return next(self._output_iterator)
-
-    def close(self) -> None:
-        self._output_iterator.close()  # type: ignore[attr-defined]
-
-
-class _ExternalStage:
-    """A dump, or another network."""
-
-    def __init__(self, outputs: ExternalOutputs, samples: Samples) -> None:
-        self.tensors, self._outputs, self._samples = outputs.available_tensors, outputs, samples
-
-    def compute_outputs(self, feed_index: int) -> dict[str, np.ndarray]:
-        return self._outputs.get_outputs(self._samples, feed_index)
-
-    def close(self) -> None:
-        self._outputs.close()
-
-
-class _EngineStage:
-    """A loaded engine.
-
-    Raises:
-        InputError: it takes other inputs than the network, or yields none of its outputs.
-    """
-
-    def __init__(self, runner: Runner, analysis: Analysis, name: str) -> None:
-        network = analysis.network
-        network_inputs = {info.name: info for info in network.inputs}
-        if unknown := [info.name for info in runner.inputs if info.name not in network_inputs]:
-            raise InputError(f"{name} takes an input that {network.name} has not: {unknown[0]}",
-                             f"{name} takes {name_list_text([info.name for info in runner.inputs])}, {network.name} "
-                             f"{name_list_text(list(network_inputs))}", "Name the engine of this network.")
-        names = (*list_tensor_outputs(network), *analysis.extra_outputs)
-        output_names = {info.name for info in runner.outputs}
-        self.tensors = frozenset(names) & output_names
-        if not self.tensors:
-            raise no_common_tensors_error(name, [info.name for info in runner.outputs], network.name, names)
-        self._input_types = {info.name: info.dtype for info in runner.inputs}
-        self.runner, self._analysis = runner, analysis
-
-    def get_engine_feed(self, feed_index: int) -> dict[str, np.ndarray]:
-        """A feed in the types that the engine takes."""
-        feed = self._analysis.samples.read_feed(feed_index)
-        return {name: feed[name].astype(dtype, copy=False) for name, dtype in self._input_types.items()}
-
-    def compute_outputs(self, feed_index: int) -> dict[str, np.ndarray]:
-        return cast_to_declared_types(self._analysis,
-                                      self.runner.run(self.get_engine_feed(feed_index), sorted(self.tensors)))
-
-    def close(self) -> None:
-        self.runner.close()
-
-
 def run_stages_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
                    request: rq.MeasureStages) -> Steps[None]:
     """Measures the stages in their order; each is sent as it is known.
@@ -143,48 +47,73 @@ def run_stages_job(workspace: Workspace, store: ResultStore, reporter: JobReport
         InputError: a file of theirs cannot be read or does not fit the network; before anything is run.
         BackendUnavailableError: an engine is named, and no TensorRT works here.
     """
-    sources = {spec.name: _open_stage_source(workspace, spec) for spec in request.stages}
+    sources = {run.name: source for run in request.runs if (source := _open_run_source(workspace, run)) is not None}
     yield Urgency.ACCURACY
     inputs = _compare_production_inputs(workspace, request)
     ensure_ranges(workspace, store, reporter, list(request.configs.values()))
     yield from send_reference_metric(workspace, store, reporter)
-    finished: dict[str, _StageTensors] = {}
-    previous: _StageTensors | None = None
-    for stage_spec in request.stages:
-        config = request.configs.get(stage_spec.run_name)
-        stage = StageResult(stage_spec.name, stage_spec.kind, _stage_effect_text(stage_spec), stage_spec.file_path,
-                            config)
-        source = sources[stage_spec.name]
-        if stage_spec.kind == SIMULATED_STAGE and config is not None:
-            source = _SimulatedStage(workspace, config)
-        if stage_spec.kind == BUILT_STAGE and config is not None:
-            source, failed = yield from _build_engine_stage(workspace, store, reporter, config)
+    recorded_runs: dict[str, RecordedRun] = {}
+    previous: RecordedRun | None = None
+    for run in request.runs:
+        stage, source = StageResult(run, _stage_effect_text(run)), sources.get(run.name)
+        if source is None:
+            source, failure_reason = yield from _build_engine_run(workspace, store, reporter, run.config)
             if source is None:
-                reporter.send(ev.StageMeasured(reporter.job, replace(stage, failure_reason=failed)))
+                run = replace(run, unavailable_reason=failure_reason)
+                reporter.send(ev.StageMeasured(reporter.job, replace(stage, run=run)))
                 continue
-        assert source is not None, "what is not built was opened"
         try:
-            stage_tensors, accuracy, previous_accuracy = yield from _measure_stage(workspace, reporter, stage_spec.name,
-                                                                                   source, previous)
-            if stage_spec.kind == ENGINE_STAGE and isinstance(source, _EngineStage):
-                engine = yield from _measure_engine_file(workspace, reporter, source, accuracy, stage_spec)
-                stage = replace(stage, engine_result=engine)
+            recorded = yield from _record_run(workspace, reporter, run.name, source)
+            if run.config is None:
+                accuracy = yield from _compare_runs(workspace, recorded, None)
+                stage = replace(stage, accuracy=accuracy)
+                if isinstance(source, EngineRun):
+                    engine = yield from _measure_engine_file(workspace, reporter, source, accuracy, run.file_path)
+                    stage = replace(stage, engine_result=engine)
         finally:
             source.close()
-        if stage_spec.kind == SIMULATED_STAGE and config is not None:
-            yield from _send_simulated_accuracy(workspace, store, reporter, stage_spec.run_name, config)
-        stage = replace(stage, accuracy_to_previous=previous_accuracy,
-                        accuracy=None if config is not None else accuracy)
-        finished[stage_spec.name] = previous = stage_tensors
-        if stage_spec.name == PRODUCTION_STAGE:
-            comparisons = yield from _compare_production_outputs(workspace, store, reporter, request, finished)
+        if run.kind is RunKind.SIMULATED_CONFIG:
+            yield from _send_simulated_accuracy(workspace, store, reporter, run.config_name, run.config)
+        if previous is not None and _list_common_outputs(workspace, recorded, previous):
+            stage = replace(stage, accuracy_to_previous=(yield from _compare_runs(workspace, recorded, previous)))
+        recorded_runs[run.name] = previous = recorded
+        if run.name == PRODUCTION_STAGE:
+            comparisons = yield from _compare_production_outputs(workspace, store, reporter, request, recorded_runs)
             stage = replace(stage, other_accuracies=comparisons, input_differences=inputs)
         reporter.send(ev.StageMeasured(reporter.job, stage))
 
 
+def _record_run(workspace: Workspace, reporter: JobReporter, name: str,
+                source: IterableRunSource) -> Steps[RecordedRun]:
+    """Executes a run on the judged samples; returns its outputs."""
+    recorded = RecordedRun(source, workspace.analysis.fetched_tensors)
+    for done, _ in enumerate(recorded.record(workspace.feeds), 1):
+        reporter.send(ev.JobProgress(reporter.job, f"stage {name}", done, len(workspace.feeds)))
+        yield Urgency.ACCURACY
+    return recorded
+
+
+def _compare_runs(workspace: Workspace, recorded: RecordedRun, reference: RecordedRun | None) -> Steps[Accuracy]:
+    """Returns the accuracy of a run against another run; against what everything is judged by if that is None."""
+    accuracy, is_judged = Accuracy({}), reference is None
+    for partial in workspace.analysis.compare(recorded, workspace.feeds, reference=reference, with_metric=is_judged,
+                                              with_caveats=is_judged):
+        assert isinstance(partial, PartialResult), "the outputs are recorded"
+        accuracy = partial.value
+        yield Urgency.ACCURACY
+    return accuracy
+
+
+def _list_common_outputs(workspace: Workspace, *runs: RecordedRun) -> list[JudgedOutput]:
+    """The judged outputs that all of some runs have."""
+    return [output for output in workspace.analysis.judged_outputs
+            if all(output.tensor in run.available_tensors for run in runs)]
+
+
 def _send_simulated_accuracy(workspace: Workspace, store: ResultStore, reporter: JobReporter, run: str,
-                             config: PrecisionConfig) -> Steps[None]:
+                             config: PrecisionConfig | None) -> Steps[None]:
     """Sends the verdict of a config with all its caveats, as every other job sends it."""
+    assert config is not None, "a simulated run has a config"
     latest = Accuracy({})
     for accuracy in measure_accuracy(workspace, store, reporter, config):
         latest = accuracy
@@ -192,15 +121,13 @@ def _send_simulated_accuracy(workspace: Workspace, store: ResultStore, reporter:
     reporter.send(ev.AccuracyMeasured(reporter.job, run, config, latest, True))
 
 
-def _stage_effect_text(stage_spec: StageSpec) -> str:
+def _stage_effect_text(run: Run) -> str:
     """What a stage does to the outputs, in a word or two."""
-    if stage_spec.kind == SIMULATED_STAGE:
-        return "its precisions"
-    if stage_spec.kind in (BUILT_STAGE, ENGINE_STAGE):
-        return "the build"
-    if stage_spec.kind == NETWORK_STAGE:
-        return _network_difference_text(stage_spec.file_path)
-    return "what production runs" if stage_spec.name == PRODUCTION_STAGE else "the export"
+    if run.kind is RunKind.NETWORK_FILE:
+        return _network_difference_text(run.file_path)
+    if run.kind is RunKind.DUMP:
+        return "what production runs" if run.name == PRODUCTION_STAGE else "the export"
+    return "its precisions" if run.kind is RunKind.SIMULATED_CONFIG else "the build"
 
 
 def _network_difference_text(file_path: str) -> str:
@@ -214,20 +141,22 @@ def _network_difference_text(file_path: str) -> str:
     return "what was changed in the network"
 
 
-def _open_stage_source(workspace: Workspace, stage_spec: StageSpec) -> _StageSource | None:
-    """A stage of a file, ready to be run, or of the simulation; None for what is to be built."""
+def _open_run_source(workspace: Workspace, run: Run) -> IterableRunSource | None:
+    """Returns what yields the outputs of a run; None if its engine has to be built first."""
     network, analysis = workspace.network, workspace.analysis
-    if stage_spec.kind == ENGINE_STAGE:
-        return _EngineStage(_load_engine_file(workspace, stage_spec.file_path), analysis,
-                            Path(stage_spec.file_path).name)
-    if stage_spec.kind in (NETWORK_STAGE, OUTPUTS_STAGE):
-        outputs = open_external_outputs(stage_spec.file_path, network, lambda: workspace.samples,
-                                        lambda: workspace.backend, workspace.judged_outputs)
-        if not any(output.tensor in outputs.available_tensors for output in workspace.judged_outputs):
-            raise no_common_tensors_error(outputs.name, sorted(outputs.available_tensors), network.name,
-                                          [output.tensor for output in workspace.judged_outputs])
-        return _ExternalStage(outputs, analysis.samples)
-    return None
+    if run.kind is RunKind.SIMULATED_CONFIG:
+        assert run.config is not None, "a simulated run has a config"
+        return SimulatedConfig(analysis, run.config, workspace.ranges)
+    if run.kind is RunKind.ENGINE_FILE:
+        return EngineRun(_load_engine_file(workspace, run.file_path), analysis, Path(run.file_path).name)
+    if run.kind is RunKind.BUILT_ENGINE:
+        return None
+    outputs = open_external_outputs(run.file_path, network, lambda: workspace.samples, lambda: workspace.backend,
+                                    workspace.judged_outputs)
+    if not any(output.tensor in outputs.available_tensors for output in workspace.judged_outputs):
+        raise no_common_tensors_error(outputs.name, sorted(outputs.available_tensors), network.name,
+                                      [output.tensor for output in workspace.judged_outputs])
+    return ExternalRun(outputs, analysis.samples)
 
 
 def _load_engine_file(workspace: Workspace, file_path: str) -> EngineRunner:
@@ -241,40 +170,10 @@ def _load_engine_file(workspace: Workspace, file_path: str) -> EngineRunner:
         raise InputError(f"{Path(file_path).name}: {error.title}", error.cause, error.next_step) from None
 
 
-def _measure_stage(workspace: Workspace, reporter: JobReporter, stage_name: str, stage_source: _StageSource,
-                   previous_tensors: _StageTensors | None) -> Steps[tuple[_StageTensors, Accuracy, Accuracy | None]]:
-    """Runs a stage; returns what it yields, its verdict, and that against the stage before."""
-    analysis, feed_indices = workspace.analysis, workspace.feeds
-    judged_outputs = [output for output in analysis.judged_outputs if output.tensor in stage_source.tensors]
-    common_outputs = [
-        output for output in judged_outputs
-        if previous_tensors is not None and output.tensor in previous_tensors.tensors
-    ]
-    scored = set(analysis.metric_tensors) <= stage_source.tensors and not isinstance(stage_source, _SimulatedStage)
-    tally = analysis.make_accuracy_reducer(feed_indices, judged_outputs, has_metric_outputs=scored)
-    previous_tally = analysis.make_accuracy_reducer(
-        feed_indices, common_outputs, get_reference=previous_tensors.held_outputs.get,
-        has_metric_outputs=False) if previous_tensors and common_outputs else None
-    held_outputs, kept_tensors = TensorCache(), stage_source.tensors & set(analysis.fetched_tensors)
-    for done, index in enumerate(feed_indices, 1):
-        outputs = stage_source.compute_outputs(index)
-        tally.add_feed_outputs(index, outputs)
-        if previous_tally is not None:
-            previous_tally.add_feed_outputs(index, outputs)
-        held_outputs.put(index, {tensor: outputs[tensor] for tensor in kept_tensors})
-        reporter.send(ev.JobProgress(reporter.job, f"stage {stage_name}", done, len(feed_indices)))
-        yield Urgency.ACCURACY
-    accuracy = analysis.add_caveats(tally.compute_accuracy(), feed_indices)
-    for settled in tally.resample_metric_interval(accuracy):
-        accuracy = settled
-        yield Urgency.ACCURACY
-    return _StageTensors(
-        kept_tensors, held_outputs), accuracy, previous_tally.compute_accuracy() if previous_tally is not None else None
-
-
-def _build_engine_stage(workspace: Workspace, store: ResultStore, reporter: JobReporter, config: PrecisionConfig
-                        ) -> Steps[tuple[_StageSource | None, str]]:
+def _build_engine_run(workspace: Workspace, store: ResultStore, reporter: JobReporter, config: PrecisionConfig | None
+                      ) -> Steps[tuple[EngineRun | None, str]]:
     """Returns a config's engine, built and loaded, or why there is none."""
+    assert config is not None, "a built run has a config"
     builder, analysis = workspace.builder, workspace.analysis
     if builder is None:
         return None, "no TensorRT works here (trt-tui doctor says why)"
@@ -300,15 +199,15 @@ def _build_engine_stage(workspace: Workspace, store: ResultStore, reporter: JobR
         elif isinstance(step, Wait):
             yield step
     assert engine is not None, "a build ends with an engine"
-    return _EngineStage(builder.load_engine(engine.data), analysis, CONFIG_BUILT), ""
+    return EngineRun(builder.load_engine(engine.data), analysis, CONFIG_BUILT), ""
 
 
-def _measure_engine_file(workspace: Workspace, reporter: JobReporter, source: _EngineStage, accuracy: Accuracy,
-                         stage_spec: StageSpec) -> Steps[EngineResult]:
+def _measure_engine_file(workspace: Workspace, reporter: JobReporter, source: EngineRun, accuracy: Accuracy,
+                         file_path: str) -> Steps[EngineResult]:
     """Returns what an engine in a file is: its figures, latency, and what became of each layer."""
     builder, runner = workspace.builder, source.runner
     assert builder is not None and isinstance(runner, EngineRunner), "it was loaded by a builder"
-    feed = source.get_engine_feed(workspace.feeds[0])
+    feed = source.make_feed(workspace.feeds[0])
     steps = time_engine(runner, feed, workspace.data_sets.judged_samples.count_samples_of_feed(workspace.feeds[0]))
     timing: EngineTiming | None = None
     while timing is None:
@@ -322,7 +221,7 @@ def _measure_engine_file(workspace: Workspace, reporter: JobReporter, source: _E
     engine_report, missing = time_engine_layers(runner, workspace.network, feed)
     return EngineResult(
         accuracy, builder_title(builder.name, builder.version), timing.latency_ms,
-        Path(stage_spec.file_path).stat().st_size,
+        Path(file_path).stat().st_size,
         measurement_note="; ".join(filter(None, (*timing.missing_parts, missing))), cuda_graph_ms=timing.graph_ms,
         profile_latencies=timing.profiles, device_name=builder.device, device_memory_bytes=runner.device_memory,
         engine_report=engine_report, implementations=find_group_implementations(engine_report, workspace.network)
@@ -334,38 +233,27 @@ def _measure_engine_file(workspace: Workspace, reporter: JobReporter, source: _E
 
 def _compare_production_outputs(workspace: Workspace, store: ResultStore, reporter: JobReporter,
                                 request: rq.MeasureStages,
-                                finished_stages: dict[str, _StageTensors]) -> Steps[tuple[tuple[str, Accuracy], ...]]:
-    """Returns the verdicts of production against the simulation of the config, engines that were named, and its own."""
-    production, config = finished_stages[PRODUCTION_STAGE], request.configs["config"]
-    references = {
-        spec.name: finished_stages[spec.name]
-        for spec in request.stages
-        if spec.kind == ENGINE_STAGE and spec.name in finished_stages
-    }
-    sources: dict[str, _StageSource] = {CONFIG_SIMULATED: _SimulatedStage(workspace, config)}
+                                recorded_runs: Mapping[str, RecordedRun]) -> Steps[tuple[tuple[str, Accuracy], ...]]:
+    """Returns the accuracy of production against the simulation of the config, engines that were named, and its own."""
+    production, config = recorded_runs[PRODUCTION_STAGE], request.configs["config"]
+    references = {run.name: recorded_runs[run.name] for run in request.runs
+                  if run.kind is RunKind.ENGINE_FILE and run.name in recorded_runs}
+    sources: dict[str, IterableRunSource] = {
+        CONFIG_SIMULATED: SimulatedConfig(workspace.analysis, config, workspace.ranges)}
     if workspace.builder is not None and can_run_engines(workspace.builder, workspace.plan.settings) and not references:
-        engine_stage, _ = yield from _build_engine_stage(workspace, store, reporter, config)
-        sources |= {CONFIG_BUILT: engine_stage} if engine_stage is not None else {}
+        engine_run, _ = yield from _build_engine_run(workspace, store, reporter, config)
+        sources |= {CONFIG_BUILT: engine_run} if engine_run is not None else {}
     for name, source in sources.items():
         try:
-            references[name], *_ = yield from _measure_stage(workspace, reporter, name, source, None)
+            references[name] = yield from _record_run(workspace, reporter, name, source)
         finally:
             source.close()
         if name == CONFIG_SIMULATED:
             yield from _send_simulated_accuracy(workspace, store, reporter, "config", config)
-    return tuple(
-        (name, _compare_stages(workspace, stage_tensors, production)) for name, stage_tensors in references.items())
-
-
-def _compare_stages(workspace: Workspace, first: _StageTensors, second: _StageTensors) -> Accuracy:
-    """The verdict of the second against the first."""
-    analysis, feed_indices = workspace.analysis, workspace.feeds
-    judged_outputs = [output for output in analysis.judged_outputs if output.tensor in first.tensors & second.tensors]
-    tally = analysis.make_accuracy_reducer(feed_indices, judged_outputs, get_reference=first.held_outputs.get,
-                                           has_metric_outputs=False)
-    for index in feed_indices:
-        tally.add_feed_outputs(index, second.held_outputs.get(index))
-    return tally.compute_accuracy()
+    comparisons = []
+    for name, reference in references.items():
+        comparisons.append((name, (yield from _compare_runs(workspace, production, reference))))
+    return tuple(comparisons)
 
 
 def _compare_production_inputs(workspace: Workspace, request: rq.MeasureStages) -> tuple[InputDifference, ...]:
@@ -376,7 +264,7 @@ def _compare_production_inputs(workspace: Workspace, request: rq.MeasureStages) 
     Raises:
         InputError: the file holds none of the inputs, or not those of these samples.
     """
-    outputs = next((stage_spec.file_path for stage_spec in request.stages if stage_spec.name == PRODUCTION_STAGE), None)
+    outputs = next((run.file_path for run in request.runs if run.name == PRODUCTION_STAGE), None)
     spec = request.inputs_path or outputs
     if spec is None:
         return ()

@@ -182,14 +182,14 @@ class ReportingSession(SessionState):
         miss_reasons = {}
         for stage, accuracy in self.list_stage_accuracies() if self.has_explicit_target else ():
             result = self.target_outcome(accuracy)
-            if stage.config is None and result is not None and not result.passes and accuracy is not None:
-                miss_reasons[stage.name] = self.missed_target_text(result, accuracy)
+            if stage.run.config is None and result is not None and not result.passes and accuracy is not None:
+                miss_reasons[stage.run.name] = self.missed_target_text(result, accuracy)
         return miss_reasons
 
     def stage_summary_lines(self) -> list[str]:
         """Where the stages first go wrong, and whether production is what was tested, a line each."""
         rows = self.list_stage_accuracies()
-        lines = [first_divergence_text([row for row in rows if row[0].name != PRODUCTION_STAGE], self.targets,
+        lines = [first_divergence_text([row for row in rows if row[0].run.name != PRODUCTION_STAGE], self.targets,
                                        self.pending_requests.has_request(rq.MeasureStages))]
         return [*filter(None, lines), *(self.production_agreement[1:] if self.production_agreement is not None else ())]
 
@@ -198,10 +198,10 @@ class ReportingSession(SessionState):
         """Whether production is what was tested, with a sentence; None where that is not known."""
         rows = self.list_stage_accuracies()
         for stage, accuracy in rows:
-            if stage.name == PRODUCTION_STAGE and stage.other_accuracies:
+            if stage.run.name == PRODUCTION_STAGE and stage.other_accuracies:
                 compared_name = stage.other_accuracies[-1][0]
                 tested_against = next(
-                    (tested_accuracy for other_stage, tested_accuracy in rows if other_stage.name == compared_name),
+                    (tested_accuracy for other_stage, tested_accuracy in rows if other_stage.run.name == compared_name),
                     None)
                 if tested_against is None:
                     results = self.results.get_results_or_empty(self.config)

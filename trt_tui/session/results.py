@@ -6,8 +6,9 @@ from functools import singledispatchmethod
 
 from trt_tui.core.calibration.statistics import DominantChannels, TensorStats
 from trt_tui.core.measure.results import Accuracy, ConfigResults, EngineResult
+from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.measure.single_sample import SampleErrors, SingleSampleResult
-from trt_tui.core.measure.stages import SIMULATED_STAGE, StageResult
+from trt_tui.core.measure.stages import StageResult
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.jobs import events as ev
 
@@ -122,14 +123,14 @@ class SessionResults(Mapping[PrecisionConfig, ConfigResults]):
 
     @apply.register
     def _apply_stage(self, event: ev.StageMeasured) -> None:
-        self.stages[event.stage.name] = event.stage
+        self.stages[event.stage.run.name] = event.stage
 
     def stage_accuracy(self, stage: StageResult) -> Accuracy | None:
         """A stage against what errors are taken against: of one of a config what stands here under it."""
-        if stage.config is None or stage.failure_reason:
+        if stage.run.config is None or stage.run.unavailable_reason:
             return stage.accuracy
-        measured = self.get_results_or_empty(stage.config)
-        if stage.kind == SIMULATED_STAGE:
+        measured = self.get_results_or_empty(stage.run.config)
+        if stage.run.kind is RunKind.SIMULATED_CONFIG:
             return measured.accuracy
         return measured.engine_result.accuracy if measured.engine_result is not None else None
 

@@ -152,8 +152,10 @@ class Session(EditableSession):
     def request_stages(self) -> None:
         """Runs the stages on the way to production, if any are asked for."""
         options = self.options
-        if stages := list_requested_stages(options.stages, options.engine, options.outputs):
-            self.send_request(rq.MeasureStages(stages, self.list_run_configs(), options.inputs))
+        if runs := list_requested_stages(options.stages, options.engine, options.outputs):
+            configs = self.list_run_configs()
+            runs = tuple(replace(run, config=configs.get(run.config_name)) for run in runs)
+            self.send_request(rq.MeasureStages(runs, configs, options.inputs))
 
     @property
     def can_preview_engines(self) -> bool:

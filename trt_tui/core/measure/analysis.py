@@ -8,7 +8,7 @@ far: a caller can show that, and can stop between two runs by closing the genera
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -17,13 +17,14 @@ from typing import Generic, Protocol, TypeVar
 import numpy as np
 
 from trt_tui.core.data.mixed_batches import SamplePosition, mix_samples_into_batches
+from trt_tui.core.execution import Waitable
 from trt_tui.core.measure.accuracy_reducer import AccuracyReducer
 from trt_tui.core.measure.failed_runs import FailedRunOutputs, rounding_failure_error
 from trt_tui.core.measure.fp16_range import find_fp16_overflows, make_fp16_range_caveats, uses_fp16
-from trt_tui.core.measure.judged_outputs import JudgedOutput
 from trt_tui.core.measure.known_gaps import find_known_gap_caveats
 from trt_tui.core.measure.magnitudes import MAX_STEPS_PER_FEED
 from trt_tui.core.measure.results import Accuracy, Caveat
+from trt_tui.core.measure.runs import IndexedRunSource, IterableRunSource, RunSource
 from trt_tui.core.measure.sample_dependence import SampleDependence, measure_sample_dependence
 from trt_tui.core.measure.simulation import Simulation
 from trt_tui.core.measure.tensor_cache import FeedCache, TensorCache
@@ -56,48 +57,57 @@ class Analysis(Simulation):
     def measure_accuracy(self, config: PrecisionConfig, ranges: Mapping[str, float],
                          feed_indices: Sequence[int] | None = None, *,
                          with_metric_interval: bool = False) -> Iterator[PartialResult[Accuracy]]:
-        """Yields a `Accuracy` after each feed; the last one holds for all of them.
-
-        Args:
-            with_metric_interval: Go on with the metric on draws of the samples: the same verdict is yielded again after
-                each draw, and in the end with the interval of the metric.
+        """Compares a simulated config with the reference; see `compare`.
 
         Raises:
             InputError: an INT8 layer's input has no range, or the metric fails.
         """
+        for partial in self.compare(SimulatedConfig(self, config, ranges), feed_indices,
+                                    with_metric_interval=with_metric_interval):
+            assert isinstance(partial, PartialResult), "the simulation waits for nobody"
+            yield partial
+
+    def compare(self, source: RunSource, feed_indices: Sequence[int] | None = None, *,
+                reference: IndexedRunSource | None = None, with_metric: bool = True, with_metric_interval: bool = True,
+                with_caveats: bool = True) -> Iterator[PartialResult[Accuracy] | Waitable]:
+        """Compares a run with a reference at the judged outputs that both have.
+
+        Yields an `Accuracy` after each feed, of the feeds so far, and what has to be waited for in between. The last
+        accuracy holds for all feeds.
+
+        Args:
+            reference: Another run; the reference that everything is judged by if None.
+            with_metric: Compute the metric if the run yields all that it is given.
+            with_metric_interval: Go on with the metric on draws of the samples: the same accuracy is yielded again
+                after each draw, and in the end with the interval of the metric.
+            with_caveats: Add the caveats of the run and of the reference to the last accuracy.
+
+        Raises:
+            TrtTuiError: the run yields no outputs, or the metric fails.
+        """
         indices = self.resolve_feed_indices(feed_indices)
-        reducer = self.make_accuracy_reducer(indices)
-        runs = self._execute_feeds(config, ranges, indices, compares_in_graph=True)
-        with closing(self._measure_magnitudes_for_caveats(config, indices)) as magnitude_steps:
-            if len(indices) <= MAX_FEEDS_MEASURED_FIRST and has_many_small_layers(self.network.model.graph):
-                for _ in magnitude_steps:  # its session is freed before that of the runs is made
-                    pass
-            for done, (index, (result, sums)) in enumerate(zip(indices, runs, strict=True), 1):
-                reducer.add_feed_outputs(index, result, sums)
-                accuracy = reducer.compute_accuracy(with_metric=done in (1, len(indices)))
-                if done == len(indices):
-                    for _ in magnitude_steps:
-                        pass
-                    accuracy = self.add_caveats(accuracy, indices, self.find_config_caveats(config, indices))
-                elif done > 1 and not self.samples.memory_fallbacks.has_freed_sessions:  # the first values do not wait
-                    for _ in islice(magnitude_steps, MAX_STEPS_PER_FEED):
-                        pass
-                yield PartialResult(accuracy, done, len(indices))
+        tensors = source.available_tensors & (reference or source).available_tensors
+        reducer = AccuracyReducer(
+            self.samples, indices, [output for output in self.judged_outputs if output.tensor in tensors],
+            reference.get_outputs if reference is not None else self.get_reference_outputs,
+            classifier_output=self.classifier_output,
+            metric_scorer=self._metric_scorer if with_metric and tensors >= {*self.metric_tensors} else None)
+        done_count = 0
+        for waitable in source.measure(reducer, indices):
+            if waitable is not None:
+                yield waitable
+                continue
+            done_count += 1
+            accuracy = reducer.compute_accuracy(with_metric=done_count in (1, len(indices)))
+            if done_count == len(indices) and with_caveats:
+                accuracy = self.add_caveats(accuracy, indices, source.find_caveats(indices))
+            yield PartialResult(accuracy, done_count, len(indices))
         for refined in reducer.resample_metric_interval(accuracy) if with_metric_interval and indices else ():
             yield PartialResult(refined, len(indices), len(indices))
 
-    def _measure_magnitudes_for_caveats(self, config: PrecisionConfig,
-                                        feed_indices: Sequence[int]) -> Generator[None, None, None]:
-        """Measures the magnitudes that the caveats of a config need; yields after each run.
-
-        Simulations on regrouped samples serve shares, which are not judged: they need none.
-        """
-        if self._original is None and uses_fp16(self.network, config):
-            yield from self.measure_magnitudes(feed_indices)
-
     def find_config_caveats(self, config: PrecisionConfig, feed_indices: Sequence[int]) -> tuple[Caveat, ...]:
         """Returns the caveats of a simulated config: FP16's range on feeds, and known gaps to engines."""
-        if self._original is not None:
+        if self.is_regrouped:
             return ()
         gaps = find_known_gap_caveats(self.network, config)
         if not uses_fp16(self.network, config):
@@ -149,7 +159,7 @@ class Analysis(Simulation):
         """
         indices = self.resolve_feed_indices(feed_indices)
         reducer = AccuracyReducer(self.samples, indices, self.judged_outputs, self.get_reference_outputs)
-        runs = self._execute_feeds(config, ranges, indices, compares_in_graph=True)
+        runs = self.execute_feeds(config, ranges, indices, compares_in_graph=True)
         for done, (index, (result, sums)) in enumerate(zip(indices, runs, strict=True), 1):
             reducer.add_feed_outputs(index, result, sums)
             yield PartialResult(reducer.noise_and_signal_by_sample(), done, len(indices))
@@ -179,7 +189,7 @@ class Analysis(Simulation):
         Raises:
             InputError: an INT8 layer's input has no range, or rounding makes the run fail.
         """
-        for result, _ in self._execute_feeds(config, ranges, self.resolve_feed_indices(feed_indices)):
+        for result, _ in self.execute_feeds(config, ranges, self.resolve_feed_indices(feed_indices)):
             if isinstance(result, FailedRunOutputs):
                 raise rounding_failure_error(result.caveat.text)
             yield result
@@ -197,20 +207,60 @@ class Analysis(Simulation):
         indices = self.resolve_feed_indices(feed_indices)
         return self._metric_scorer.compute_metric([self._get_metric_reference(i) for i in indices], indices)
 
-    def make_accuracy_reducer(self, feed_indices: Sequence[int], judged_outputs: Sequence[JudgedOutput] | None = None,
-                              *, get_reference: Callable[[int], Mapping[str, np.ndarray]] | None = None,
-                              has_metric_outputs: bool = True) -> AccuracyReducer:
-        """An empty tally over some feeds, for the outputs of another backend (an engine).
 
-        Args:
-            get_reference: Yields the tensors of a feed that errors are taken against; those of `get_reference_outputs`
-            for None.
-            has_metric_outputs: Whether what is added has all that the metric is given.
+class Fp32Run(IndexedRunSource):
+    """The network in FP32, whatever errors are taken against."""
+
+    def __init__(self, analysis: Analysis) -> None:
+        super().__init__(analysis.fetched_tensors)
+        self._analysis = analysis
+
+    def get_outputs(self, feed_index: int) -> Mapping[str, np.ndarray]:
+        return self._analysis.get_fp32_outputs(feed_index)
+
+
+class SimulatedConfig(IterableRunSource):
+    """A config in the simulation.
+
+    Raises:
+        InputError: an INT8 layer's input has no range.
+    """
+
+    def __init__(self, analysis: Analysis, config: PrecisionConfig, ranges: Mapping[str, float]) -> None:
+        super().__init__(analysis.fetched_tensors)
+        self._analysis, self._config, self._ranges = analysis, config, ranges
+
+    def iterate_outputs(self, feed_indices: Sequence[int]) -> Iterator[Mapping[str, np.ndarray]]:
+        return self._analysis.execute_config(self._config, self._ranges, feed_indices)
+
+    def measure(self, reducer: AccuracyReducer, feed_indices: Sequence[int]) -> Iterator[None]:
+        """Adds sums that the graph computes where it can, and measures between two feeds what caveats need."""
+        analysis = self._analysis
+        executions = analysis.execute_feeds(self._config, self._ranges, feed_indices, compares_in_graph=True)
+        with closing(self._measure_magnitudes(feed_indices)) as magnitude_steps:
+            if len(feed_indices) <= MAX_FEEDS_MEASURED_FIRST and has_many_small_layers(analysis.network.model.graph):
+                for _ in magnitude_steps:  # its session is freed before that of the runs is made
+                    pass
+            for done, (index, (outputs, sums)) in enumerate(zip(feed_indices, executions, strict=True), 1):
+                reducer.add_feed_outputs(index, outputs, sums)
+                if done == len(feed_indices):
+                    for _ in magnitude_steps:
+                        pass
+                elif done > 1 and not analysis.samples.memory_fallbacks.has_freed_sessions:
+                    for _ in islice(magnitude_steps, MAX_STEPS_PER_FEED):  # the first values do not wait
+                        pass
+                yield None
+
+    def _measure_magnitudes(self, feed_indices: Sequence[int]) -> Generator[None, None, None]:
+        """Measures the magnitudes that the caveats of the config need; yields after each execution.
+
+        Regrouped samples serve shares, which are not judged: they need none.
         """
-        return AccuracyReducer(self.samples, feed_indices,
-                               self.judged_outputs if judged_outputs is None else judged_outputs, get_reference
-                               or self.get_reference_outputs, classifier_output=self.classifier_output,
-                               metric_scorer=self._metric_scorer if has_metric_outputs else None)
+        if not self._analysis.is_regrouped and uses_fp16(self._analysis.network, self._config):
+            yield from self._analysis.measure_magnitudes(feed_indices)
+
+    def find_caveats(self, feed_indices: Sequence[int]) -> Sequence[Caveat]:
+        return self._analysis.find_config_caveats(self._config, feed_indices)
 
 
 class AnalysisProvider(Protocol):

@@ -235,9 +235,10 @@ def _engine_errors_record(engine_errors: EngineErrors) -> dict[str, Any]:
 
 def stage_record(stage_result: StageResult, accuracy: Accuracy | None) -> dict[str, Any]:
     """A stage on the way to production: against what errors are taken against, the stage before, and others."""
-    record: dict[str, Any] = {"name": stage_result.name, "kind": stage_result.kind, "cause": stage_result.effect_text}
-    if stage_result.file_path:
-        record["file"] = stage_result.file_path
+    run = stage_result.run
+    record: dict[str, Any] = {"name": run.name, "kind": run.kind.value, "cause": stage_result.effect_text}
+    if run.file_path:
+        record["file"] = run.file_path
     if accuracy is not None:
         record.update(accuracy_record(accuracy))
     if stage_result.accuracy_to_previous is not None:
@@ -253,8 +254,8 @@ def stage_record(stage_result: StageResult, accuracy: Accuracy | None) -> dict[s
             }
             for entry in stage_result.input_differences
         }
-    if stage_result.failure_reason:
-        record["failed"] = stage_result.failure_reason
+    if run.unavailable_reason:
+        record["failed"] = run.unavailable_reason
     return record
 
 

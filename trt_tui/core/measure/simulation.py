@@ -201,6 +201,11 @@ class Simulation:
         return self._graph_loader.estimate_recomputed_fraction(self._loaded_graph[0].gates.get(
             group_name, {}).values()) if self._loaded_graph is not None else 1.0
 
+    @property
+    def is_regrouped(self) -> bool:
+        """Whether the samples stand in other batches than those of the data, for shares."""
+        return self._original is not None
+
     def _set_execution_mode(self, mode: ExecutionMode) -> None:
         self.execution_mode = mode
 
@@ -262,7 +267,7 @@ class Simulation:
                               for axis_slice in judged_output.slices)))
         return tuple(compared_outputs)
 
-    def _execute_feeds(
+    def execute_feeds(
             self, config: PrecisionConfig, ranges: Mapping[str, float], feed_indices: Sequence[int], *,
             compares_in_graph: bool = False) -> Iterator[tuple[dict[str, np.ndarray], dict[str, np.ndarray]]]:
         """Yields the judged tensors of a config and what was compared in the graph, feed by feed.
@@ -297,7 +302,7 @@ class Simulation:
     def _execute_feed(self, gated_graph: GatedGraph, runner: Runner, feed_index: int, config_feed: Mapping[str,
                                                                                                            np.ndarray],
                       compares_in_graph: bool) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """What `_execute_feeds` yields for a feed."""
+        """What `execute_feeds` yields for a feed."""
         feed, tensors = {**self._feed_cache.get_feed(feed_index), **config_feed}, self.fetched_tensors
         if compares_in_graph and gated_graph.compared_outputs:
             feed.update((fed_as, self._get_reference_output(feed_index, name))
@@ -385,7 +390,7 @@ class Simulation:
         """The network's own judged tensors in FP32 for one feed, measured once; raises as `get_reference_outputs`, and
         where the file declares an output of another size."""
         if feed_index not in self._fp32_cache:
-            result, _ = next(self._execute_feeds(PrecisionConfig.from_precision(Precision.FP32), {}, [feed_index]))
+            result, _ = next(self.execute_feeds(PrecisionConfig.from_precision(Precision.FP32), {}, [feed_index]))
             refuse_undeclared_output_sizes(self.network, result)
             if self.reference_source is None:
                 self._refuse_nan_in_fp32_outputs(feed_index, result)

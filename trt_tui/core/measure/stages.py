@@ -2,21 +2,17 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from trt_tui.core.data.dumps import DUMP_SUFFIXES, split_dump_spec
 from trt_tui.core.measure.production_inputs import InputDifference
 from trt_tui.core.measure.results import Accuracy, EngineResult
+from trt_tui.core.measure.runs import Run, RunKind
 from trt_tui.core.measure.target import Target
 from trt_tui.core.measure.target_outcome import judge_accuracy
-from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.errors import InputError
 from trt_tui.formatting import add_decibel_unit, decibels_text
-
-SIMULATED_STAGE, BUILT_STAGE, NETWORK_STAGE, OUTPUTS_STAGE, ENGINE_STAGE = ("simulated", "built", "network", "outputs",
-                                                                            "engine")
-"""What a stage is: a run of the simulation, its engine, another network, a dump of tensors, an engine in a file."""
 
 STAGE_RUNS = ("fp16", "int8", "config")
 ENGINE_SUFFIXES = (".plan", ".engine", ".trt")
@@ -31,51 +27,28 @@ where both are not this much nearer to each other than to FP32."""
 
 
 @dataclass(frozen=True)
-class StageSpec:
-    """A stage that is asked for.
-
-    Attributes:
-        kind: One of the kinds above.
-        run_name: Of a simulated or built one: "fp16", "int8" or "config".
-        file_path: Of the others.
-    """
-
-    name: str
-    kind: str
-    run_name: str = ""
-    file_path: str = ""
-
-
-@dataclass(frozen=True)
 class StageResult:
-    """A stage and its figures.
+    """A run that is a stage on the way to production, and its figures.
 
     Attributes:
         effect_text: What this stage does, in a word or two: "quantization", "the build".
-        config: Of a simulated or built one: its figures stand in the store of results under it.
-        accuracy: Of the others, against what errors are taken against.
+        accuracy: Against what errors are taken against. None for a config, whose results are stored under it.
         accuracy_to_previous: Against the stage before, as far as both have the same outputs; None for the first one.
         other_accuracies: Against others, by their names: of production what was simulated and built.
         engine_result: An engine in a file: what it is made of, its latency and size.
         input_differences: How the inputs that production has dumped differ from those here.
-        failure_reason: Why there are no figures, "" where there are.
     """
 
-    name: str
-    kind: str
+    run: Run
     effect_text: str
-    file_path: str = ""
-    config: PrecisionConfig | None = None
     accuracy: Accuracy | None = None
     accuracy_to_previous: Accuracy | None = None
     other_accuracies: tuple[tuple[str, Accuracy], ...] = ()
     engine_result: EngineResult | None = None
     input_differences: tuple[InputDifference, ...] = ()
-    failure_reason: str = ""
-    detail_lines: tuple[str, ...] = field(default=())
 
 
-def parse_stage_spec(stage_text: str) -> StageSpec:
+def parse_stage_run(stage_text: str) -> Run:
     """Reads ``NAME=FILE``, ``fp16``, ``int8``, ``config``, or one of these as built: ``trt-fp16``.
 
     Raises:
@@ -89,14 +62,14 @@ def parse_stage_spec(stage_text: str) -> StageSpec:
             raise InputError(f"--stage {stage_text}: there is no stage of that name", f"without a file there are "
                              f"{', '.join(STAGE_RUNS)}, and as built {', '.join(f'trt-{run}' for run in STAGE_RUNS)}",
                              "Name a file: --stage NAME=Q.onnx, NAME=outputs.npz or NAME=model.plan.")
-        return StageSpec(name, BUILT_STAGE if name.startswith("trt-") else SIMULATED_STAGE, run_name=run)
+        return Run(name, RunKind.BUILT_ENGINE if name.startswith("trt-") else RunKind.SIMULATED_CONFIG, run)
     if not name or not file:
         raise InputError(f"--stage {stage_text}: {'a file' if name else 'a name'} is missing", "",
                          "Write it as NAME=FILE, for example --stage qdq=quantized.onnx.")
-    return StageSpec(name, find_stage_kind_of_file(file, f"--stage {stage_text}"), file_path=file)
+    return Run(name, find_run_kind_of_file(file, f"--stage {stage_text}"), file_path=file)
 
 
-def find_stage_kind_of_file(file_name: str, option_text: str) -> str:
+def find_run_kind_of_file(file_name: str, option_text: str) -> RunKind:
     """What a file is as a stage, by its name.
 
     Args:
@@ -107,11 +80,11 @@ def find_stage_kind_of_file(file_name: str, option_text: str) -> str:
     """
     suffix = split_dump_spec(file_name)[0].suffix.lower()
     if suffix == ".onnx":
-        return NETWORK_STAGE
+        return RunKind.NETWORK_FILE
     if suffix in DUMP_SUFFIXES or Path(file_name).is_dir():
-        return OUTPUTS_STAGE
+        return RunKind.DUMP
     if suffix in ENGINE_SUFFIXES:
-        return ENGINE_STAGE
+        return RunKind.ENGINE_FILE
     raise InputError(
         f"{option_text}: what {Path(file_name).name} is cannot be told", f"its name ends in {suffix or 'nothing'}",
         f"A network ends in .onnx, outputs in {' or '.join(DUMP_SUFFIXES)}, an engine in "
@@ -119,25 +92,25 @@ def find_stage_kind_of_file(file_name: str, option_text: str) -> str:
 
 
 def list_requested_stages(stage_texts: Sequence[str], engine_file: str | None,
-                          outputs_file: str | None) -> tuple[StageSpec, ...]:
+                          outputs_file: str | None) -> tuple[Run, ...]:
     """All stages that are asked for, in their order: those named, an engine in a file, and production last.
 
     Raises:
         InputError: one cannot be read, two have the same name, or a file of production is no dump.
     """
-    stage_specs = [parse_stage_spec(text) for text in stage_texts]
+    runs = [parse_stage_run(text) for text in stage_texts]
     if engine_file is not None:
-        stage_specs.append(StageSpec(Path(engine_file).name, ENGINE_STAGE, file_path=engine_file))
+        runs.append(Run(Path(engine_file).name, RunKind.ENGINE_FILE, file_path=engine_file))
     if outputs_file is not None:
-        if find_stage_kind_of_file(outputs_file, "--outputs") != OUTPUTS_STAGE:
+        if find_run_kind_of_file(outputs_file, "--outputs") is not RunKind.DUMP:
             raise InputError(f"--outputs {Path(outputs_file).name} is no dump of tensors", "",
                              "Give Polygraphy's RunResults (.json) or an .npz; an engine is named with --engine.")
-        stage_specs.append(StageSpec(PRODUCTION_STAGE, OUTPUTS_STAGE, file_path=outputs_file))
-    names = [stage_spec.name for stage_spec in stage_specs]
+        runs.append(Run(PRODUCTION_STAGE, RunKind.DUMP, file_path=outputs_file))
+    names = [run.name for run in runs]
     if twice := [name for name in names if names.count(name) > 1]:
         raise InputError(f"two stages are called {twice[0]}", "their rows could not be told apart",
                          "Give each a name of its own.")
-    return tuple(stage_specs)
+    return tuple(runs)
 
 
 def worst_output_sqnr_db(accuracy: Accuracy | None) -> float | None:
@@ -174,8 +147,9 @@ def first_divergence_text(stages_with_accuracy: Sequence[tuple[StageResult, Accu
                            for failed_target in targets
                            if not failed_target.is_met_by(accuracy))
         if metric_alone and not accuracy.nonfinite_count and figure >= MIN_AGREEMENT_DB:
-            return f"first diverges: {stage.name}: its outputs agree, the metric does not: look at the postprocessing"
-        return f"first diverges: {stage.name}: {stage.effect_text}"
+            return (f"first diverges: {stage.run.name}: its outputs agree, the metric does not: "
+                    "look at the postprocessing")
+        return f"first diverges: {stage.run.name}: {stage.effect_text}"
     lowest = min(measured_stages, key=lambda item: _stage_sqnr_db(item[0], item[1]), default=None)
     if lowest is None or has_unmeasured_stages:
         return ""
@@ -184,9 +158,8 @@ def first_divergence_text(stages_with_accuracy: Sequence[tuple[StageResult, Accu
     worst = against.worst_output if against is not None else None
     figure_text = add_decibel_unit(worst[1].errors.sqnr_text("")) if worst is not None else ""
     compared_with = "the stage before" if stage.accuracy_to_previous is not None else "FP32"
-    return (
-        f"no stage misses the target; furthest from {compared_with} is {stage.name}, {figure_text}: {stage.effect_text}"
-    )
+    return (f"no stage misses the target; furthest from {compared_with} is {stage.run.name}, {figure_text}: "
+            f"{stage.effect_text}")
 
 
 def _stage_sqnr_db(stage_result: StageResult, accuracy: Accuracy | None) -> float:

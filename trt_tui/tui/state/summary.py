@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from trt_tui.core.lowering.lowered import reduces_precision
 from trt_tui.core.measure.engine_agreement import fp32_engine_fault_text
 from trt_tui.core.measure.results import Accuracy, ExportedRun
-from trt_tui.core.measure.stages import SIMULATED_STAGE as SIMULATED_STAGE
+from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.measure.target_outcome import TargetOutcome
 from trt_tui.core.precision import Precision
 from trt_tui.formatting import (
@@ -276,23 +276,22 @@ def _stage_lines(session: Session, table: _SummaryTable, width: int, height: int
     """
     rows, summary = session.list_stage_accuracies(), session.stage_summary_lines()
     room = max(1, height - _RESERVED_ROWS - len(summary))
-    met_stages = [
-        stage.name for stage, accuracy in rows if accuracy is not None and meets_target(session, accuracy) is not False
-    ]
-    missed_stages = [stage.name for stage, _ in rows if stage.name not in met_stages]
+    met_stages = [stage.run.name for stage, accuracy in rows
+                  if accuracy is not None and meets_target(session, accuracy) is not False]
+    missed_stages = [stage.run.name for stage, _ in rows if stage.run.name not in met_stages]
     shown_stages = {*missed_stages[:room], *met_stages[:max(0, room - len(missed_stages))]}
     built_width, lines = _total_columns_width(table.built_columns), list[Line]()
     for stage, accuracy in rows:
-        if stage.name not in shown_stages:
+        if stage.run.name not in shown_stages:
             continue
-        is_simulated = stage.kind == SIMULATED_STAGE
+        is_simulated = stage.run.kind is RunKind.SIMULATED_CONFIG
         cells = zip(_accuracy_spans(accuracy, table, is_simulated), table.simulated_columns, strict=True)
-        line: Line = [(f" {pad_or_shorten(stage.name, table.name_width - 1)}", ""),
+        line: Line = [(f" {pad_or_shorten(stage.run.name, table.name_width - 1)}", ""),
                       *((f"{shorten_number_in_text(text, column_width):>{column_width}} ", style)
                         for (text, style), (_, column_width) in cells), _SEPARATOR]
         change_spans: Line = []
-        if stage.failure_reason:
-            line.append((f" {stage.failure_reason}", "dim"))
+        if stage.run.unavailable_reason:
+            line.append((f" {stage.run.unavailable_reason}", "dim"))
         elif stage.accuracy_to_previous is not None and stage.accuracy_to_previous.worst_output is not None:
             text, style = sqnr_span(stage.accuracy_to_previous.worst_output[1].errors, is_simulated)
             suffixes = (" from the one before", " from before", "")
