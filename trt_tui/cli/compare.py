@@ -168,9 +168,9 @@ def compare(model: str, against: str | None, config_paths: tuple[str, ...], forc
         if target_misses or missing_stages:
             sys.exit(int(ExitCode.TOLERANCE_NOT_MET))
         failed = [stage.run for stage, _ in session.list_stage_accuracies() if stage.run.unavailable_reason]
-        for run in failed:
-            click.echo(f"Stage {escape_hidden_characters(run.name)} not built: "
-                       f"{escape_hidden_characters(run.unavailable_reason)}", err=True)
+        for failed_run in failed:
+            click.echo(f"Stage {escape_hidden_characters(failed_run.name)} not built: "
+                       f"{escape_hidden_characters(failed_run.unavailable_reason)}", err=True)
         if failed or session.production_agreement is not None and not session.production_agreement[0]:
             sys.exit(int(ExitCode.TOLERANCE_NOT_MET))
         if missing_engines:
