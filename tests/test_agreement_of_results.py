@@ -13,6 +13,7 @@ from trt_tui.cli.junit_report import junit_text
 from trt_tui.core.engines.fallback_ladder import BuildAttempt
 from trt_tui.core.measure.bootstrap import ConfidenceInterval
 from trt_tui.core.measure.results import Caveat, EngineResult
+from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.config_file import config_text
 from trt_tui.core.network.network import open_network
@@ -191,7 +192,8 @@ def test_an_engine_is_judged_by_its_own_values_and_counts_too(session, mlp, miss
     row = next(line for line in summary_lines(driven, 140, 24) if line[0][0].startswith(" c0"))
     assert "".join(text
                    for text, _ in row).split()[-2:] == shown and not config_status.current_config_meets_target(driven)
-    assert driven.missed_target_reasons(driven.config).keys() == {"engine" if missing else "simulated"}
+    assert driven.missed_target_reasons(driven.config).keys() == {
+        RunKind.BUILT_ENGINE if missing else RunKind.SIMULATED_CONFIG}
     text = junit_text(driven, driven.comparison_record(), "config")
     failing = {case.get("name") for case in ElementTree.fromstring(text).iter("testcase")
                if case.find("failure") is not None}
@@ -199,4 +201,4 @@ def test_an_engine_is_judged_by_its_own_values_and_counts_too(session, mlp, miss
     measured.engine_result = replace(measured.engine_result, attempts=(BuildAttempt("named",
                                                                    {driven.outline.groups[0].name: Precision.FP16}), ))
     assert driven.missed_target_reasons(
-        driven.config).keys() == (set() if missing else {"simulated"}), "it is of another config"
+        driven.config).keys() == (set() if missing else {RunKind.SIMULATED_CONFIG}), "it is of another config"

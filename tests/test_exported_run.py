@@ -20,6 +20,7 @@ from trt_tui.core.exporters.formats import write_export
 from trt_tui.core.exporters.markdown import comparison_markdown
 from trt_tui.core.measure.json_record import exported_run_record, target_outcome_record
 from trt_tui.core.measure.results import Accuracy, ErrorMetrics, ExportedRun, OutputErrors
+from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.measure.target import parse_target
 from trt_tui.core.measure.target_outcome import Outcome, judge_accuracy
 from trt_tui.core.moves.config import PrecisionConfig
@@ -27,7 +28,6 @@ from trt_tui.core.precision import Precision
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import exported_run
 from trt_tui.jobs import requests as rq
-from trt_tui.session.config_results import EXECUTED_RUN
 from trt_tui.tui.state.summary import summary_lines
 
 INT8 = PrecisionConfig.from_precision(Precision.INT8)
@@ -131,7 +131,8 @@ def test_records_name_it_and_hold_no_latency(session, tmp_path):
     record = driven.comparison_record()
     run = record["runs"]["config-exported-network"]
     assert run["source"] == "onnxruntime-cpu" and run["backend"].startswith("ONNX Runtime")
-    assert run["result"] == target_outcome_record(driven.config_target_outcomes(driven.config)[EXECUTED_RUN])["result"]
+    outcome = driven.config_target_outcomes(driven.config)[RunKind.EXPORTED_FILE]
+    assert run["result"] == target_outcome_record(outcome)["result"]
     assert not {"latency_ms", "engine_bytes", "build_s"} & run.keys() and "config-engine" not in record["runs"]
     assert schemas.mismatches(json.loads(json.dumps(record)), "comparison-v1") == []
     assert json.loads(driven.precision_json_text())["evidence"]["exported_network"]["source"] == "onnxruntime-cpu"
@@ -154,7 +155,7 @@ def test_a_miss_of_the_exported_network_outweighs_the_simulation(session, tmp_pa
     lines = ["".join(text for text, _ in line) for line in summary_lines(driven, 120)]
     assert any(line.startswith(" c0 ") and line.endswith(" FAIL? ~PASS?") for line in lines)
     assert lines[-1].startswith(" c0 exported network FAIL?: ")
-    assert list(driven.missed_target_reasons(driven.config)) == [EXECUTED_RUN]
+    assert list(driven.missed_target_reasons(driven.config)) == [RunKind.EXPORTED_FILE]
 
 
 # -- what is not executed ---------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from trt_tui.core.lowering.lowered import no_lower_precision_reason, reduces_pre
 from trt_tui.core.measure.json_record import exported_run_record, target_outcome_record
 from trt_tui.core.measure.kernel_diff import KernelDiff, diff_kernels
 from trt_tui.core.measure.results import ConfigResults
+from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.measure.target_outcome import TargetOutcome
 from trt_tui.core.moves.config import PrecisionConfig, list_config_differences
 from trt_tui.core.network.hierarchy import build_scope_tree, group_titles
@@ -34,7 +35,7 @@ from trt_tui.formatting import (
     table_lines,
 )
 from trt_tui.options import Options
-from trt_tui.session.config_results import RESULT_SUFFIXES, SIMULATED_RUN, outcome_texts
+from trt_tui.session.config_results import RECORD_KEYS, RESULT_SUFFIXES, outcome_texts
 from trt_tui.session.session import Session
 
 _MAX_LISTED_KERNELS = 12
@@ -49,8 +50,8 @@ class ComparedConfig:
     config: PrecisionConfig
     measured: ConfigResults
     reduces_no_precision: bool
-    results: Mapping[str, TargetOutcome]
-    target_misses: Mapping[str, str]
+    results: Mapping[RunKind, TargetOutcome]
+    target_misses: Mapping[RunKind, str]
 
     @property
     def target_outcome_text(self) -> str:
@@ -82,7 +83,7 @@ def require_measurable_target(session: Session, config: PrecisionConfig, target:
     Raises:
         InputError: what the target needs was not measured.
     """
-    if SIMULATED_RUN not in session.config_target_outcomes(config):
+    if RunKind.SIMULATED_CONFIG not in session.config_target_outcomes(config):
         kind = session.target.kind if session.target is not None else "target"
         raise InputError(f"it is not known whether {target} is met", f"no {kind} was measured",
                          "A metric needs --metric and labels, agreement a classifier, sqnr and cosine a float.")
@@ -235,7 +236,8 @@ def _comparison_json(outline: NetworkOutline, compared_configs: Sequence[Compare
     for compared_config in compared_configs:
         accuracy, engine = compared_config.measured.accuracy, compared_config.measured.engine_result
         worst_output = accuracy.worst_output if accuracy is not None else None
-        results = {kind: target_outcome_record(result)["result"] for kind, result in compared_config.results.items()}
+        results = {RECORD_KEYS[kind]: target_outcome_record(result)["result"]
+                   for kind, result in compared_config.results.items()}
         config_records.append({
             "name": compared_config.name,
             "sqnr_db": worst_output[1].errors.sqnr_db if worst_output is not None else None,

@@ -12,6 +12,7 @@ from trt_tui.core.exporters.markdown import moves_markdown, text_cell
 from trt_tui.core.lowering.lowered import quantizes_activations, reduces_precision
 from trt_tui.core.measure.engine_agreement import fp32_engine_fault_text, sqnr_gap_of_engine_db
 from trt_tui.core.measure.results import Accuracy, EngineResult, ErrorShare, ExportedRun
+from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.measure.sample_dependence import MIN_DEPENDENCE_DB
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.keep_rules import default_keep_rules_note
@@ -28,7 +29,6 @@ from trt_tui.formatting import (
     run_title,
     table_lines,
 )
-from trt_tui.session.config_results import ENGINE_RUN, EXECUTED_RUN, SIMULATED_RUN
 from trt_tui.session.parts import metric_part_table
 from trt_tui.session.session import Session
 
@@ -188,8 +188,8 @@ def _target_outcome_text(session: Session, run: str, accuracy: Accuracy) -> str:
 def _outcome_reason_lines(session: Session) -> list[str]:
     """Why a result has a question mark, or fails for another reason than its value alone; a line for each row."""
     title_functions = {
-        SIMULATED_RUN: _run_title_text, EXPORTED: _exported_run_title_text, ENGINE_RUN: _engine_title_text,
-        EXECUTED_RUN: _exported_network_title
+        RunKind.SIMULATED_CONFIG: _run_title_text, RunKind.TYPED_NETWORK: _exported_run_title_text,
+        RunKind.BUILT_ENGINE: _engine_title_text, RunKind.EXPORTED_FILE: _exported_network_title
     }
     lines = [
         f"{title_functions[kind](session, run)}: {result.text}" for run in _list_distinct_runs(session)

@@ -9,6 +9,7 @@ from trt_tui import formatting
 from trt_tui.core.exporters.markdown import search_markdown
 from trt_tui.core.guards.guard import warning_record
 from trt_tui.core.measure.metric_parts import metric_part_rows
+from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.measure.target import UPPER_BOUND_KINDS
 from trt_tui.core.moves.config import move_tables
 from trt_tui.core.network.hierarchy import build_scope_tree, group_titles
@@ -17,7 +18,6 @@ from trt_tui.core.search.pareto import pareto_front as search_front
 from trt_tui.errors import InputError
 from trt_tui.formatting import NOT_MEASURED, SIMULATED_MARK, table_lines
 from trt_tui.jobs.events import SearchEnded
-from trt_tui.session.config_results import ENGINE_RUN
 from trt_tui.session.search_status import SearchStatus, evaluation_table, held_out_result_text, reduction_table
 from trt_tui.session.session import Session
 
@@ -121,7 +121,7 @@ def _engine_confirmation_lines(session: Session) -> list[str]:
         if not _get_end_event(session).result.is_met:
             outcome_text = "meets it all the same"
         result, builder = session.config_target_outcomes(
-            _get_end_event(session).result.config).get(ENGINE_RUN), session.builder
+            _get_end_event(session).result.config).get(RunKind.BUILT_ENGINE), session.builder
         title = formatting.builder_title(builder.name, builder.version) if builder is not None else ""
         builder_text = formatting.builder_device_text(title, builder.device) if builder is not None else ""
         return ([

@@ -19,6 +19,7 @@ from trt_tui.core.measure.json_record import (
 )
 from trt_tui.core.measure.reference import is_network_file
 from trt_tui.core.measure.results import Accuracy, ConfigResults
+from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.measure.stages import (
     PRODUCTION_STAGE,
     StageResult,
@@ -31,7 +32,6 @@ from trt_tui.core.moves.quantized_twins import has_file_precision
 from trt_tui.errors import InputError
 from trt_tui.formatting import EXPORTED, EXPORTED_NETWORK, executed_run_key
 from trt_tui.jobs import requests as rq
-from trt_tui.session.config_results import ENGINE_RUN, EXECUTED_RUN, SIMULATED_RUN
 from trt_tui.session.state import RUN_NAMES, TOLERANCE_SEPARATOR, SessionState
 
 
@@ -77,12 +77,13 @@ class ReportingSession(SessionState):
             record["runs"].get(f"{run}-engine", {})["to_check"] = lines
         return record
 
-    def result_record_keys(self, run: str) -> dict[str, str]:
+    def result_record_keys(self, run: str) -> dict[RunKind, str]:
         """The names of a run's results in the record, by the keys of `config_target_outcomes`."""
         first = next(
             (run_name for run_name in RUN_NAMES if self.get_run_results(run_name).exported_accuracy is not None), run)
-        return {SIMULATED_RUN: run, EXECUTED_RUN: executed_run_key(run), ENGINE_RUN: f"{run}-engine",
-                EXPORTED: EXPORTED if run == first else f"{run}-{EXPORTED}"}
+        return {RunKind.SIMULATED_CONFIG: run, RunKind.EXPORTED_FILE: executed_run_key(run),
+                RunKind.BUILT_ENGINE: f"{run}-engine",
+                RunKind.TYPED_NETWORK: EXPORTED if run == first else f"{run}-{EXPORTED}"}
 
     def unmeasured_precision_json_text(self, config: PrecisionConfig, sha256: str) -> str:
         """The text of precision.json for a network that is open and of which nothing was measured.

@@ -16,6 +16,7 @@ from trt_tui.core.lowering.lowered import reduces_precision
 from trt_tui.core.measure.judged_outputs import JudgedOutput
 from trt_tui.core.measure.reference import is_network_file
 from trt_tui.core.measure.results import Accuracy, ConfigResults, EngineResult
+from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.measure.target import Target, choose_default_target, parse_target
 from trt_tui.core.measure.target_outcome import TargetOutcome, judge_accuracy
 from trt_tui.core.moves.config import PrecisionConfig
@@ -26,13 +27,12 @@ from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
 from trt_tui.core.runner import ExecutionMode
 from trt_tui.errors import InputError, NotReadyError
-from trt_tui.formatting import EXPORTED
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.summaries import BackendSummary, BuilderSummary, DataSummary
 from trt_tui.options import Options
 from trt_tui.session.asked import PendingRequests
-from trt_tui.session.config_results import ENGINE_RUN, EXECUTED_RUN, SIMULATED_RUN
+from trt_tui.session.config_results import collect_run_accuracies
 from trt_tui.session.history import ConfigHistory, ConfigNames
 from trt_tui.session.results import SessionResults
 from trt_tui.session.saved import SavedSession, SessionFolder
@@ -391,20 +391,16 @@ class SessionState:
         """Whether an accuracy meets the targets, with reasons; None where nobody can say yet."""
         return judge_accuracy(self.targets, accuracy) if accuracy is not None else None
 
-    def missed_target_reasons(self, config: PrecisionConfig) -> dict[str, str]:
-        """Why a config misses a target that somebody has stated, by the keys of `config_target_outcomes`; empty if it
-        does not.
+    def missed_target_reasons(self, config: PrecisionConfig) -> dict[RunKind, str]:
+        """Why a config misses a target that somebody has stated, by run; empty if it does not.
 
         It is missed for FAIL and FAIL?, as simulated, as exported or as built.
         """
-        results, reasons = self.results.get_results_or_empty(config), {}
-        accuracies = {SIMULATED_RUN: results.accuracy, EXPORTED: results.exported_accuracy,
-                      EXECUTED_RUN: results.exported_run.accuracy if results.exported_run is not None else None,
-                      ENGINE_RUN: results.engine_result.accuracy if results.engine_result is not None else None}
-        for kind, result in self.config_target_outcomes(config).items() if self.has_explicit_target else ():
-            if not result.passes and (accuracy := accuracies[kind]) is not None:
-                reasons[kind] = self.missed_target_text(result, accuracy)
-        return reasons
+        if not self.has_explicit_target:
+            return {}
+        accuracies = collect_run_accuracies(self.results.get_results_or_empty(config))
+        return {kind: self.missed_target_text(outcome, accuracies[kind])
+                for kind, outcome in self.config_target_outcomes(config).items() if not outcome.passes}
 
     def missed_target_text(self, target_outcome: TargetOutcome, accuracy: Accuracy) -> str:
         """Why a target is missed, in words."""
@@ -414,26 +410,16 @@ class SessionState:
         return f"{targets}, and it has {measured_text}" + (f" ({target_outcome.outcome.value}: {reasons})"
                                                            if reasons else "")
 
-    def config_target_outcomes(self, config: PrecisionConfig) -> dict[str, TargetOutcome]:
+    def config_target_outcomes(self, config: PrecisionConfig) -> dict[RunKind, TargetOutcome]:
         """The results of a config: as simulated, as it is exported, and as built where it was built as asked.
 
         Empty for a config that lowers nothing, which proves nothing.
         """
         if self.outline is None or not reduces_precision(self.outline, config):
             return {}
-        results = self.results.get_results_or_empty(config)
-        built_accuracy = (results.engine_result.accuracy if results.engine_result is not None
-                          and results.engine_result.is_built_as_requested else None)
-        exported_accuracy = results.exported_run.accuracy if results.exported_run is not None else None
-        accuracies = {
-            SIMULATED_RUN: results.accuracy, EXPORTED: results.exported_accuracy, EXECUTED_RUN: exported_accuracy,
-            ENGINE_RUN: built_accuracy
-        }
-        return {
-            name: result
-            for name, accuracy in accuracies.items()
-            if (result := self.target_outcome(accuracy)) is not None
-        }
+        accuracies = collect_run_accuracies(self.results.get_results_or_empty(config))
+        return {kind: outcome for kind, accuracy in accuracies.items()
+                if (outcome := self.target_outcome(accuracy)) is not None}
 
     # -- saving -------------------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from trt_tui.core.measure.results import Accuracy, ExportedRun
+from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.measure.target import OUTPUT_KINDS
 from trt_tui.core.measure.target_outcome import TargetOutcome
 from trt_tui.core.moves.config import PrecisionConfig
@@ -25,7 +26,7 @@ from trt_tui.formatting import (
     number_text,
 )
 from trt_tui.jobs import requests as rq
-from trt_tui.session.config_results import ENGINE_RUN, EXECUTED_RUN, SIMULATED_RUN, find_decisive_outcome, outcome_texts
+from trt_tui.session.config_results import find_decisive_outcome, outcome_texts
 from trt_tui.session.session import Session
 from trt_tui.tui.spans import Line, Span, shorten_middle, sqnr_span
 
@@ -75,7 +76,7 @@ def target_outcome_text(session: Session, accuracy: Accuracy | None) -> str:
 
 def config_meets_target_simulated(session: Session, config: PrecisionConfig) -> bool | None:
     """Whether a config meets the targets as simulated; None where it lowers nothing, which proves nothing."""
-    result = session.config_target_outcomes(config).get(SIMULATED_RUN)
+    result = session.config_target_outcomes(config).get(RunKind.SIMULATED_CONFIG)
     return None if result is None else result.passes
 
 
@@ -102,13 +103,14 @@ def has_unfinished_accuracy(session: Session, config: PrecisionConfig) -> bool:
 def is_confirmed_by_execution(session: Session) -> bool:
     """Returns True if the config meets the targets as simulated, and as built or exported and executed too."""
     results = session.config_target_outcomes(session.config)
-    return current_config_meets_target(session) and not results.keys().isdisjoint((ENGINE_RUN, EXECUTED_RUN))
+    return current_config_meets_target(session) and (RunKind.BUILT_ENGINE in results
+                                                     or RunKind.EXPORTED_FILE in results)
 
 
 def current_config_meets_target(session: Session) -> bool:
     """Whether the config meets the targets in simulation, and as exported and as built where that is known."""
     results = session.config_target_outcomes(session.config)
-    return SIMULATED_RUN in results and all(result.passes for result in results.values())
+    return RunKind.SIMULATED_CONFIG in results and all(result.passes for result in results.values())
 
 
 def exported_run_meets_target(session: Session, exported_run: ExportedRun | None) -> bool | None:
@@ -116,7 +118,7 @@ def exported_run_meets_target(session: Session, exported_run: ExportedRun | None
     return meets_target(session, exported_run.accuracy) if exported_run is not None else None
 
 
-def target_outcome_line(target_results: Mapping[str, TargetOutcome], dim_failures: bool = False) -> Line:
+def target_outcome_line(target_results: Mapping[RunKind, TargetOutcome], dim_failures: bool = False) -> Line:
     """The outcome of a config and what says otherwise; see `trt_tui.session.config_results.outcome_texts`.
 
     Args:

@@ -18,10 +18,12 @@ from trt_tui.core.measure.tensor_cache import TensorCache
 from trt_tui.core.moves.config import PrecisionConfig
 
 
-class RunKind(str, Enum):
+class RunKind(Enum):
     """What yields the outputs of a run. The values stand in records."""
 
     SIMULATED_CONFIG = "simulated"
+    TYPED_NETWORK = "typed"
+    EXPORTED_FILE = "exported"
     BUILT_ENGINE = "built"
     NETWORK_FILE = "network"
     DUMP = "outputs"

@@ -30,7 +30,6 @@ from trt_tui.formatting import (
     shorten_number_in_text,
     worst_sample_text,
 )
-from trt_tui.session.config_results import ENGINE_RUN, EXECUTED_RUN, SIMULATED_RUN
 from trt_tui.session.session import Session
 from trt_tui.tui.config_status import (
     config_name,
@@ -424,7 +423,7 @@ def _exported_run_cells(exported_run: ExportedRun | None, table: _SummaryTable) 
 
 
 def _target_outcome_spans(session: Session, accuracy: Accuracy | None,
-                          target_results: Mapping[str, TargetOutcome] | None, max_cells: int,
+                          target_results: Mapping[RunKind, TargetOutcome] | None, max_cells: int,
                           dim_failures: bool = False) -> Line:
     """Whether the target is met.
 
@@ -443,17 +442,17 @@ def _target_outcome_spans(session: Session, accuracy: Accuracy | None,
             " …"), "dim")]
     if target_results is None:
         result = session.target_outcome(accuracy)
-        target_results = {SIMULATED_RUN: result} if result is not None else {}
+        target_results = {RunKind.SIMULATED_CONFIG: result} if result is not None else {}
     line = target_outcome_line({run: candidate
                                 for run, candidate in target_results.items()
-                                if run != EXPORTED}, dim_failures)  # it has its own line
+                                if run is not RunKind.TYPED_NETWORK}, dim_failures)  # it has its own line
     line = [(f" {line[0][0]}", line[0][1]), *line[1:]] if line else []
     return line if line_width(line) <= max_cells else line[:1]
 
 
 def outcome_reason_lines(session: Session) -> list[str]:
     """Why the outcome of the config has a question mark, or fails for another reason than its value; a line each."""
-    titles = {SIMULATED_RUN: "", ENGINE_RUN: "as built ", EXPORTED: f"{EXPORTED} ",
-              EXECUTED_RUN: f"{EXPORTED_NETWORK} "}
+    titles = {RunKind.SIMULATED_CONFIG: "", RunKind.BUILT_ENGINE: "as built ", RunKind.TYPED_NETWORK: f"{EXPORTED} ",
+              RunKind.EXPORTED_FILE: f"{EXPORTED_NETWORK} "}
     return [f"{config_name(session)} {titles[run]}{result.text}"
             for run, result in session.config_target_outcomes(session.config).items() if result.reasons]
