@@ -24,7 +24,7 @@ class Runner:
     profiles = ()
 
     def __init__(self, runner, fails: str) -> None:
-        self.runner, self.fails = runner, fails
+        self.runner, self.fails, self.inputs, self.outputs = runner, fails, runner.inputs, runner.outputs
 
     def run(self, feeds, fetch=None):
         if self.fails == "max" and len(feeds["x"]) == 8:
