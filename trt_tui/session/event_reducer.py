@@ -100,20 +100,8 @@ class EventReducer:
         self._state.facts = self._state.facts.merge_newer_facts(event.facts)
         self._state.log_shown_warnings()
 
-    @apply.register(ev.AccuracyMeasured)
-    @apply.register(ev.ExportAccuracyMeasured)
-    @apply.register(ev.GroupErrorsMeasured)
-    @apply.register(ev.ErrorSharesMeasured)
-    @apply.register(ev.CumulativeRaiseMeasured)
-    @apply.register(ev.RemediesMeasured)
-    @apply.register(ev.TensorStatsMeasured)
-    @apply.register(ev.StoredResultsLoaded)
-    @apply.register(ev.SampleErrorsMeasured)
-    @apply.register(ev.SingleSampleMeasured)
-    @apply.register(ev.Fp32EngineMeasured)
-    @apply.register(ev.StageMeasured)
-    @apply.register(ev.EngineErrorsMeasured)
-    def _apply_measured_results(self, event: ev.Event) -> None:
+    @apply.register
+    def _apply_measured_results(self, event: ev.ResultEvent) -> None:
         self._state.results.apply(event)
 
     @apply.register
@@ -165,10 +153,8 @@ class EventReducer:
     def _apply_method_comparison(self, event: ev.RangeMethodsCompared) -> None:
         self._state.method_comparison = event
 
-    @apply.register(ev.EngineWritten)
-    @apply.register(ev.EngineFileRead)
-    @apply.register(ev.DumpsCompared)
-    def _store_command_answer(self, event: ev.EngineWritten | ev.EngineFileRead | ev.DumpsCompared) -> None:
+    @apply.register
+    def _store_command_answer(self, event: ev.CommandAnswer) -> None:
         self._state.last_answer = event
 
     # -- searching ----------------------------------------------------------------------------------------------

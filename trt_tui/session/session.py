@@ -102,8 +102,8 @@ class Session(EditableSession):
     def send_request(self, request: rq.Request) -> None:
         """Sends a request to the child process."""
         config: Any = getattr(request, "config", None)
-        self.pending_requests.add_request(self._client.send_request(request), request,
-                                          request.job_title(self.config_names.get(config, ""), self.builder is not None))
+        title = request.job_title(self.config_names.get(config, ""), self.builder is not None)
+        self.pending_requests.add_request(self._client.send_request(request), request, title)
 
     def apply_event(self, event: ev.Event) -> None:
         """Takes an event in. Events of jobs that were stopped are dropped."""
