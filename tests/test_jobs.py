@@ -173,16 +173,15 @@ def test_others_are_held_off_while_somebody_waits_and_only_then():
     def start(request, report):
         for _ in range(3):
             log.append(type(request))
-            if isinstance(request, rq.CalibrateRanges) and len(log) == 2:
+            if isinstance(request, rq.MeasureRemedies) and len(log) == 2:
                 steps.inbox.append((2, rq.MeasureWhatIf(INT8)))
             yield Urgency.WHAT_IF if isinstance(request, rq.MeasureWhatIf) else Urgency.BACKGROUND
 
-    steps = scheduler.Scheduler(start, {rq.CalibrateRanges: Urgency.BACKGROUND, rq.MeasureWhatIf: Urgency.WHAT_IF},
-                                lambda event: None, pause_others=log.append)
-    steps.inbox.append((1, rq.CalibrateRanges("minmax")))
+    steps = scheduler.Scheduler(start, lambda event: None, pause_others=log.append)
+    steps.inbox.append((1, rq.MeasureRemedies("group", INT8)))
     while steps.run_next_step():
         pass
-    assert log == [*[rq.CalibrateRanges] * 2, True, *[rq.MeasureWhatIf] * 3, False, rq.CalibrateRanges]
+    assert log == [*[rq.MeasureRemedies] * 2, True, *[rq.MeasureWhatIf] * 3, False, rq.MeasureRemedies]
     steps.inbox.append((3, rq.MeasureWhatIf(INT8)))
     while steps.run_next_step():
         pass
@@ -353,7 +352,7 @@ class Unruly:
 
     def __init__(self, **steps):
         self.sent = []
-        self.scheduler = scheduler.Scheduler(lambda request, report: steps[type(request).__name__](self, request), {},
+        self.scheduler = scheduler.Scheduler(lambda request, report: steps[type(request).__name__](self, request),
                                              self.sent.append)
 
     def ask(self, *requests):
@@ -451,7 +450,9 @@ def test_a_stop_is_answered_while_the_step_of_another_job_runs():
     unruly.ask(rq.MeasureTensorStats("group"), rq.FindMixedPrecisionConfig(INT8, ("sqnr>=20",)))
     for _ in range(4):
         unruly.scheduler.run_next_step()
-    unruly.ask(rq.MeasureRemedies("group", INT8), rq.MeasureWhatIf(INT8))
+    unruly.ask(rq.MeasureRemedies("group", INT8))
+    unruly.scheduler.run_next_step()
+    unruly.ask(rq.MeasureWhatIf(INT8))
     while unruly.scheduler.run_next_step():
         pass
     assert [ends(unruly.sent, job) for job in (1, 2, 3)] == [[ev.JobCancelled]] * 3

@@ -30,6 +30,7 @@ from trt_tui.options import Options
 from trt_tui.session import state
 from trt_tui.session.event_reducer import EventReducer
 from trt_tui.session.history import ConfigNames
+from trt_tui.session.results import SessionResults
 from trt_tui.tui.state.detail import loss_reason_texts
 from trt_tui.tui.state.row_values import RowValues
 from trt_tui.tui.state.summary import summary_lines
@@ -156,6 +157,12 @@ def events_of(base: type[ev.Event] = ev.Event) -> list[type[ev.Event]]:
 def test_a_session_takes_every_event(event):
     handlers = vars(EventReducer)["apply"].dispatcher
     assert handlers.dispatch(event) is not handlers.dispatch(object), f"a session does not know {event.__name__}"
+
+
+@pytest.mark.parametrize("event", ev.ResultEvent.__subclasses__(), ids=lambda event: event.__name__)
+def test_results_keep_every_measurement(event):
+    handlers = vars(SessionResults)["apply"].dispatcher
+    assert handlers.dispatch(event) is not handlers.dispatch(object), f"no results keep {event.__name__}"
 
 
 def test_an_event_of_no_known_type_does_not_vanish(session):

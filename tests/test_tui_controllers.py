@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 from textual.widgets.option_list import Option
 
 from tests.screen import answered, make_app, opened, press, settle, status
-from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.tui import keys
-from trt_tui.tui.controllers import ACTIONS, CONTROLLERS, REDRAW_ONLY_EVENTS
+from trt_tui.tui.controllers import ACTIONS, CONTROLLERS
 from trt_tui.tui.controllers.controller import Controller
 from trt_tui.tui.screens.dialogs import ChoiceField, OverlayScreen
 from trt_tui.tui.screens.help import HelpPage
@@ -22,8 +21,8 @@ from trt_tui.tui.widgets.lists import ConfigList, KeyedOptionList
 pytestmark = pytest.mark.usefixtures("quick")
 
 
-def events(kind: type = ev.Event) -> list[type]:
-    return [one for sub in kind.__subclasses__() for one in (sub, *events(sub))]
+def subclasses(kind: type) -> list[type]:
+    return [one for sub in kind.__subclasses__() for one in (sub, *subclasses(sub))]
 
 
 async def test_every_action_has_a_handler_a_reason_and_words(tmp_path):
@@ -134,7 +133,7 @@ async def test_a_list_without_room_for_a_letter_takes_its_keys(tmp_path):
 
 
 def test_dialogs_bind_what_the_table_has():
-    dialogs = [one for one in events(OverlayScreen) if one.__module__.startswith("trt_tui")]
+    dialogs = [one for one in subclasses(OverlayScreen) if one.__module__.startswith("trt_tui")]
     assert len(dialogs) > 10
     for kind in (*dialogs, KeyedOptionList, ChoiceField):
         bound = [one for base in kind.__mro__ if base.__module__.startswith("trt_tui")
@@ -168,12 +167,6 @@ async def test_the_users_keys_are_bound_shown_and_named_in_words(tmp_path):
             main.presenter.config_marks.configs_by_letter.values()) == [app.screen.query_one(ConfigList).values[1]]
         assert "f11 marks A" in str(app.screen.query_one(".hint").render())
     keys.use_key_table(keys.DEFAULT_KEYS)
-
-
-def test_every_event_is_asked_for_or_only_drawn(tmp_path):
-    """An event that is new is given to a controller, or it is said that drawing the screen is enough."""
-    heeded = {one for controller in make_app(tmp_path).main_screen.controllers for one in controller.event_handlers()}
-    assert heeded.isdisjoint(REDRAW_ONLY_EVENTS) and heeded | set(REDRAW_ONLY_EVENTS) == set(events())
 
 
 def test_controllers_are_listed():

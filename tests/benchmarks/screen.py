@@ -30,8 +30,6 @@ import psutil
 
 from tests import networks
 from trt_tui.jobs.requests import CompareRuns
-from trt_tui.session.history import ConfigNames
-from trt_tui.session.job import job_title
 
 ROWS, COLUMNS = 40, 120
 SILENCE_S = 0.03
@@ -123,7 +121,7 @@ def measure(nodes: int, moves: int) -> None:
                               for place in (0, 1))
         print(f"first rows after the command: {seconds[1]:.2f} s, a 60-node network: {seconds[0]:.2f} s; in processor "
               f"time {processor[1]:.2f} s and {processor[0]:.2f} s")
-        screen.until(re.escape(job_title(CompareRuns({}), ConfigNames()).encode()), 180)
+        screen.until(re.escape(CompareRuns({}).job_title().encode()), 180)
         for key in (b"j", b"l", b"j", b"l", b"j", b"l", b"l"):
             screen.press(key)
         screen.drain(2)

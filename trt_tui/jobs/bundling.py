@@ -33,7 +33,7 @@ def run_write_bundle_job(workspace: Workspace, store: ResultStore, reporter: Job
                          request: rq.WriteBundle) -> Steps[None]:
     """Writes a bundle; the folder appears whole or not at all."""
     destination, network, config = Path(request.path), workspace.network, request.config
-    reporter.send(ev.JobProgress(reporter.job, f"writing {destination.name}", 0, 0))
+    reporter.send(ev.JobProgress(reporter.job, request.phase, 0, 0))
     yield Urgency.BUILD
     require_empty_folder(destination)
     ranges, no_data_reason = collect_ranges_to_write(workspace, store, reporter, config, request.config_ranges)

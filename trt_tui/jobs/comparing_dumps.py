@@ -14,13 +14,13 @@ from trt_tui.core.measure.dump_comparison import (
 from trt_tui.core.measure.reference import no_common_tensors_error
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
+from trt_tui.jobs.opening import WorkspaceSlot
 from trt_tui.jobs.scheduler import JobReporter
 from trt_tui.jobs.steps import Steps, Urgency
 from trt_tui.jobs.store import ResultStore
-from trt_tui.workspace import Workspace
 
 
-def run_dump_comparison_job(workspace: Workspace | None, store: ResultStore, reporter: JobReporter,
+def run_dump_comparison_job(slot: WorkspaceSlot, store: ResultStore, reporter: JobReporter,
                             request: rq.CompareDumps) -> Steps[None]:
     """Compares all tensors of both.
 
@@ -32,7 +32,7 @@ def run_dump_comparison_job(workspace: Workspace | None, store: ResultStore, rep
     first, second = open_dump(request.first), open_dump(request.second)
     yield Urgency.OPENING
     common_names, only_first, only_second = find_common_tensors(first, second)
-    network = workspace.network if workspace is not None else None
+    network = slot.workspace.network if slot.workspace is not None else None
     inputs = [info.name for info in network.inputs] if network is not None else []
     if network is not None and not any(network.has_tensor(name) for name in common_names):
         raise no_common_tensors_error(first.source, common_names, network.name,
@@ -42,7 +42,7 @@ def run_dump_comparison_job(workspace: Workspace | None, store: ResultStore, rep
         for result in compare_tensor_of_dumps(first, second, name, request.threshold, mask):
             if result is not None:
                 tensor_errors.append(result)
-            reporter.send_progress("comparing tensors", index, len(common_names), start_time)
+            reporter.send_progress(request.phase, index, len(common_names), start_time)
             yield Urgency.BUILD
     ordered = sort_in_network_order(tensor_errors, network, request.scaled_tensors)
     advice_texts = comparison_advice_lines(ordered, first.source, second.source, inputs, network is not None)

@@ -37,7 +37,7 @@ def run_write_subgraph_job(workspace: Workspace, store: ResultStore, reporter: J
     start, stop = find_group_boundary(network, network.get_group(
         request.group)) if request.group else (request.start_tensors, request.stop_tensors)
     check_tensor_names(network, (*start, *stop))
-    reporter.send(ev.JobProgress(reporter.job, f"writing {destination.name}", 0, 0))
+    reporter.send(ev.JobProgress(reporter.job, request.phase, 0, 0))
     yield Urgency.BUILD
     ranges, no_data_reason = collect_ranges_to_write(workspace, store, reporter, request.config, request.config_ranges)
     typed_model = lower_from_source_model(network, request.config, ranges).model

@@ -6,6 +6,7 @@ receives them.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from trt_tui.core.calibration.calibration import Calibration
 from trt_tui.core.calibration.statistics import DominantChannels, TensorStats
@@ -41,13 +42,31 @@ from trt_tui.jobs.summaries import BackendSummary, BuilderSummary, DataSummary
 
 @dataclass(frozen=True)
 class Event:
-    """What the child process tells; ``job`` is the number of the request that it belongs to."""
+    """What the child process tells; ``job`` is the number of the request that it belongs to.
 
+    Attributes:
+        changes_rows: The values in the rows of the app may differ after it. The rest is drawn anew after every event.
+    """
+
+    changes_rows: ClassVar[bool] = True
     job: int
+
+    def __init_subclass__(cls, changes_rows: bool | None = None) -> None:
+        cls.changes_rows = cls.changes_rows if changes_rows is None else changes_rows
 
 
 @dataclass(frozen=True)
-class LayersListed(Event):
+class ResultEvent(Event):
+    """Measured values, which `trt_tui.session.results.SessionResults` keeps."""
+
+
+@dataclass(frozen=True)
+class CommandAnswer(Event, changes_rows=False):
+    """The answer to a request of a command, which `SessionState.last_answer` keeps."""
+
+
+@dataclass(frozen=True)
+class LayersListed(Event, changes_rows=False):
     """The layers of a big network by name; `NetworkOpened` follows with everything else, unless the opening is lean."""
 
     outline: NetworkOutline
@@ -79,7 +98,7 @@ class FilesHashed(Event):
 
 
 @dataclass(frozen=True)
-class ConfigRead(Event):
+class ConfigRead(Event, changes_rows=False):
     """The config that was named when the network was opened."""
 
     loaded: LoadedConfig
@@ -93,21 +112,21 @@ class BuilderReady(Event):
 
 
 @dataclass(frozen=True)
-class CalibrationReady(Event):
+class CalibrationReady(Event, changes_rows=False):
     """Ranges are known: measured, or taken from a file or an earlier process."""
 
     calibration: Calibration
 
 
 @dataclass(frozen=True)
-class GuardFactsMeasured(Event):
+class GuardFactsMeasured(Event, changes_rows=False):
     """What guards look at, as far as this job has measured it; see `trt_tui.core.guards`."""
 
     facts: GuardFacts
 
 
 @dataclass(frozen=True)
-class JobProgress(Event):
+class JobProgress(Event, changes_rows=False):
     """How far a job is. ``total`` 0 means that the end is unknown; ``left_s`` is the estimated time left in seconds."""
 
     phase: str
@@ -117,7 +136,7 @@ class JobProgress(Event):
 
 
 @dataclass(frozen=True)
-class ReferenceMetricMeasured(Event):
+class ReferenceMetricMeasured(ResultEvent):
     """The reference's own metric on the judged samples."""
 
     metric: Mapping[str, float]
@@ -125,7 +144,7 @@ class ReferenceMetricMeasured(Event):
 
 
 @dataclass(frozen=True)
-class AccuracyMeasured(Event):
+class AccuracyMeasured(ResultEvent):
     """How a run does at the judged outputs; ``final`` once it is judged on all samples that it is to be judged on."""
 
     run: str
@@ -135,7 +154,7 @@ class AccuracyMeasured(Event):
 
 
 @dataclass(frozen=True)
-class ExportAccuracyMeasured(Event):
+class ExportAccuracyMeasured(ResultEvent):
     """How a file's own network does as it is exported, without what TensorRT refuses of it; of all samples."""
 
     config: PrecisionConfig
@@ -143,7 +162,7 @@ class ExportAccuracyMeasured(Event):
 
 
 @dataclass(frozen=True)
-class GroupErrorsMeasured(Event):
+class GroupErrorsMeasured(ResultEvent):
     """Errors of a run at its groups, by name, on so many samples so far; ``final`` on the last of them."""
 
     run: str
@@ -154,7 +173,7 @@ class GroupErrorsMeasured(Event):
 
 
 @dataclass(frozen=True)
-class ErrorSharesMeasured(Event):
+class ErrorSharesMeasured(ResultEvent):
     """Shares of some groups of a config; ``done`` of ``total`` groups are measured. Shares add up over events."""
 
     run: str
@@ -165,7 +184,7 @@ class ErrorSharesMeasured(Event):
 
 
 @dataclass(frozen=True)
-class CumulativeRaiseMeasured(Event):
+class CumulativeRaiseMeasured(ResultEvent):
     """The verdicts when the first 1, 2, ... groups of ``order`` are raised to FP32."""
 
     config: PrecisionConfig
@@ -174,7 +193,7 @@ class CumulativeRaiseMeasured(Event):
 
 
 @dataclass(frozen=True)
-class SampleErrorsMeasured(Event):
+class SampleErrorsMeasured(ResultEvent, changes_rows=False):
     """The error of each sample in a config."""
 
     config: PrecisionConfig
@@ -182,7 +201,7 @@ class SampleErrorsMeasured(Event):
 
 
 @dataclass(frozen=True)
-class SingleSampleMeasured(Event):
+class SingleSampleMeasured(ResultEvent, changes_rows=False):
     """One sample judged alone, in a config; it is sent again as more of its groups are measured."""
 
     config: PrecisionConfig
@@ -204,7 +223,7 @@ class Remedy:
 
 
 @dataclass(frozen=True)
-class RemediesMeasured(Event):
+class RemediesMeasured(ResultEvent, changes_rows=False):
     """What each way out for a group would yield, in the config that they were tried in."""
 
     group: str
@@ -213,7 +232,7 @@ class RemediesMeasured(Event):
 
 
 @dataclass(frozen=True)
-class TensorStatsMeasured(Event):
+class TensorStatsMeasured(ResultEvent, changes_rows=False):
     """Value statistics of a group's inputs and tail in FP32, by tensor.
 
     Attributes:
@@ -226,7 +245,7 @@ class TensorStatsMeasured(Event):
 
 
 @dataclass(frozen=True)
-class RequestedRangesReady(Event):
+class RequestedRangesReady(Event, changes_rows=False):
     """The ranges that were asked for, by tensor."""
 
     ranges: Mapping[str, RangeMove]
@@ -243,7 +262,7 @@ class RangeMethodResult:
 
 
 @dataclass(frozen=True)
-class RangeMethodsCompared(Event):
+class RangeMethodsCompared(Event, changes_rows=False):
     """What a config yields with the ranges of each method that was compared so far."""
 
     config: PrecisionConfig
@@ -251,14 +270,14 @@ class RangeMethodsCompared(Event):
 
 
 @dataclass(frozen=True)
-class Fp32EngineMeasured(Event):
+class Fp32EngineMeasured(ResultEvent):
     """The FP32 engine against FP32 on the simulating backend; its error is not caused by low precision."""
 
     result: EngineResult
 
 
 @dataclass(frozen=True)
-class EngineErrorsMeasured(Event):
+class EngineErrorsMeasured(ResultEvent):
     """Errors inside the engine of a config, or why there are none."""
 
     config: PrecisionConfig
@@ -274,7 +293,7 @@ class EngineBuilt(Event):
 
 
 @dataclass(frozen=True)
-class ExportedFileExecuted(Event):
+class ExportedFileExecuted(ResultEvent, changes_rows=False):
     """The execution of a config's exported file, or why there is none."""
 
     config: PrecisionConfig
@@ -282,7 +301,7 @@ class ExportedFileExecuted(Event):
 
 
 @dataclass(frozen=True)
-class StoredResultsLoaded(Event):
+class StoredResultsLoaded(ResultEvent, changes_rows=False):
     """Results of an earlier program for a config: simulated, of its engine, and of its exported file, if known."""
 
     config: PrecisionConfig
@@ -292,7 +311,7 @@ class StoredResultsLoaded(Event):
 
 
 @dataclass(frozen=True)
-class SearchProgress(Event):
+class SearchProgress(Event, changes_rows=False):
     """What a search is about to evaluate, and what it knows.
 
     Attributes:
@@ -354,19 +373,19 @@ class SearchEnded(Event):
 
 
 @dataclass(frozen=True)
-class JobStarted(Event):
+class JobStarted(Event, changes_rows=False):
     """The first step of the job is about to be done."""
 
 
 @dataclass(frozen=True)
-class JobDone(Event):
+class JobDone(Event, changes_rows=False):
     """The job is done, or a newer request of its kind took its place."""
 
     was_replaced: bool = False
 
 
 @dataclass(frozen=True)
-class JobCancelled(Event):
+class JobCancelled(Event, changes_rows=False):
     """The job ended because it was stopped."""
 
 
@@ -409,7 +428,7 @@ class ChildProcessDied(Event):
 
 
 @dataclass(frozen=True)
-class ConfigExported(Event):
+class ConfigExported(CommandAnswer):
     """A config was written.
 
     Attributes:
@@ -424,7 +443,7 @@ class ConfigExported(Event):
 
 
 @dataclass(frozen=True)
-class EngineWritten(Event):
+class EngineWritten(CommandAnswer):
     """An engine file was written, in so many bytes; ``info_lines`` say what to know about it.
 
     Attributes:
@@ -440,14 +459,14 @@ class EngineWritten(Event):
 
 
 @dataclass(frozen=True)
-class StageMeasured(Event):
+class StageMeasured(ResultEvent, changes_rows=False):
     """A stage on the way to production, or why it has no figures."""
 
     stage: StageResult
 
 
 @dataclass(frozen=True)
-class DumpsCompared(Event):
+class DumpsCompared(CommandAnswer):
     """How two dumps of tensors differ.
 
     Attributes:
@@ -469,14 +488,14 @@ class DumpsCompared(Event):
 
 
 @dataclass(frozen=True)
-class EngineFileRead(Event):
+class EngineFileRead(CommandAnswer):
     """The layers of an engine file that was opened."""
 
     engine_report: EngineReport
 
 
 @dataclass(frozen=True)
-class EnginePreviewed(Event):
+class EnginePreviewed(ResultEvent):
     """What the builder makes of a config; what its choices do to the engine follows where the builder is asked more."""
 
     config: PrecisionConfig
@@ -484,7 +503,7 @@ class EnginePreviewed(Event):
 
 
 @dataclass(frozen=True)
-class LogMessage(Event):
+class LogMessage(Event, changes_rows=False):
     """A line for the log pane. One of level "warning" stays on screen, one of level "note" is printed by commands."""
 
     text: str
@@ -492,7 +511,7 @@ class LogMessage(Event):
 
 
 @dataclass(frozen=True)
-class ExecutionModeChanged(Event):
+class ExecutionModeChanged(Event, changes_rows=False):
     """How the simulation runs on a device, told at first and when that changes."""
 
     mode: ExecutionMode

@@ -20,6 +20,7 @@ from trt_tui.formatting import counted_noun_text
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.calibration import collect_ranges_to_write
+from trt_tui.jobs.opening import WorkspaceSlot
 from trt_tui.jobs.scheduler import JobReporter
 from trt_tui.jobs.steps import Steps, Urgency
 from trt_tui.jobs.store import ResultStore
@@ -33,7 +34,7 @@ def run_export_job(workspace: Workspace, store: ResultStore, reporter: JobReport
                    request: rq.ExportConfig) -> Steps[None]:
     """Writes a config in another tool's format."""
     path, network, config = Path(request.path), workspace.network, request.config
-    reporter.send(ev.JobProgress(reporter.job, f"writing {path.name}", 0, 0))
+    reporter.send(ev.JobProgress(reporter.job, request.phase, 0, 0))
     yield Urgency.BUILD
     shapes = workspace.shape_profile if request.kind in PROFILE_FORMATS else workspace.requested_shape_ranges
     written_config = config if request.kind == "onnx" else replace_file_precision(network, config)
@@ -72,9 +73,10 @@ def range_method_text(workspace: Workspace, config_ranges: Mapping[str, float] |
     return range_method if uses_known_ranges else workspace.options.calib_method
 
 
-def run_write_text_job(workspace: Workspace | None, reporter: JobReporter, request: rq.WriteTextFile) -> Steps[None]:
+def run_write_text_job(slot: WorkspaceSlot, store: ResultStore, reporter: JobReporter,
+                       request: rq.WriteTextFile) -> Steps[None]:
     """Writes a text, for which nothing has to be open; never overwrites a file that is open."""
-    if workspace is not None:
+    if (workspace := slot.workspace) is not None:
         refuse_overwriting_inputs([request.path], [workspace.network.path, *workspace.network.external_files])
     write_file_atomically(Path(request.path), request.text)
     reporter.send(ev.ConfigExported(reporter.job, (request.path,)))

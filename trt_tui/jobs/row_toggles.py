@@ -43,7 +43,7 @@ def run_toggle_job(workspace: Workspace, store: ResultStore, reporter: JobReport
             yield Urgency.TOGGLES
         if accuracy is not None:
             reporter.send(ev.AccuracyMeasured(reporter.job, "flip", toggled_config, accuracy, True))
-        reporter.send_progress("each row if flipped", done, len(toggled), start_time)
+        reporter.send_progress(request.phase, done, len(toggled), start_time)
 
 
 def list_toggled_configs(config: PrecisionConfig, network: Network, shares: dict[str,

@@ -22,7 +22,7 @@ def run_sample_error_job(workspace: Workspace, store: ResultStore, reporter: Job
     start_time, partials = time.monotonic(), measure_sample_errors(workspace.analysis, config, workspace.ranges,
                                                                    workspace.feeds)
     for partial in partials if errors is None else ():
-        reporter.send_progress("errors sample by sample", partial.done_count, partial.total_count, start_time)
+        reporter.send_progress(request.phase, partial.done_count, partial.total_count, start_time)
         if partial.is_final_result:
             errors = partial.value
             store.save_result(workspace, "samples", config, errors)
@@ -42,8 +42,7 @@ def run_single_sample_job(workspace: Workspace, store: ResultStore, reporter: Jo
     start_time = time.monotonic()
     for partial in measure_single_sample(workspace.analysis, request.runs, request.config, workspace.ranges, feed_index,
                                          request.sample_index - first_sample, request.sample_index):
-        reporter.send_progress(f"judging sample {request.sample_index} alone", partial.done_count, partial.total_count,
-                               start_time)
+        reporter.send_progress(request.phase, partial.done_count, partial.total_count, start_time)
         if partial.value.is_complete or reporter.is_report_due("one sample"):
             reporter.send(ev.SingleSampleMeasured(reporter.job, request.config, partial.value))
         yield Urgency.FIRST_SHARES

@@ -36,6 +36,6 @@ def run_save_outputs_job(workspace: Workspace, store: ResultStore, reporter: Job
                     {tensor: outputs[tensor]
                      for tensor in dict.fromkeys((*names, *analysis.fetched_tensors))})
                 done += 1
-                reporter.send_progress(f"outputs for {path.name}", done, len(samples) * len(request.runs), start_time)
+                reporter.send_progress(request.phase, done, len(samples) * len(request.runs), start_time)
                 yield Urgency.BUILD
     reporter.send(ev.ConfigExported(reporter.job, (request.path,)))

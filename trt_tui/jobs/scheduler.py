@@ -10,7 +10,7 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,9 +51,7 @@ class Scheduler:
 
     Args:
         start: Returns the steps of a request.
-        urgencies: How urgent the first step of a request is, by its type; `Urgency.OPENING` by default.
         send: Called with each event.
-        lasting: Types of requests that are not replaced by a newer one.
         hold: Called with whether a person waits for the next step, where that changes: other processes at work for this
             one are to keep off the processor until it is done.
 
@@ -63,9 +61,7 @@ class Scheduler:
         to_stop: Numbers of jobs that are to end; see `stop_jobs`.
     """
 
-    def __init__(self, start_job: Callable[[rq.Request, JobReporter], Steps[None]], urgencies: Mapping[type[rq.Request],
-                                                                                                       Urgency],
-                 send: Callable[[ev.Event], None], *, unreplaced_types: Collection[type[rq.Request]] = (),
+    def __init__(self, start_job: Callable[[rq.Request, JobReporter], Steps[None]], send: Callable[[ev.Event], None], *,
                  pause_others: Callable[[bool], None] = lambda is_paused: None) -> None:
         self.inbox: deque[tuple[int, rq.Request]] = deque()
         self.arrival_event = threading.Event()
@@ -76,8 +72,6 @@ class Scheduler:
         self._current_job: ScheduledJob | None = None
         self._reported_stopped: set[int] = set()
         self._start_job = start_job
-        self._urgencies = urgencies
-        self._unreplaced_types = unreplaced_types
         self._pause_others, self._others_paused = pause_others, False
         self._last_report_times: dict[str, float] = {}
 
@@ -91,21 +85,16 @@ class Scheduler:
     def stop_jobs(self, jobs: Collection[int]) -> None:
         """Has jobs end; called by another thread.
 
-        A job that waits for the step of another one is reported as stopped at once, and ended after that step. A search
-        is not: its end tells what it found.
+        A job that waits for the step of another one is reported as stopped at once, and ended after that step. This is
+        not so for a job that answers when it is stopped.
         """
         with self._lock:
             self.jobs_to_stop.update(jobs)
             if self._current_job is None or self._current_job.job in self.jobs_to_stop:
                 return
-            waiting = [
-                *((scheduled_job.job, scheduled_job.request) for scheduled_job in self.scheduled_jobs), *self.inbox
-            ]
-            stopped_early = {
-                job
-                for job, request in waiting
-                if job in jobs and not isinstance(request, rq.FindMixedPrecisionConfig)
-            }
+            waiting = [*((scheduled.job, scheduled.request) for scheduled in self.scheduled_jobs), *self.inbox]
+            stopped_early = {job for job, request in waiting
+                             if job in jobs and not request.job_kind.answers_when_stopped}
             for job in sorted(stopped_early - self._reported_stopped):
                 self._reported_stopped.add(job)
                 self.send(ev.JobCancelled(job))
@@ -135,10 +124,6 @@ class Scheduler:
             self._advance_job(next_job)
         return next_job is not None
 
-    def get_urgency(self, request: rq.Request) -> Urgency:
-        """How urgent the first step of a request is."""
-        return self._urgencies.get(type(request), Urgency.OPENING)
-
     def is_report_due(self, report_kind: str) -> bool:
         """Whether enough time has passed since the last report of a kind."""
         now = time.monotonic()
@@ -155,9 +140,9 @@ class Scheduler:
                 job, request = self.inbox.popleft()
                 replaced = [
                     scheduled_job for scheduled_job in self.scheduled_jobs
-                    if type(scheduled_job.request) is type(request) and type(request) not in self._unreplaced_types
+                    if type(scheduled_job.request) is type(request) and request.job_kind.is_replaceable
                 ]
-                self.scheduled_jobs.append(ScheduledJob(job, request, self.get_urgency(request)))
+                self.scheduled_jobs.append(ScheduledJob(job, request, request.job_kind.urgency))
             for older in replaced:
                 self._end_job(older, ev.JobDone(older.job, was_replaced=True))
         self._end_stopped_jobs()
@@ -271,7 +256,7 @@ class JobReporter:
             if self.job in scheduler.jobs_to_stop:
                 raise CancelledError("stopped")
             if is_preemptible and any(
-                    type(later) is type(request) or scheduler.get_urgency(later) < scheduler.get_urgency(request)
+                    type(later) is type(request) or later.job_kind.urgency < request.job_kind.urgency
                     for _, later in tuple(scheduler.inbox)):
                 raise PreemptionError
 

@@ -7,46 +7,23 @@ import contextlib
 import faulthandler
 import os
 import pickle
+import pkgutil
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
 from trt_tui.core.data.memory_fallbacks import HOST_MODE
 from trt_tui.core.runner import ExecutionMode
 from trt_tui.files.scratch import remove_unused_scratch_folders
-from trt_tui.jobs import (
-    build,
-    bundling,
-    calibration,
-    comparing_dumps,
-    comparison,
-    cutting,
-    engine_inspection,
-    engine_preview,
-    exporting,
-    methods,
-    opening,
-    preflight,
-    remedies,
-    row_toggles,
-    sample_errors,
-    saving_outputs,
-    search_evaluator,
-    setting_ranges,
-    stages,
-    statistics,
-    stored_results,
-    whatif,
-)
+from trt_tui.jobs import engine_preview, opening
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.lifeline import end_own_process_group, tie_process_to_parent
 from trt_tui.jobs.opening import WorkspaceSlot
 from trt_tui.jobs.scheduler import JobReporter, Scheduler
-from trt_tui.jobs.steps import Steps, Urgency
+from trt_tui.jobs.steps import Steps
 from trt_tui.jobs.store import ResultStore
 from trt_tui.workspace import Workspace
 
@@ -54,51 +31,17 @@ CHECK_INTERVAL_S = 1.0
 """Within a job, the files that were opened are checked for changes this often."""
 
 
-@dataclass(frozen=True)
-class JobHandler:
-    """How requests of one type are answered.
-
-    Attributes:
-        run: Returns the steps, for a workspace that is open and, unless the job only concerns a file, identified.
-        urgency: Of the first step.
-        writes_file: It writes or reads a file that was asked for: a newer request of the type does not replace it.
-        needs_hashes: What it sends are figures of the network and the data, which are identified before.
-    """
-
-    run: Callable[[Workspace, ResultStore, JobReporter, Any], Steps[None]]
-    urgency: Urgency
-    writes_file: bool = False
-    needs_hashes: bool = True
+JobHandler = Callable[[Any, ResultStore, JobReporter, Any], Steps[None]]
 
 
-JOB_HANDLERS: dict[type[rq.Request], JobHandler] = {
-    rq.CalibrateRanges: JobHandler(calibration.run_calibration_job, Urgency.OPENING),
-    rq.UseRanges: JobHandler(calibration.run_use_ranges_job, Urgency.OPENING, needs_hashes=False),
-    rq.RunPreflight: JobHandler(preflight.run_preflight_job, Urgency.ACCURACY),
-    rq.CompareRuns: JobHandler(comparison.run_comparison_job, Urgency.FIRST_ACCURACY),
-    rq.MeasureWhatIf: JobHandler(whatif.run_what_if_job, Urgency.WHAT_IF),
-    rq.MeasureSampleErrors: JobHandler(sample_errors.run_sample_error_job, Urgency.ACCURACY),
-    rq.MeasureSingleSample: JobHandler(sample_errors.run_single_sample_job, Urgency.FIRST_SHARES),
-    rq.LoadStoredResults: JobHandler(stored_results.run_stored_results_job, Urgency.TENSOR_STATS),
-    rq.MeasureRemedies: JobHandler(remedies.run_remedy_job, Urgency.REMEDIES),
-    rq.MeasureToggles: JobHandler(row_toggles.run_toggle_job, Urgency.TOGGLES),
-    rq.MeasureTensorStats: JobHandler(statistics.run_tensor_stats_job, Urgency.TENSOR_STATS),
-    rq.SetRanges: JobHandler(setting_ranges.run_set_ranges_job, Urgency.WHAT_IF),
-    rq.CompareRangeMethods: JobHandler(methods.run_method_comparison_job, Urgency.ACCURACY),
-    rq.BuildEngine: JobHandler(build.run_build_job, Urgency.BUILD),
-    rq.WriteEngine: JobHandler(build.run_write_engine_job, Urgency.BUILD, writes_file=True, needs_hashes=False),
-    rq.ExportConfig: JobHandler(exporting.run_export_job, Urgency.BUILD, writes_file=True, needs_hashes=False),
-    rq.MeasureStages: JobHandler(stages.run_stages_job, Urgency.ACCURACY),
-    rq.WriteBundle: JobHandler(bundling.run_write_bundle_job, Urgency.BUILD, writes_file=True, needs_hashes=False),
-    rq.WriteSubgraph: JobHandler(cutting.run_write_subgraph_job, Urgency.BUILD, writes_file=True, needs_hashes=False),
-    rq.SaveOutputs: JobHandler(saving_outputs.run_save_outputs_job, Urgency.BUILD, writes_file=True,
-                               needs_hashes=False),
-    rq.ReadEngineFile: JobHandler(engine_inspection.run_engine_inspection_job, Urgency.BUILD, writes_file=True,
-                                  needs_hashes=False),
-    rq.PreviewEngine: JobHandler(engine_preview.run_preview_job, Urgency.OPENING, needs_hashes=False),
-    rq.FindMixedPrecisionConfig: JobHandler(search_evaluator.run_search_job, Urgency.SEARCH),
-}
-"""The kinds of jobs, opening apart."""
+def import_handler(request_type: type[rq.Request]) -> JobHandler:
+    """Returns the function that `JobKind.handler` names."""
+    handler: JobHandler = pkgutil.resolve_name(request_type.job_kind.handler)
+    return handler
+
+
+for _request_type in rq.Request.__subclasses__():  # now: the program may be updated before a job needs its module
+    import_handler(_request_type)
 
 
 class JobServer:
@@ -112,12 +55,8 @@ class JobServer:
     def __init__(self, send: Callable[[ev.Event], None], store: ResultStore | None = None) -> None:
         self.store = store or ResultStore()
         self.slot = WorkspaceSlot()
-        self.scheduler = Scheduler(
-            self._run_requested_job, {request: handler.urgency
-                                      for request, handler in JOB_HANDLERS.items()}, send,
-            unreplaced_types=(rq.WriteTextFile, rq.CompareDumps,
-                              *(request for request, handler in JOB_HANDLERS.items() if handler.writes_file)),
-            pause_others=engine_preview.set_preview_process_paused)
+        self.scheduler = Scheduler(self._run_requested_job, send,
+                                   pause_others=engine_preview.set_preview_process_paused)
 
     def receive_requests(self, pipe: Connection) -> None:
         """Takes in what comes on a pipe until the other end closes it, then ends the process; run by a thread."""
@@ -134,21 +73,15 @@ class JobServer:
     def _run_requested_job(self, request: rq.Request, reporter: JobReporter) -> Steps[None]:
         """The steps of a job; between two of them the files that were opened are checked for changes."""
         try:
-            if isinstance(request, rq.OpenNetwork):
-                yield from opening.run_open_job(self.slot, self.store, reporter, request)
-                return
-            if isinstance(request, rq.WriteTextFile):
-                yield from exporting.run_write_text_job(self.slot.workspace, reporter, request)
-                return
-            if isinstance(request, rq.CompareDumps):
-                yield from comparing_dumps.run_dump_comparison_job(self.slot.workspace, self.store, reporter, request)
+            run_job = import_handler(type(request))
+            if not request.job_kind.needs_network:
+                yield from run_job(self.slot, self.store, reporter, request)
                 return
             workspace = self.slot.require_workspace()
-            handler = JOB_HANDLERS[type(request)]
-            if workspace.fingerprint is None and handler.needs_hashes:
+            if workspace.fingerprint is None and request.job_kind.needs_hashes:
                 yield from opening.hash_workspace(workspace, self.store, reporter)
             workspace.require_unchanged_files()
-            with contextlib.closing(handler.run(workspace, self.store, reporter, request)) as steps:
+            with contextlib.closing(run_job(workspace, self.store, reporter, request)) as steps:
                 mode = None
                 for step in steps:
                     mode = _send_pending_notices(workspace, reporter, mode)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.session.job import AUTOMATIC_REQUESTS, Job
+from trt_tui.session.job import Job
 
 END_EVENTS = (ev.SearchEnded, ev.JobDone, ev.JobCancelled, ev.JobFailed, ev.ChildProcessDied)
 """Events that are taken in even of a stopped job."""
@@ -75,7 +75,7 @@ class PendingRequests(Mapping[int, rq.Request]):
     def running_jobs(self) -> list[Job]:
         """The jobs that the child process has begun with, first what somebody waits for, what told last first."""
         begun_jobs = [job for job in self._pending_jobs.values() if job.begin_time is not None]
-        return sorted(begun_jobs, key=lambda job: (isinstance(job.request, AUTOMATIC_REQUESTS), -job.phase_start_time))
+        return sorted(begun_jobs, key=lambda job: (job.is_automatic, -job.phase_start_time))
 
     @property
     def waiting_jobs(self) -> list[Job]:
@@ -87,15 +87,14 @@ class PendingRequests(Mapping[int, rq.Request]):
         """The job that ended last, of those that somebody asked for and that were begun."""
         ended_jobs = [
             job for job in reversed(self.jobs) if job.end_time is not None and job.begin_time is not None
-            and not isinstance(job.request, AUTOMATIC_REQUESTS)
+            and not job.is_automatic
         ]
         return max(ended_jobs, key=lambda job: job.end_time or 0.0, default=None)
 
     @property
     def has_foreground_request(self) -> bool:
-        """Whether any are under way that somebody waits for: previews and flips are not."""
-        return not all(
-            isinstance(job.request, (rq.PreviewEngine, rq.MeasureToggles)) for job in self._pending_jobs.values())
+        """Whether any are under way that somebody waits for."""
+        return any(request.job_kind.is_waited_for for request in self.values())
 
     def list_job_numbers(self, request_type: type[rq.Request]) -> list[int]:
         """The numbers of the requests of a kind that are under way."""

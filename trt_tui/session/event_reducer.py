@@ -10,9 +10,8 @@ from trt_tui.core.moves.range_move import RangeMove
 from trt_tui.formatting import duration_text
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.session.job import AUTOMATIC_REQUESTS, DONE, FAILED, REPLACED, STOPPED
+from trt_tui.session.job import DONE, FAILED, REPLACED, STOPPED
 from trt_tui.session.opening import SessionOpener
-from trt_tui.session.search_status import SEARCH_PHASE
 from trt_tui.session.state import SessionState
 
 
@@ -101,20 +100,8 @@ class EventReducer:
         self._state.facts = self._state.facts.merge_newer_facts(event.facts)
         self._state.log_shown_warnings()
 
-    @apply.register(ev.AccuracyMeasured)
-    @apply.register(ev.ExportAccuracyMeasured)
-    @apply.register(ev.GroupErrorsMeasured)
-    @apply.register(ev.ErrorSharesMeasured)
-    @apply.register(ev.CumulativeRaiseMeasured)
-    @apply.register(ev.RemediesMeasured)
-    @apply.register(ev.TensorStatsMeasured)
-    @apply.register(ev.StoredResultsLoaded)
-    @apply.register(ev.SampleErrorsMeasured)
-    @apply.register(ev.SingleSampleMeasured)
-    @apply.register(ev.Fp32EngineMeasured)
-    @apply.register(ev.StageMeasured)
-    @apply.register(ev.EngineErrorsMeasured)
-    def _apply_measured_results(self, event: ev.Event) -> None:
+    @apply.register
+    def _apply_measured_results(self, event: ev.ResultEvent) -> None:
         self._state.results.apply(event)
 
     @apply.register
@@ -166,10 +153,8 @@ class EventReducer:
     def _apply_method_comparison(self, event: ev.RangeMethodsCompared) -> None:
         self._state.method_comparison = event
 
-    @apply.register(ev.EngineWritten)
-    @apply.register(ev.EngineFileRead)
-    @apply.register(ev.DumpsCompared)
-    def _store_command_answer(self, event: ev.EngineWritten | ev.EngineFileRead | ev.DumpsCompared) -> None:
+    @apply.register
+    def _store_command_answer(self, event: ev.CommandAnswer) -> None:
         self._state.last_answer = event
 
     # -- searching ----------------------------------------------------------------------------------------------
@@ -177,11 +162,11 @@ class EventReducer:
     @apply.register
     def _apply_search_progress(self, event: ev.SearchProgress) -> None:
         state = self._state
-        if state.search_status is None or not isinstance(state.pending_requests.get(event.job),
-                                                         rq.FindMixedPrecisionConfig):
+        request = state.pending_requests.get(event.job)
+        if state.search_status is None or not isinstance(request, rq.FindMixedPrecisionConfig):
             return
         state.search_status.progress = event
-        state.pending_requests.update_progress(ev.JobProgress(event.job, SEARCH_PHASE, event.done, 0))
+        state.pending_requests.update_progress(ev.JobProgress(event.job, request.phase, event.done, 0))
 
     @apply.register
     def _apply_search_result(self, event: ev.SearchEnded) -> None:
@@ -282,7 +267,7 @@ class EventReducer:
         """Counts a job as ended, and puts into the log how long it took; returns what was asked."""
         state = self._state
         job = state.pending_requests.end_request(end_event.job, outcome)
-        if job is not None and job.begin_time is not None and not isinstance(job.request, AUTOMATIC_REQUESTS):
+        if job is not None and job.begin_time is not None and not job.is_automatic:
             sent_clock = time.strftime("%H:%M:%S", time.localtime(job.sent_unix_time))
             state.log.append(f"{sent_clock} {job.title}: {outcome}, {duration_text(job.duration_s)}")
         return job.request if job is not None else None

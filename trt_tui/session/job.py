@@ -2,15 +2,9 @@
 
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.session.history import ConfigNames
-
-AUTOMATIC_REQUESTS = (rq.LoadStoredResults, rq.MeasureTensorStats, rq.MeasureRemedies, rq.MeasureToggles,
-                      rq.PreviewEngine)
-"""Requests that follow the cursor or a change; nobody asked for them by a key."""
 
 DONE, STOPPED, FAILED, REPLACED = "done", "stopped", "failed", "replaced by a newer one"
 
@@ -63,6 +57,11 @@ class Job:
         self.outcome, self.end_time, self.progress = outcome, time.monotonic(), None
 
     @property
+    def is_automatic(self) -> bool:
+        """Whether it follows the cursor or a change: nobody asked for it by a key."""
+        return self.request.job_kind.is_automatic
+
+    @property
     def duration_s(self) -> float:
         """How long it has run or ran; before it began, how long it waits."""
         start = self.begin_time if self.begin_time is not None else self.sent_time
@@ -72,55 +71,3 @@ class Job:
     def phase_duration_s(self) -> float:
         """How long its phase has run; before it began, how long it waits."""
         return time.monotonic() - (self.phase_start_time if self.begin_time is not None else self.sent_time)
-
-
-def job_title(request: rq.Request, config_names: ConfigNames, has_builder: bool = True) -> str:
-    """What the job of a request is called.
-
-    Args:
-        config_names: What configs are called.
-        has_builder: Whether anything builds engines here.
-    """
-    match request:
-        case rq.OpenNetwork():
-            return f"opening {Path(request.options.model).name}"
-        case rq.CompareRuns():
-            return "comparison"
-        case rq.MeasureWhatIf():
-            return f"what-if {config_names.get(request.config, 'of a config')}"
-        case rq.BuildEngine() if not has_builder:
-            return f"execution of the export of {config_names.get(request.config, 'a config')}"
-        case rq.BuildEngine():
-            return f"{'quick build' if request.quick else 'build'} of {config_names.get(request.config, 'a config')}"
-        case rq.FindMixedPrecisionConfig():
-            return f"search from {config_names.get(request.config, 'a config')}"
-        case rq.PreviewEngine():
-            return f"preview of {config_names.get(request.config, 'a config')}"
-        case rq.MeasureTensorStats():
-            return f"values of {request.group}"
-        case rq.MeasureRemedies():
-            return f"ways out of {request.group}"
-        case rq.LoadStoredResults():
-            return "figures of other configs"
-        case rq.MeasureToggles():
-            return f"flips of {config_names.get(request.config, 'a config')}"
-        case rq.MeasureSampleErrors():
-            return f"error over samples of {config_names.get(request.config, 'a config')}"
-        case rq.MeasureSingleSample():
-            return f"sample {request.sample_index} alone"
-        case rq.CalibrateRanges():
-            return f"calibration ({request.method})"
-        case rq.MeasureStages():
-            return "stages"
-        case rq.ReadEngineFile():
-            return f"reading {Path(request.path).name}"
-        case (rq.WriteEngine() | rq.ExportConfig() | rq.WriteBundle() | rq.WriteSubgraph() | rq.WriteTextFile()
-              | rq.SaveOutputs()):
-            return f"writing {Path(request.path).name}"
-        case _:
-            return _OTHER_TITLES[type(request)]
-
-
-_OTHER_TITLES: dict[type[rq.Request], str] = {
-    rq.UseRanges: "taking ranges over", rq.RunPreflight: "preflight", rq.SetRanges: "ranges",
-    rq.CompareRangeMethods: "calibration methods", rq.CompareDumps: "comparing dumps"}

@@ -19,10 +19,6 @@ from trt_tui.jobs import requests as rq
 MAX_NAMED_LAYERS = 2
 """Layers that a row of the iterations names; of more it gives the number."""
 
-SEARCH_PHASE = "the search"
-"""The phase of a search that evaluates configs."""
-
-
 MAX_BUILDS = 3
 """Engines that a search builds by default, where engines can run."""
 

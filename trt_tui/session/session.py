@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from trt_tui.core.data.input_files import list_input_files, refuse_overwriting_inputs
 from trt_tui.core.exporters import formats
@@ -27,7 +27,6 @@ from trt_tui.jobs.client import JobClient
 from trt_tui.options import Options
 from trt_tui.session.editable_session import EditableSession
 from trt_tui.session.event_reducer import EventReducer
-from trt_tui.session.job import job_title
 from trt_tui.session.opening import SessionOpener
 from trt_tui.session.saved import SessionFolder
 from trt_tui.session.search_status import SearchStatus
@@ -102,8 +101,9 @@ class Session(EditableSession):
 
     def send_request(self, request: rq.Request) -> None:
         """Sends a request to the child process."""
-        self.pending_requests.add_request(self._client.send_request(request), request,
-                                          job_title(request, self.config_names, self.builder is not None))
+        config: Any = getattr(request, "config", None)
+        title = request.job_title(self.config_names.get(config, ""), self.builder is not None)
+        self.pending_requests.add_request(self._client.send_request(request), request, title)
 
     def apply_event(self, event: ev.Event) -> None:
         """Takes an event in. Events of jobs that were stopped are dropped."""

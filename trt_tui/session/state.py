@@ -115,7 +115,7 @@ class SessionState:
         self.log: list[str] = []
         self.notice = ""
         self.preview_refusal: PreviewRefusal | None = None
-        self.last_answer: ev.ConfigExported | ev.EngineWritten | ev.EngineFileRead | ev.DumpsCompared | None = None
+        self.last_answer: ev.CommandAnswer | None = None
         self.method_comparison: ev.RangeMethodsCompared | None = None
         self.was_interrupted = False
         self.session_folder = session_folder if session_folder is not None else SessionFolder()

@@ -25,7 +25,6 @@ from trt_tui.formatting import (
     mismatch_text,
     number_text,
 )
-from trt_tui.jobs import requests as rq
 from trt_tui.session.config_results import find_decisive_outcome, outcome_texts
 from trt_tui.session.session import Session
 from trt_tui.tui.spans import Line, Span, shorten_middle, sqnr_span
@@ -82,8 +81,7 @@ def config_meets_target_simulated(session: Session, config: PrecisionConfig) -> 
 
 def is_measuring_current_config(session: Session) -> bool:
     """Returns True while a job runs or waits that changes the values of the config in hand."""
-    return session.pending_requests.has_request(rq.OpenNetwork, rq.CalibrateRanges, rq.SetRanges, rq.CompareRuns,
-                                                rq.MeasureWhatIf)
+    return any(request.job_kind.measures_current_config for request in session.pending_requests.values())
 
 
 def has_unfinished_accuracy(session: Session, config: PrecisionConfig) -> bool:

@@ -128,6 +128,7 @@ class MainScreen(ReliableTimers, Screen[None]):
 
     def handle_session_event(self, event: ev.Event) -> None:
         """Passes an event on to who asked for it, and draws soon. The session has taken it in already."""
+        self.presenter.has_stale_values |= event.changes_rows
         for handle_event in self._event_handlers[type(event)]:
             handle_event(event)
         if self.session.notice != self._shown_notice:

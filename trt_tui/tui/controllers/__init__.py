@@ -3,7 +3,6 @@
 A new key is a method in one of them, with `controller.action` above it; keys, footer, help and palette follow.
 """
 
-from trt_tui.jobs import events as ev
 from trt_tui.tui.actions import Action
 from trt_tui.tui.controllers.application import ApplicationController
 from trt_tui.tui.controllers.build import BuildController
@@ -32,9 +31,3 @@ CONTROLLERS: tuple[type[Controller],
 
 ACTIONS: tuple[Action, ...] = tuple(handler.action for kind in CONTROLLERS for handler in kind.action_handlers)
 """All actions."""
-
-REDRAW_ONLY_EVENTS = (ev.LayersListed, ev.JobStarted, ev.StoredResultsLoaded, ev.JobProgress, ev.CalibrationReady,
-                      ev.GuardFactsMeasured, ev.LogMessage, ev.ExecutionModeChanged, ev.EngineWritten, ev.ConfigRead,
-                      ev.EngineFileRead, ev.DumpsCompared, ev.StageMeasured, ev.SampleErrorsMeasured,
-                      ev.SingleSampleMeasured)
-"""Events that no controller handles: the screen is drawn anew, as after every event, and nothing else."""

@@ -43,7 +43,6 @@ class SearchController(Controller):
                 self._search_marks, self.presenter.has_stale_values = marks, True
 
     def _report_search_end(self, event: ev.SearchEnded) -> None:
-        self.presenter.has_stale_values = True
         self._report_search_result()
 
     def _report_stopped_search(self, event: ev.JobCancelled) -> None:

@@ -21,17 +21,9 @@ class ViewController(Controller):
     """See the module's docstring."""
 
     def event_handlers(self) -> Mapping[type[ev.Event], Callable[[Any], None]]:
-        """Handlers that draw the rows anew where their figures are others, the detail where it tells more."""
-        value_events = (ev.NetworkOpened, ev.FilesHashed, ev.AccuracyMeasured, ev.GroupErrorsMeasured,
-                        ev.ErrorSharesMeasured, ev.CumulativeRaiseMeasured, ev.ExportAccuracyMeasured, ev.EngineBuilt,
-                        ev.Fp32EngineMeasured, ev.BuilderReady, ev.EnginePreviewed, ev.EngineErrorsMeasured,
-                        ev.ReferenceMetricMeasured, ev.FilesReplaced, ev.JobFailed, ev.ChildProcessDied)
-        return {**dict.fromkeys(value_events, self._mark_values_stale),
-                **dict.fromkeys((ev.TensorStatsMeasured, ev.RemediesMeasured), self._draw_received_details),
+        """Handlers that draw what a resting cursor waits for, and the rows that follow a job."""
+        return {ev.TensorStatsMeasured: self._draw_received_details, ev.RemediesMeasured: self._draw_received_details,
                 ev.JobDone: self._mark_followed_values_stale}
-
-    def _mark_values_stale(self, event: ev.Event) -> None:
-        self.presenter.has_stale_values = True
 
     def _mark_followed_values_stale(self, event: ev.JobDone) -> None:
         self.presenter.has_stale_values |= self.layer_list.follows_values

@@ -4,8 +4,8 @@ import time
 from collections.abc import Sequence
 
 from trt_tui.formatting import cell_width, counted_noun_text, duration_text, elapsed_text
-from trt_tui.session.job import AUTOMATIC_REQUESTS, DONE, Job
-from trt_tui.session.search_status import SEARCH_PHASE, best_evaluation_text
+from trt_tui.session.job import DONE, Job
+from trt_tui.session.search_status import best_evaluation_text
 from trt_tui.session.session import Session
 from trt_tui.tui.spans import Line, clip_line, line_width, pad_or_shorten, shorten_middle
 
@@ -23,15 +23,14 @@ _MIN_SHOWN_S = 0.5
 def split_running_and_waiting_jobs(session: Session) -> tuple[list[Job], list[Job]]:
     """The jobs to tell of: those that run, and those that wait."""
     running, waiting = ([
-        job for job in jobs if not isinstance(job.request, AUTOMATIC_REQUESTS) or job.duration_s >= _MIN_SHOWN_S
+        job for job in jobs if not job.is_automatic or job.duration_s >= _MIN_SHOWN_S
     ] for jobs in (session.pending_requests.running_jobs, session.pending_requests.waiting_jobs))
     return running, waiting
 
 
 def _job_phase_text(job: Job) -> str:
     phase = job.phase.removeprefix("building: ")
-    is_redundant = phase == SEARCH_PHASE or phase[:_SAME_PREFIX_CHARACTERS] == job.title[:_SAME_PREFIX_CHARACTERS]
-    return "" if is_redundant else phase
+    return "" if phase[:_SAME_PREFIX_CHARACTERS] == job.title[:_SAME_PREFIX_CHARACTERS] else phase
 
 
 def _job_progress_texts(job: Job) -> tuple[str, str]:
@@ -72,7 +71,7 @@ def job_texts(session: Session, job: Job, stop_key: str = "") -> list[str]:
             job.title.partition(" of ")[0]
         ]
     stop_texts = [f"{texts[0]}, {stop_key} stops"
-                  ] if stop_key and not isinstance(job.request, AUTOMATIC_REQUESTS) else []
+                  ] if stop_key and not job.is_automatic else []
     return [*stop_texts, *dict.fromkeys(texts)]
 
 
@@ -95,7 +94,7 @@ def jobs_status_lines(session: Session, stop_key: str) -> list[Line]:
     if not listed_jobs:
         return [[(f" {_last_job_text(session)}",
                   "dim")], []] if session.pending_requests.last_ended_job is not None else [[]]
-    waited_for = [job for job in (*running, *waiting) if not isinstance(job.request, AUTOMATIC_REQUESTS)]
+    waited_for = [job for job in (*running, *waiting) if not job.is_automatic]
     more_count = len(waited_for) - (listed_jobs[0] in waited_for)
     more_spans: Line = [(f" +{more_count}", "dim")] if more_count else []
     return [[(" ⋯ ", "key"), (text, ""), *more_spans] for text in job_texts(session, listed_jobs[0], stop_key)]
@@ -173,5 +172,5 @@ def _job_state_text(job: Job) -> tuple[str, str]:
 
 def stopped_jobs_text(jobs: Sequence[Job]) -> str:
     """Jobs that a stop ends, in words: "the search from c3 and 2 others"."""
-    first = next((job for job in jobs if not isinstance(job.request, AUTOMATIC_REQUESTS)), jobs[0])
+    first = next((job for job in jobs if not job.is_automatic), jobs[0])
     return f"{first.title} and {counted_noun_text(len(jobs) - 1, 'other')}" if len(jobs) > 1 else first.title
