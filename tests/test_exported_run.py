@@ -108,7 +108,7 @@ def test_what_is_executed_are_the_bytes_of_an_export(worker, tmp_path, monkeypat
 
     monkeypatch.setattr(exported_run, "_ExportedRunProcess", process)
     executed(opened, INT8)
-    written = write_export("onnx", tmp_path / "other.onnx", opened.network, INT8, opened.workspace.ranges)
+    written = write_export("onnx", tmp_path / "other.onnx", opened.network, INT8, opened.workspace.ranges).paths
     assert seen == [written[0].read_bytes()]
     executed(opened, INT8)
     assert len(seen) == 1, "what is known is not executed again"

@@ -13,6 +13,7 @@ import pytest
 from tests import networks
 from tests.refusals import refused
 from tests.schemas import schema
+from trt_tui.core.exporters.formats import write_export
 from trt_tui.core.exporters.markdown import comparison_markdown
 from trt_tui.core.exporters.onnx import export_typed_network, onnxruntime_loading_note, split_off_weights
 from trt_tui.core.lowering.typed_network import lower_to_typed_network
@@ -22,7 +23,6 @@ from trt_tui.core.moves.range_move import RangeMove
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
-from trt_tui.jobs.exporting import write_typed_network
 
 
 def run(path: Path, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
@@ -309,7 +309,7 @@ def test_a_transpose_in_fp16_before_a_matmul_loads_as_the_note_of_its_export_say
     ends = [*(shape[axis] for axis in perm[:-1]), 16]
     network = opened(b.model([networks.floats("x", 3, 64, *shape[2:])], [networks.floats("y", *ends)]))
     path = tmp_path / "typed.onnx"
-    _, lines = write_typed_network(network, PrecisionConfig.from_precision(Precision.FP16), {}, path)
+    _, lines = write_export("onnx", path, network, PrecisionConfig.from_precision(Precision.FP16), {})
     assert any("ORT_ENABLE_EXTENDED" in line for line in lines) is warned
     load = ("import onnxruntime as o; s = o.SessionOptions(); "
             f"{'s.graph_optimization_level = o.GraphOptimizationLevel.ORT_ENABLE_EXTENDED; ' if warned else ''}"
@@ -331,8 +331,8 @@ def test_typed_matmuls_load_in_onnx_runtime_with_a_bias_that_is_stored_or_comput
     inputs = [networks.floats("x", 2, 4, 8), *([] if stored else [networks.floats("given", 16)])]
     network = opened(b.model(inputs, [networks.floats("y", 2, 4, 16)], ir_version=10))
     path = tmp_path / "typed.onnx"
-    _, lines = write_typed_network(network, PrecisionConfig.from_precision(Precision.INT8, other_precision=other),
-                                   {"x": 3.0}, path)
+    config = PrecisionConfig.from_precision(Precision.INT8, other_precision=other)
+    _, lines = write_export("onnx", path, network, config, {"x": 3.0})
     assert not any("session.disable_quant_qdq" in line for line in lines)
     feeds = {info.name: np.ones(info.shape, np.float32) for info in network.inputs}
     assert run(path, feeds)[0].shape == (2, 4, 16)

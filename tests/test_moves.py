@@ -25,6 +25,7 @@ from trt_tui.core.moves.config import (
 from trt_tui.core.moves.config_file import config_text, read_config
 from trt_tui.core.moves.move import GROUP_SUBJECTS, Move
 from trt_tui.core.moves.move_kinds import MOVE_KINDS
+from trt_tui.core.moves.move_texts import MOVE_TEXTS, MoveTexts
 from trt_tui.core.moves.precision_move import PrecisionMove
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
@@ -41,7 +42,7 @@ FILE = PrecisionConfig(Precision.FILE, Precision.FILE)
 class Kept(Move):
     """Keeps a group in FP32 by a rule; none is kept that does not multiply."""
 
-    kind, subject_kind, column, no_move_text = "kept", GROUP_SUBJECTS, "rule", "no rule"
+    kind, subject_kind = "kept", GROUP_SUBJECTS
 
     rule: str
     above: float = 1.0
@@ -57,22 +58,15 @@ class Kept(Move):
     def group_precision(self):
         return Precision.FP32
 
-    @property
-    def label(self):
-        return f"{self.rule} > {self.above:g}"
 
-    @property
-    def origin_text(self):
-        return "a rule"
-
-    @property
-    def action_text(self):
-        return "be kept by a rule"
+KEPT_TEXTS = MoveTexts("rule", "{move.rule} > {move.above:g}", "be kept by a rule",
+                       "rule {move.label} by {move.origin_text}", "rule of {subject}", no_move="no rule", origin="a rule")
 
 
 @pytest.fixture
 def network(tmp_path, monkeypatch):
     monkeypatch.setitem(MOVE_KINDS, Kept.kind, Kept)
+    monkeypatch.setitem(MOVE_TEXTS, Kept.kind, KEPT_TEXTS)
     onnx.save(networks.mlp(), tmp_path / "mlp.onnx")
     return open_network(tmp_path / "mlp.onnx")
 

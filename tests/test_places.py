@@ -54,7 +54,7 @@ def test_exports_of_all_formats_with_one_stem_keep_their_content(network, tmp_pa
     int8, written = PrecisionConfig.from_precision(Precision.INT8), {}
     for amax, (kind, name) in enumerate({"trtexec": "net.sh", "polygraphy": "net.py", "calibration-cache": "net.cache",
                                          "onnx": "net.typed.onnx"}.items(), 1):
-        for path in formats.write_export(kind, tmp_path / name, network, int8, ranges(network, amax)):
+        for path in formats.write_export(kind, tmp_path / name, network, int8, ranges(network, amax)).paths:
             assert path not in written
             written[path] = path.read_bytes()
     assert {path: path.read_bytes() for path in written} == written

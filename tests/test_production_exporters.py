@@ -31,6 +31,7 @@ from trt_tui.core.exporters.modelopt import (
     write_modelopt,
 )
 from trt_tui.core.exporters.polygraphy import polygraphy_command, polygraphy_script, write_polygraphy_script
+from trt_tui.core.exporters.registry import EXPORT_FORMATS
 from trt_tui.core.exporters.trtexec import (
     TrtexecFiles,
     build_trtexec_command_lines,
@@ -201,7 +202,7 @@ def test_what_a_format_cannot_tell_is_refused_by_name(tmp_path, resnet, precisio
         with refused(says, cause="/fc/Gemm", next_step="FP16"):
             write_export(kind, tmp_path / kind, network, config, ranges_of(network))
         assert not list(tmp_path.glob(f"{kind}*"))
-    written = write_export("trtexec", tmp_path / "build.sh", network, config, ranges_of(network))
+    written = write_export("trtexec", tmp_path / "build.sh", network, config, ranges_of(network)).paths
     assert [path.name for path in written] == ["build.sh", "build.sh.typed.onnx"]
     ran = subprocess.run(["sh", str(tmp_path / "build.sh"), "10-weak"], capture_output=True, text=True, check=False)
     assert ran.returncode == 2 and f"no weakly typed TensorRT has {precision.label}" in ran.stderr
@@ -313,7 +314,7 @@ def test_polygraphy_takes_the_command(resnet):
     assert shlex.join(polygraphy_command(tf32)).endswith("--tf32 --calibration-cache calibration.cache")
 
 
-FORMATS = ("onnx", "trtexec", "polygraphy", "modelopt", "calibration-cache")
+FORMATS = [name for name, export_format in EXPORT_FORMATS.items() if export_format.writer]
 
 
 def kept(folder):
@@ -349,7 +350,7 @@ def test_an_export_that_fails_at_any_file_leaves_all_as_it_was(tmp_path, monkeyp
         write_export(kind, tmp_path / "out", network, PrecisionConfig.from_precision(Precision.INT8), dict.fromkeys(
             network.calibrated_tensors, 9.0))
     there = kept(tmp_path)
-    files = len(write_export(kind, tmp_path / "other", network, PrecisionConfig(), ranges_of(network)))
+    files = len(write_export(kind, tmp_path / "other", network, PrecisionConfig(), ranges_of(network)).paths)
     for path in tmp_path.glob("other*"):
         path.unlink()
     for function in ("open", "fsync", "replace"):

@@ -11,9 +11,10 @@ from textual.events import MouseScrollDown
 from textual.widgets import Input
 
 from tests import local
-from tests.local import CORE, H200, NO_GPU, QKV, NullSession
+from tests.local import CORE, H200, NO_GPU, QKV
 from tests.screen import answered, current, opened, press, settle, status, taken_in, title, verdict
 from trt_tui.cli.main import main
+from trt_tui.core.exporters.registry import EXPORT_FORMATS
 from trt_tui.core.measure.engine_agreement import sqnr_gap_of_engine_db
 from trt_tui.core.network.hierarchy import GroupRow, Scope
 from trt_tui.core.precision import Precision
@@ -25,7 +26,7 @@ from trt_tui.tui.app import TrtTuiApp
 from trt_tui.tui.controllers import ACTIONS
 from trt_tui.tui.screens.configs import ConfigsPage
 from trt_tui.tui.screens.dialogs import ConfirmDialog, ErrorDialog, Picker, Prompt, TextPage
-from trt_tui.tui.screens.export import EXPORT_FORMAT_TEXTS, ExportDialog
+from trt_tui.tui.screens.export import ExportDialog
 from trt_tui.tui.screens.help import HelpPage
 from trt_tui.tui.screens.jobs import JobList
 from trt_tui.tui.screens.log import LogPage
@@ -593,7 +594,7 @@ async def test_exports_and_asks_before_it_overwrites(tmp_path, monkeypatch, kind
     monkeypatch.chdir(tmp_path)
     async with opened(tmp_path) as (app, main, pilot):
         await press(pilot, "e")
-        assert isinstance(app.screen, ExportDialog) and tuple(app.screen.export_formats) == NullSession.EXPORT_FORMATS
+        assert isinstance(app.screen, ExportDialog) and app.screen.export_formats == list(EXPORT_FORMATS)
         choose = ["down"] * app.screen.export_formats.index(kind)
         await answered(pilot, *choose, "enter", "enter", "enter")
         path = Path(app.session.child.sent[-1].path)
@@ -612,7 +613,7 @@ async def test_exports_and_asks_before_it_overwrites(tmp_path, monkeypatch, kind
 async def test_a_bundle_asks_before_samples_go_in(tmp_path, monkeypatch, answer, samples):
     monkeypatch.chdir(tmp_path)
     async with opened(tmp_path) as (app, main, pilot):
-        choose = ["down"] * NullSession.EXPORT_FORMATS.index("bundle")
+        choose = ["down"] * list(EXPORT_FORMATS).index("bundle")
         await press(pilot, "e", *choose, "enter", "enter")
         assert isinstance(app.screen, Picker)
         await press(pilot, "0")
@@ -629,16 +630,16 @@ async def test_a_row_is_written_as_a_piece(tmp_path, monkeypatch):
         while main.presenter.current_group is None or not main.presenter.current_group.main_layers:
             await press(pilot, "down")
         group = main.presenter.current_group
-        await answered(pilot, "e", *["down"] * NullSession.EXPORT_FORMATS.index("subgraph"), "enter", "enter")
+        await answered(pilot, "e", *["down"] * list(EXPORT_FORMATS).index("subgraph"), "enter", "enter")
         assert app.session.child.sent[-1].group == group.name and "Wrote" in status(main)
         made = onnx.load(tmp_path / "vit.piece" / "typed.onnx")
         assert [one.name for one in made.graph.output] == [group.final_tensor]
 
 
-async def test_offers_what_the_session_exports_and_says_why_it_fails(tmp_path, monkeypatch):
+async def test_offers_the_formats_of_the_table_and_says_why_it_fails(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(NullSession, "EXPORT_FORMATS", ("onnx", "markdown"))
-    assert set(EXPORT_FORMAT_TEXTS) >= set(NullSession.__base__.EXPORT_FORMATS)
+    for name in EXPORT_FORMATS.keys() - {"onnx", "markdown"}:
+        monkeypatch.delitem(EXPORT_FORMATS, name)
     (tmp_path / "vit.typed.onnx").mkdir()
     async with opened(tmp_path) as (app, main, pilot):
         await press(pilot, "e")

@@ -21,6 +21,7 @@ from trt_tui.cli.options import (
 )
 from trt_tui.cli.output_files import check_output_folder, check_output_paths
 from trt_tui.cli.usage import refuse_ineffective_options, replace_stdout_alias, warn_of_unread_data_options
+from trt_tui.core.exporters.registry import EXPORT_FORMATS, list_command_formats
 from trt_tui.errors import InputError
 from trt_tui.formatting import escape_hidden_characters
 
@@ -29,9 +30,8 @@ from trt_tui.formatting import escape_hidden_characters
 @add_model_and_options(*DATA_OPTIONS, *REFERENCE_OPTIONS, *CONFIG_OPTIONS, *PRODUCTION_OPTIONS, *LIBRARY_OPTIONS)
 @precision_option
 @option_under_heading(
-    "Output", "--format", "kind", required=True, metavar="FORMAT", help="onnx, trtexec, polygraphy, modelopt, "
-    "calibration-cache, markdown, bundle or subgraph.", type=click.Choice(
-        ["onnx", "trtexec", "polygraphy", "modelopt", "calibration-cache", "markdown", "bundle", "subgraph"]))
+    "Output", "--format", "kind", required=True, metavar="FORMAT", type=click.Choice(list_command_formats()),
+    help=f"{', '.join(list_command_formats()[:-1])} or {list_command_formats()[-1]}.")
 @file_path_option(
     "Output", "-o", "--output", required=True, metavar="OUT", help="The file; trtexec and polygraphy write "
     "the networks and the cache that they need beside it. For a bundle and a subgraph a new folder.")
@@ -50,7 +50,6 @@ def export(model: str, config_path: str | None, force: bool, precision: str | No
     """Write a config in another tool's format."""
     from trt_tui.cli.headless_session import ConfigWriter, export_bundle
     from trt_tui.cli.report import config_markdown
-    from trt_tui.jobs.exporting import PROFILE_FORMATS
 
     refuse_ineffective_options()
     require_config_or_precision("export", config_path, precision)
@@ -80,7 +79,7 @@ def export(model: str, config_path: str | None, force: bool, precision: str | No
             written = writer.write_text(config_markdown(writer.outline, writer.config, config_path or ""), output)
         else:
             written = writer.export_config(kind, output)
-    warn_of_unread_data_options(written.no_data_reason, reads_shapes=kind in PROFILE_FORMATS)
+    warn_of_unread_data_options(written.no_data_reason, reads_shapes=EXPORT_FORMATS[kind].has_build_commands)
     for line in written.info_lines:
         click.echo(escape_hidden_characters(line), err=True)
     for path in written.paths:

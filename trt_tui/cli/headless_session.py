@@ -390,7 +390,7 @@ class ConfigWriter:
         self._exit_stack.close()
 
     def export_config(self, export_format: str, path: str) -> ev.ConfigExported:
-        """Writes a format of `trt_tui.core.exporters.formats.EXPORT_FORMATS`; returns what was written."""
+        """Writes a format that has a writer; returns what was written."""
         return self._send_request(
             rq.ExportConfig(export_format, path, self.config, self._config_ranges, self._range_method),
             ev.ConfigExported)

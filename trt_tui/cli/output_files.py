@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
+from trt_tui.core.exporters.registry import find_companion_files
 from trt_tui.errors import InputError
 from trt_tui.formatting import escape_hidden_characters
 
@@ -35,7 +36,8 @@ def check_output_paths(model: str, arguments: dict[str, Any], config_path: str |
                                    *(text.partition("=")[2] for text in arguments.get("stages", ())))
     config_paths = list_input_files(model, config_path)
     output_paths = [path for path in paths if path not in (None, "-")]
-    companion_paths = _list_companion_files(export_format, output_paths[0]) if export_format and output_paths else []
+    companion_paths = ([str(path) for path in find_companion_files(export_format, Path(output_paths[0])).values()]
+                       if export_format and output_paths else [])
     timing_caches = [arguments["timing_cache"]] if arguments.get("timing_cache") else []
     written_paths = [*output_paths, *companion_paths, *timing_caches]
     refuse_overwriting_inputs(written_paths, read_paths)
@@ -81,12 +83,6 @@ def check_output_folder(folder_path: str) -> None:
             raise FileNotFoundError
         if not os.access(folder.parent, os.W_OK):
             raise PermissionError(errno.EACCES, f"folder {folder.parent} is read-only")
-
-
-def _list_companion_files(export_format: str, path: str) -> list[str]:
-    from trt_tui.core.exporters import formats
-
-    return [str(companion) for companion in formats.find_companion_files(export_format, Path(path)).values()]
 
 
 def _check_output_path(path: str) -> None:

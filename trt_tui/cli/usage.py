@@ -10,6 +10,7 @@ import click
 from click.core import ParameterSource
 
 from trt_tui.core.builder_options import builder_option_specs
+from trt_tui.core.exporters.registry import EXPORT_FORMATS
 from trt_tui.errors import InputError
 
 ParameterValues = Mapping[str, Any]
@@ -89,14 +90,14 @@ INEFFECTIVE_OPTIONS = (
                        "Name an engine with -o model.engine, or leave it out."),
     IneffectiveOptions(("build", ), ("optimization_level", ), lambda values: bool(values["quick"]),
                        "--quick is the lowest effort already", "Leave out one of them."),
-    IneffectiveOptions(("export", ), _PRODUCTION_OPTIONS, lambda values: values["kind"] not in
-                       ("trtexec", "polygraphy", "bundle"), "this format has no settings of the builder",
-                       "Leave it out."),
+    IneffectiveOptions(("export", ), _PRODUCTION_OPTIONS,
+                       lambda values: not EXPORT_FORMATS[values["kind"]].has_build_commands,
+                       "this format has no settings of the builder", "Leave it out."),
     IneffectiveOptions(("export", ), ("release", "no_samples"), lambda values: values["kind"] != "bundle",
                        "it is about a bundle", "Leave it out, or use --format bundle."),
     IneffectiveOptions(("export", ), ("start", "stop"), lambda values: values["kind"] != "subgraph",
                        "it is about a subgraph", "Leave it out, or use --format subgraph."),
-    IneffectiveOptions(("export", ), _DATA_OPTIONS, lambda values: values["kind"] == "markdown",
+    IneffectiveOptions(("export", ), _DATA_OPTIONS, lambda values: not EXPORT_FORMATS[values["kind"]].uses_data,
                        "this format does not depend on data", "Leave it out."),
     IneffectiveOptions(("inspect", ), ("nodes", ), lambda values: bool(values["engine"]),
                        "an engine is shown by groups", "Leave out one of them."),

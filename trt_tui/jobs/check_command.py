@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
+from trt_tui.core.exporters.formats import write_export
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network
 from trt_tui.errors import InputError
 from trt_tui.files.scratch import create_scratch_folder
-from trt_tui.jobs.exporting import write_typed_network
 from trt_tui.jobs.steps import Steps, Wait
 
 
@@ -45,7 +45,7 @@ def run_check_command(command: str, network: Network, config: PrecisionConfig, r
     """
     with create_scratch_folder() as folder:
         model, arrays = folder / "model.onnx", folder / "outputs.npz"
-        write_typed_network(network, config, ranges, model)
+        write_export("onnx", model, network, config, ranges)
         np.savez(arrays, **outputs)  # type: ignore[arg-type]  # its stub takes names for the option allow_pickle too
         arguments = [
             word.replace("{model}", str(model)).replace("{outputs}", str(arrays))

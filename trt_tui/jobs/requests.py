@@ -325,7 +325,7 @@ class ExportConfig(Request):
     """Write a config in another tool's format; answered by `ConfigExported`.
 
     Attributes:
-        kind: A name of `trt_tui.core.exporters.formats.EXPORT_FORMATS`.
+        kind: A name of `trt_tui.core.exporters.registry.EXPORT_FORMATS`.
         config_ranges: The amax by tensor name that came with the config. Only tensors without one are measured, and
             never on random inputs. With None the ranges in use are taken.
         method: How those were measured, "" where nobody says.

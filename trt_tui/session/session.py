@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from trt_tui.core.data.input_files import list_input_files, refuse_overwriting_inputs
-from trt_tui.core.exporters import formats
 from trt_tui.core.exporters.markdown import comparison_markdown
+from trt_tui.core.exporters.registry import EXPORT_FORMATS, find_companion_files
 from trt_tui.core.measure.results import ExportedRun, failed_build_result
 from trt_tui.core.measure.stages import list_requested_stages
 from trt_tui.core.moves.config import PrecisionConfig
@@ -36,7 +36,6 @@ class Session(EditableSession):
     """What is known of a network, and all that can be asked and changed; see the module's docstring.
 
     Attributes:
-        EXPORTS: The formats that it can be written in.
         asks_previews: Whether it asks by itself what the builder makes of configs; ``requests_toggles`` what the
             figures become when a row is flipped.
 
@@ -55,7 +54,6 @@ class Session(EditableSession):
 
     requests_previews: ClassVar[bool] = True
     requests_toggles: ClassVar[bool] = True
-    EXPORT_FORMATS = ("precision.json", *formats.EXPORT_FORMATS, "markdown", "bundle", "subgraph")
 
     def __init__(
         self,
@@ -272,18 +270,16 @@ class Session(EditableSession):
     # -- files ----------------------------------------------------------------------------------------------------
 
     def export_config(self, format_name: str, path: Path, overwrite: bool = False) -> None:
-        """Has the child process write a format of `EXPORT_FORMATS` that is a file; `notice` says when it is there.
+        """Has the child process write a format that is a file; `notice` says when it is there.
 
         Raises:
             InputError: there is no such format, the file exists and ``overwrite`` is False, or it is read from.
         """
         path = Path(path).expanduser()
-        file_formats = [
-            export_format for export_format in self.EXPORT_FORMATS if export_format not in ("bundle", "subgraph")
-        ]
+        file_formats = [name for name, export_format in EXPORT_FORMATS.items() if not export_format.is_folder]
         if format_name not in file_formats:
             raise InputError(f"unknown format {format_name}", f"there are {', '.join(file_formats)}", "")
-        companion_paths = formats.find_companion_files(format_name, path).values()
+        companion_paths = find_companion_files(format_name, path).values()
         for existing_path in () if overwrite else (path, *companion_paths):
             if os.path.exists(existing_path):  # also of a name that is too long, which Path.exists() raises for
                 reason = "" if existing_path == path else "it is written beside the other"

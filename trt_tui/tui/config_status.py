@@ -9,6 +9,7 @@ from trt_tui.core.measure.target import OUTPUT_KINDS
 from trt_tui.core.measure.target_outcome import TargetOutcome
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.keep_move import KeepMove
+from trt_tui.core.moves.move_texts import MOVE_TEXTS
 from trt_tui.core.moves.network_method import find_network_range_method
 from trt_tui.core.moves.precision_move import PrecisionMove
 from trt_tui.core.moves.range_move import RangeMove
@@ -54,7 +55,7 @@ def config_title(session: Session, width: int = 40) -> str:
         other_moves = [move for _, move in moves if not (method and isinstance(move, RangeMove)
                                                         and move.method == method)]
         if other_moves and kind not in (PrecisionMove, KeepMove):
-            changes.append(counted_noun_text(len(other_moves), kind.column))
+            changes.append(counted_noun_text(len(other_moves), MOVE_TEXTS[kind.kind].column))
     ranges = [f"{method} ranges"] * bool(method), [method] * bool(method)
     texts = [*(f"{name} · {', '.join([*choice, *changes]) or 'edited'}" for choice in ranges),
              f"{name} · {counted_noun_text(len(config.moves), 'move')}", f"{name} +{len(config.moves)}", name]

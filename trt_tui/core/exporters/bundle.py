@@ -30,12 +30,11 @@ from trt_tui.core.exporters.trtexec import TrtexecFiles, build_trtexec_command_l
 from trt_tui.core.lowering.explicit_quantization import lower_to_explicit_quantization
 from trt_tui.core.lowering.implicit_quantization import ImplicitQuantizationConstraints
 from trt_tui.core.lowering.lowered import replace_file_precision
-from trt_tui.core.lowering.network_rewrite import fusion_barrier_output_notes
+from trt_tui.core.lowering.network_rewrite import config_barrier_notes
 from trt_tui.core.lowering.releases import refuse_cubic_grid_samples
 from trt_tui.core.lowering.scales import compute_activation_ranges
 from trt_tui.core.lowering.source_typed_network import lower_from_source_model
 from trt_tui.core.lowering.typed_network import TypedNetwork
-from trt_tui.core.moves.barrier_move import BarrierMove
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.smoothquant_move import SmoothQuantMove
 from trt_tui.core.network.network import Network
@@ -208,7 +207,7 @@ def write_bundle(folder: Path, bundle: BundleContents) -> list[Path]:
     if tolerances:
         write_file_atomically(folder / "verify.sh", _verify_script_text(bundle, judged_runs, tolerances))
     notes = [
-        *fusion_barrier_output_notes(BarrierMove.subject_kind.sort_subjects(network, config.get_moves(BarrierMove))),
+        *config_barrier_notes(network, config),
         onnxruntime_loading_note(typed_network.model)
     ]
     write_file_atomically(folder / "report.md", _report_text(folder, bundle, tolerances, unjudged_outputs, notes))

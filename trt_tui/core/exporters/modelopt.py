@@ -15,10 +15,21 @@ from pathlib import Path
 from typing import Any
 
 from trt_tui.core.builder_options import OMISSION_MARKER
+from trt_tui.core.calibration.cache import calibration_algorithm, write_calibration_cache
+from trt_tui.core.exporters.formats import ExportContext, WrittenExport
+from trt_tui.core.exporters.omissions import omission_record
+from trt_tui.core.exporters.onnx import export_typed_network
+from trt_tui.core.lowering.lowered import replace_file_precision
+from trt_tui.core.lowering.network_rewrite import config_barrier_notes
 from trt_tui.core.lowering.releases import groups_by_release_dependent_precision
 from trt_tui.core.lowering.rulebook import find_boundary_type
+from trt_tui.core.lowering.scales import compute_activation_ranges
+from trt_tui.core.lowering.source_typed_network import lower_from_source_model
+from trt_tui.core.moves.barrier_move import BarrierMove
 from trt_tui.core.moves.bias_correction_move import BiasCorrectionMove
 from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.rewrite_move import RewriteMove
+from trt_tui.core.moves.smoothquant_move import SmoothQuantMove
 from trt_tui.core.network.known_issues import find_convs_excluded_by_modelopt
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import FLOAT_PRECISIONS, Precision
@@ -198,3 +209,30 @@ def write_modelopt(path: Path | str, network: Network, config: PrecisionConfig, 
     name = json.dumps(Path(path).name)
     record["_usage"] = [line.replace('"THIS_FILE.json"', name) for line in record["_usage"]]
     write_file_atomically(path, json.dumps(record, indent=1) + "\n")
+
+
+def write_modelopt_export(context: ExportContext) -> WrittenExport:
+    """Writes the lists, the FP32 network that ModelOpt is to quantize, and the cache if anything has a range."""
+    path, network = context.path, context.network
+    base_path, cache_path = context.companion_paths["base"], context.companion_paths["cache"]
+    config = replace_file_precision(network, context.config)
+    check_modelopt_config(network, config)
+    base_model = lower_from_source_model(network, _derive_fp32_config(config), {}).model
+    written_model = export_typed_network(base_model, network, base_path)
+    used_ranges = compute_activation_ranges(network, context.ranges, config)
+    cache_paths = [cache_path] if used_ranges else []
+    if used_ranges:
+        write_calibration_cache(cache_path, used_ranges, calibration_algorithm(context.range_method))
+    write_modelopt(path, network, config, base_path.name, context.range_method,
+                   cache_path.name if used_ranges else "",
+                   omission_record(network, context.config, base_path.name, used_ranges))
+    return WrittenExport([path, written_model.path, *written_model.data_files, *cache_paths],
+                         config_barrier_notes(network, context.config))
+
+
+def _derive_fp32_config(config: PrecisionConfig) -> PrecisionConfig:
+    """Returns FP32 throughout with the operators, scaled channels and barriers of a config, which ModelOpt keeps."""
+    fp32_config = PrecisionConfig.from_precision(Precision.FP32)
+    for move_class in (RewriteMove, SmoothQuantMove, BarrierMove):
+        fp32_config = fp32_config.with_moves(config.get_moves(move_class))
+    return fp32_config

@@ -19,11 +19,14 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from trt_tui.core.exporters.formats import ExportContext, WrittenExport
+from trt_tui.core.lowering.source_typed_network import lower_from_source_model
 from trt_tui.core.lowering.typed_network import is_quantized_matmul
 from trt_tui.core.network.network import Network
-from trt_tui.core.precision import MIN_UNSAFE_OPSET
+from trt_tui.core.precision import MIN_UNSAFE_OPSET, Precision
 from trt_tui.errors import InputError
 from trt_tui.files.writing import convert_write_errors, file_transaction, find_content_path, open_atomic_writer
+from trt_tui.formatting import counted_noun_text
 
 MAX_INLINE_BYTES = (1 << 31) - (1 << 26)
 """Weights of more bytes than this together go into a data file: a protobuf file ends at 2 GiB, and nodes need room."""
@@ -163,6 +166,23 @@ def export_typed_network(lowered_model: ir.Model, network: Network, path: Path |
         output.write(proto.SerializeToString(deterministic=True))
         output.flush()
     return WrittenModel(path, data)
+
+
+def write_onnx_export(context: ExportContext) -> WrittenExport:
+    """Writes the typed network; the notes count its rows by precision."""
+    network, config = context.network, context.config
+    typed_network = lower_from_source_model(network, config, context.ranges)
+    written_model = export_typed_network(typed_network.model, network, context.path)
+    counts: dict[str, int] = {}
+    for group in network.groups:
+        precision = config.precision_of(group)
+        label = (f"{group.file_precision.label} as in the file"
+                 if precision is Precision.FILE and group.file_precision is not None else precision.label)
+        counts[label] = counts.get(label, 0) + 1
+    count_texts = [f"{counted_noun_text(count, 'group')} in {label}" for label, count in sorted(counts.items())]
+    runtime_notes = (onnxruntime_loading_note(typed_network.model), qdq_loss_debug_note(typed_network.model))
+    return WrittenExport([written_model.path, *written_model.data_files],
+                         (", ".join(count_texts), *typed_network.notes, *filter(None, runtime_notes)))
 
 
 def split_off_weights(lowered_model: ir.Model) -> tuple[bytes, dict[str, np.ndarray]]:

@@ -13,13 +13,23 @@ from pathlib import Path
 from typing import Any
 
 from trt_tui.core.builder_options import OMISSION_MARKER, BuilderOptions, escape_path_argument
-from trt_tui.core.data.shapes import ShapeRange
-from trt_tui.core.exporters.trtexec import TrtexecFiles, quote_command
+from trt_tui.core.calibration.cache import calibration_algorithm
+from trt_tui.core.data.shapes import ShapeRange, parse_additional_profiles
+from trt_tui.core.exporters.formats import ExportContext, WrittenExport
+from trt_tui.core.exporters.omissions import implicit_omission_record
+from trt_tui.core.exporters.trtexec import (
+    TrtexecFiles,
+    command_file_names,
+    quote_command,
+    write_fp32_network_and_cache,
+)
 from trt_tui.core.lowering.implicit_quantization import (
     ImplicitQuantizationConstraints,
     apply_constraints,
     find_source_layer,
+    lower_to_implicit_quantization,
 )
+from trt_tui.core.lowering.network_rewrite import config_barrier_notes
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
 from trt_tui.files.writing import write_file_atomically
@@ -177,6 +187,21 @@ def write_polygraphy_script(path: Path | str, constraints: ImplicitQuantizationC
         InputError: there is nothing to tell, or the file cannot be written.
     """
     write_file_atomically(path, polygraphy_script(constraints, title, command, omissions))
+
+
+def write_polygraphy_export(context: ExportContext) -> WrittenExport:
+    """Writes the script, the FP32 network and the cache."""
+    path, network, config, method = context.path, context.network, context.config, context.range_method
+    constraints = lower_to_implicit_quantization(network, config, context.ranges)
+    more_profiles = parse_additional_profiles(context.builder_options.profiles, network.inputs, context.shapes)
+    command = polygraphy_command(constraints, path.name, command_file_names("polygraphy", path), shapes=context.shapes,
+                                 more_profiles=more_profiles, builder_options=context.builder_options,
+                                 range_method=method)
+    omissions = implicit_omission_record(network, config, context.companion_paths["base"].name, constraints)
+    write_polygraphy_script(path, constraints, f"Precisions of {network.name}", command, omissions)
+    algorithm = calibration_algorithm(method if method in CALIBRATORS else "")
+    return WrittenExport([path, *write_fp32_network_and_cache(context, constraints, algorithm)],
+                         config_barrier_notes(network, config))
 
 
 def _python_literal(text: str, width: int = 110) -> str:

@@ -16,13 +16,21 @@ What trtexec takes follows NVIDIA/TensorRT ``samples/common/sampleOptions.cpp`` 
 import json
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from trt_tui.core.builder_options import OMISSION_MARKER, BuilderOptions, escape_path_argument
+from trt_tui.core.calibration.cache import write_calibration_cache
 from trt_tui.core.data.shapes import ShapeRange, parse_additional_profiles
-from trt_tui.core.lowering.implicit_quantization import ImplicitQuantizationConstraints
+from trt_tui.core.exporters.formats import ExportContext, WrittenExport
+from trt_tui.core.exporters.omissions import implicit_omission_record
+from trt_tui.core.exporters.onnx import export_typed_network, write_onnx_export
+from trt_tui.core.exporters.registry import find_companion_files
+from trt_tui.core.lowering.implicit_quantization import ImplicitQuantizationConstraints, lower_to_implicit_quantization
+from trt_tui.core.lowering.lowered import replace_file_precision
+from trt_tui.core.lowering.network_rewrite import config_barrier_notes
+from trt_tui.core.lowering.releases import WEAK_PRECISIONS, groups_by_release_dependent_precision
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
@@ -237,6 +245,63 @@ def _shape_arguments(network: Network, shapes: Mapping[str, ShapeRange], *, incl
 def _fill_open_dimensions(shape: tuple[int | str | None, ...] | None) -> tuple[int, ...]:
     """A shape with 1 for every open dimension."""
     return tuple(size if isinstance(size, int) else 1 for size in shape or ())
+
+
+# -- the format -------------------------------------------------------------------------------------------------------
+
+
+def command_file_names(format_name: str, path: Path) -> TrtexecFiles:
+    """Returns the names that the commands of a format use for the files beside ``path``."""
+    names = {role: file_path.name for role, file_path in find_companion_files(format_name, path).items()}
+    return TrtexecFiles(engine=f"{path.name}.engine", **names)
+
+
+def trtexec_command_lines(network: Network, config: PrecisionConfig, ranges: Mapping[str, float],
+                          files: TrtexecFiles, shapes: Mapping[str, ShapeRange] | None = None,
+                          builder_options: BuilderOptions | None = None) -> tuple[TrtexecCommandLine, ...]:
+    """Returns `build_trtexec_command_lines` of any config, with its constraints for a weakly typed build."""
+    config = replace_file_precision(network, config)
+    special_labels = _special_precision_labels(network, config)
+    constraints = lower_to_implicit_quantization(network, config, ranges) if not special_labels else None
+    refusal_reason = f"no weakly typed TensorRT has {' or '.join(special_labels)}" if special_labels else ""
+    return build_trtexec_command_lines(network, config, constraints, files, shapes=shapes,
+                                       builder_options=builder_options, refusal_reason=refusal_reason)
+
+
+def _special_precision_labels(network: Network, config: PrecisionConfig) -> list[str]:
+    """Returns the precisions of a config that no weakly typed TensorRT has."""
+    special_precisions = groups_by_release_dependent_precision(network, config).keys() - WEAK_PRECISIONS
+    return sorted(precision.label for precision in special_precisions)
+
+
+def write_trtexec_export(context: ExportContext) -> WrittenExport:
+    """Writes the script, the typed network, and for a weakly typed build the FP32 network and its cache."""
+    path, network, config, companion_paths = context.path, context.network, context.config, context.companion_paths
+    lines = trtexec_command_lines(network, config, context.ranges, command_file_names("trtexec", path), context.shapes,
+                                  context.builder_options)
+    written_paths = write_onnx_export(replace(context, path=companion_paths["typed"])).paths
+    omissions: Mapping[str, Any] = {}
+    if not _special_precision_labels(network, replace_file_precision(network, config)):
+        constraints = lower_to_implicit_quantization(network, config, context.ranges)
+        written_paths += write_fp32_network_and_cache(context, constraints, CALIBRATOR)
+        omissions = implicit_omission_record(network, config, companion_paths["base"].name, constraints)
+    write_trtexec_script(path, lines, f"Builds {network.name} in the precisions of its config.", omissions)
+    return WrittenExport([path, *written_paths], config_barrier_notes(network, config))
+
+
+def write_fp32_network_and_cache(context: ExportContext, constraints: ImplicitQuantizationConstraints,
+                                 calibration_algorithm: str) -> list[Path]:
+    """Writes the FP32 network under the config's node names, and the cache if anything has a range; returns the files.
+
+    Args:
+        calibration_algorithm: The calibrator that is to read the cache; it takes none that names another.
+    """
+    base_path, cache_path = context.companion_paths["base"], context.companion_paths["cache"]
+    written_model = export_typed_network(constraints.model, context.network, base_path)
+    if not constraints.ranges:
+        return [written_model.path, *written_model.data_files]
+    write_calibration_cache(cache_path, constraints.calibration_cache_ranges(), calibration_algorithm)
+    return [written_model.path, *written_model.data_files, cache_path]
 
 
 # -- the script -------------------------------------------------------------------------------------------------------

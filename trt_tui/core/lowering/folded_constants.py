@@ -7,6 +7,7 @@ import numpy as np
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.move import ConstantEdit
 from trt_tui.core.moves.move_kinds import MOVE_KINDS
+from trt_tui.core.moves.move_texts import MOVE_TEXTS
 from trt_tui.core.network.constants import largest_magnitude
 from trt_tui.core.network.layers import QdqSite
 from trt_tui.core.network.network import Network
@@ -84,7 +85,7 @@ def refuse_edits_under_file_precision(network: Network, config: PrecisionConfig)
             if config.precision_of(group) is Precision.FILE and group.file_precision is not None:
                 nearest = group.file_precision.nearest_precision.label
                 raise InputError(
-                    f"{group.name} is as in the file, and {MOVE_KINDS[kind].column} on {subject} changes it",
+                    f"{group.name} is as in the file, and {MOVE_TEXTS[kind].column} on {subject} changes it",
                     "what is as in the file is written back as it is",
                     f"Give it {nearest}, which comes nearest to what the file has, or take that change "
                     "back.")

@@ -60,6 +60,12 @@ def fusion_barrier_output_notes(barrier_tensors: Sequence[str]) -> tuple[str, ..
         "has to bind memory for them, but need not read them.", ))
 
 
+def config_barrier_notes(network: Network, config: PrecisionConfig) -> tuple[str, ...]:
+    """`fusion_barrier_output_notes` of all barriers of a config."""
+    return fusion_barrier_output_notes(
+        BarrierMove.subject_kind.sort_subjects(network, config.get_moves(BarrierMove)))
+
+
 class _NetworkRewriter:
     def __init__(self, network: Network, config: PrecisionConfig, norms: Mapping[str, Normalisation]) -> None:
         self.network, self.norms = network, norms

@@ -7,7 +7,7 @@ TensorRT-RTX 1.7 at least, so the tensor is an output that nobody has to read.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from trt_tui.core.moves.move import AttributedMove, SubjectKind, sort_names_in_order
+from trt_tui.core.moves.move import Move, SubjectKind, sort_names_in_order
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline
 
 
@@ -36,12 +36,10 @@ class _LayerOutputSubjectKind(SubjectKind):
 
 
 @dataclass(frozen=True)
-class BarrierMove(AttributedMove):
+class BarrierMove(Move):
     """A tensor that is an output of what is lowered, and who said so."""
 
-    kind, subject_kind, column = "barrier", _LayerOutputSubjectKind(), "barrier"
-    effect_key, label, action_text = True, "hidden output", "be a hidden output"
-    row_note = "fusion barrier: its result is a hidden output"
+    kind, subject_kind, effect_key = "barrier", _LayerOutputSubjectKind(), True
 
     reason: str = "user"
 
@@ -53,8 +51,3 @@ class BarrierMove(AttributedMove):
         if producer is None:
             return "no layer computes it"
         return "" if network.find_group(producer.name) is not None else "it is no float that a layer computes"
-
-    @classmethod
-    def difference_title(cls, subject_title: str) -> str:
-        """``barrier at <title>``."""
-        return f"barrier at {subject_title}"

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from trt_tui.core.moves import vectors
-from trt_tui.core.moves.move import GROUP_SUBJECTS, AttributedMove, ConstantEdit, DefaultPrecisions
+from trt_tui.core.moves.move import GROUP_SUBJECTS, ConstantEdit, DefaultPrecisions, Move
 from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.core.network.zero_cost_support import Port
 from trt_tui.core.precision import Precision
 
 
 @dataclass(frozen=True)
-class BiasCorrectionMove(AttributedMove):
+class BiasCorrectionMove(Move):
     """What is added to the bias of a layer while it runs in INT8.
 
     Attributes:
@@ -26,8 +26,7 @@ class BiasCorrectionMove(AttributedMove):
     """
 
     edits_constants = has_measured_values = True
-    kind, subject_kind, column, no_move_text = "bias", GROUP_SUBJECTS, "bias", "as it is"
-    label, action_text, row_note = "corrected", "have its bias corrected", "bias corrected"
+    kind, subject_kind = "bias", GROUP_SUBJECTS
 
     shift: str
     reason: str = "user"

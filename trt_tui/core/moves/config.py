@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from trt_tui.core.moves.move import GROUP_SUBJECTS, DefaultPrecisions, Move
 from trt_tui.core.moves.move_kinds import MOVE_KINDS
+from trt_tui.core.moves.move_texts import MOVE_TEXTS
 from trt_tui.core.moves.precision_move import PrecisionMove
 from trt_tui.core.moves.range_move import RangeMove
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline
@@ -244,11 +245,11 @@ def move_tables(config: PrecisionConfig,
     """The moves of each kind as a table: its header, and rows of target, operator (of a group), what, by whom."""
     for move_class, moves in config.list_moves(network):
         if move_class.subject_kind is GROUP_SUBJECTS:
-            yield ((move_class.subject_kind.noun, "operator", move_class.column, "set by"), [
+            yield ((move_class.subject_kind.noun, "operator", MOVE_TEXTS[move_class.kind].column, "set by"), [
                 (subject, network.get_group(subject).operator, move.label, move.origin_text) for subject, move in moves
             ])
         else:
-            yield ((move_class.subject_kind.noun, move_class.column, "set by"),
+            yield ((move_class.subject_kind.noun, MOVE_TEXTS[move_class.kind].column, "set by"),
                    [(subject, move.label, move.origin_text) for subject, move in moves])
 
 

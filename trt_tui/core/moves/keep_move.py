@@ -14,7 +14,7 @@ KEEP_PRECISIONS = (Precision.FP32, Precision.FP16, Precision.BF16)
 class KeepMove(Move):
     """The precision that a rule keeps a group in, and the rule as it was given."""
 
-    kind, subject_kind, column = "keep", GROUP_SUBJECTS, "kept"
+    kind, subject_kind = "keep", GROUP_SUBJECTS
     keeps_precision = True
 
     rule: str
@@ -35,28 +35,3 @@ class KeepMove(Move):
     def group_precision(self) -> Precision:
         """The precision."""
         return self.precision
-
-    @property
-    def label(self) -> str:
-        """The precision: ``FP32_FILE``."""
-        return self.precision.label
-
-    @property
-    def origin_text(self) -> str:
-        """``rule layernorm``."""
-        return f"rule {self.rule}"
-
-    @property
-    def action_text(self) -> str:
-        """``be kept in FP32``."""
-        return f"be kept in {self.label}"
-
-    @property
-    def row_note(self) -> str:
-        """``kept in FP32 by rule layernorm``."""
-        return f"kept in {self.label} by {self.origin_text}"
-
-    @classmethod
-    def difference_title(cls, subject_title: str) -> str:
-        """``kept: <title>``."""
-        return f"kept: {subject_title}"

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from trt_tui.core.moves.move_texts import MOVE_TEXTS
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline
 from trt_tui.core.network.zero_cost_support import Port
 from trt_tui.core.precision import Precision
@@ -177,16 +178,12 @@ class Move(ABC):
     Attributes:
         kind: The word for it in files.
         subject_kind: What it is made on.
-        column: What it decides, in a word: the header of a table.
-        no_move_text: What stands in a comparison where there is no such move.
         edits_constants: Whether it changes constants; see `find_constant_edits`.
         keeps_precision: Whether its group keeps the precision that it runs in, whatever other moves say.
     """
 
     kind: ClassVar[str]
     subject_kind: ClassVar[SubjectKind]
-    column: ClassVar[str]
-    no_move_text: ClassVar[str] = "–"
     edits_constants: ClassVar[bool] = False
     keeps_precision: ClassVar[bool] = False
 
@@ -238,50 +235,39 @@ class Move(ABC):
         """Whether the normalisation of its group is written as the operator."""
         return False
 
-    # -- in words --
+    # -- in words, by `MOVE_TEXTS` --
 
     @property
-    @abstractmethod
     def label(self) -> str:
         """What it decides, short, as a table shows it."""
+        return MOVE_TEXTS[self.kind].label.format(move=self)
 
     @property
     def difference_text(self) -> str:
         """What stands for it in a comparison."""
-        return self.label
+        return MOVE_TEXTS[self.kind].difference.format(move=self)
 
     @property
-    @abstractmethod
     def origin_text(self) -> str:
         """Who or what decided it: "user", "search:<method>", the method of a range."""
+        return MOVE_TEXTS[self.kind].origin.format(move=self)
 
     @property
-    @abstractmethod
     def action_text(self) -> str:
         """What the target is to do by it, as words after "cannot"."""
+        return MOVE_TEXTS[self.kind].action.format(move=self)
 
     @property
     def row_note(self) -> str:
         """What is said of it on the row of a group."""
-        return f"{self.column} {self.label} by {self.origin_text}"
+        return MOVE_TEXTS[self.kind].row_note.format(move=self)
 
     @classmethod
     def default_label(cls, network: NetworkOutline, subject: str, default_precisions: DefaultPrecisions) -> str:
         """What stands in a comparison for a target without such a move."""
-        return cls.no_move_text
+        return MOVE_TEXTS[cls.kind].no_move
 
     @classmethod
     def difference_title(cls, subject_title: str) -> str:
         """What a line of a comparison is about, given the target's title."""
-        return f"{cls.column} of {subject_title}"
-
-
-class AttributedMove(Move):
-    """A move that says who made it: ``user`` or ``search:<method>``."""
-
-    reason: str
-
-    @property
-    def origin_text(self) -> str:
-        """The reason."""
-        return self.reason
+        return MOVE_TEXTS[cls.kind].difference_title.format(subject=subject_title)

@@ -13,6 +13,7 @@ from trt_tui.core.moves.keep_move import KeepMove
 from trt_tui.core.moves.move import Move, SubjectKind
 from trt_tui.core.moves.move_entries import UnknownMoveKindError, convert_file_value, decode_move, entry_type_error
 from trt_tui.core.moves.move_kinds import MOVE_KINDS
+from trt_tui.core.moves.move_texts import MOVE_TEXTS
 from trt_tui.core.moves.precision_move import PrecisionMove
 from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.errors import InputError
@@ -163,7 +164,7 @@ class FileMoveApplier:
             first_name, first_move = moves_by_subject.get(subject_name, (name, move))
             if first_move.effect_key != move.effect_key:
                 raise InputError(
-                    f"{self.file} gives one {subject_kind.subject_noun} two {move_class.column}s",
+                    f"{self.file} gives one {subject_kind.subject_noun} two {MOVE_TEXTS[move_class.kind].column}s",
                     f"{first_name} {first_move.label} and {name} {move.label}: {subject_kind.shared_move_reason}",
                     "Give both the same, or take one of them out.")
             if subject_name not in moves_by_subject or name == subject_name:
@@ -187,7 +188,7 @@ class FileMoveApplier:
                               for name, other_names in list(moved_names.items())[:_MAX_NAMED])
             more = f"; {len(moved_names) - _MAX_NAMED} more do" if len(moved_names) > _MAX_NAMED else ""
             self.warnings.append(
-                f"{self.file}: a {move_class.column} is one of the whole {move_class.subject_kind.subject_noun}: "
+                f"{self.file}: a {MOVE_TEXTS[move_class.kind].column} is one of the whole {move_class.subject_kind.subject_noun}: "
                 f"{texts}{more}.")
 
 

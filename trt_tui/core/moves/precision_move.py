@@ -2,16 +2,16 @@
 
 from dataclasses import dataclass
 
-from trt_tui.core.moves.move import GROUP_SUBJECTS, AttributedMove, DefaultPrecisions
+from trt_tui.core.moves.move import GROUP_SUBJECTS, DefaultPrecisions, Move
 from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.core.precision import Precision
 
 
 @dataclass(frozen=True)
-class PrecisionMove(AttributedMove):
+class PrecisionMove(Move):
     """The precision a group was given, and who gave it (``user`` or ``search:<method>``)."""
 
-    kind, subject_kind, column = "precision", GROUP_SUBJECTS, "precision"
+    kind, subject_kind = "precision", GROUP_SUBJECTS
 
     precision: Precision
     reason: str = "user"
@@ -34,23 +34,8 @@ class PrecisionMove(AttributedMove):
         """The precision."""
         return self.precision
 
-    @property
-    def label(self) -> str:
-        """The precision: ``FP16``."""
-        return self.precision.label
-
-    @property
-    def action_text(self) -> str:
-        """``run in FP16``."""
-        return f"run in {self.label}"
-
     @classmethod
     def default_label(cls, network: NetworkOutline, subject: str, default_precisions: DefaultPrecisions) -> str:
         """The precision that the group has by default."""
         group = network.get_group(subject)
         return group.precision_label(default_precisions.default_precision_of(group))
-
-    @classmethod
-    def difference_title(cls, subject_title: str) -> str:
-        """The group's title alone: a precision needs no other word."""
-        return subject_title

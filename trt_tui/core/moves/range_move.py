@@ -13,7 +13,7 @@ from trt_tui.core.quantized_types import MAX_AMAX
 class RangeMove(Move):
     """A range (amax, in the tensor's own units) that replaces the calibrated one, and where it came from."""
 
-    kind, subject_kind, column, no_move_text = "range", TENSOR_SUBJECTS, "range", "calibrated"
+    kind, subject_kind = "range", TENSOR_SUBJECTS
 
     amax: float
     method: str = "user"
@@ -35,28 +35,3 @@ class RangeMove(Move):
     def adjust_ranges(self, amax_by_tensor: dict[str, float], tensors: Sequence[str]) -> None:
         """Gives the tensors this amax."""
         amax_by_tensor.update(dict.fromkeys(tensors, self.amax))
-
-    @property
-    def label(self) -> str:
-        """The amax with five digits."""
-        return f"{self.amax:.5g}"
-
-    @property
-    def difference_text(self) -> str:
-        """The method and the amax: ``entropy 2.5``."""
-        return f"{self.method} {self.label}"
-
-    @property
-    def origin_text(self) -> str:
-        """``user`` or the calibration method that proposed it."""
-        return self.method
-
-    @property
-    def action_text(self) -> str:
-        """``have the range 2.5``."""
-        return f"have the range {self.label}"
-
-    @property
-    def row_note(self) -> str:
-        """``range by entropy``."""
-        return f"range by {self.method}"

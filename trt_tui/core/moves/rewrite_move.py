@@ -7,15 +7,15 @@ result is rounded, and a square overflows FP16 from 256 up.
 from dataclasses import dataclass
 from typing import Literal
 
-from trt_tui.core.moves.move import GROUP_SUBJECTS, AttributedMove
+from trt_tui.core.moves.move import GROUP_SUBJECTS, Move
 from trt_tui.core.network.layers import NetworkOutline
 
 
 @dataclass(frozen=True)
-class RewriteMove(AttributedMove):
+class RewriteMove(Move):
     """The operator that stands for the layers of a normalisation, and who said so."""
 
-    kind, subject_kind, column, no_move_text = "rewrite", GROUP_SUBJECTS, "form", "decomposed"
+    kind, subject_kind = "rewrite", GROUP_SUBJECTS
     is_normalisation_rewrite = True
 
     operator: Literal["LayerNormalization", "RMSNormalization"]
@@ -34,18 +34,3 @@ class RewriteMove(AttributedMove):
         if norm.no_rewrite_reason:
             return norm.no_rewrite_reason
         return "" if norm.operator == self.operator else f"what it computes is {norm.operator}"
-
-    @property
-    def label(self) -> str:
-        """The operator."""
-        return self.operator
-
-    @property
-    def action_text(self) -> str:
-        """``be written as LayerNormalization``."""
-        return f"be written as {self.operator}"
-
-    @property
-    def row_note(self) -> str:
-        """``written as LayerNormalization``."""
-        return f"written as {self.operator}"

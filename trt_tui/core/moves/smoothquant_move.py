@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from trt_tui.core.moves import vectors
-from trt_tui.core.moves.move import GROUP_SUBJECTS, AttributedMove, ConstantEdit, DefaultPrecisions
+from trt_tui.core.moves.move import GROUP_SUBJECTS, ConstantEdit, DefaultPrecisions, Move
 from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.core.network.zero_cost_support import Port
 from trt_tui.core.quantized_types import MAX_AMAX
@@ -22,7 +22,7 @@ DEFAULT_STRENGTH = 0.5
 
 
 @dataclass(frozen=True)
-class SmoothQuantMove(AttributedMove):
+class SmoothQuantMove(Move):
     """The factors by which the channels behind a normalisation are divided, and the ranges that they have then.
 
     Attributes:
@@ -32,8 +32,7 @@ class SmoothQuantMove(AttributedMove):
     """
 
     edits_constants = has_measured_values = True
-    action_text = "have its channels scaled"
-    kind, subject_kind, column, no_move_text = "smooth", GROUP_SUBJECTS, "smoothing", "none"
+    kind, subject_kind = "smooth", GROUP_SUBJECTS
 
     strength: float
     factors: str
@@ -80,16 +79,6 @@ class SmoothQuantMove(AttributedMove):
     def channel_divisors(self) -> np.ndarray:
         """The factors."""
         return vectors.decode_vector(self.factors)
-
-    @property
-    def label(self) -> str:
-        """``SmoothQuant 0.5``."""
-        return f"SmoothQuant {self.strength:g}"
-
-    @property
-    def row_note(self) -> str:
-        """``smoothed (0.5)``."""
-        return f"smoothed ({self.strength:g})"
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,6 +12,7 @@ from textual.screen import Screen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
+from trt_tui.core.exporters.registry import EXPORT_FORMATS
 from trt_tui.errors import TrtTuiError
 from trt_tui.formatting import escape_hidden_characters, is_hidden_character
 from trt_tui.session.session import Session
@@ -19,24 +20,6 @@ from trt_tui.tui.keys import fill_in_keys
 from trt_tui.tui.screens.dialogs import CLOSE_BINDING, Dialog
 from trt_tui.tui.widgets.lists import KeyedOptionList
 from trt_tui.tui.widgets.text_field import TextField
-
-EXPORT_FORMAT_TEXTS: dict[str, tuple[str, str, str]] = {
-    "precision.json": ("precision.json", "the config, with ranges and evidence", ".precision.json"),
-    "onnx": ("typed ONNX", "what a strongly typed TensorRT builds", ".typed.onnx"),
-    "engine": ("engine", "built for this GPU and this TensorRT", ".engine"),
-    "trtexec": ("trtexec", "commands that build it with TensorRT 10 and 11", ".trtexec.sh"),
-    "polygraphy": ("Polygraphy", "a network postprocess script, for TensorRT up to 10", ".polygraphy.py"),
-    "modelopt": ("ModelOpt", "its lists of nodes, the ranges as a cache", ".modelopt.json"),
-    "calibration-cache": ("calibration", "a cache of the ranges, for TensorRT up to 10", ".cache"),
-    "markdown": ("Markdown", "a report to read", ".report.md"),
-    "bundle": ("bundle", "all for one release, and what checks its engine", ".bundle"),
-    "subgraph": ("subgraph", "the row alone, with what goes into it: for a bug report", ".piece"),
-}
-"""By kind: name, what it is, and how the file's name ends."""
-
-def list_offered_formats(session: Session) -> list[str]:
-    """The kinds that a session can write, in the order of `EXPORT_FORMAT_TEXTS`."""
-    return [export_format for export_format in EXPORT_FORMAT_TEXTS if export_format in session.EXPORT_FORMATS]
 
 
 class ExportDialog(Dialog):
@@ -58,22 +41,21 @@ class ExportDialog(Dialog):
         self.job: int | None = None
         self.is_finished = False
         self.model_path = Path(session.options.model)
-        self.export_formats = list_offered_formats(session)
+        self.export_formats = list(EXPORT_FORMATS)
         self.export_format = self.export_formats[0]
 
     def default_export_path(self, export_format: str) -> str:
         """Where a kind is written unless another path is typed."""
         stem = "".join("_" if is_hidden_character(character) else character for character in self.model_path.stem)
-        return str(Path.cwd() / f"{stem}{EXPORT_FORMAT_TEXTS[export_format][2]}")
+        return str(Path.cwd() / f"{stem}{EXPORT_FORMATS[export_format].suffix}")
 
     def compose(self) -> ComposeResult:
         """Its parts."""
         with Vertical(classes="box wide"):
             yield Static("Export", classes="heading")
             yield KeyedOptionList(
-                *(Option(
-                    Content(f"{EXPORT_FORMAT_TEXTS[export_format][0]:<16} {EXPORT_FORMAT_TEXTS[export_format][1]}"))
-                  for export_format in self.export_formats), compact=True)
+                *(Option(Content(f"{export_format.title:<16} {export_format.description}"))
+                  for export_format in EXPORT_FORMATS.values()), compact=True)
             yield Static("to", classes="dim")
             yield TextField(self.default_export_path(self.export_format), compact=True, select_on_focus=False)
             yield Static("", id="note", markup=False)

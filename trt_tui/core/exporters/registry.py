@@ -1,0 +1,83 @@
+"""The formats that a config is exported in. The commands, the app and the background process read this one table.
+
+It is plain data and loads no exporter, so that help and completion read it too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class ExportFormat:
+    """An export format, as the app and the commands offer it.
+
+    Attributes:
+        title: Its name in the app.
+        description: Its content or its use.
+        suffix: The end of the file name that the app proposes.
+        writer: The function that writes it, as ``module:function``. It takes a
+            `trt_tui.core.exporters.formats.ExportContext` and returns a `WrittenExport`; "" if a request other than
+            `ExportConfig` writes the format.
+        companions: The files beside the first one that a format consists of too: the ends of their names, by role.
+        is_command_format: Whether ``trt-tui export`` offers it.
+        is_folder: Whether it is a new folder instead of a file.
+        has_build_commands: Whether it holds commands of a builder, with builder options and an optimization profile.
+        keeps_file_precision: Whether rows stay as in a quantized file, and so need no calibrated ranges.
+        needs_all_ranges: Whether it holds the ranges of all tensors instead of those that the config reads.
+        uses_data: Whether it depends on data.
+    """
+
+    title: str
+    description: str
+    suffix: str
+    writer: str = ""
+    companions: Mapping[str, str] = field(default_factory=dict)
+    is_command_format: bool = True
+    is_folder: bool = False
+    has_build_commands: bool = False
+    keeps_file_precision: bool = False
+    needs_all_ranges: bool = False
+    uses_data: bool = True
+
+
+_FP32_NETWORK_AND_CACHE = {"base": ".base.onnx", "cache": ".cache"}
+
+EXPORT_FORMATS = {
+    "precision.json": ExportFormat("precision.json", "the config, with ranges and evidence", ".precision.json",
+                                   is_command_format=False),
+    "onnx": ExportFormat("typed ONNX", "what a strongly typed TensorRT builds", ".typed.onnx",
+                         "trt_tui.core.exporters.onnx:write_onnx_export", keeps_file_precision=True),
+    "trtexec": ExportFormat("trtexec", "commands that build it with TensorRT 10 and 11", ".trtexec.sh",
+                            "trt_tui.core.exporters.trtexec:write_trtexec_export",
+                            {"typed": ".typed.onnx", **_FP32_NETWORK_AND_CACHE}, has_build_commands=True),
+    "polygraphy": ExportFormat("Polygraphy", "a network postprocess script, for TensorRT up to 10", ".polygraphy.py",
+                               "trt_tui.core.exporters.polygraphy:write_polygraphy_export", _FP32_NETWORK_AND_CACHE,
+                               has_build_commands=True),
+    "modelopt": ExportFormat("ModelOpt", "its lists of nodes, the ranges as a cache", ".modelopt.json",
+                             "trt_tui.core.exporters.modelopt:write_modelopt_export", _FP32_NETWORK_AND_CACHE),
+    "calibration-cache": ExportFormat("calibration", "a cache of the ranges, for TensorRT up to 10", ".cache",
+                                      "trt_tui.core.exporters.calibration_cache:write_calibration_cache_export",
+                                      needs_all_ranges=True),
+    "markdown": ExportFormat("Markdown", "a report to read", ".report.md", uses_data=False),
+    "bundle": ExportFormat("bundle", "all for one release, and what checks its engine", ".bundle", is_folder=True,
+                           has_build_commands=True),
+    "subgraph": ExportFormat("subgraph", "the row alone, with what goes into it: for a bug report", ".piece",
+                             is_folder=True),
+}
+"""By name, as ``--format`` and requests have it, in the order of the app."""
+
+
+def list_command_formats() -> list[str]:
+    """Returns the names that ``trt-tui export --format`` takes."""
+    return [name for name, export_format in EXPORT_FORMATS.items() if export_format.is_command_format]
+
+
+def find_companion_files(format_name: str, path: Path) -> dict[str, Path]:
+    """Returns the files beside ``path`` that a format consists of too, by role.
+
+    They are named after the whole name of ``path``, so that no two exports share one.
+    """
+    return {role: path.with_name(path.name + suffix) for role, suffix in EXPORT_FORMATS[format_name].companions.items()}
