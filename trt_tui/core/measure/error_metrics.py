@@ -29,9 +29,9 @@ by any amount."""
 MISMATCH_SUMS = ("differ", "count")
 """The sums of integer outputs: how many elements differ, and how many there are."""
 
-ErrorTable = Literal["runs", "outputs", "stages", "dumps", "test report"]
-"""The tables with columns of error metrics: runs and dumps as printed, judged outputs in Markdown, stages in both, and
-the values that JUnit's file lists."""
+ErrorTable = Literal["runs", "configs", "outputs", "stages", "dumps", "test report"]
+"""The tables with columns of error metrics: runs and dumps as printed, configs as printed and in the app, judged
+outputs in Markdown, stages as printed and in Markdown, and the values that JUnit's file lists."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +133,7 @@ ERROR_METRICS = {metric.name: metric for metric in (
         name="sqnr", key="sqnr_db", title="SQNR", unit="dB", sums=("diff2", "ref2"), formula=_sqnr_db,
         format_value=lambda value: decibels_text(value, exact=value == math.inf, mark=""), exact_value=math.inf,
         noise_ratio=lambda value, bound: 10**((bound - value) / 10), is_always_recorded=True,
-        tables=("runs", "outputs", "stages", "dumps", "test report")),
+        tables=("runs", "configs", "outputs", "stages", "dumps", "test report")),
     ErrorMetric(
         name="cosine", key="cosine", title="cosine", is_share=True, sums=("diff2", "ref2", "test2"), formula=_cosine,
         format_value=cosine_text, exact_value=1.0,
@@ -202,14 +202,26 @@ class ErrorMetrics:
     @classmethod
     def from_sums(cls, sums: Mapping[str, float], exact: bool) -> "ErrorMetrics":
         """Computes each metric whose sums are there."""
-        values = {ERROR_METRICS[name].key: float(value) for name, value in compute_metric_values(sums).items()
-                  if np.isfinite(value)}
-        own_values: dict[str, Any] = {key: values.pop(key) for key in list(values) if hasattr(cls, key)}
-        return cls(**own_values, exact=exact, other_values=values)
+        return cls.from_values({ERROR_METRICS[name].key: float(value)
+                                for name, value in compute_metric_values(sums).items() if np.isfinite(value)}, exact)
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, Any], exact: bool) -> "ErrorMetrics":
+        """Takes values by key, as records have them; counts of NaN and Inf are among them."""
+        own_values = {key: value for key, value in values.items() if hasattr(cls, key)}
+        return cls(**own_values, exact=exact,
+                   other_values={key: value for key, value in values.items() if key not in own_values})
 
     def value(self, metric: ErrorMetric) -> float | None:
         """The value of a metric, that of an exact copy included; None if it was not measured or is not finite."""
         return metric.exact_value if self.exact else self.recorded_value(metric)
+
+    def cell_texts(self, table: ErrorTable, mark: str = "") -> list[str]:
+        """The cells of a row in a printed table, the first one after a mark; of integers the first one alone."""
+        first_metric, *other_metrics = list_error_columns(table)
+        if self.mismatch is not None:
+            return [f"{mismatch_text(self.mismatch, mark)} differ", *[""] * len(other_metrics)]
+        return [self.value_text(first_metric, mark), *map(self.value_text, other_metrics)]
 
     def recorded_value(self, metric: ErrorMetric) -> float | None:
         """The value of a metric as it is kept: the SQNR of an exact copy is none."""

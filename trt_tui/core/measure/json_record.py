@@ -61,6 +61,13 @@ def error_metrics_record(error_metrics: ErrorMetrics) -> dict[str, Any]:
     return record if is_of_integers else {**record, "nan": error_metrics.nan, "inf": error_metrics.inf}
 
 
+def read_error_metrics(record: Mapping[str, Any]) -> ErrorMetrics:
+    """Returns the errors of a record; one that has no SQNR without a reason for it is of an exact copy."""
+    keys = ("nan", "inf", *(metric.key for metric in ERROR_METRICS.values()))
+    is_exact = record.get("sqnr_db") is None and record.get("cosine", 1) == 1
+    return ErrorMetrics.from_values({key: record[key] for key in keys if key in record}, is_exact)
+
+
 def output_errors_record(output_errors: OutputErrors) -> dict[str, Any]:
     """A judged output's errors and its worst sample."""
     record = error_metrics_record(output_errors.errors)

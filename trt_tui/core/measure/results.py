@@ -15,7 +15,13 @@ from trt_tui.core.measure.bootstrap import AccuracyIntervals
 from trt_tui.core.measure.error_metrics import ErrorMetric, ErrorMetrics
 from trt_tui.core.precision import Precision
 from trt_tui.errors import TrtTuiError
-from trt_tui.formatting import SIMULATED_MARK, builder_device_text, escape_hidden_characters, milliseconds_text
+from trt_tui.formatting import (
+    NOT_MEASURED,
+    SIMULATED_MARK,
+    builder_device_text,
+    escape_hidden_characters,
+    milliseconds_text,
+)
 
 
 @dataclass(frozen=True)
@@ -128,6 +134,14 @@ class Accuracy:
     def headline_metric(self) -> float | None:
         """The metric's first value."""
         return next(iter(self.metric.values()), None)
+
+
+def worst_value_text(accuracy: Accuracy | None, metric: ErrorMetric, mark: str = "") -> str:
+    """The worst value of a metric in a table, after a mark; the SQNR is that of `Accuracy.worst_output`."""
+    if accuracy is not None and metric.key == "sqnr_db" and accuracy.worst_output is not None:
+        return accuracy.worst_output[1].errors.sqnr_text(mark)
+    value = accuracy.find_worst_value(metric) if accuracy is not None else None
+    return NOT_MEASURED if value is None else metric.value_text(value, mark)
 
 
 @dataclass(frozen=True)
