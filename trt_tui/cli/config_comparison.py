@@ -4,7 +4,6 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -14,9 +13,10 @@ from trt_tui.cli.streams import print_table
 from trt_tui.core.exporters.junit import JUnitCase, junit_xml_text
 from trt_tui.core.exporters.markdown import markdown_table, text_cell
 from trt_tui.core.lowering.lowered import no_lower_precision_reason, reduces_precision
+from trt_tui.core.measure.error_metrics import list_error_columns
 from trt_tui.core.measure.json_record import exported_run_record, target_outcome_record
 from trt_tui.core.measure.kernel_diff import KernelDiff, diff_kernels
-from trt_tui.core.measure.results import ConfigResults
+from trt_tui.core.measure.results import ConfigResults, worst_value_text
 from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.measure.target_outcome import TargetOutcome
 from trt_tui.core.moves.config import PrecisionConfig, list_config_differences
@@ -27,7 +27,6 @@ from trt_tui.formatting import (
     EXPORTED_NETWORK,
     NOT_MEASURED,
     SIMULATED_MARK,
-    decibels_text,
     escape_hidden_characters,
     megabytes_text,
     metric_text,
@@ -164,22 +163,21 @@ def _config_table_rows(compared_configs: Sequence[ComparedConfig]) -> list[list[
     for name, change in _list_kernel_changes(compared_configs):
         kernel_counts |= {compared_configs[0].name: str(change.kernels_before), name: str(change.kernels_after)}
     engine_headers = [f"built by {' and '.join(builders)}", "ms", "MB"] if builders else []
-    rows = [["config", "raised", "SQNR", *metrics, *engine_headers, *([EXPORTED_NETWORK] if executed else []),
-             *(["kernels"] if kernel_counts else []), "target"]]
+    error_columns = list_error_columns("configs")
+    rows = [["config", "raised", *(column.column_heading for column in error_columns), *metrics, *engine_headers,
+             *([EXPORTED_NETWORK] if executed else []), *(["kernels"] if kernel_counts else []), "target"]]
     for compared_config in compared_configs:
         accuracy, engine = compared_config.measured.accuracy, compared_config.measured.engine_result
-        worst_output = accuracy.worst_output if accuracy is not None else None
         row = [
             compared_config.name,
             str(sum(move.group_precision is not None for move in compared_config.config.moves.values())),
-            _worst_sqnr_text(worst_output),
+            *(worst_value_text(accuracy, column, SIMULATED_MARK) for column in error_columns),
             *(metric_text(accuracy.metric.get(name) if accuracy is not None else None, SIMULATED_MARK)
               for name in metrics)
         ]
         if builders:
-            worst_output = engine.accuracy.worst_output if engine is not None and engine.accuracy is not None else None
             row += [
-                _worst_sqnr_text(worst_output, ""),
+                worst_value_text(engine.accuracy if engine is not None else None, error_columns[0]),
                 NOT_MEASURED if engine is None or not engine.latency_ms else number_text(engine.latency_ms[0]),
                 NOT_MEASURED if engine is None or engine.engine_bytes is None else megabytes_text(engine.engine_bytes)
             ]
@@ -187,17 +185,10 @@ def _config_table_rows(compared_configs: Sequence[ComparedConfig]) -> list[list[
             exported_accuracy = (compared_config.measured.exported_run.accuracy
                                  if compared_config.measured.exported_run is not None else None)
             row.append("not executed" if exported_accuracy is
-                       None else _worst_sqnr_text(exported_accuracy.worst_output, ""))
+                       None else worst_value_text(exported_accuracy, error_columns[0]))
         row += [kernel_counts.get(compared_config.name, NOT_MEASURED)] if kernel_counts else []
         rows.append([*row, compared_config.target_outcome_text])
     return rows
-
-
-def _worst_sqnr_text(worst_output: Any, simulated_mark: str = SIMULATED_MARK) -> str:
-    if worst_output is None:
-        return NOT_MEASURED
-    errors = worst_output[1].errors
-    return decibels_text(errors.sqnr_db, exact=errors.exact, nan=errors.nan, inf=errors.inf, mark=simulated_mark)
 
 
 def _config_difference_rows(outline: NetworkOutline, compared_configs: Sequence[ComparedConfig]) -> list[list[str]]:

@@ -251,6 +251,7 @@ def _next_step_lines(comparison_options: DumpComparisonOptions, network: Network
 def _dump_comparison_lines(comparison: DumpsCompared, comparison_options: DumpComparisonOptions) -> list[str]:
     """Both, the worst tensors in network order, and what to try."""
     from trt_tui import formatting
+    from trt_tui.core.measure.error_metrics import list_error_columns
 
     over_count = sum(tensor.exceeds_threshold for tensor in comparison.tensors)
     lines = ([
@@ -268,16 +269,14 @@ def _dump_comparison_lines(comparison: DumpsCompared, comparison_options: DumpCo
                    key=lambda index: -comparison.tensors[index].relative_error)[:comparison_options.top_k]
     first_over = next((index for index, tensor in enumerate(comparison.tensors) if tensor.exceeds_threshold), None)
     listed_indices = sorted({*worst, *([first_over] if first_over is not None else [])})
-    rows = [["tensor", "shape", "SQNR", "cosine", "max abs", "mean abs", "max rel", "mean rel", "NaN/Inf", ""]]
+    metrics = list_error_columns("dumps")
+    rows = [["tensor", "shape", *(metric.column_heading for metric in metrics), "max rel", "mean rel", "NaN/Inf", ""]]
     for index in listed_indices:
         tensor = comparison.tensors[index]
-        errors = tensor.errors
         mark = _tensor_error_mark(tensor)
         rows.append([
             tensor.tensor, "x".join(map(str, tensor.shape)) or "1", tensor.sqnr_text,
-            formatting.cosine_text(errors.cosine),
-            formatting.number_text(errors.max_abs),
-            formatting.number_text(errors.mean_abs),
+            *map(tensor.errors.value_text, metrics[1:]),
             formatting.number_text(tensor.max_relative_error),
             formatting.number_text(tensor.mean_relative_error),
             str(tensor.nonfinite_count), mark

@@ -5,7 +5,8 @@ from collections.abc import Mapping
 
 from trt_tui.cli.made import builder_warning_lines
 from trt_tui.core.measure.engine_agreement import engine_errors_text, engine_variation_notes
-from trt_tui.core.measure.results import EngineErrors, EngineResult, ErrorMetrics, GroupErrors
+from trt_tui.core.measure.error_metrics import ErrorMetrics
+from trt_tui.core.measure.results import EngineErrors, EngineResult, GroupErrors
 from trt_tui.core.network.hierarchy import build_scope_tree, group_titles
 from trt_tui.formatting import NOT_MEASURED, add_decibel_unit, table_lines
 from trt_tui.session.session import Session

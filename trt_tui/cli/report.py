@@ -11,6 +11,7 @@ from trt_tui.core.engines.fallback_ladder import attempt_lines
 from trt_tui.core.exporters.markdown import moves_markdown, text_cell
 from trt_tui.core.lowering.lowered import quantizes_activations, reduces_precision
 from trt_tui.core.measure.engine_agreement import fp32_engine_fault_text, sqnr_gap_of_engine_db
+from trt_tui.core.measure.error_metrics import list_error_columns
 from trt_tui.core.measure.results import Accuracy, EngineResult, ErrorShare, ExportedRun
 from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.measure.sample_dependence import MIN_DEPENDENCE_DB
@@ -31,6 +32,9 @@ from trt_tui.formatting import (
 )
 from trt_tui.session.parts import metric_part_table
 from trt_tui.session.session import Session
+
+_RunCells = dict[str, str]
+"""The cells of a row of the table of runs, by column."""
 
 MAX_LAYER_ROWS = 20
 MAX_PART_ROWS = 20
@@ -60,7 +64,11 @@ def comparison_table(session: Session) -> str:
             filter(None, (default_keep_rules_note(outline, config) for config in session.list_run_configs().values())),
             ""):
         lines.append(note)
-    rows = [["run", "output", "SQNR", "cosine", "worst sample", "NaN/Inf", metric_heading(session), "ms", "MB", ""]]
+    titles = {"run": "run", "output": "output",
+              **{metric.key: metric.column_heading for metric in list_error_columns("runs")},
+              "worst sample": "worst sample", "NaN/Inf": "NaN/Inf", "metric": metric_heading(session), "ms": "ms",
+              "MB": "MB", "outcome": ""}
+    rows: list[_RunCells] = []
     engines = _find_engine_results(session)
     if session.results.fp32_engine is not None:
         rows.extend(_engine_rows(session, "FP32 engine", session.results.fp32_engine))
@@ -75,8 +83,9 @@ def comparison_table(session: Session) -> str:
             rows.extend(_exported_run_rows(session, executed, run))
         if run in engines:
             rows.extend(_engine_rows(session, _engine_title_text(session, run), engines[run], run))
-    used_columns = [i for i in range(len(rows[0])) if i == len(rows[0]) - 1 or any(row[i] for row in rows[1:])]
-    lines += ["", *table_lines([[row[i] for i in used_columns] for row in rows], left_aligned_columns=2)]
+    used_columns = [column for column in titles if column == "outcome" or any(row.get(column) for row in rows)]
+    lines += ["", *table_lines([[row.get(column, "") for column in used_columns] for row in (titles, *rows)],
+                               left_aligned_columns=2)]
     if parts := metric_part_table(session):
         lines += ["", *table_lines(parts[:1 + MAX_PART_ROWS])]
         lines += [f"{len(parts) - 1 - MAX_PART_ROWS} more parts lose less"] if len(parts) > 1 + MAX_PART_ROWS else []
@@ -217,7 +226,7 @@ def _output_variation_lines(session: Session) -> list[str]:
 
 
 def _accuracy_rows(session: Session, title: str, accuracy: Accuracy, simulated_mark: str = "~",
-                   run: str = "") -> list[list[str]]:
+                   run: str = "") -> list[_RunCells]:
     """A row for each judged output; ``simulated_mark`` marks simulated figures, a ``run`` adds whether the target is
     met."""
     mark = _target_outcome_text(session, run, accuracy) if run else ""
@@ -228,56 +237,49 @@ def _accuracy_rows(session: Session, title: str, accuracy: Accuracy, simulated_m
     else:
         metric = ""
     rows = []
-    for position, (name, output) in enumerate(accuracy.outputs.items()):
-        errors = output.errors
-        if errors.mismatch is not None:
-            value_cells = [f"{formatting.mismatch_text(errors.mismatch, simulated_mark)} differ", "", "", "0"]
-        else:
-            worst = NOT_MEASURED
-            if output.worst_index is not None:
-                worst = formatting.worst_sample_text(output.worst_index, output.worst_sqnr_db, simulated_mark)
-            value_cells = [
-                errors.sqnr_text(simulated_mark),
-                formatting.cosine_text(errors.cosine), worst,
-                str(errors.nonfinite_count)
-            ]
-        first = position == 0
-        rows.append(
-            [title if first else "", name, *value_cells, metric if first else "", "", "", mark if first else ""])
+    for name, output in accuracy.outputs.items():
+        worst = NOT_MEASURED if output.errors.mismatch is None else ""
+        if output.worst_index is not None:
+            worst = formatting.worst_sample_text(output.worst_index, output.worst_sqnr_db, simulated_mark)
+        rows.append({"output": name, "worst sample": worst, "NaN/Inf": str(output.errors.nonfinite_count),
+                     **dict(zip((column.key for column in list_error_columns("runs")),
+                                output.errors.cell_texts("runs", simulated_mark), strict=True))})
+    if rows:
+        rows[0] |= {"run": title, "metric": metric, "outcome": mark}
     return rows
 
 
-def _engine_rows(session: Session, title: str, engine_result: EngineResult, run: str = "") -> list[list[str]]:
+def _engine_rows(session: Session, title: str, engine_result: EngineResult, run: str = "") -> list[_RunCells]:
     """The rows of an engine, with its latency and size; one that cannot run here has the size only.
 
     One that was not built as asked says so, after a row with the simulation of what was built instead.
     """
     if engine_result.failure_reason:
-        return [[title, "not built", *[""] * 8]]
+        return [{"run": title, "output": "not built"}]
     title = _engine_row_title(title, engine_result)
     simulated_rows = []
     if engine_result.simulated_accuracy is not None:
         simulated_rows = _accuracy_rows(session, f"{title}, simulated", engine_result.simulated_accuracy)
     if engine_result.accuracy is None:
-        rows = [[title, "built, cannot run here", *[""] * 8]]
+        rows = [{"run": title, "output": "built, cannot run here"}]
     else:
         rows = _accuracy_rows(session, title, engine_result.accuracy, "", run)
     if engine_result.latency_ms is not None:
-        rows[0][7] = formatting.number_text(
+        rows[0]["ms"] = formatting.number_text(
             engine_result.latency_ms[0]) + (" quick" if engine_result.is_quick_build else "")
     if engine_result.engine_bytes is not None:
-        rows[0][8] = formatting.megabytes_text(engine_result.engine_bytes)
+        rows[0]["MB"] = formatting.megabytes_text(engine_result.engine_bytes)
     return simulated_rows + rows
 
 
-def _exported_run_rows(session: Session, exported_run: ExportedRun, run: str) -> list[list[str]]:
+def _exported_run_rows(session: Session, exported_run: ExportedRun, run: str) -> list[_RunCells]:
     """Returns the rows of an exported file that ONNX Runtime executed; they have no latency and no size."""
     title = (
         f"{run_title(formatting.executed_run_key(run), session.config.uses_only_file_precisions)} "
         f"({exported_run.executor_name})"
     )
     if exported_run.accuracy is None:
-        return [[title, f"not executed: {exported_run.missing_reason}", *[""] * 8]]
+        return [{"run": title, "output": f"not executed: {exported_run.missing_reason}"}]
     return _accuracy_rows(session, title, exported_run.accuracy, "", run)
 
 

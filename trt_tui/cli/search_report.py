@@ -10,7 +10,6 @@ from trt_tui.core.exporters.markdown import search_markdown
 from trt_tui.core.guards.guard import warning_record
 from trt_tui.core.measure.metric_parts import metric_part_rows
 from trt_tui.core.measure.runs import RunKind
-from trt_tui.core.measure.target import UPPER_BOUND_KINDS
 from trt_tui.core.moves.config import move_tables
 from trt_tui.core.network.hierarchy import build_scope_tree, group_titles
 from trt_tui.core.search import Evaluation, SearchOutcome
@@ -185,7 +184,7 @@ def list_pareto_points(session: Session) -> list[BuiltConfigPoint]:
                      if results.accuracy is not None else NOT_MEASURED)
         points.append(
             BuiltConfigPoint(name, raised, simulated, target.measured_value_text(engine.accuracy),
-                             -value if target.kind in UPPER_BOUND_KINDS else value, engine.latency_ms[0],
+                             -value if not target.is_higher_better else value, engine.latency_ms[0],
                              engine.engine_bytes))
     points.sort(key=lambda point: (point.latency_ms, -point.value))
     pareto_indices = search_front([(point.latency_ms, point.value) for point in points])

@@ -3,6 +3,7 @@
 from trt_tui import formatting
 from trt_tui.cli.made import engine_table
 from trt_tui.cli.report import metric_heading
+from trt_tui.core.measure.error_metrics import list_error_columns
 from trt_tui.core.measure.results import Accuracy, EngineResult
 from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.measure.stages import PRODUCTION_STAGE, StageResult
@@ -20,14 +21,14 @@ def stage_table_lines(session: Session) -> list[str]:
     for comparison in production.input_differences if production is not None else ():
         lines.append(f"inputs of production: {comparison.description}")
     metric = metric_heading(session)
-    errors = ["SQNR", "cosine", "MSE", "max abs"]
+    errors = [column.column_heading for column in list_error_columns("stages")]
     table_rows = [["stage", *errors, metric, "NaN/Inf", f"to the one before: {errors[0]}", *errors[1:], "ms", ""]]
     for stage, accuracy in rows:
         table_rows.append(_stage_row(session, stage, accuracy))
         for name, other_accuracy in stage.other_accuracies:
             table_rows.append([
                 f"  against {name}", *_error_cells(other_accuracy, ""), "",
-                _nonfinite_count_text(other_accuracy), *[""] * 6
+                _nonfinite_count_text(other_accuracy), *[""] * (len(errors) + 2)
             ])
     used_columns = [i for i in range(len(table_rows[0])) if any(row[i] for row in table_rows[1:])]
     lines += table_lines([[row[i] for i in used_columns] for row in table_rows])
@@ -56,7 +57,7 @@ def _engine_latency_lines(engine: EngineResult) -> list[str]:
 def _stage_row(session: Session, stage: StageResult, accuracy: Accuracy | None) -> list[str]:
     mark = formatting.SIMULATED_MARK if stage.run.kind is RunKind.SIMULATED_CONFIG else ""
     if accuracy is None:
-        return [stage.run.name, *[NOT_MEASURED] * 4, *[""] * 8]
+        return [stage.run.name, *_error_cells(None, ""), *[""] * (len(list_error_columns("stages")) + 4)]
     target = session.target
     metric = ""
     if accuracy.headline_metric is not None:
@@ -75,24 +76,17 @@ def _stage_row(session: Session, stage: StageResult, accuracy: Accuracy | None) 
     return [
         name, *_error_cells(accuracy, mark), metric,
         _nonfinite_count_text(accuracy),
-        *(_error_cells(stage.accuracy_to_previous, mark) if stage.accuracy_to_previous is not None else [""] * 4), ms,
+        *(_error_cells(stage.accuracy_to_previous, mark) if stage.accuracy_to_previous is not None else
+          [""] * len(list_error_columns("stages"))), ms,
         ", ".join(filter(None, texts))
     ]
 
 
-def _error_cells(accuracy: Accuracy, simulated_mark: str) -> list[str]:
-    """dB, cosine, MSE and the largest error of the worst output."""
-    if accuracy.worst_output is None:
-        return [NOT_MEASURED] * 4
-    errors = accuracy.worst_output[1].errors
-    if errors.mismatch is not None:
-        return [f"{formatting.mismatch_text(errors.mismatch, simulated_mark)} differ", "", "", ""]
-    return [
-        errors.sqnr_text(simulated_mark),
-        formatting.cosine_text(errors.cosine),
-        formatting.number_text(errors.mse),
-        formatting.number_text(errors.max_abs)
-    ]
+def _error_cells(accuracy: Accuracy | None, simulated_mark: str) -> list[str]:
+    """The errors of the worst output."""
+    if accuracy is None or accuracy.worst_output is None:
+        return [NOT_MEASURED] * len(list_error_columns("stages"))
+    return accuracy.worst_output[1].errors.cell_texts("stages", simulated_mark)
 
 
 def _nonfinite_count_text(accuracy: Accuracy) -> str:

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 
 from trt_tui.core.measure.results import Accuracy, ExportedRun
 from trt_tui.core.measure.runs import RunKind
-from trt_tui.core.measure.target import OUTPUT_KINDS
 from trt_tui.core.measure.target_outcome import TargetOutcome
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.keep_move import KeepMove
@@ -18,13 +17,8 @@ from trt_tui.formatting import (
     NOT_MEASURED,
     SIMULATED_MARK,
     add_decibel_unit,
-    agreement_text,
     cell_width,
-    cosine_text,
     counted_noun_text,
-    metric_text,
-    mismatch_text,
-    number_text,
 )
 from trt_tui.session.config_results import find_decisive_outcome, outcome_texts
 from trt_tui.session.session import Session
@@ -142,9 +136,8 @@ def target_value_span(session: Session, accuracy: Accuracy | None, is_simulated:
             worst_output[1].errors if worst_output is not None and worst_output[1] is not None else None, is_simulated)
         return (add_decibel_unit(text), style)
     value = target.measured_value(accuracy)
-    if value is None or accuracy.nonfinite_count and target.kind in OUTPUT_KINDS:
+    if value is None or accuracy.nonfinite_count and target.error_metric is not None:
         worst_output = accuracy.worst_output
         return sqnr_span(
             worst_output[1].errors) if accuracy.nonfinite_count and worst_output is not None else (NOT_MEASURED, "dim")
-    formatters = {"agreement": agreement_text, "mismatch": mismatch_text, "cosine": cosine_text, "metric": metric_text}
-    return (f"{mark}{formatters.get(target.kind, number_text)(value)}", "")
+    return (target.bounded_value.value_text(value, mark), "")

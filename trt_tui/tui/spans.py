@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import TypeAlias
 
-from trt_tui.core.measure.results import ErrorMetrics
+from trt_tui.core.measure.error_metrics import ErrorMetrics
 from trt_tui.formatting import (
     NOT_MEASURED,
     SIMULATED_MARK,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 from xml.etree import ElementTree
 
+from trt_tui.core.measure.error_metrics import list_error_columns
 from trt_tui.formatting import escape_hidden_characters
 
 _INVALID_CHARACTERS = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -38,7 +39,8 @@ def build_junit_cases(comparison: Mapping[str, Any], failures: Mapping[str, str]
     for name, run in comparison.get("runs", {}).items():
         lines = [f"source: {run.get('source', '')}"]
         for output, errors in run.get("outputs", {}).items():
-            values = [f"{key} {value:g}" for key in ("sqnr_db", "cosine", "mse", "max_abs", "mismatch", "nan", "inf")
+            keys = (*(metric.key for metric in list_error_columns("test report")), "nan", "inf")
+            values = [f"{key} {value:g}" for key in keys
                       if isinstance(value := errors.get(key), (int, float))]
             lines.append(f"{output}: {', '.join(values) or 'exact'}")
         lines += [f"{part}: {value:g}" for part, value in run.get("metric_parts", {}).items()]

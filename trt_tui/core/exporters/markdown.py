@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from trt_tui.core.measure.engine_agreement import KERNEL_FAULT_TEXT
+from trt_tui.core.measure.error_metrics import list_error_columns
+from trt_tui.core.measure.json_record import read_error_metrics
 from trt_tui.core.measure.metric_parts import metric_part_rows
 from trt_tui.core.measure.results import profile_shapes_text
 from trt_tui.core.moves.config import PrecisionConfig, move_tables
@@ -13,12 +15,12 @@ from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.core.search import SearchResult
 from trt_tui.formatting import (
     ENGINE_PRECISION_TITLES,
+    NOT_MEASURED,
     SIMULATED_MARK,
     add_decibel_unit,
     agreement_text,
     builder_device_text,
     byte_size_text,
-    cosine_text,
     counted_noun_text,
     decibels_text,
     duration_text,
@@ -156,23 +158,21 @@ def _stage_table(stages: Sequence[Mapping[str, Any]]) -> list[str]:
                          *_stage_error_cells(entry.get("before", {}).get("outputs", {}), mark)[:2],
                          entry.get("result", {}).get("outcome", ""),
                          text_cell(stage.get("failed", "")) if entry is stage else ""))
-    header = ("stage", "SQNR", "cosine", "MSE", "max abs", "metric", "SQNR to the one before", "cosine", "target", "")
+    header = ("stage", *(metric.column_heading for metric in list_error_columns("stages")), "metric",
+              "SQNR to the one before", "cosine", "target", "")
     return markdown_table(header, rows)
 
 
-def _stage_error_cells(outputs: Mapping[str, Mapping[str, Any]], simulated_mark: str) -> tuple[str, str, str, str]:
-    """dB, cosine, MSE and the largest error of the worst of some outputs."""
+def _stage_error_cells(outputs: Mapping[str, Mapping[str, Any]], simulated_mark: str) -> list[str]:
+    """The errors of the worst of some outputs."""
     def sqnr_sort_key(output_errors: Mapping[str, Any]) -> float:
         db = output_errors.get("sqnr_db")
         return db if db is not None else float("inf") if output_errors.get("cosine") == 1 else -float("inf")
 
     float_outputs = [errors for errors in outputs.values() if "mismatch" not in errors]
     if not float_outputs:
-        return ("", "", "", "")
-    worst = min(float_outputs, key=sqnr_sort_key)
-    return (decibels_text(worst.get("sqnr_db"), exact=sqnr_sort_key(worst) == float("inf"), nan=worst.get("nan", 0),
-                          inf=worst.get("inf", 0), mark=simulated_mark), cosine_text(worst.get("cosine")),
-            number_text(worst.get("mse")), number_text(worst.get("max_abs")))
+        return [""] * len(list_error_columns("stages"))
+    return read_error_metrics(min(float_outputs, key=sqnr_sort_key)).cell_texts("stages", simulated_mark)
 
 
 def _run_title_text(runs: Mapping[str, Mapping[str, Any]], run_name: str,
@@ -349,19 +349,17 @@ def _judged_output_table(runs: Mapping[str, Mapping[str, Any]]) -> list[str]:
     for name, run in runs.items():
         mark = "~" if run.get("source") == "simulated" else ""
         for output, errors in run.get("outputs", {}).items():
+            metrics, values = list_error_columns("outputs"), read_error_metrics(errors)
             rows.append(
-                (_run_title_text(runs,
-                                 name), code_cell(output), _sqnr_cell(errors, mark) if "sqnr_db" in errors else "",
-                 cosine_text(errors["cosine"], mark) if errors.get("cosine") is not None else "",
-                 *(mark + number_text(errors[key]) if errors.get(key) is not None else ""
-                   for key in ("max_abs", "mean_abs")),
-                 mismatch_text(errors["mismatch"], mark) if errors.get("mismatch") is not None else "",
-                 str(errors.get("nan", "")), str(errors.get("inf",
-                                                            "")), _worst_sample_cell(errors.get("worst_sample"), mark),
+                (_run_title_text(runs, name), code_cell(output),
+                 *("" if (text := values.value_text(metric, mark)) == NOT_MEASURED or metric.key not in errors else text
+                   for metric in metrics),
+                 str(errors.get("nan", "")), str(errors.get("inf", "")),
+                 _worst_sample_cell(errors.get("worst_sample"), mark),
                  _reference_variation_text(errors), decibels_text(errors["varying_sqnr_db"], mark=mark)
                  if errors.get("varying_sqnr_db") is not None else ""))
-    header = ("run", "output", "SQNR", "cosine", "max abs", "mean abs", "differ", "NaN", "Inf", "worst sample",
-              "variation", "SQNR of what varies")
+    header = ("run", "output", *(metric.column_heading for metric in list_error_columns("outputs")), "NaN", "Inf",
+              "worst sample", "variation", "SQNR of what varies")
     return markdown_table(header, rows)
 
 
@@ -529,9 +527,7 @@ def code_cell(name: str | None) -> str:
 
 
 def _sqnr_cell(errors: Mapping[str, Any], simulated_mark: str) -> str:
-    sqnr = errors.get("sqnr_db")
-    is_exact = sqnr is None and errors.get("cosine", 1) == 1
-    return decibels_text(sqnr, exact=is_exact, nan=errors.get("nan", 0), inf=errors.get("inf", 0), mark=simulated_mark)
+    return read_error_metrics(errors).sqnr_text(simulated_mark)
 
 
 def _worst_sample_cell(sample: Mapping[str, Any] | None, simulated_mark: str) -> str:

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from trt_tui.core.calibration.cache import CacheHeader
-from trt_tui.core.measure.results import Accuracy, ErrorMetrics
+from trt_tui.core.measure.error_metrics import ErrorMetrics
+from trt_tui.core.measure.results import Accuracy
 from trt_tui.core.measure.target import Target
 
 MEASURED_SOURCE, CACHE_SOURCE, CONFIG_SOURCE = "measured", "cache", "config"

@@ -7,7 +7,7 @@ import numpy as np
 
 from trt_tui.core.data.samples import Samples
 from trt_tui.core.guards.facts import InputStats, LabelClassFacts
-from trt_tui.core.measure.bootstrap import flatten_each_sample
+from trt_tui.core.measure.error_metrics import flatten_each_sample
 
 MAX_SAMPLES = 64
 """Inputs are looked at on so many samples, spread evenly over the data."""

@@ -10,13 +10,13 @@ import numpy as np
 from trt_tui.core.data.samples import Samples
 from trt_tui.core.lowering.gated.output_comparison import SAMPLE_SUM_COLUMNS
 from trt_tui.core.measure import error_metrics
-from trt_tui.core.measure.bootstrap import AccuracyIntervals, BootstrapSampler, flatten_each_sample
-from trt_tui.core.measure.error_metrics import ErrorSums
+from trt_tui.core.measure.bootstrap import AccuracyIntervals, BootstrapSampler
+from trt_tui.core.measure.error_metrics import ErrorMetrics, ErrorSums, flatten_each_sample
 from trt_tui.core.measure.failed_runs import FailedRunOutputs
 from trt_tui.core.measure.judged_outputs import INTEGER_KIND, JudgedOutput, take_judged_slice
 from trt_tui.core.measure.masks import find_unmasked_elements
 from trt_tui.core.measure.metric_scoring import MetricScorer
-from trt_tui.core.measure.results import Accuracy, Caveat, ErrorMetrics, OutputErrors
+from trt_tui.core.measure.results import Accuracy, Caveat, OutputErrors
 from trt_tui.errors import InputError, TrtTuiError
 
 
@@ -135,8 +135,8 @@ class AccuracyReducer:
         columns = dict(zip((*SAMPLE_SUM_COLUMNS, "ref2", "ref_max"), precomputed_sums.T, strict=True))
         self.error_sums[output_name].merge_sums({column: values.max() if column.endswith("_max") else values.sum()
                                                  for column, values in columns.items()} | {"count": reference.size})
-        counts = np.full(len(precomputed_sums), reference.size / len(precomputed_sums))
-        sample_sums = np.stack([columns["diff2"], columns["ref2"], columns["test2"], columns["diff1"], counts], axis=1)
+        columns["count"] = np.full(len(precomputed_sums), reference.size / len(precomputed_sums))
+        sample_sums = np.stack([columns[name] for name in error_metrics.SAMPLE_SUMS], axis=1)
         self._add_error_sums_by_sample(
             output_name, sample_sums if len(precomputed_sums) == sample_count else sample_sums.sum(0, keepdims=True),
             reference, sample_count)
@@ -162,7 +162,7 @@ class AccuracyReducer:
             if judged_output.kind == INTEGER_KIND:
                 differ, count = self.mismatch_counts[judged_output.name]
                 outputs[judged_output.name] = OutputErrors(
-                    ErrorMetrics(mismatch=differ / count if count else 0.0, exact=differ == 0))
+                    ErrorMetrics.from_sums({"differ": differ, "count": count or 1}, exact=differ == 0))
                 continue
             if self.added_samples == self.total_samples and not self.error_sums[judged_output.name].count:
                 raise InputError(f"{judged_output.name} selects nothing of what the network computes", "",

@@ -21,6 +21,13 @@ from statistics import NormalDist
 
 import numpy as np
 
+from trt_tui.core.measure.error_metrics import (
+    ERROR_METRICS,
+    MISMATCH_SUMS,
+    SAMPLE_SUMS,
+    compute_metric_values,
+    flatten_each_sample,
+)
 from trt_tui.core.measure.sample_draws import student_t_quantile
 
 CONFIDENCE = 0.95
@@ -56,8 +63,7 @@ class AccuracyIntervals:
     """The intervals of a verdict's figures, each under its kind as targets name it.
 
     Attributes:
-        outputs: "sqnr" (dB), "cosine", "mse" and "mean_abs", or "mismatch", by judged output. Maxima have no interval:
-            samples that were not seen may be larger by any amount.
+        outputs: By judged output, those of the `ERROR_METRICS` that follow from `SAMPLE_SUMS` or `MISMATCH_SUMS`.
         worst_output: The same of the worst output.
         agreement_interval: Of the share of samples with the reference's largest class.
         metric: Of the user's metric.
@@ -212,17 +218,18 @@ class BootstrapSampler:
         pooled = _sum_over_resamples(np.concatenate(units, 1))
         columns = np.split(pooled, np.cumsum([unit.shape[1] for unit in units])[:-1], 1)
         values_by_output = {
-            name: _compute_error_metrics(sums) if name in self._float_sums else {"mismatch": sums[:, 0] / sums[:, 1]}
+            name: compute_metric_values(
+                dict(zip(SAMPLE_SUMS if name in self._float_sums else MISMATCH_SUMS, sums.T, strict=True)))
             for name, sums in zip(names, columns, strict=False)
         }
         rates = {name: rate_interval(round(unit[:, 0].sum()), count) for name, unit in zip(names, units, strict=False)
                  if name in self._mismatch_sums and (unit[:, 1] == 1).all()}
         worst = {}
-        for kind, reduce_worst in (("sqnr", np.min), ("cosine", np.min), ("mse", np.max), ("mean_abs", np.max),
-                                   ("mismatch", np.max)):
+        for kind, metric in ERROR_METRICS.items():
             if kind_values := [
                     output_values[kind] for output_values in values_by_output.values() if kind in output_values
             ]:
+                reduce_worst = np.min if metric.is_higher_better else np.max
                 worst[kind] = percentile_interval(reduce_worst(kind_values, 0), count)
         if rates and (drawn_worst := worst["mismatch"]) is not None:
             worst["mismatch"] = ConfidenceInterval(
@@ -237,23 +244,8 @@ class BootstrapSampler:
             }, _drop_missing_intervals(worst), agreement)
 
 
-def flatten_each_sample(array: np.ndarray, sample_count: int) -> np.ndarray:
-    """A row for each of so many samples; a single row if the first axis does not count them."""
-    return array.reshape(sample_count if array.ndim and len(array) == sample_count else 1, -1)
-
-
 def _drop_missing_intervals(intervals: Mapping[str, ConfidenceInterval | None]) -> dict[str, ConfidenceInterval]:
     return {kind: interval for kind, interval in intervals.items() if interval is not None}
-
-
-def _compute_error_metrics(resample_sums: np.ndarray) -> dict[str, np.ndarray]:
-    """The figures of each draw, from its sums; see `trt_tui.core.measure.error_metrics`."""
-    diff2, ref2, test2, diff1, count = resample_sums.T
-    with np.errstate(divide="ignore", invalid="ignore"):
-        sqnr = np.where(diff2 == 0, np.inf, 10 * np.log10(ref2 / diff2))
-        cosine = np.where(diff2 == 0, 1.0, (ref2 + test2 - diff2) / 2 / np.sqrt(ref2 * test2))
-        return {"sqnr": np.where(np.isfinite(diff2), sqnr, -np.inf), "cosine": np.clip(cosine, -1, 1),
-                "mse": diff2 / count, "mean_abs": diff1 / count}
 
 
 def compute_metric_interval(resample_values: Sequence[float | None], sample_count: int,

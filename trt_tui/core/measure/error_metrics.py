@@ -1,24 +1,252 @@
 """Error metrics over pairs of tensors, pooled over samples in float64.
 
-SQNR is 10·log10(Σref² / Σ(test-ref)²) in dB. The cosine follows from the same sums, since
-Σref·test = (Σref² + Σtest² - Σ(test-ref)²) / 2, which loses nothing where the two are close.
+`ERROR_METRICS` is their one table. A metric is a formula over sums: `ErrorSums` takes these in numpy,
+`trt_tui.core.lowering.gated` takes them in the graph, and the bootstrap draws them.
 """
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import numpy as np
 
-from trt_tui.core.measure.bootstrap import flatten_each_sample
-from trt_tui.core.measure.results import ErrorMetrics
 from trt_tui.core.precision import FP16_MAX, FP16_MIN
+from trt_tui.formatting import (
+    NOT_MEASURED,
+    SIMULATED_MARK,
+    add_decibel_unit,
+    cosine_text,
+    decibels_text,
+    mismatch_text,
+    number_text,
+)
+
+SAMPLE_SUMS = ("diff2", "ref2", "test2", "diff1", "count")
+"""The sums of `ErrorSums` that are taken of each sample too. Maxima are not: samples that were not seen may exceed them
+by any amount."""
+
+MISMATCH_SUMS = ("differ", "count")
+"""The sums of integer outputs: how many elements differ, and how many there are."""
+
+ErrorTable = Literal["runs", "configs", "outputs", "stages", "dumps", "test report"]
+"""The tables with columns of error metrics: runs and dumps as printed, configs as printed and in the app, judged
+outputs in Markdown, stages as printed and in Markdown, and the values that JUnit's file lists."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoundedValue:
+    """One value of an accuracy that a target can bound.
+
+    Attributes:
+        name: In targets and intervals.
+        title: What the value is called alone.
+        description: What a target on it is called; "" for ``title``.
+        is_share: It lies between 0 and 1 and may be written in percent.
+        unit: "dB" or "".
+        format_value: Writes a value without its unit.
+    """
+
+    name: str
+    title: str
+    description: str = ""
+    is_higher_better: bool = True
+    is_share: bool = False
+    unit: str = ""
+    format_value: Callable[[float], str] = number_text
+
+    def value_text(self, value: float, mark: str = "") -> str:
+        """A value without its unit, after a mark; words such as ``exact`` have none."""
+        text = self.format_value(value)
+        return text if text.isalpha() else mark + text
+
+    def value_with_unit_text(self, value: float, mark: str = "") -> str:
+        """A value with its unit, after a mark."""
+        text = self.value_text(value, mark)
+        return add_decibel_unit(text) if self.unit else text
+
+
+@dataclass(frozen=True, kw_only=True)
+class ErrorMetric(BoundedValue):
+    """One value of the error of a tensor.
+
+    Attributes:
+        key: In records, and the attribute of `ErrorMetrics` if there is one.
+        sums: The names of the sums that ``formula`` takes, of `ErrorSums` or `MISMATCH_SUMS`.
+        formula: The value, element by element of float64 arrays; not finite where it is undefined.
+        exact_value: The value of an exact copy.
+        noise_ratio: The error's energy at a value in units of that at a bound; None if it is no energy.
+        is_always_recorded: Records have it as null where it is undefined.
+        heading: The heading of its columns; "" for ``title``.
+        tables: The tables that have a column of it.
+    """
+
+    key: str
+    sums: tuple[str, ...]
+    formula: Callable[..., Any]
+    exact_value: float = 0.0
+    noise_ratio: Callable[[float, float], float] | None = None
+    is_always_recorded: bool = False
+    heading: str = ""
+    tables: tuple[ErrorTable, ...] = ()
+
+    @property
+    def is_of_integers(self) -> bool:
+        """True if integer outputs have it, and no others."""
+        return "differ" in self.sums
+
+    @property
+    def is_maximum(self) -> bool:
+        """True if a sample that was not seen may exceed it by any amount."""
+        return any(name.endswith("_max") for name in self.sums)
+
+    @property
+    def column_heading(self) -> str:
+        """The heading of its columns."""
+        return self.heading or self.title
+
+
+def _sqnr_db(diff2: Any, ref2: Any) -> Any:
+    """10·log10(Σref² / Σ(test-ref)²): infinite for an exact copy, minus infinity if the test is not finite."""
+    return np.where(np.isfinite(diff2), np.where(diff2 == 0, np.inf, 10 * np.log10(ref2 / diff2)), -np.inf)
+
+
+def _cosine(diff2: Any, ref2: Any, test2: Any) -> Any:
+    """By Σref·test = (Σref² + Σtest² - Σ(test-ref)²) / 2, which loses nothing where the two are close."""
+    energy = ref2 * test2
+    cosine = np.where(energy > 0, (ref2 + test2 - diff2) / 2 / np.sqrt(energy), np.nan)
+    return np.where(diff2 == 0, 1.0, np.clip(cosine, -1, 1))
+
+
+def _energy_ratio(value: float, bound: float) -> float:
+    if value == 0:
+        return 0.0
+    return value / bound if bound > 0 else math.inf
+
+
+def _squared_ratio(value: float, bound: float) -> float:
+    return _energy_ratio(value, bound)**2
+
+
+ERROR_METRICS = {metric.name: metric for metric in (
+    ErrorMetric(
+        name="sqnr", key="sqnr_db", title="SQNR", unit="dB", sums=("diff2", "ref2"), formula=_sqnr_db,
+        format_value=lambda value: decibels_text(value, exact=value == math.inf, mark=""), exact_value=math.inf,
+        noise_ratio=lambda value, bound: 10**((bound - value) / 10), is_always_recorded=True,
+        tables=("runs", "configs", "outputs", "stages", "dumps", "test report")),
+    ErrorMetric(
+        name="cosine", key="cosine", title="cosine", is_share=True, sums=("diff2", "ref2", "test2"), formula=_cosine,
+        format_value=cosine_text, exact_value=1.0,
+        noise_ratio=lambda value, bound: _energy_ratio(1 - value, 1 - bound), is_always_recorded=True,
+        tables=("runs", "outputs", "stages", "dumps", "test report")),
+    ErrorMetric(
+        name="mse", key="mse", title="MSE", is_higher_better=False, sums=("diff2", "count"), formula=np.divide,
+        noise_ratio=_energy_ratio, tables=("stages", "test report")),
+    ErrorMetric(
+        name="max_abs", key="max_abs", title="max error", description="largest error", heading="max abs",
+        is_higher_better=False, sums=("diff_max", "count"),
+        formula=lambda diff_max, count: np.where(count > 0, diff_max, np.nan), noise_ratio=_squared_ratio,
+        tables=("outputs", "stages", "dumps", "test report")),
+    ErrorMetric(
+        name="mean_abs", key="mean_abs", title="mean error", heading="mean abs", is_higher_better=False,
+        sums=("diff1", "count"), formula=np.divide, noise_ratio=_squared_ratio, tables=("outputs", "dumps")),
+    ErrorMetric(
+        name="mismatch", key="mismatch", title="differing", description="share that differs", heading="differ",
+        is_higher_better=False, is_share=True, sums=MISMATCH_SUMS, formula=np.divide, format_value=mismatch_text,
+        tables=("outputs", "test report")),
+)}
+"""All error metrics by name, in the order of columns and records."""
+
+
+def list_error_columns(table: ErrorTable) -> list[ErrorMetric]:
+    """Returns the metrics that have a column in a table."""
+    return [metric for metric in ERROR_METRICS.values() if table in metric.tables]
+
+
+def compute_metric_values(sums: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Returns the values of all metrics whose sums are there, by name: float64 in the shape of the sums."""
+    arrays = {name: np.asarray(value, np.float64) for name, value in sums.items()}
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        return {name: np.asarray(metric.formula(*(arrays[sum_name] for sum_name in metric.sums)))
+                for name, metric in ERROR_METRICS.items() if arrays.keys() >= set(metric.sums)}
+
+
+@dataclass(frozen=True)
+class ErrorMetrics:
+    """Error of one tensor (or part of one) against the FP32 reference, pooled over samples.
+
+    Attributes:
+        sqnr_db: 10·log10(Σref² / Σ(test-ref)²) in dB; None where the error is exactly zero or a value is not finite.
+        cosine: Of the two tensors laid end to end over all samples; 1 for an exact copy.
+        mse: Mean squared error, in the tensor's own units squared.
+        max_abs: Largest absolute difference.
+        mean_abs: Mean absolute difference.
+        mismatch: Share of elements that differ, for integer tensors.
+        nan: Count of NaN in the test tensor.
+        inf: Count of infinities in the test tensor that the reference does not have.
+        exact: The difference is zero everywhere.
+        other_values: By key, the values of those `ERROR_METRICS` that have no attribute here.
+    """
+
+    sqnr_db: float | None = None
+    cosine: float | None = None
+    mse: float | None = None
+    max_abs: float | None = None
+    mean_abs: float | None = None
+    mismatch: float | None = None
+    nan: int = 0
+    inf: int = 0
+    exact: bool = False
+    other_values: Mapping[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def from_sums(cls, sums: Mapping[str, float], exact: bool) -> "ErrorMetrics":
+        """Computes each metric whose sums are there."""
+        return cls.from_values({ERROR_METRICS[name].key: float(value)
+                                for name, value in compute_metric_values(sums).items() if np.isfinite(value)}, exact)
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, Any], exact: bool) -> "ErrorMetrics":
+        """Takes values by key, as records have them; counts of NaN and Inf are among them."""
+        own_values = {key: value for key, value in values.items() if hasattr(cls, key)}
+        return cls(**own_values, exact=exact,
+                   other_values={key: value for key, value in values.items() if key not in own_values})
+
+    def value(self, metric: ErrorMetric) -> float | None:
+        """The value of a metric, that of an exact copy included; None if it was not measured or is not finite."""
+        return metric.exact_value if self.exact else self.recorded_value(metric)
+
+    def cell_texts(self, table: ErrorTable, mark: str = "") -> list[str]:
+        """The cells of a row in a printed table, the first one after a mark; of integers the first one alone."""
+        first_metric, *other_metrics = list_error_columns(table)
+        if self.mismatch is not None:
+            return [f"{mismatch_text(self.mismatch, mark)} differ", *[""] * len(other_metrics)]
+        return [self.value_text(first_metric, mark), *map(self.value_text, other_metrics)]
+
+    def recorded_value(self, metric: ErrorMetric) -> float | None:
+        """The value of a metric as it is kept: the SQNR of an exact copy is none."""
+        return self.other_values.get(metric.key, getattr(self, metric.key, None))
+
+    def value_text(self, metric: ErrorMetric, mark: str = "") -> str:
+        """The value of a metric in a table, after a mark; the SQNR as `sqnr_text` writes it."""
+        if metric.key == "sqnr_db":
+            return self.sqnr_text(mark)
+        value = self.recorded_value(metric)
+        return NOT_MEASURED if value is None else metric.value_text(value, mark)
+
+    @property
+    def nonfinite_count(self) -> int:
+        """Count of NaN and Inf."""
+        return self.nan + self.inf
+
+    def sqnr_text(self, prefix: str = SIMULATED_MARK) -> str:
+        """The SQNR as `trt_tui.formatting.decibels_text` writes it; ``prefix`` stands before a simulated one."""
+        return decibels_text(self.sqnr_db, exact=self.exact, nan=self.nan, inf=self.inf, mark=prefix)
 
 
 @dataclass
 class ErrorSums:
-    """Sums over the elements of a pair of tensors; `add_tensor_pair` and `merge_sums` pool, `compute_error_metrics`
-    reads them out."""
+    """Sums over the elements of a pair of tensors: what `ERROR_METRICS` of float outputs are computed from."""
 
     count: float = 0.0
     diff2: float = 0.0
@@ -87,20 +315,7 @@ class ErrorSums:
         nan, inf = int(self.nan), int(self.inf)
         if nan or inf or not (math.isfinite(self.diff2) and math.isfinite(self.ref2)):
             return ErrorMetrics(nan=nan, inf=inf)
-        exact = self.diff2 == 0
-        sqnr = None
-        if not exact and self.ref2 > 0:
-            sqnr = 10 * math.log10(self.ref2 / self.diff2)
-        cosine = 1.0 if exact else None
-        if not exact and self.ref2 > 0 and self.test2 > 0 and math.isfinite(self.test2):
-            dot = (self.ref2 + self.test2 - self.diff2) / 2
-            cosine = max(-1.0, min(1.0, dot / math.sqrt(self.ref2 * self.test2)))
-        return ErrorMetrics(
-            sqnr_db=sqnr, cosine=cosine,
-            mse=self.diff2 / self.count if self.count else None,
-            max_abs=self.diff_max if self.count else None,
-            mean_abs=self.diff1 / self.count if self.count else None,
-            exact=exact)
+        return ErrorMetrics.from_sums(vars(self), exact=self.diff2 == 0)
 
 
 def _sum_of_squares(values: np.ndarray) -> float:
@@ -109,10 +324,10 @@ def _sum_of_squares(values: np.ndarray) -> float:
 
 
 def compute_error_sums_by_sample(reference: np.ndarray, test: np.ndarray, sample_count: int) -> np.ndarray:
-    """Sums of each of so many samples: Σ(test-ref)², Σref², Σtest², Σ|test-ref| and the count of elements.
+    """Returns `SAMPLE_SUMS` of each of so many samples, float64 ``(rows, len(SAMPLE_SUMS))``.
 
-    Returns float64 ``(rows, 5)``; a single row if the first axis does not count the samples. Infinities in both arrays
-    are left out.
+    A single row if the first axis does not count the samples. Infinities in both arrays are left
+    out.
     """
     expected = flatten_each_sample(np.asarray(reference, np.float64), sample_count)
     actual = flatten_each_sample(np.asarray(test, np.float64), sample_count)
@@ -122,9 +337,11 @@ def compute_error_sums_by_sample(reference: np.ndarray, test: np.ndarray, sample
         both = same & np.isinf(expected)
         if both.any():
             expected, actual = np.where(both, 0.0, expected), np.where(both, 0.0, actual)
-        squares = (np.einsum("ij,ij->i", values, values) for values in (difference, expected, actual))
-        count = np.full(len(difference), difference.shape[1], np.float64)
-        return np.stack([*squares, np.abs(difference).sum(axis=1), count], axis=1)
+        sums = {name: np.einsum("ij,ij->i", values, values)
+                for name, values in (("diff2", difference), ("ref2", expected), ("test2", actual))}
+        sums["diff1"] = np.abs(difference).sum(axis=1)
+        sums["count"] = np.full(len(difference), difference.shape[1], np.float64)
+        return np.stack([sums[name] for name in SAMPLE_SUMS], axis=1)
 
 
 def compute_sqnr_db_by_sample(error_sums_by_sample: np.ndarray) -> np.ndarray:
@@ -133,10 +350,12 @@ def compute_sqnr_db_by_sample(error_sums_by_sample: np.ndarray) -> np.ndarray:
     inf for an exact copy, -inf where the test is not finite, NaN where the reference is zero throughout and the test
     is not: no ratio says how bad that is.
     """
-    noise, signal = error_sums_by_sample[:, 0], error_sums_by_sample[:, 1]
-    with np.errstate(invalid="ignore", divide="ignore"):
-        result: np.ndarray = 10 * np.log10(signal / noise)
-    result[signal == 0] = np.nan
-    result[noise == 0] = np.inf
-    result[~np.isfinite(noise)] = -np.inf
-    return result
+    sums = dict(zip(SAMPLE_SUMS, error_sums_by_sample.T, strict=True))
+    sqnrs_db = compute_metric_values(sums)["sqnr"]
+    sqnrs_db[(sums["ref2"] == 0) & (sums["diff2"] != 0) & np.isfinite(sums["diff2"])] = np.nan
+    return sqnrs_db
+
+
+def flatten_each_sample(array: np.ndarray, sample_count: int) -> np.ndarray:
+    """A row for each of so many samples; a single row if the first axis does not count them."""
+    return array.reshape(sample_count if array.ndim and len(array) == sample_count else 1, -1)

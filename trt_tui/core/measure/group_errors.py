@@ -16,7 +16,7 @@ from trt_tui.core.measure.coordinates import (
     find_coordinate_warnings,
     infer_shapes_of_first_feed,
 )
-from trt_tui.core.measure.error_metrics import ErrorSums
+from trt_tui.core.measure.error_metrics import ErrorMetrics, ErrorSums
 from trt_tui.core.measure.fp16_range import (
     Fp16Overflow,
     Fp16RangeState,
@@ -27,7 +27,7 @@ from trt_tui.core.measure.fp16_range import (
 from trt_tui.core.measure.graph_forms import GatedGraphLoader
 from trt_tui.core.measure.magnitudes import Magnitudes
 from trt_tui.core.measure.masks import find_common_mask_name, read_mask
-from trt_tui.core.measure.results import ErrorMetrics, GroupErrors
+from trt_tui.core.measure.results import GroupErrors
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import FP16_MAX, FP16_MIN, FP16_MIN_NORMAL, Precision

@@ -8,13 +8,13 @@ from typing import Any, Protocol
 from trt_tui.core.engines.fallback_ladder import BuildAttempt
 from trt_tui.core.engines.preview import Preview
 from trt_tui.core.measure.bootstrap import CONFIDENCE, AccuracyIntervals, ConfidenceInterval
+from trt_tui.core.measure.error_metrics import ERROR_METRICS, ErrorMetrics
 from trt_tui.core.measure.reference import ReferenceInfo
 from trt_tui.core.measure.results import (
     Accuracy,
     ConfigResults,
     EngineErrors,
     EngineResult,
-    ErrorMetrics,
     ExportedRun,
     OutputErrors,
     ProfileLatency,
@@ -53,17 +53,19 @@ def _finite_or_none(value: float | None) -> float | None:
 
 def error_metrics_record(error_metrics: ErrorMetrics) -> dict[str, Any]:
     """One tensor's errors: an exact copy has ``sqnr_db`` null and cosine 1; what is not finite is null."""
-    if error_metrics.mismatch is not None:
-        return {"mismatch": error_metrics.mismatch}
-    record: dict[str, Any] = {
-        "sqnr_db": _finite_or_none(error_metrics.sqnr_db), "cosine": _finite_or_none(error_metrics.cosine)
-    }
-    for name in ("mse", "max_abs", "mean_abs"):
-        value = getattr(error_metrics, name)
-        if value is not None:
-            record[name] = _finite_or_none(value)
-    record["nan"], record["inf"] = error_metrics.nan, error_metrics.inf
-    return record
+    is_of_integers = error_metrics.mismatch is not None
+    values = {metric: error_metrics.recorded_value(metric)
+              for metric in ERROR_METRICS.values() if metric.is_of_integers is is_of_integers}
+    record: dict[str, Any] = {metric.key: _finite_or_none(value) for metric, value in values.items()
+                              if value is not None or metric.is_always_recorded}
+    return record if is_of_integers else {**record, "nan": error_metrics.nan, "inf": error_metrics.inf}
+
+
+def read_error_metrics(record: Mapping[str, Any]) -> ErrorMetrics:
+    """Returns the errors of a record; one that has no SQNR without a reason for it is of an exact copy."""
+    keys = ("nan", "inf", *(metric.key for metric in ERROR_METRICS.values()))
+    is_exact = record.get("sqnr_db") is None and record.get("cosine", 1) == 1
+    return ErrorMetrics.from_values({key: record[key] for key in keys if key in record}, is_exact)
 
 
 def output_errors_record(output_errors: OutputErrors) -> dict[str, Any]:

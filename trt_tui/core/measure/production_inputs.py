@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trt_tui.core.measure.error_metrics import ErrorSums
-from trt_tui.core.measure.results import ErrorMetrics
+from trt_tui.core.measure.error_metrics import ErrorMetrics, ErrorSums
 from trt_tui.formatting import add_decibel_unit, number_text
 
 MIN_SAME_INPUT_DB = 60.0

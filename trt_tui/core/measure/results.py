@@ -12,51 +12,16 @@ from trt_tui.core.engines.group_implementations import GroupImplementation
 from trt_tui.core.engines.inspector import EngineReport
 from trt_tui.core.engines.preview import Preview
 from trt_tui.core.measure.bootstrap import AccuracyIntervals
+from trt_tui.core.measure.error_metrics import ErrorMetric, ErrorMetrics
 from trt_tui.core.precision import Precision
 from trt_tui.errors import TrtTuiError
 from trt_tui.formatting import (
+    NOT_MEASURED,
     SIMULATED_MARK,
     builder_device_text,
-    decibels_text,
     escape_hidden_characters,
     milliseconds_text,
 )
-
-
-@dataclass(frozen=True)
-class ErrorMetrics:
-    """Error of one tensor (or part of one) against the FP32 reference, pooled over samples.
-
-    Attributes:
-        sqnr_db: 10·log10(Σref² / Σ(test-ref)²) in dB; None where the error is exactly zero or a value is not finite.
-        cosine: Of the two tensors laid end to end over all samples; 1 for an exact copy.
-        mse: Mean squared error, in the tensor's own units squared.
-        max_abs: Largest absolute difference.
-        mean_abs: Mean absolute difference.
-        mismatch: Share of elements that differ, for integer tensors.
-        nan: Count of NaN in the test tensor.
-        inf: Count of infinities in the test tensor that the reference does not have.
-        exact: The difference is zero everywhere.
-    """
-
-    sqnr_db: float | None = None
-    cosine: float | None = None
-    mse: float | None = None
-    max_abs: float | None = None
-    mean_abs: float | None = None
-    mismatch: float | None = None
-    nan: int = 0
-    inf: int = 0
-    exact: bool = False
-
-    @property
-    def nonfinite_count(self) -> int:
-        """Count of NaN and Inf."""
-        return self.nan + self.inf
-
-    def sqnr_text(self, prefix: str = SIMULATED_MARK) -> str:
-        """The SQNR as `trt_tui.formatting.decibels_text` writes it; ``prefix`` stands before a simulated one."""
-        return decibels_text(self.sqnr_db, exact=self.exact, nan=self.nan, inf=self.inf, mark=prefix)
 
 
 @dataclass(frozen=True)
@@ -144,6 +109,17 @@ class Accuracy:
 
         return min(float_outputs, key=output_sort_key)
 
+    def find_worst_value(self, metric: ErrorMetric, output_name: str | None = None) -> float | None:
+        """The value of a metric at a judged output, the worst of all by default: the one with the worst SQNR need not
+        have the worst cosine. None if there are none, or one of them is unknown."""
+        values = [entry.errors.value(metric) for name, entry in self.outputs.items()
+                  if (name == output_name if output_name is not None else
+                      (entry.errors.mismatch is not None) is metric.is_of_integers)]
+        known_values = [value for value in values if value is not None]
+        if not known_values or len(known_values) < len(values):
+            return None
+        return min(known_values) if metric.is_higher_better else max(known_values)
+
     @property
     def nonfinite_count(self) -> int:
         """Count of NaN and Inf over all outputs."""
@@ -158,6 +134,14 @@ class Accuracy:
     def headline_metric(self) -> float | None:
         """The metric's first value."""
         return next(iter(self.metric.values()), None)
+
+
+def worst_value_text(accuracy: Accuracy | None, metric: ErrorMetric, mark: str = "") -> str:
+    """The worst value of a metric in a table, after a mark; the SQNR is that of `Accuracy.worst_output`."""
+    if accuracy is not None and metric.key == "sqnr_db" and accuracy.worst_output is not None:
+        return accuracy.worst_output[1].errors.sqnr_text(mark)
+    value = accuracy.find_worst_value(metric) if accuracy is not None else None
+    return NOT_MEASURED if value is None else metric.value_text(value, mark)
 
 
 @dataclass(frozen=True)

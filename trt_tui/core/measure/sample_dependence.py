@@ -16,12 +16,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from trt_tui.core.data.samples import Samples
-from trt_tui.core.measure.bootstrap import flatten_each_sample, pair_each_sample_with_another
-from trt_tui.core.measure.error_metrics import ErrorSums
+from trt_tui.core.measure.bootstrap import pair_each_sample_with_another
+from trt_tui.core.measure.error_metrics import ErrorMetrics, ErrorSums, flatten_each_sample
 from trt_tui.core.measure.judged_outputs import INTEGER_KIND, JudgedOutput, take_judged_slice
 from trt_tui.core.measure.masks import find_unmasked_elements
 from trt_tui.core.measure.metric_scoring import SHUFFLED, MetricScorer
-from trt_tui.core.measure.results import Accuracy, Caveat, ErrorMetrics, OutputErrors
+from trt_tui.core.measure.results import Accuracy, Caveat, OutputErrors
 from trt_tui.formatting import escape_hidden_characters, output_variation_text
 
 MAX_ELEMENTS = 1 << 18
@@ -140,7 +140,8 @@ def measure_sample_dependence(samples: Samples, feed_indices: Sequence[int], jud
         if judged_output.name not in fixed:
             integers = differ.get(judged_output.name)
             outputs[judged_output.name] = OutputErrors(sums[judged_output.name].compute_error_metrics(
-            ) if integers is None else ErrorMetrics(mismatch=integers[0] / (integers[1] or 1), exact=not integers[0]))
+            ) if integers is None else ErrorMetrics.from_sums({"differ": integers[0], "count": integers[1] or 1},
+                                                              exact=not integers[0]))
     levels = {
         name: judged_output.variation_db
         for name, judged_output in variations.items()

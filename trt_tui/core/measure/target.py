@@ -5,21 +5,19 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from trt_tui.core.measure.bootstrap import ConfidenceInterval
+from trt_tui.core.measure.error_metrics import ERROR_METRICS, BoundedValue, ErrorMetric
 from trt_tui.core.measure.failed_runs import find_failure_reason
 from trt_tui.core.measure.judged_outputs import FLOAT_KIND, INTEGER_KIND, JudgedOutput, find_class_score_output
-from trt_tui.core.measure.results import Accuracy, ErrorMetrics
+from trt_tui.core.measure.results import Accuracy
 from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.errors import InputError
 from trt_tui.formatting import (
-    add_decibel_unit,
     agreement_text,
-    cosine_text,
     counted_noun_text,
-    decibels_text,
     metric_text,
     name_list_text,
     number_text,
@@ -33,34 +31,30 @@ MIN_AGREEMENT_CLASSES = 10
 DEFAULT_METRIC_LOSS = 0.01
 """The default target allows 1 % of the FP32 network's metric to be lost."""
 
-UPPER_BOUND_KINDS = ("max_abs", "mean_abs", "mse", "mismatch")
-"""Kinds that are bounded from above."""
-
-OUTPUT_KINDS = ("sqnr", "cosine", *UPPER_BOUND_KINDS)
-"""Kinds that can be asked of one judged output."""
-
-TARGET_KINDS = ("metric", "agreement", *OUTPUT_KINDS)
-"""All kinds; another word is the metric's own name, or the name of a part of it."""
+METRIC = BoundedValue(name="metric", title="metric", format_value=metric_text)
+AGREEMENT = BoundedValue(name="agreement", title="top-1", description="top-1 agreement", is_share=True,
+                         format_value=agreement_text)
 
 ALL_PARTS = "*"
 """Stands for each part of a metric."""
-
-FRACTION_KINDS = ("cosine", "agreement", "mismatch")
-"""Kinds from 0 to 1, which may be written in percent."""
 
 _TARGET_PATTERN = re.compile(
     r"\s*(?:(?P<output>\S.*):)?\s*(?P<kind>[^\W\d][^\s<>=:\[\]]*)(?:\[(?P<part>[^\[\]]+)\])?\s*(?P<sign>[<>]=)"
     r"\s*(?P<base>base\s*(?P<step>[-+])\s*)?(?P<number>[0-9.eE+-]+)(?P<percent>\s*%)?\s*$")
 
 
+def list_bounded_values() -> dict[str, BoundedValue]:
+    """Returns all that a target can bound, by name; another word is the metric's own name, or that of a part of it."""
+    return {METRIC.name: METRIC, AGREEMENT.name: AGREEMENT, **ERROR_METRICS}
+
+
 @dataclass(frozen=True)
 class Target:
-    """A bound on one figure: a lower one, or an upper one for the kinds in `UPPER_BOUND_KINDS`.
+    """A bound on one figure: an upper one if it is better the lower it is, else a lower one.
 
     Attributes:
-        kind: "sqnr" (dB), "cosine", "max_abs" and "mean_abs" (the tensor's units), "mse" (their square), "mismatch"
-            (the share of an integer output that differs), each of the worst judged output or of ``output_name``;
-            "metric" or "agreement" (0 to 1).
+        kind: A name of `list_bounded_values`. One of `ERROR_METRICS` is that of the worst judged output, or of
+            ``output_name``.
         value: The bound; for "metric" with ``is_relative`` the distance from the FP32 network's own metric.
         is_relative: ``value`` is added to the base; with ``is_percent`` as a share of its size.
         base_values: The FP32 network's metric and its parts, the headline first; empty until it is measured.
@@ -76,6 +70,21 @@ class Target:
     source: str = ""
     output_name: str | None = None
     part_name: str | None = None
+
+    @property
+    def bounded_value(self) -> BoundedValue:
+        """What is bounded."""
+        return list_bounded_values()[self.kind]
+
+    @property
+    def error_metric(self) -> ErrorMetric | None:
+        """The error metric that is bounded; None for "metric" and "agreement"."""
+        return ERROR_METRICS.get(self.kind)
+
+    @property
+    def is_higher_better(self) -> bool:
+        """Whether the bound is a lower one."""
+        return self.bounded_value.is_higher_better
 
     @property
     def bound(self) -> float | None:
@@ -118,7 +127,7 @@ class Target:
         if self.part_name is not None:
             return f"{kind}>={self.value:g}"
         output_prefix = f"{self.output_name}:" if self.output_name is not None else ""
-        return f"{output_prefix}{self.kind}{'<=' if self.kind in UPPER_BOUND_KINDS else '>='}{self.value:g}"
+        return f"{output_prefix}{self.kind}{_bound_sign(self.bounded_value)}{self.value:g}"
 
     @property
     def column_title(self) -> str:
@@ -126,22 +135,18 @@ class Target:
         if self.kind == "metric":
             name = next(iter(self.base_values), "metric") if self.part_name is None else self.part_name
             return "worst part" if self.part_name == ALL_PARTS else name.rpartition(".py:")[2]
-        return {"sqnr": "SQNR", "agreement": "top-1", "max_abs": "max error", "mean_abs": "mean error",
-                "mse": "MSE", "mismatch": "differing"}.get(self.kind, self.kind)
+        return self.bounded_value.title
 
     @property
     def description(self) -> str:
         """The target in words."""
         bound_value, output_text = self.bound, f" of {self.output_name}" if self.output_name else ""
-        if self.kind == "sqnr":
-            return f"SQNR{output_text} ≥ {self.value:g} dB"
-        if self.kind in UPPER_BOUND_KINDS:
-            error_names = {"max_abs": "largest error", "mean_abs": "mean error", "mismatch": "share that differs"}
-            return f"{error_names.get(self.kind, 'MSE')}{output_text} ≤ {self.value:g}"
-        if self.kind == "cosine":
-            return f"cosine{output_text} ≥ {self.value:g}"
+        if (metric := self.error_metric) is not None:
+            unit_text = f" {metric.unit}" if metric.unit else ""
+            sign = "≥" if metric.is_higher_better else "≤"
+            return f"{metric.description or metric.title}{output_text} {sign} {self.value:g}{unit_text}"
         if self.kind == "agreement":
-            return f"top-1 agreement ≥ {100 * self.value:g}%"
+            return f"{AGREEMENT.description} ≥ {100 * self.value:g}%"
         if self.part_name == ALL_PARTS and self.is_relative:
             return f"each part ≥ FP32{self.value:+g}{' %' if self.is_percent else ''}"
         name = "each part" if self.part_name == ALL_PARTS else self.column_title
@@ -161,7 +166,8 @@ class Target:
         if part in (headline, headline.rpartition(":")[2]):
             part = None
         elif part is not None and part not in (ALL_PARTS, *base_values) and base_values and covers_all_samples:
-            near = difflib.get_close_matches(part, (*base_values, *TARGET_KINDS), 3, 0.3) or list(base_values)[:3]
+            names = (*base_values, *list_bounded_values())
+            near = difflib.get_close_matches(part, names, 3, 0.3) or list(base_values)[:3]
             raise InputError(
                 f"{self.text}: the metric has no part {part}",
                 f"It has {counted_noun_text(len(base_values), 'part')}: {name_list_text(list(base_values), 6)}.",
@@ -173,29 +179,9 @@ class Target:
         if self.kind == "metric":
             part = self._find_worst_part_target(accuracy).part_name
             return accuracy.headline_metric if part is None else accuracy.metric.get(part)
-        if self.kind == "agreement":
+        if self.error_metric is None:
             return accuracy.agreement
-        if self.output_name is not None:
-            output_errors = accuracy.outputs.get(self.output_name)
-            return None if output_errors is None else self._value_of_target_kind(output_errors.errors)
-        if self.kind in UPPER_BOUND_KINDS:
-            values = [self._value_of_target_kind(output_errors.errors) for output_errors in accuracy.outputs.values()
-                      if (output_errors.errors.mismatch is None) is (self.kind != "mismatch")]
-            return _worst_value_or_none(values, max)
-        if self.kind == "cosine":  # the output with the worst SQNR need not have the worst cosine
-            values = [
-                self._value_of_target_kind(output_errors.errors)
-                for output_errors in accuracy.outputs.values()
-                if output_errors.errors.mismatch is None
-            ]
-            return _worst_value_or_none(values, min)
-        worst = accuracy.worst_output
-        return None if worst is None else self._value_of_target_kind(worst[1].errors)
-
-    def _value_of_target_kind(self, error_metrics: ErrorMetrics) -> float | None:
-        if error_metrics.exact:
-            return {"sqnr": math.inf, "cosine": 1.0}.get(self.kind, 0.0)
-        return error_metrics.sqnr_db if self.kind == "sqnr" else getattr(error_metrics, self.kind)
+        return accuracy.find_worst_value(self.error_metric, self.output_name)
 
     def is_met_by(self, accuracy: Accuracy) -> bool | None:
         """Whether a verdict meets the target; None where what it needs was not measured. NaN and Inf never pass."""
@@ -206,7 +192,7 @@ class Target:
             return None
         if value is None:
             return None if self._is_value_missing(accuracy) else False
-        return value <= bound_value if self.kind in UPPER_BOUND_KINDS else value >= bound_value
+        return value >= bound_value if self.is_higher_better else value <= bound_value
 
     def confidence_interval(self, accuracy: Accuracy) -> ConfidenceInterval | None:
         """The interval in which the figure lies, in its own unit; None if it is unknown, as for a maximum.
@@ -238,13 +224,8 @@ class Target:
         interval = self.confidence_interval(accuracy)
         if interval is None:
             return ""
-        if self.kind == "sqnr":
-            low, high = (decibels_text(end, exact=math.isinf(end), mark="") for end in (interval.low, interval.high))
-            return f"{low} to {add_decibel_unit(high)}"
-        format_value = {
-            "metric": metric_text, "cosine": cosine_text, "agreement": agreement_text, "mismatch": agreement_text
-        }.get(self.kind, number_text)
-        return f"{format_value(interval.low)} to {format_value(interval.high)}"
+        bounded_value = self.bounded_value
+        return f"{bounded_value.value_text(interval.low)} to {bounded_value.value_with_unit_text(interval.high)}"
 
     def is_met_by_whole_interval(self, accuracy: Accuracy) -> bool | None:
         """Whether the whole interval of the figure meets the bound; None if it spans the bound or there is none."""
@@ -252,7 +233,7 @@ class Target:
         if interval is None or bound_value is None:
             return None
         ends = [
-            end <= bound_value if self.kind in UPPER_BOUND_KINDS else end >= bound_value
+            end >= bound_value if self.is_higher_better else end <= bound_value
             for end in (interval.low, interval.high)
         ]
         return ends[0] if ends[0] is ends[1] else None
@@ -260,9 +241,9 @@ class Target:
     def _is_value_missing(self, accuracy: Accuracy) -> bool:
         if self.output_name is not None:
             output_errors = accuracy.outputs.get(self.output_name)
-            return (output_errors is None or self.kind in UPPER_BOUND_KINDS
+            return (output_errors is None or not self.is_higher_better
                     or output_errors.errors.mismatch is not None)  # an integer output
-        return self.kind in ("metric", "agreement", "mismatch") or accuracy.worst_output is None
+        return self.error_metric is None or self.error_metric.is_of_integers or accuracy.worst_output is None
 
     def margin_to_bound(self, accuracy: Accuracy) -> float | None:
         """By how much a verdict is better than the bound, in the figure's own unit; negative if it falls short.
@@ -274,29 +255,21 @@ class Target:
             return None
         if accuracy.nonfinite_count or accuracy.fails_every_target or value is None:
             return -math.inf
-        return bound_value - value if self.kind in UPPER_BOUND_KINDS else value - bound_value
+        return value - bound_value if self.is_higher_better else bound_value - value
 
     def normalized_loss(self, accuracy: Accuracy) -> float | None:
         """The error's energy in units of what the target allows: 1 is just enough, 0 is exact, lower is better.
 
         The energy is Σ(test-ref)² / Σref² for SQNR; 1 - cosine, which is half of that for small errors; the MSE; the
-        square of an absolute error. None for "metric", "agreement" and "mismatch", which are no energies, and if
-        nothing was measured.
+        square of an absolute error. None for what is no energy, and if nothing was measured.
         """
         value, bound_value = self.measured_value(accuracy), self.bound
-        if self.kind in ("metric", "agreement", "mismatch") or bound_value is None or self.is_met_by(accuracy) is None:
+        noise_ratio = self.error_metric.noise_ratio if self.error_metric is not None else None
+        if noise_ratio is None or bound_value is None or self.is_met_by(accuracy) is None:
             return None
         if accuracy.nonfinite_count or accuracy.fails_every_target or value is None:
             return math.inf
-        if self.kind == "sqnr":
-            return 10 ** ((bound_value - value) / 10)
-        if self.kind == "cosine":
-            value, bound_value = 1 - value, 1 - bound_value
-        if value == 0:
-            return 0.0
-        if bound_value <= 0:
-            return math.inf
-        return value / bound_value if self.kind in ("cosine", "mse") else (value / bound_value) ** 2
+        return noise_ratio(value, bound_value)
 
     def margin_score(self, accuracy: Accuracy) -> float | None:
         """The margin in a unit that can be compared across kinds of targets; None if it was not measured.
@@ -319,14 +292,13 @@ class Target:
                 accuracy) else f"{accuracy.nonfinite_count} NaN or Inf"
         if value is None:
             return f"no {self.kind if self.part_name is None else self.column_title}"
-        if self.kind == "sqnr":
-            return add_decibel_unit(decibels_text(value, exact=math.isinf(value), mark=""))
-        if self.kind == "agreement":
-            return f"top-1 agreement {agreement_text(value)}"
-        format_value = {"metric": metric_text, "cosine": cosine_text}.get(self.kind, number_text)
+        if not self.is_higher_better:
+            return f"{self.kind} {number_text(value)}"
+        value_text = self.bounded_value.value_with_unit_text(value)
         part = self._find_worst_part_target(accuracy).part_name
-        name = self.kind if self.kind != "metric" else self.column_title if part is None else part
-        return f"{name} {format_value(value)}"
+        name = {"metric": self.column_title if part is None else part, "agreement": AGREEMENT.description,
+                "sqnr": ""}.get(self.kind, self.kind)
+        return f"{name} {value_text}".lstrip()
 
     def refuse_if_unmeasurable(self, judged_outputs: Sequence[JudgedOutput], network: NetworkOutline,
                                metric_name: str | None) -> None:
@@ -347,17 +319,18 @@ class Target:
                                                          for judged_output in judged_outputs}
         if self.kind == "metric" and metric_name is None:
             if self.part_name is not None and not self.text.startswith("metric"):
-                near = difflib.get_close_matches(self.part_name, TARGET_KINDS, 1, 0.6)
+                near = difflib.get_close_matches(self.part_name, list_bounded_values(), 1, 0.6)
                 raise InputError(
                     f"{self.text} bounds nothing that is measured",
-                    f"there are {', '.join(TARGET_KINDS)}, and a metric's own name where --metric gives one",
+                    f"there are {', '.join(list_bounded_values())}, and a metric's own name where --metric gives one",
                     f"Did you mean {near[0]}?" if near else "Bound one of them, or name a metric.")
             raise InputError(f"{self.text} needs a metric", "there is none",
                              "Name one with --metric, with labels in the data, or bound another figure.")
         if self.kind == "agreement" and find_class_score_output(network, judged_outputs) is None:
             raise InputError(f"{self.text} needs a classifier", "no judged output holds the scores of classes",
                              "Bound another figure, such as sqnr>=20, or a metric of yours with --metric.")
-        if self.kind in OUTPUT_KINDS and (INTEGER_KIND if self.kind == "mismatch" else FLOAT_KIND) not in kinds:
+        metric = self.error_metric
+        if metric is not None and (INTEGER_KIND if metric.is_of_integers else FLOAT_KIND) not in kinds:
             has = "whole numbers" if FLOAT_KIND not in kinds else "floats"
             suggestion = "mismatch<=0.01" if FLOAT_KIND not in kinds else "sqnr>=20"
             raise InputError(f"{self.text} bounds a figure that is not measured",
@@ -381,7 +354,7 @@ def parse_target(target_text: str) -> Target:
                          "max_abs<=1e-2.")
     kind, output, relative, percent = match["kind"], match["output"], bool(match["base"]), bool(match["percent"])
     part = match["part"]
-    if kind not in TARGET_KINDS:
+    if kind not in list_bounded_values():
         kind, part = "metric", part if part is not None else kind
     elif part is not None and kind != "metric":
         raise InputError(f"{target_text!r} is no target", f"{kind} has no parts: a metric has",
@@ -390,30 +363,36 @@ def parse_target(target_text: str) -> Target:
         raise InputError(f"{target_text!r} is no target", f"{match['step']} and {match['number']} are two signs",
                          f"Write {kind}>=base-{abs(number):g}{'%' if percent else ''}.")
     value = -number if match["step"] == "-" else number
-    if (match["sign"] == "<=") is not (kind in UPPER_BOUND_KINDS):
+    bounded_value = list_bounded_values()[kind]
+    sign = _bound_sign(bounded_value)
+    if match["sign"] != sign:
         raise InputError(f"{target_text!r} is no target",
-                         f"{kind} is better the {'lower' if kind in UPPER_BOUND_KINDS else 'higher'} it is",
-                         f"Write {kind}{'<=' if kind in UPPER_BOUND_KINDS else '>='}{value:g}.")
+                         f"{kind} is better the {'higher' if bounded_value.is_higher_better else 'lower'} it is",
+                         f"Write {kind}{sign}{value:g}.")
     if relative and kind != "metric":
         raise InputError(f"{target_text!r} is no target", f"{kind} has no base: it already compares with FP32",
                          f"Write {kind}>=NUMBER.")
     if percent and not relative:
-        if kind not in FRACTION_KINDS:
+        if not bounded_value.is_share:
             raise InputError(f"{target_text!r} is no target", f"{kind} is no share of something",
                              "Write metric>=base-1%." if kind == "metric" else f"Write {kind} without %.")
         value, percent = value / 100, False
     if not math.isfinite(value):
         raise InputError(f"{target_text!r} is no target", "its bound is infinite",
-                         f"Write {kind}{'<=' if kind in UPPER_BOUND_KINDS else '>='}NUMBER.")
-    if kind in UPPER_BOUND_KINDS and value < 0:
+                         f"Write {kind}{sign}NUMBER.")
+    if not bounded_value.is_higher_better and value < 0:
         raise InputError(f"{target_text!r} is no target", f"{kind} is an error, which is never below 0",
                          f"Write {kind}<={abs(value):g}.")
-    if kind in FRACTION_KINDS and not 0 <= value <= 1:
+    if bounded_value.is_share and not 0 <= value <= 1:
         raise InputError(f"{target_text!r} is no target", f"{kind} lies between 0 and 1", f"Write {kind}>=0.99.")
-    if output is not None and kind not in OUTPUT_KINDS:
+    if output is not None and kind not in ERROR_METRICS:
         raise InputError(f"{target_text!r} is no target", f"{kind} is one figure of all outputs",
                          f"Write {kind}>=NUMBER.")
     return Target(kind, value, relative, percent, source=target_text.strip(), output_name=output, part_name=part)
+
+
+def _bound_sign(bounded_value: BoundedValue) -> str:
+    return ">=" if bounded_value.is_higher_better else "<="
 
 
 def _parse_number(number_text: str) -> float | None:
@@ -421,13 +400,6 @@ def _parse_number(number_text: str) -> float | None:
         return float(number_text)
     except ValueError:
         return None
-
-
-def _worst_value_or_none(values: Sequence[float | None], choose_worst: Callable[[Iterable[float]],
-                                                                                float]) -> float | None:
-    """The worst of some figures; None if there are none, or one of them is unknown."""
-    known_values = [figure for figure in values if figure is not None]
-    return choose_worst(known_values) if known_values and len(known_values) == len(values) else None
 
 
 def choose_default_target(metric_name: str | None, judged_outputs: Sequence[JudgedOutput], network: NetworkOutline,

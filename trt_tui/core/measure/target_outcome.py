@@ -130,12 +130,13 @@ def _uncertainty_reasons(target: Target, accuracy: Accuracy, has_several_targets
         has_several_targets: Name the target, since there are others.
     """
     met = target.is_met_by(accuracy)
-    if accuracy.nonfinite_count or target.measured_value(accuracy) is None or target.kind == "max_abs" and not met:
+    is_maximum = target.error_metric is not None and target.error_metric.is_maximum
+    if accuracy.nonfinite_count or target.measured_value(accuracy) is None or is_maximum and not met:
         return ()
     if accuracy.samples < accuracy.total:
         return (f"measured on {accuracy.samples} of {counted_noun_text(accuracy.total, 'sample')}",)
     about = f"{escape_hidden_characters(target.description)}: " if has_several_targets else ""
-    if target.kind == "max_abs":
+    if is_maximum:
         count = accuracy.samples
         return (() if count >= MIN_SAMPLES_OF_MAXIMUM else (
             f"{about}another sample exceeds the largest error of "

@@ -4,7 +4,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from trt_tui.core.measure.results import ErrorMetrics, ErrorShare, GroupErrors
+from trt_tui.core.measure.error_metrics import ErrorMetrics
+from trt_tui.core.measure.results import ErrorShare, GroupErrors
 from trt_tui.core.measure.shares import GroupSensitivity
 
 

@@ -1,9 +1,10 @@
 """The list of configs with their results, and what differs between two of them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from trt_tui.core.measure.results import Accuracy, EngineResult, ExportedRun
+from trt_tui.core.measure.error_metrics import list_error_columns
+from trt_tui.core.measure.results import EngineResult, ExportedRun, worst_value_text
 from trt_tui.core.measure.target import ALL_PARTS
 from trt_tui.core.moves.config import PrecisionConfig, list_config_differences
 from trt_tui.formatting import (
@@ -20,7 +21,7 @@ from trt_tui.formatting import (
 from trt_tui.session.history import ConfigNote
 from trt_tui.session.session import Session
 from trt_tui.tui.config_status import config_name, target_outcome_line, target_value_span
-from trt_tui.tui.spans import Line, Span, clip_line, line_width, shorten_distinctly, sqnr_span
+from trt_tui.tui.spans import Line, Span, clip_line, line_width, shorten_distinctly
 from trt_tui.tui.state import engine_texts
 from trt_tui.tui.state.preview_texts import kernel_difference_lines
 from trt_tui.tui.state.tree import TreeModel
@@ -72,38 +73,43 @@ def config_table(session: Session, config_marks: Mapping[str, PrecisionConfig],
     notes = session.config_names.notes
     comment = "comment" if any(note.comment for note in notes.values()) else ""
     ms = "ms" if session.builder is not None else ""  # an exported network has none
-    header = ["", "raised", "SQNR", title, engine_texts.built_column_title(session, width < 60), ms, "", comment]
-    rows: list[tuple[PrecisionConfig, str, list[Span]]] = []
+    error_columns = list_error_columns("configs")
+    titles = {"name": "", "raised": "raised", **{column.key: column.column_heading for column in error_columns},
+              "target": title, "built": engine_texts.built_column_title(session, width < 60), "ms": ms, "outcome": "",
+              "comment": comment}
+    rows: list[tuple[PrecisionConfig, str, dict[str, Span]]] = []
     for config, name in session.config_names.list_configs_newest_first():
         results, note = session.results.get_results_or_empty(config), notes.get(config, ConfigNote())
         accuracy, engine = results.accuracy, results.engine_result
-        worst_output = accuracy.worst_output if accuracy is not None else None
         is_current = config == session.config
-        rows.append((config, name, [
-            (f"{letters.get(config, '•' if note.pinned else ' ')}{'>' if is_current else ' '}{name}",
-             "strong" if is_current else ""),
-            (f"{len(config.find_raised_groups(session.outline))}", "dim"),
-            (sqnr_span(worst_output[1].errors if worst_output else None)[0],
-             "bad" if accuracy and accuracy.nonfinite_count else ""),
-            (target_value_span(session, accuracy)[0] if title else "", ""),
-            *(_engine_result_spans(session, engine) if engine is not None else _exported_run_spans(
-                session, results.exported_run)),
-            _join_line_spans(target_outcome_line(session.config_target_outcomes(config))),
-            (note.comment, "dim"),
-        ]))
-    shown_columns = [i for i in range(len(header)) if header[i] or i in (0, 6)]
-    widths = {i: max(cell_width(header[i]), *(cell_width(row[i][0]) for _, _, row in rows)) for i in shown_columns}
-    # Dropped first if there is no room: how many are raised, then the decibels if the target is another figure.
-    for column in (7, 1, 2):
-        if sum(widths[i] + 2 for i in shown_columns) - 2 > width and column in shown_columns and (column != 2 or title):
+        error_style = "bad" if accuracy and accuracy.nonfinite_count else ""
+        built, latency = (_engine_result_spans(session, engine) if engine is not None else
+                          _exported_run_spans(session, results.exported_run))
+        rows.append((config, name, {
+            "name": (f"{letters.get(config, '•' if note.pinned else ' ')}{'>' if is_current else ' '}{name}",
+                     "strong" if is_current else ""),
+            "raised": (f"{len(config.find_raised_groups(session.outline))}", "dim"),
+            **{column.key: (worst_value_text(accuracy, column, SIMULATED_MARK), error_style)
+               for column in error_columns},
+            "target": (target_value_span(session, accuracy)[0] if title else "", ""), "built": built, "ms": latency,
+            "outcome": _join_line_spans(target_outcome_line(session.config_target_outcomes(config))),
+            "comment": (note.comment, "dim"),
+        }))
+    shown_columns = [column for column, text in titles.items() if text or column in ("name", "outcome")]
+    widths = {column: max(cell_width(titles[column]), *(cell_width(row[column][0]) for _, _, row in rows))
+              for column in shown_columns}
+    # Dropped first if there is no room: how many are raised, then the errors if the target is another figure.
+    for column in ("comment", "raised", *(column.key for column in reversed(error_columns) if title)):
+        if sum(widths[shown] + 2 for shown in shown_columns) - 2 > width and column in shown_columns:
             shown_columns.remove(column)
 
-    def build_line(row: Sequence[Span]) -> Line:
-        spans = [((pad_right if i in (0, 6, 7) else pad_left)(row[i][0], widths[i]), row[i][1]) for i in shown_columns]
+    def build_line(row: Mapping[str, Span]) -> Line:
+        spans = [((pad_right if column in ("name", "outcome", "comment") else pad_left)(row[column][0], widths[column]),
+                  row[column][1]) for column in shown_columns]
         return clip_line([span for cell in spans for span in (("  ", ""), cell)][1:], width)
 
     lines = [ConfigLine(config, name, build_line(row)) for config, name, row in rows]
-    return build_line([(text, "dim") for text in header]), lines
+    return build_line({column: (text, "dim") for column, text in titles.items()}), lines
 
 
 def _join_line_spans(line: Line) -> Span:
@@ -147,7 +153,8 @@ def config_difference_lines(session: Session, tree_model: TreeModel, first: Prec
               for name, first_text, second_text in differences]
     accuracies = [session.results.get_results_or_empty(config).accuracy for config in (first, second)]
     metric = next(iter(session.results.reference_metric), "")
-    result_rows = [("SQNR", [_sqnr_text(accuracy) for accuracy in accuracies]),
+    result_rows = [*((column.column_heading, [worst_value_text(accuracy, column, SIMULATED_MARK)
+                                              for accuracy in accuracies]) for column in list_error_columns("configs")),
                    (metric, [metric_text(accuracy.metric.get(metric) if accuracy is not None else None, SIMULATED_MARK)
                              for accuracy in accuracies] if metric else []),
                    ("ms", [_latency_text(session, config) for config in (first, second)]),
@@ -160,11 +167,6 @@ def config_difference_lines(session: Session, tree_model: TreeModel, first: Prec
         lines.append([("output".ljust(width + 2), "dim"),
                       *((f"{target_value_span(session, accuracy)[0]:<18}", "") for accuracy in accuracies)])
     return lines + kernel_difference_lines(session, first, second)
-
-
-def _sqnr_text(accuracy: Accuracy | None) -> str:
-    worst = accuracy.worst_output if accuracy is not None else None
-    return sqnr_span(worst[1].errors)[0] if worst is not None else NOT_MEASURED
 
 
 def _latency_text(session: Session, config: PrecisionConfig) -> str:

@@ -9,7 +9,7 @@ from functools import cached_property, partial
 
 from trt_tui.core.engines.group_implementations import GroupImplementation, is_unrequested_precision
 from trt_tui.core.engines.preview import Preview
-from trt_tui.core.measure.results import ErrorMetrics
+from trt_tui.core.measure.error_metrics import ErrorMetrics
 from trt_tui.core.moves.barrier_move import BarrierMove
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.keep_move import KeepMove

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trt_tui.core.measure.results import Accuracy, ErrorMetrics, OutputErrors
+from trt_tui.core.measure.error_metrics import ErrorMetrics
+from trt_tui.core.measure.results import Accuracy, OutputErrors
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.formatting import decibels_text
 from trt_tui.jobs.requests import MeasureToggles

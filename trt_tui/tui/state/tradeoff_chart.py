@@ -4,22 +4,17 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from trt_tui.core.measure.error_metrics import ERROR_METRICS
 from trt_tui.core.measure.results import Accuracy, EngineResult
-from trt_tui.core.measure.target import UPPER_BOUND_KINDS
 from trt_tui.core.moves.config import PrecisionConfig, list_config_differences
 from trt_tui.core.precision import Precision
 from trt_tui.core.search.pareto import pareto_front
 from trt_tui.formatting import (
     RUN_TITLES,
     SIMULATED_MARK,
-    agreement_text,
     builder_title,
-    cosine_text,
     counted_noun_text,
-    decibels_text,
-    metric_text,
     milliseconds_text,
-    mismatch_text,
     name_list_text,
     number_text,
 )
@@ -131,12 +126,7 @@ def list_simulated_points(session: Session, tree_model: TreeModel) -> list[Trade
 
 def _target_value_text(session: Session, value: float) -> str:
     """A figure of the target without a mark, as short as an axis needs it."""
-    kind = session.target.kind if session.target is not None else "sqnr"
-    formatters = {
-        "sqnr": lambda sqnr_db: decibels_text(sqnr_db, mark=""), "agreement": agreement_text, "mismatch": mismatch_text,
-        "cosine": cosine_text, "metric": metric_text
-    }
-    return str(formatters.get(kind, number_text)(value))
+    return (session.target.bounded_value if session.target is not None else ERROR_METRICS["sqnr"]).value_text(value)
 
 
 def draw_tradeoff_chart(chart_frame: ChartFrame) -> DrawnChart:
@@ -149,7 +139,7 @@ def draw_tradeoff_chart(chart_frame: ChartFrame) -> DrawnChart:
     points = engine_points if is_by_latency else config_points
     if not points:
         return DrawnChart(missing_chart_notice(_no_points_text(session, is_by_latency), width).lines, has_axes=True)
-    is_lower_better = session.target is not None and session.target.kind in UPPER_BOUND_KINDS
+    is_lower_better = session.target is not None and not session.target.is_higher_better
     sign = -1.0 if is_lower_better else 1.0
     front_configs = {
         points[index].config
