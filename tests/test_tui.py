@@ -30,6 +30,7 @@ from trt_tui.tui.screens.export import ExportDialog
 from trt_tui.tui.screens.help import HelpPage
 from trt_tui.tui.screens.jobs import JobList
 from trt_tui.tui.screens.log import LogPage
+from trt_tui.tui.state.columns import build_row_cells
 from trt_tui.tui.state.row_values import ColourMeasure
 from trt_tui.tui.state.tree import SMALL_SHARES_KEY, View
 from trt_tui.tui.tutorial import Tutorial
@@ -712,14 +713,14 @@ async def test_clicks_on_keys_views_target_and_heads(tmp_path, size):
         before = main.presenter.layer_list.sort_weights
         await click("tree-header", "share")
         assert main.presenter.layer_list.sort_weights != before or "sort_weights" in status(main)
-        for word, of in (("op", lambda cells: cells.operator), ("prec", lambda cells: cells.precision_text)):
+        for word, column in (("op", "operator"), ("prec", "precision")):
             await click("tree-header", word)
             listing = main.presenter.layer_list
             rows = model_rows(listing)
-            told = [of(listing.row_values.build_row_cells(row)) for row in rows]
+            told = [build_row_cells(listing.row_values, row).cells[column] for row in rows]
             changes = [1 for one, two in itertools.pairwise(told) if one != two]
             assert told and len(changes) == len(set(told)) - 1, told
-            assert f", by {listing.sort_column.value}" in title(main)
+            assert f", by {listing.sort_column.order_title}" in title(main)
         await click("tree-header", "layer")
         assert "network order" in title(main) and [row.row.group.name for row in model_rows(listing)] == [
             row.group.name for row in listing.tree_model.group_rows]

@@ -14,6 +14,7 @@ from trt_tui.tui.controllers import ACTIONS, CONTROLLERS
 from trt_tui.tui.controllers.controller import Controller
 from trt_tui.tui.screens.dialogs import ChoiceField, OverlayScreen
 from trt_tui.tui.screens.help import HelpPage
+from trt_tui.tui.state.columns import build_row_cells
 from trt_tui.tui.state.row_values import BARRIER_MARK
 from trt_tui.tui.widgets.lines import Lines
 from trt_tui.tui.widgets.lists import ConfigList, KeyedOptionList
@@ -195,6 +196,6 @@ async def test_what_is_free_is_measured_chosen_undone_and_taken_back(tmp_path):
         assert session.config.moves
         await press(pilot, "z", "f")
         assert list(session.config.moves) == [("barrier", group.final_tensor)]
-        assert desk.layer_list.row_values.build_row_cells(desk.current_row).mark == BARRIER_MARK
+        assert build_row_cells(desk.layer_list.row_values, desk.current_row).mark == BARRIER_MARK
         await press(pilot, "f")
         assert session.config == before

@@ -22,7 +22,7 @@ from trt_tui.jobs import requests as rq
 from trt_tui.tui import spans
 from trt_tui.tui.spans import line_width
 from trt_tui.tui.state import detail, engine_page, engine_texts, summary
-from trt_tui.tui.state.columns import ColumnWidths, column_title_line, layer_row_line
+from trt_tui.tui.state.columns import build_row_cells, column_title_line, fit_columns, layer_row_line
 from trt_tui.tui.state.config_list import config_difference_lines, config_table
 from trt_tui.tui.state.hint import Hint, next_step_hint
 from trt_tui.tui.state.job_list import job_table_rows, job_texts
@@ -75,7 +75,7 @@ def found(session, run="config"):
 
 
 def cells(session, group: str, run="config"):
-    return found(session, run).build_row_cells(VisibleRow("x", 0, MODEL.rows_by_group[group]))
+    return build_row_cells(found(session, run), VisibleRow("x", 0, MODEL.rows_by_group[group]))
 
 
 def decibels(verdict) -> str:
@@ -127,7 +127,7 @@ def test_a_quick_build_is_called_one_wherever_its_time_stands(build):
     _, lines = config_table(session, {}, 60)
     assert "quick" in text(lines[0].line) and number_text(result.latency_ms[0]) not in text(lines[0].line)
     assert engine_texts.build_result_text(result, 200).startswith("built quickly in ")
-    assert "ms" not in text(column_title_line(ColumnWidths.fit_columns(80, True), found(session))).split()
+    assert "ms" not in text(column_title_line(fit_columns(80, True), found(session))).split()
     assert "in a quick build" in engine_texts.group_engine_sentences(engine_texts.find_shown_engine(session),
                                                                      VIT.group_by_name[QKV], Precision.INT8)[0]
     session.set_target("sqnr>=5")
@@ -198,23 +198,24 @@ def test_what_became_of_a_group_fits_its_column(made, shown):
 
 def test_the_tree_says_what_the_engine_made_and_how_long_it_takes(start):
     session = start(OTHERWISE)
-    assert cells(session, QKV).engine_text == "?"
-    assert text(column_title_line(ColumnWidths.fit_columns(120, True), found(session))).endswith("MACs")
+    assert cells(session, QKV).cells["engine"][0] == "?"
+    assert text(column_title_line(fit_columns(120, True), found(session))).endswith("MACs")
     session.request_build()
     result = session.rest().results[session.config].engine_result
-    assert (cells(session, QKV).engine_text, cells(session, QKV).engine_style) == ("≠ FP16", "strong")
-    assert cells(session, CORE).engine_text == "fused" and cells(session, QKV, "fp16").engine_text == "?"
+    assert (cells(session, QKV).cells["engine"][0], cells(session, QKV).cells["engine"][1]) == ("≠ FP16", "strong")
+    assert cells(session, CORE).cells["engine"][0] == "fused" and cells(session, QKV, "fp16").cells["engine"][0] == "?"
     scopes = {
-        line.row.path: found(session).build_row_cells(line)
+        line.row.path: build_row_cells(found(session), line)
         for line in MODEL.list_tree_rows({s.path
                                           for s in MODEL.scopes})
         if isinstance(line.row, Scope)
     }
-    assert {path for path, one in scopes.items() if one.engine_text == "1 ≠"} == {s.path for s in MODEL.ancestors[QKV]}
-    header = text(column_title_line(ColumnWidths.fit_columns(120, True), found(session))).split()
+    with_others = {path for path, one in scopes.items() if one.cells and one.cells["engine"][0] == "1 ≠"}
+    assert with_others == {s.path for s in MODEL.ancestors[QKV]}
+    header = text(column_title_line(fit_columns(120, True), found(session))).split()
     assert "engine" in header and header[-1] == "ms"
-    assert cells(session, QKV).cost_text == number_text(result.implementations[QKV].latency_ms) and cells(
-        session, CORE).cost_text == ""
+    assert cells(session, QKV).cells["cost"] == number_text(result.implementations[QKV].latency_ms) and cells(
+        session, CORE).cells["cost"] == ""
     scope = MODEL.ancestors[CORE][-1]
     inside = {node for name in scope.groups for node in VIT.group_by_name[name].layers}
     layers = [
@@ -223,26 +224,25 @@ def test_the_tree_says_what_the_engine_made_and_how_long_it_takes(start):
     assert any(one.is_fused_region for one in layers)
     assert found(session).scope_times[scope.path] == pytest.approx(sum(one.ms for one in layers))
     session.toggle_fp32(FIRST)
-    assert {cells(session, name).engine_style for name in (QKV, FIRST[0].name, CORE)} == {"stale"}
-    assert cells(session, FIRST[0].name).engine_text == "≠ INT8"
-    assert "in c0" in text(column_title_line(ColumnWidths.fit_columns(80, True), found(session)))
+    assert {cells(session, name).cells["engine"][1] for name in (QKV, FIRST[0].name, CORE)} == {"stale"}
+    assert cells(session, FIRST[0].name).cells["engine"][0] == "≠ INT8"
+    assert "in c0" in text(column_title_line(fit_columns(80, True), found(session)))
 
 
 def test_rows_with_engines_fit_any_width(build):
     session, _ = build(OTHERWISE)
     figures = found(session)
     for width in (50, 60, 64, 70, 72, 76, 79, 80, 84, 100):
-        columns = ColumnWidths.fit_columns(width, True)
+        columns = fit_columns(width, True)
         header = column_title_line(columns, figures)
-        assert spans.line_width(header) <= width and columns.name >= 16
+        assert spans.line_width(header) <= width and columns["layer"] >= 16
         for line in MODEL.list_worst_first_rows(set(), figures.row_order_weights):
-            drawn = layer_row_line(figures.build_row_cells(line, True), line.depth, columns, False)
+            drawn = layer_row_line(build_row_cells(figures, line, True), line.depth, columns, False)
             assert spans.line_width(drawn) <= width
             if isinstance(line.row, GroupRow):
-                start_of = text(header).index("engine") if columns.made else 0
-                assert text(drawn)[start_of:start_of
-                                   + columns.made].rstrip() == figures.build_row_cells(line).engine_text * bool(
-                                       columns.made)
+                start_of = text(header).index("engine") if "engine" in columns else 0
+                shown, whole = text(drawn)[start_of:start_of + columns.get("engine", 0)], build_row_cells(figures, line)
+                assert shown.rstrip() == whole.cells["engine"][0] * ("engine" in columns)
 
 
 def test_the_detail_says_what_the_engine_made(build):
@@ -368,10 +368,10 @@ def test_rows_are_coloured_by_errors_inside_the_engine_and_the_first_that_parts_
         SCORES: ErrorMetrics(sqnr_db=12.0), QKV: ErrorMetrics(sqnr_db=39.0)}, (WEIGHTS,), 4)))
     shown = build_row_values(session, MODEL, ColourMeasure.ENGINE, "config")
     rows = {
-        name: shown.build_row_cells(VisibleRow("x", 0, MODEL.rows_by_group[name]))
+        name: build_row_cells(shown, VisibleRow("x", 0, MODEL.rows_by_group[name]))
         for name in (SCORES, QKV, WEIGHTS)
     }
-    assert {name: (row.mark, row.value_text) for name, row in rows.items()} == {
+    assert {name: (row.mark, row.cells["share"].text) for name, row in rows.items()} == {
         SCORES: (DIVERGENCE_MARK, "12.0"), QKV: (" ", "39.0"), WEIGHTS: (" ", "")}
     lines = detail.detail_lines(session, found(session), VisibleRow("x", 0, MODEL.rows_by_group[SCORES]), 100, 30)
     said = " ".join("\n".join(map(text, lines)).split())
@@ -405,22 +405,22 @@ def test_a_row_says_what_the_builder_would_make_of_it(start, group, about, shown
     session = start(builder=None)
     assert not found(session).has_engines
     previewed(session, replace(PREVIEW, **about))
-    assert found(session).has_engines and cells(session, group).engine_text == shown
+    assert found(session).has_engines and cells(session, group).cells["engine"][0] == shown
     for width in (60, 70, 80, 120):
-        columns = ColumnWidths.fit_columns(width, True)
+        columns = fit_columns(width, True)
         line = text(layer_row_line(cells(session, group), 0, columns, True))
         assert formatting.cell_width(line) <= width and (shown in line or width < 80)
-        assert columns.made == 0 or "preview" in text(column_title_line(columns, found(session)))
+        assert "engine" not in columns or "preview" in text(column_title_line(columns, found(session)))
 
 
 def test_what_was_built_speaks_in_the_place_of_a_preview(build) -> None:
     session, result = build()
-    before = cells(session, QKV).engine_text
+    before = cells(session, QKV).cells["engine"][0]
     previewed(session, PREVIEW)
-    assert cells(session, QKV).engine_text == before and found(session).preview is None
+    assert cells(session, QKV).cells["engine"][0] == before and found(session).preview is None
     session.toggle_fp32([VIT.group_by_name[QKV]])  # of the new config there is a preview, and no engine
     previewed(session, PREVIEW)
-    assert cells(session, QKV).engine_text == "≠ FP16"
+    assert cells(session, QKV).cells["engine"][0] == "≠ FP16"
 
 
 def test_the_detail_names_kernel_surroundings_and_marks(start) -> None:
@@ -446,14 +446,14 @@ def test_the_detail_names_kernel_surroundings_and_marks(start) -> None:
 def test_why_there_is_no_preview_is_said_once_and_nothing_else_changes(start) -> None:
     session = start(builder=None)
     row = VisibleRow("x", 0, MODEL.rows_by_group[QKV])
-    before = (cells(session, QKV), text(column_title_line(ColumnWidths.fit_columns(80),
+    before = (cells(session, QKV), text(column_title_line(fit_columns(80),
                                                           found(session))), len(session.warnings))
     for _ in range(2):
         previewed(
             session,
             Preview(refusal=PreviewRefusal("TensorRT-RTX is not installed", "", "pip install 'trt-tui[rtx]'",
                                            is_rtx_missing=True)))
-    assert (cells(session, QKV), text(column_title_line(ColumnWidths.fit_columns(80),
+    assert (cells(session, QKV), text(column_title_line(fit_columns(80),
                                                         found(session))), len(session.warnings)) == before
     shown = [text(line) for line in detail.detail_lines(session, found(session), row, 90, 30)]
     assert sum("pip install 'trt-tui[rtx]'" in line for line in shown) == 1

@@ -109,7 +109,7 @@ async def test_a_change_of_the_calibration_is_named_undone_and_saved(tmp_path, s
         best = {row.method: row.accuracy for row in session.method_comparison.rows}["entropy"]
         assert session.get_run_results("config").accuracy.outputs == best.outputs, "it has the figures of the table"
         assert session.get_run_results("int8").accuracy == old
-        assert not main.presenter.layer_list.row_values._config_change_marks(session.outline.groups[0])
+        assert not main.presenter.layer_list.row_values.config_change_marks(session.outline.groups[0])
         await answered(pilot, "z")
         assert session.config == before and session.get_run_results("config").accuracy == old
         await answered(pilot, "full_stop", "7", "7")

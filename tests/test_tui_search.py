@@ -17,6 +17,7 @@ from trt_tui.jobs import requests as rq
 from trt_tui.session.search_status import MAX_BUILDS, best_evaluation_text
 from trt_tui.tui.screens.dialogs import ConfirmDialog, ErrorDialog
 from trt_tui.tui.screens.search import STRATEGY_TEXTS, ChoiceField, SearchDialog, parse_budget
+from trt_tui.tui.state.columns import build_row_cells
 from trt_tui.tui.state.row_values import BEST_SET_MARK
 from trt_tui.tui.widgets.lines import Lines
 
@@ -139,7 +140,7 @@ async def test_while_it_runs_its_best_is_shown_and_can_be_taken_over(tmp_path):
         marked = [
             line.row.group.name
             for line in main.presenter.layer_list.build_visible_rows()
-            if isinstance(line.row, GroupRow) and figures.build_row_cells(line).mark == BEST_SET_MARK
+            if isinstance(line.row, GroupRow) and build_row_cells(figures, line).mark == BEST_SET_MARK
         ]
         assert marked and set(marked) <= set(finding.best_evaluation.raised_groups)
         assert "raised in the best so far" in title(main)

@@ -22,7 +22,7 @@ from trt_tui.jobs import events as ev
 from trt_tui.jobs.row_toggles import list_toggled_configs
 from trt_tui.tui import config_status, spans, themes
 from trt_tui.tui.state import detail, parts, summary
-from trt_tui.tui.state.columns import ColumnWidths, bar_text, column_title_line, layer_row_line
+from trt_tui.tui.state.columns import bar_text, build_row_cells, column_title_line, fit_columns, layer_row_line
 from trt_tui.tui.state.config_list import config_difference_lines, config_table
 from trt_tui.tui.state.filters import FilterItem, parse_filter
 from trt_tui.tui.state.hint import count_rows_to_raise_for_target, next_step_hint
@@ -145,7 +145,7 @@ def test_figures_of_the_rows_and_of_what_is_above_them(session):
     for scope in MODEL.scopes:
         assert figures.scope_values[scope.path] == pytest.approx(
             sum(max(figures.group_values[name], 0) for name in scope.groups))
-    top = {line.key: figures.build_row_cells(line).cost_text for line in MODEL.list_tree_rows(set())}
+    top = {line.key: build_row_cells(figures, line).cells.get("cost") for line in MODEL.list_tree_rows(set())}
     share = sum(MODEL.group_macs[name] or 0
                 for name in MODEL.rows_by_group
                 if name in MODEL.scopes[0].groups) / MODEL.total_macs
@@ -184,15 +184,16 @@ def test_shares_of_an_earlier_config_carry_its_name(session):
     figures = found(session, last=before)
     assert figures.stale_groups == frozenset(shares) and figures.group_values == shares
     row = VisibleRow("x", 0, MODEL.rows_by_group[local.QKV])
-    cells = figures.build_row_cells(row)
-    assert cells.glyph == "█" and cells.glyph_style == "dim" and cells.config_name == "c0"
-    wide, narrow = (text(layer_row_line(cells, 0, ColumnWidths.fit_columns(width), False)) for width in (80, 50))
-    assert f"{cells.value_text} c0" in wide and cells.value_text not in narrow, "marked as another's, or absent"
-    assert "share of c1" in text(column_title_line(ColumnWidths.fit_columns(80), figures))
-    raised = figures.build_row_cells(VisibleRow("x", 0, MODEL.rows_by_group[VIT.groups[0].name]))
-    assert (raised.glyph, raised.precision_text, raised.replacement) == ("↑", "FP32", "raised")
-    scope = figures.build_row_cells(VisibleRow("x", 0, MODEL.scopes[0]))
-    assert scope.config_name == "c0"
+    cells = build_row_cells(figures, row)
+    assert cells.glyph == "█" and cells.glyph_style == "dim" and cells.cells["share"].config_name == "c0"
+    wide, narrow = (text(layer_row_line(cells, 0, fit_columns(width), False)) for width in (80, 50))
+    share_text = cells.cells["share"].text
+    assert f"{share_text} c0" in wide and share_text not in narrow, "marked as another's, or absent"
+    assert "share of c1" in text(column_title_line(fit_columns(80), figures))
+    raised = build_row_cells(figures, VisibleRow("x", 0, MODEL.rows_by_group[VIT.groups[0].name]))
+    assert (raised.glyph, raised.cells["precision"][0], raised.cells["share"].replacement) == ("↑", "FP32", "raised")
+    scope = build_row_cells(figures, VisibleRow("x", 0, MODEL.scopes[0]))
+    assert scope.cells["share"].config_name == "c0"
     assert not found(session.rest(), last=before).stale_groups
 
 
@@ -202,7 +203,7 @@ def test_a_row_says_what_the_figure_becomes_when_it_is_flipped(session):
     session.set_target("sqnr>=12")
 
     def cell(name, group=None):
-        return found(session).build_row_cells(VisibleRow("x", 0, MODEL.rows_by_group[name])).toggle
+        return build_row_cells(found(session), VisibleRow("x", 0, MODEL.rows_by_group[name])).cells["toggle"]
 
     session.results._configs.pop(session.config.with_toggled_fp32([VIT.group_by_name[worst]]), None)
     assert (cell(worst).value_text, cell(worst).outcome_text) == (decibels_text(share.sqnr_if_raised_db),
@@ -228,11 +229,11 @@ def test_a_row_says_what_the_figure_becomes_when_it_is_flipped(session):
     session.set_config(changed)
     session.rest()
     session.undo()
-    shown = found(session).build_row_cells(VisibleRow("x", 0, scope)).toggle
+    shown = build_row_cells(found(session), VisibleRow("x", 0, scope)).cells["toggle"]
     assert shown.value_text == decibels_text(
         session.results.get_results_or_empty(changed).accuracy.worst_output[1].errors.sqnr_db)
     assert "score if flipped" in text(
-        column_title_line(ColumnWidths.fit_columns(80), replace(found(session), metric_title="score")))
+        column_title_line(fit_columns(80), replace(found(session), metric_title="score")))
 
 
 @pytest.mark.parametrize(("method", "mark"), [("entropy", "e"), ("percentile", "p"), ("p99.9", "p"), ("mse", "m"),
@@ -241,8 +242,8 @@ def test_a_changed_range_is_marked_on_its_row_and_is_the_one_that_is_told_of(ses
     tensor = VIT.group_by_name[local.QKV].activation_qdq_sites()[0].tensor
     session.results.statistics[local.QKV] = {tensor: _stats(41.2, 0.47)}
     session.set_config(session.config.with_range(tensor, RangeMove(4.0, method)))
-    assert found(session).build_row_cells(VisibleRow("x", 0,
-                                                     MODEL.rows_by_group[local.QKV])).precision_text == f"INT8 {mark}"
+    row = VisibleRow("x", 0, MODEL.rows_by_group[local.QKV])
+    assert build_row_cells(found(session), row).cells["precision"][0] == f"INT8 {mark}"
     said = " ".join(detail.loss_reason_texts(session, found(session), VIT.group_by_name[local.QKV]))
     assert f"{'own' if method == 'user' else method} range 4.00 of amax 41.2" in said and "clipped" in said
 
@@ -251,7 +252,7 @@ def test_a_met_target_calms_all_rows(session):
     session.set_target("sqnr>=5")
     figures = found(session)
     assert figures.is_target_met
-    styles = {figures.build_row_cells(line).glyph_style for line in MODEL.list_worst_first_rows(set(), None)}
+    styles = {build_row_cells(figures, line).glyph_style for line in MODEL.list_worst_first_rows(set(), None)}
     assert styles <= {"dim", "band4", ""}
 
 
@@ -263,8 +264,8 @@ def test_nan_is_red_and_first(tmp_path, measured_before):
         for name, one in session.get_run_results("fp16").group_errors.items()
         if one.accumulated.nonfinite_count
     }
-    cells = figures.build_row_cells(VisibleRow("x", 0, MODEL.rows_by_group[local.QKV]))
-    assert (cells.glyph, cells.glyph_style, cells.value_text) == ("!", "bad", "NaN")
+    cells = build_row_cells(figures, VisibleRow("x", 0, MODEL.rows_by_group[local.QKV]))
+    assert (cells.glyph, cells.glyph_style, cells.cells["share"].text) == ("!", "bad", "NaN")
     assert figures.row_order_weights[local.QKV] == max(
         figures.row_order_weights.values()) > figures.row_order_weights["node_cat"]
     said = detail.loss_reason_texts(session, figures, VIT.group_by_name[local.QKV])
@@ -274,9 +275,9 @@ def test_nan_is_red_and_first(tmp_path, measured_before):
 @pytest.mark.parametrize("width", [50, 64, 76, 100, 140])
 def test_rows_fit_any_width(session, width):
     figures = found(session)
-    columns = ColumnWidths.fit_columns(width)
+    columns = fit_columns(width)
     for line in MODEL.list_worst_first_rows({row.path for row in MODEL.group_rows}, figures.row_order_weights):
-        drawn = layer_row_line(figures.build_row_cells(line, True), line.depth, columns, False)
+        drawn = layer_row_line(build_row_cells(figures, line, True), line.depth, columns, False)
         assert spans.line_width(drawn) <= width
     assert spans.line_width(column_title_line(columns, figures)) <= width
 

@@ -12,12 +12,19 @@ from trt_tui.core.precision import Precision
 from trt_tui.formatting import cell_width, duration_text, shorten_number_in_text
 from trt_tui.tui import spans
 from trt_tui.tui.state import summary
-from trt_tui.tui.state.columns import ColumnWidths, layer_list_title, layer_row_line, view_title
+from trt_tui.tui.state.columns import (
+    LAYER_COLUMNS_BY_ID,
+    SHARE_COLUMN,
+    RowCells,
+    ShareCell,
+    build_row_cells,
+    fit_columns,
+    layer_row_line,
+)
 from trt_tui.tui.state.config_list import config_table
 from trt_tui.tui.state.hint import Hint
-from trt_tui.tui.state.layer_list import LayerList
-from trt_tui.tui.state.row_values import RAISED_MARK, ColourMeasure, RowCells, build_row_values
-from trt_tui.tui.state.sort_order import SortColumn
+from trt_tui.tui.state.layer_list import LayerList, layer_list_title, view_title
+from trt_tui.tui.state.row_values import RAISED_MARK, ColourMeasure, build_row_values
 from trt_tui.tui.state.status import StatusLines, status_lines
 from trt_tui.tui.state.toggles import ToggleResult
 from trt_tui.tui.state.tree import TreeModel, View, VisibleRow
@@ -45,10 +52,10 @@ def cut(shown: str, whole: list[float]) -> list[float]:
 
 
 EXTREMES = [
-    RowCells("»", "█", "", "blocks/17/attention/conv123", operator="Convolution64", precision_text="FP16+↑epku",
-             engine_text="≠ FP16 +128", value_text=value, toggle=ToggleResult(figure, outcome,
-                                                                              is_partial=outcome.startswith("on")),
-             cost_text=cost, config_name=of, bar_fraction=0.7)
+    RowCells("»", "█", "", "blocks/17/attention/conv123", cells={
+        "layer": "", "operator": "Convolution64", "precision": ("FP16+↑epku", ""), "engine": ("≠ FP16 +128", ""),
+        "share": ShareCell(value, config_name=of, bar_fraction=0.7), "cost": cost,
+        "toggle": ToggleResult(figure, outcome, is_partial=outcome.startswith("on"))})
     for value, figure, outcome, cost, of in (("~-12345%", "~-123456.7", "on 16384", "1.2e-10",
                                               ""), ("~57%", "~91.07", "on 16", "12345",
                                                     ""), ("~100%", "~99999.9", "FAIL?", "123457",
@@ -61,16 +68,15 @@ EXTREMES = [
 def test_no_number_of_a_row_is_cut():
     for width in WIDTHS:
         for made in (False, True):
-            fit = ColumnWidths.fit_columns(width, made)
+            fit = fit_columns(width, made)
             for row in EXTREMES:
                 for depth in (0, 3, 9):
                     line = layer_row_line(row, depth, fit, True)
                     assert spans.line_width(line) <= min(width, 120), (width, text(line))
-                    whole = [
-                        number for one in (row.name, row.operator, row.precision_text, row.engine_text, row.value_text,
-                                           row.cost_text, row.toggle.value_text, row.toggle.outcome_text,
-                                           row.config_name) for number in numbers(one)
-                    ]
+                    texts = (row.name, row.cells["operator"], row.cells["precision"][0], row.cells["engine"][0],
+                             row.cells["cost"], row.cells["share"].text, row.cells["share"].config_name,
+                             row.cells["toggle"].value_text, row.cells["toggle"].outcome_text)
+                    whole = [number for one in texts for number in numbers(one)]
                     assert not cut(text(line).replace("<0", ""), whole), (width, text(line))
 
 
@@ -171,8 +177,8 @@ def test_a_raised_row_keeps_its_mark_in_every_colouring(session, measure, run, b
         found = replace(found, nonfinite_groups=frozenset({first.name, second.name, other.name}))
     for group, marked in ((first, True), (second, Precision.INT8 in second.allowed_precisions), (other, False)):
         row = model.rows_by_group[group.name]
-        line = found.build_row_cells(VisibleRow(row.path, 0, row))
-        assert (RAISED_MARK in f"{line.mark}{line.glyph}{line.precision_text}") is marked, (measure, run, line)
+        line = build_row_cells(found, VisibleRow(row.path, 0, row))
+        assert (RAISED_MARK in f"{line.mark}{line.glyph}{line.cells['precision'][0]}") is marked, (measure, run, line)
         assert not bad or line.glyph == "!", "what is not finite is never hidden"
 
 
@@ -181,7 +187,7 @@ def test_the_rows_are_called_worst_first_only_while_they_are(session):
     listing.open_network(session.outline)
     listing.update_row_values()
     listing.view = View.WORST
-    listing.sort_rows(SortColumn.SHARE)
+    listing.sort_rows(SHARE_COLUMN)
     assert view_title(listing) == "Worst first"
     shares = session.results.get_or_create_results(session.config).shares
     best = min(shares, key=lambda name: shares[name].fraction)
@@ -193,9 +199,9 @@ def test_the_rows_are_called_worst_first_only_while_they_are(session):
     session.results.get_or_create_results(session.config).shares = {**left, best: replace(shares[best], fraction=9.0)}
     listing.update_row_values()
     assert view_title(listing) == "All layers" and "old: s sorts" in layer_list_title(listing, 120)[0]
-    listing.sort_rows(SortColumn.SHARE)
+    listing.sort_rows(SHARE_COLUMN)
     assert view_title(listing) == "Worst first"
-    listing.sort_rows(SortColumn.OPERATOR)
+    listing.sort_rows(LAYER_COLUMNS_BY_ID["operator"])
     assert view_title(listing) == "All layers" and "by operator" in layer_list_title(listing, 120)[0]
     listing.view = View.TREE
     assert view_title(listing) == "Tree"

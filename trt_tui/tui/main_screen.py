@@ -26,7 +26,7 @@ from trt_tui.tui.keys import fill_in_keys
 from trt_tui.tui.screens.charts import ChartsPage
 from trt_tui.tui.screens.dialogs import LivePage
 from trt_tui.tui.screens.jobs import JobsPage
-from trt_tui.tui.state.sort_order import SortColumn
+from trt_tui.tui.state.columns import LAYER_COLUMNS_BY_ID
 from trt_tui.tui.state.tree import View
 from trt_tui.tui.timers import ReliableTimers
 from trt_tui.tui.tutorial import Tutorial
@@ -168,9 +168,9 @@ class MainScreen(ReliableTimers, Screen[None]):
         """The name of a view was clicked."""
         self._get_controller(ViewController).show_view(View(view))
 
-    def action_sort(self, column: str) -> None:
+    def action_sort(self, column_id: str) -> None:
         """The title of a column was clicked."""
-        self._get_controller(ViewController).sort_rows_by(SortColumn[column])
+        self._get_controller(ViewController).sort_rows_by(LAYER_COLUMNS_BY_ID[column_id])
 
     def on_mouse_scroll_down(self) -> None:
         """The wheel, over what does not scroll itself."""

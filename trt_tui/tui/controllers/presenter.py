@@ -13,10 +13,10 @@ from trt_tui.tui.keys import fill_in_keys, shown_key
 from trt_tui.tui.screens.dialogs import Dialog, ErrorDialog, OverlayScreen
 from trt_tui.tui.spans import Span
 from trt_tui.tui.state import detail, summary
-from trt_tui.tui.state.columns import ColumnWidths, column_title_line, layer_list_title
+from trt_tui.tui.state.columns import column_title_line, fit_columns
 from trt_tui.tui.state.config_list import ConfigMarks
 from trt_tui.tui.state.hint import next_step_hint
-from trt_tui.tui.state.layer_list import LayerList
+from trt_tui.tui.state.layer_list import LayerList, layer_list_title
 from trt_tui.tui.state.status import StatusLines, first_warning_text, status_lines
 from trt_tui.tui.state.tree import View
 from trt_tui.tui.tutorial import Tutorial
@@ -260,7 +260,7 @@ class Presenter(ScreenPanes):
         """Draws the titles of the tree's columns."""
         if self.layer_list.has_row_values:
             row_values = self.layer_list.row_values
-            columns = ColumnWidths.fit_columns(self.layer_tree.row_width or self.screen_width, row_values.has_engines)
+            columns = fit_columns(self.layer_tree.row_width or self.screen_width, row_values.has_engines)
             self.text_pane("tree-header").lines = [column_title_line(columns, row_values, self.layer_list.sort_column)]
 
     def draw_detail_pane(self) -> None:

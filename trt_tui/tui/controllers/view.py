@@ -8,8 +8,8 @@ from trt_tui.formatting import escape_hidden_characters
 from trt_tui.jobs import events as ev
 from trt_tui.tui.controllers.controller import Controller, register_action
 from trt_tui.tui.screens.dialogs import Picker, PickerItem
+from trt_tui.tui.state.columns import NAME_COLUMN, SHARE_COLUMN, LayerColumn
 from trt_tui.tui.state.row_values import ColourMeasure, find_engine_errors
-from trt_tui.tui.state.sort_order import SortColumn, column_sort_weights
 from trt_tui.tui.state.tree import View
 
 _RUN_CHOICES = {"config": ("config", "oiae"), "int8": ("INT8", "1237"), "fp16": ("FP16", "4568")}
@@ -45,7 +45,7 @@ class ViewController(Controller):
         row = presenter.current_row
         presenter.set_view(view)
         if layer_list.view is View.WORST and layer_list.row_values.group_values:
-            layer_list.sort_rows(SortColumn.SHARE)
+            layer_list.sort_rows(SHARE_COLUMN)
         if layer_list.view is View.BLOCKS:
             presenter.focus_heat_map(row.row.group.name if row is not None and isinstance(row.row, GroupRow) else "")
         else:
@@ -102,28 +102,28 @@ class ViewController(Controller):
         "title sorts by it", group="Look", disabled_reason=Controller.network_not_open_reason)
     def sort(self) -> None:
         """Orders the rows anew, or as in the network."""
-        self.sort_rows_by(SortColumn.SHARE)
+        self.sort_rows_by(SHARE_COLUMN)
 
-    def sort_rows_by(self, column: SortColumn) -> None:
+    def sort_rows_by(self, column: LayerColumn) -> None:
         """Orders the rows by the newest figures of a column; as in the network where they are so already."""
         presenter, layer_list = self.presenter, self.layer_list
         if not layer_list.has_row_values:
             return
         presenter.freeze_row_order()
-        weights = column_sort_weights(layer_list.row_values, column)
-        if not weights and column is not SortColumn.LAYER:
-            presenter.show_message(f"nothing is known to sort by {column.value}" if column is not SortColumn.SHARE else
-                                   "nothing was measured to sort by")
+        weights = column.weigh_groups(layer_list.row_values)
+        if not weights and column is not NAME_COLUMN:
+            presenter.show_message("nothing was measured to sort by" if column is SHARE_COLUMN else
+                                   f"nothing is known to sort by {column.order_title}")
             return
         is_sorted = layer_list.sort_column is column and layer_list.sort_weights is not None and dict(
             layer_list.sort_weights) == weights
-        if column is SortColumn.LAYER or is_sorted and layer_list.view is View.TREE:
-            layer_list.sort_rows(SortColumn.LAYER)
+        if column is NAME_COLUMN or is_sorted and layer_list.view is View.TREE:
+            layer_list.sort_rows(NAME_COLUMN)
             presenter.show_message("network order", "")
         else:
             layer_list.sort_rows(column)
             layer_list.follows_values = True
-            order_title = column.value if column is SortColumn.SHARE else f"sorted by {column.value}"
+            order_title = column.order_title if column is SHARE_COLUMN else f"sorted by {column.order_title}"
             presenter.show_message(f"{order_title}, and follows the figures until the cursor moves", "")
         presenter.draw_layer_tree()
 

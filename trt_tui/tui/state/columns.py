@@ -1,24 +1,352 @@
-"""The columns of the tree, as wide as there is room, and the lines and titles drawn in them."""
+"""The table of the columns of the layer list, and the lines, titles and orders that are made with it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
-from trt_tui.formatting import cell_width, pad_right, shorten_number_in_text
-from trt_tui.tui.keys import shown_key
-from trt_tui.tui.spans import Line, clip_line, line_width, pad_or_shorten, shorten_path
-from trt_tui.tui.state.layer_list import LayerList
-from trt_tui.tui.state.row_values import BEST_SET_MARK, TRIED_MARK, ColourMeasure, RowCells, RowValues
-from trt_tui.tui.state.sort_order import SortColumn
-from trt_tui.tui.state.toggles import toggle_column_title
-from trt_tui.tui.state.tree import View
+from trt_tui.core.network.hierarchy import GroupRow, OtherNodesRow, Scope, UngroupedRow
+from trt_tui.core.network.layers import FusionGroup
+from trt_tui.core.precision import Precision
+from trt_tui.formatting import SIMULATED_MARK, cell_width, pad_left, pad_right, percent_text, shorten_number_in_text
+from trt_tui.tui.spans import Line, Span, clip_line, pad_or_shorten, shorten_path
+from trt_tui.tui.state.engine_texts import OTHER_PRECISION_MARK
+from trt_tui.tui.state.row_values import (
+    BAD_GLYPH,
+    BARRIER_MARK,
+    BEST_SET_MARK,
+    DIVERGENCE_MARK,
+    RAISED_MARK,
+    UNKNOWN_GLYPH,
+    ColourMeasure,
+    RowValues,
+)
+from trt_tui.tui.state.toggles import ToggleResult
+from trt_tui.tui.state.tree import SmallSharesRow, VisibleRow
+
+_MAX_WIDTH_CELLS = 120
+"""Cells that all columns take at most."""
+
+_MIN_NAME_CELLS = 18
+"""Cells that the name has before other columns are given up for it."""
+
+_ROOMY_NAME_CELLS = 26
+"""Cells that the name has before other columns become wider."""
+
+_VALUE_CELLS = 5
+"""Cells of a share; its bar is what its column has behind them."""
+
+_OUTCOME_CELLS = 5
+"""Cells of an outcome such as ``FAIL?``."""
+
+PARTIAL_OUTCOME = "part"
+"""In place of an outcome on part of the samples, where their number has no room."""
+
+ColumnWidths: TypeAlias = dict[str, int]
+"""The cells of each column that is shown, by the column's id and in the order of `LAYER_COLUMNS`."""
 
 
-def legend_text(measure: ColourMeasure) -> str:
-    """What the glyphs mean."""
-    if measure is ColourMeasure.SHARE:
-        return "█ ≥20%  ▓ 5–20  ▒ 1–5  ░ .2–1  · less  ! NaN/Inf  ? not measured"
-    return "█ <10 dB  ▓ 10–20  ▒ 20–30  ░ 30–40  · more  ! NaN/Inf  ? not measured"
+@dataclass(frozen=True)
+class LayerColumn:
+    """A column of the layer list.
+
+    Attributes:
+        order_title: The order of rows by this column, in words.
+        width: Cells where there is room; 0 for the names, which have the cells that other columns leave.
+        title: The title, from the values of the view and the cells of the column.
+        cell: The value of a row, which ``draw`` takes.
+        draw: The spans of a cell in a width, with the blank behind the column.
+        weigh_groups: The weight of each group in the order of the column, by name. The heaviest stand first, groups of
+            one weight in network order, and a group without a value has no weight.
+        narrower_widths: Places in the order in which columns are narrowed, and the width from there on.
+        min_name_cells: The column is narrowed if names have fewer cells than these.
+        max_width: The column takes up to these cells from long names.
+        is_additive: A scope weighs as much as its groups together, rather than as much as the heaviest.
+        needs_engines: The column is shown if a builder reports on the groups, or may do so.
+        yields_to_reason: The reason why a layer cannot run in a lower precision replaces the cell.
+    """
+
+    id: str
+    order_title: str
+    width: int
+    title: Callable[[RowValues, int], str]
+    cell: Callable[[RowValues, VisibleRow], Any]
+    draw: Callable[[Any, int], Line]
+    weigh_groups: Callable[[RowValues], Mapping[str, float]]
+    narrower_widths: Mapping[int, int] = field(default_factory=dict)
+    min_name_cells: int = _MIN_NAME_CELLS
+    max_width: int = 0
+    is_additive: bool = False
+    is_right_aligned: bool = False
+    needs_engines: bool = False
+    yields_to_reason: bool = False
+
+
+def fit_columns(width: int, has_engines: bool = False) -> ColumnWidths:
+    """Returns the widths of the columns that are shown in a width.
+
+    Args:
+        has_engines: Shows the columns that need engines.
+    """
+    columns = [column for column in LAYER_COLUMNS if has_engines or not column.needs_engines]
+    widths = {column.id: column.width for column in columns}
+
+    def count_free_cells() -> int:
+        return min(width, _MAX_WIDTH_CELLS) - 6 - sum(cells + 1 for cells in widths.values() if cells)
+
+    steps = sorted((place, column.id, narrower_width, column.min_name_cells)
+                   for column in columns for place, narrower_width in column.narrower_widths.items())
+    for _, column_id, narrower_width, min_name_cells in steps:
+        if count_free_cells() < min_name_cells:
+            widths[column_id] = narrower_width
+    for column in columns:
+        if column.max_width and widths[column.id] and count_free_cells() > _ROOMY_NAME_CELLS:
+            widths[column.id] = min(column.max_width, widths[column.id] + count_free_cells() - _ROOMY_NAME_CELLS)
+    widths[NAME_COLUMN.id] = max(8, count_free_cells())
+    return {column_id: cells for column_id, cells in widths.items() if cells}
+
+
+def column_title_line(widths: ColumnWidths, row_values: RowValues, sort_column: LayerColumn | None = None) -> Line:
+    """The titles of the columns; a click on one sorts by it. That of ``sort_column``, which the rows are ordered by, is
+    strong, unless it is the share, by which they mostly are."""
+    line: Line = []
+    for column_id, width in widths.items():
+        column = LAYER_COLUMNS_BY_ID[column_id]
+        title = column.title(row_values, width)
+        title = pad_left(title, width) if column.is_right_aligned else pad_or_shorten(title, width)
+        is_highlighted = column is sort_column is not SHARE_COLUMN
+        start, end = "     " if column is NAME_COLUMN else "", "" if column_id == next(reversed(widths)) else " "
+        line.append((f"{start}{title}{end}", f"{'strong' if is_highlighted else 'dim'}@sort('{column_id}')"))
+    return line
+
+
+# -- rows -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RowCells:
+    """What one line of the list says.
+
+    Attributes:
+        reason: Why the layer cannot run in a lower precision.
+        cells: The values of the columns, by id; a row without any is its name alone.
+    """
+
+    mark: str
+    glyph: str
+    glyph_style: str
+    name: str
+    name_style: str = ""
+    reason: str = ""
+    cells: Mapping[str, Any] = field(default_factory=dict)
+
+
+def build_row_cells(row_values: RowValues, visible_row: VisibleRow, full_names: bool = False) -> RowCells:
+    """What a line says; ``full_names`` gives groups their path, for views that are no tree."""
+    row, open_mark = visible_row.row, "▾" if visible_row.is_opened else "▸"
+    if isinstance(row, SmallSharesRow):
+        share_text = percent_text(sum(max(0.0, row_values.group_values.get(name, 0.0)) for name in row.names),
+                                  SIMULATED_MARK)
+        total_text = f"{share_text} together" if share_text != "·" else "next to nothing together"
+        return RowCells(open_mark, "·", "dim", f"{row.label}, {total_text}", "dim")
+    if isinstance(row, OtherNodesRow):
+        return RowCells(open_mark, "·", "dim", row.label, "dim")
+    cells = {column.id: column.cell(row_values, visible_row) for column in LAYER_COLUMNS}
+    if isinstance(row, Scope):
+        _, style = row_values.scope_glyph_span(row)
+        is_measured = cells[SHARE_COLUMN.id].text or row.path in row_values.scope_raised_counts
+        return RowCells(open_mark, BAD_GLYPH if row.path in row_values.nonfinite_scopes else " ", style, row.label,
+                        "strong" if visible_row.is_opened else "", cells=cells if is_measured else {})
+    if isinstance(row, GroupRow):
+        group, (glyph, style) = row.group, row_values.group_glyph_span(row.group)
+        is_quiet = style in ("dim", "band4") and not row_values.config_change_marks(group)
+        return RowCells(_find_row_mark(row_values, group), glyph, style,
+                        row_values.model.titles[group.name] if full_names else row.label, "dim" if is_quiet else "",
+                        row.refusal_reason if Precision.FP16 in group.refusal_reasons else "", cells)
+    if isinstance(row, UngroupedRow):
+        return RowCells(" ", "·", "dim", row.label, "dim", row.refusal_reason, cells)
+    layer = row_values.model.outline.layer_by_name[visible_row.node]
+    return RowCells(" ", " ", "", visible_row.node, "dim", layer.refusal_reason, cells)
+
+
+def _find_row_mark(row_values: RowValues, group: FusionGroup) -> str:
+    if group.name in row_values.search_marks:
+        return row_values.search_marks[group.name]
+    if group.name in row_values.nonfinite_groups and row_values.is_marked_as_raised(group):
+        return RAISED_MARK  # its glyph says that it is not finite
+    if group.name == row_values.divergence_group:
+        return DIVERGENCE_MARK
+    return BARRIER_MARK if row_values.has_barrier_behind(group) else " "
+
+
+def row_name_width(depth: int, widths: ColumnWidths) -> int:
+    """Returns the cells that the name of a row at a depth has."""
+    return widths[NAME_COLUMN.id] - 2 * min(depth, max(0, widths[NAME_COLUMN.id] // 4))
+
+
+def layer_row_line(row_cells: RowCells, depth: int, widths: ColumnWidths, has_cursor: bool,
+                   short_name: str | None = None) -> Line:
+    """One line of the list, as wide as its columns.
+
+    Args:
+        short_name: The name as it is shown; `shorten_path` makes it by default.
+    """
+    room = row_name_width(depth, widths)
+    indent = " " * (widths[NAME_COLUMN.id] - room)
+    line: Line = [(">" if has_cursor else " ", "strong"), (row_cells.glyph, row_cells.glyph_style),
+                  (f" {indent}{row_cells.mark} ", "key" if row_cells.mark == BEST_SET_MARK else "dim")]
+    if not row_cells.cells:
+        return [*line, (row_cells.name, row_cells.name_style)]
+    name = short_name if short_name is not None else shorten_path(row_cells.name, room)
+    line.append((f"{pad_right(name, room)} ", row_cells.name_style))
+    reason_cells = 0
+    for column_id, width in widths.items():
+        if row_cells.reason and LAYER_COLUMNS_BY_ID[column_id].yields_to_reason:
+            reason_cells += width + 1
+            continue
+        if reason_cells:
+            line.append(_reason_span(row_cells.reason, reason_cells))
+            reason_cells = 0
+        line += LAYER_COLUMNS_BY_ID[column_id].draw(row_cells.cells[column_id], width)
+    return [*line, _reason_span(row_cells.reason, reason_cells)] if reason_cells else line
+
+
+def _reason_span(reason: str, width: int) -> Span:
+    return f"{pad_or_shorten(reason, width - 1)} ", "dim"
+
+
+# -- operator, precision, engine ------------------------------------------------------------------------------------
+
+
+def _draw_padded(cell: Span, width: int) -> Line:
+    text, style = cell
+    return [(f"{pad_or_shorten(text, width)} ", style)]
+
+
+def _operator_cell(row_values: RowValues, visible_row: VisibleRow) -> str:
+    """The operator that a group is named after, or that of a node."""
+    row = visible_row.row
+    if isinstance(row, GroupRow):
+        return row.group.operator
+    if isinstance(row, UngroupedRow):
+        return row.layer.op_type
+    return "" if row is not None else row_values.model.outline.layer_by_name[visible_row.node].op_type
+
+
+def _draw_operator(operator: str, width: int) -> Line:
+    """An operator's name, its long words shortened."""
+    text = operator.replace("Normalization", "Norm").replace("Average", "Avg").replace("Reduce", "Red").replace(
+        "Transpose", "T")
+    return [(pad_right("".join(part for part, _ in clip_line([(text, "")], width)), width) + " ", "dim")]
+
+
+def _precision_cell(row_values: RowValues, visible_row: VisibleRow) -> Span:
+    """What a group is asked to run in, with the marks of what was changed on it; how many of a scope are raised."""
+    row = visible_row.row
+    if isinstance(row, GroupRow):
+        label = row.group.precision_label(row_values.requested_precision(row.group))
+        marks = row_values.config_change_marks(row.group)
+        gap = " " if marks and " " not in label else ""
+        return f"{label}{gap}{marks}", "strong" if marks or row_values.share_replacement_text(row.group) else "dim"
+    if isinstance(row, Scope):
+        raised_count = row_values.scope_raised_counts.get(row.path, 0)
+        return f"{raised_count} {RAISED_MARK}" if raised_count else "", "strong"
+    return ("FP32", "dim") if isinstance(row, UngroupedRow) else ("", "")
+
+
+def _draw_precision(cell: Span, width: int) -> Line:
+    text, style = cell
+    return [(f"{pad_right(clip_line([(text, '')], width)[0][0], width)} ", style)]
+
+
+def _engine_cell(row_values: RowValues, visible_row: VisibleRow) -> Span:
+    """What the builder makes of a group, or would make; how many of a scope run otherwise than asked."""
+    row = visible_row.row
+    if isinstance(row, GroupRow):
+        text, style = row_values.group_engine_span(row.group)
+        return (text, style) if text else (UNKNOWN_GLYPH, "dim")
+    if not isinstance(row, Scope):
+        return "", ""
+    other_count = row_values.scope_other_counts.get(row.path, 0)
+    return f"{other_count} {OTHER_PRECISION_MARK}" if other_count else "", row_values.engine_text_style(
+        other_count > 0)
+
+
+def _engine_title(row_values: RowValues, _: int) -> str:
+    if row_values.preview is not None:
+        return "preview"
+    return f"in {row_values.engine_config_name}" if row_values.engine_config_name else "engine"
+
+
+# -- the share ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ShareCell:
+    """The value that rows are coloured by: a share, or an error in dB.
+
+    Attributes:
+        bar_fraction: The length of the bar, 0 to 1.
+        replacement: What replaces value and bar.
+        config_name: The config whose share this is, "" if it is that of the list; "…" if the value is a part of a sum.
+    """
+
+    text: str = ""
+    style: str = ""
+    bar_fraction: float = 0.0
+    bar_style: str = ""
+    replacement: str = ""
+    config_name: str = ""
+
+
+def _share_cell(row_values: RowValues, visible_row: VisibleRow) -> ShareCell:
+    row, shows_shares = visible_row.row, row_values.measure is ColourMeasure.SHARE
+    if isinstance(row, Scope):
+        value, is_nonfinite = row_values.scope_values.get(row.path), row.path in row_values.nonfinite_scopes
+        _, style = row_values.scope_glyph_span(row)
+        missing_text, bar_fraction, replacement = "", 0.0, ""
+        part_text = "…" if row.path in row_values.partial_scopes else ""
+        other_config = row_values.stale_config_name if row.path in row_values.stale_scopes else part_text
+    elif isinstance(row, GroupRow):
+        name = row.group.name
+        value, is_nonfinite = row_values.group_values.get(name), name in row_values.nonfinite_groups
+        _, style = row_values.group_glyph_span(row.group)
+        missing_text = UNKNOWN_GLYPH if name in row_values.unknown_groups else ""
+        bar_fraction = 0.0
+        if value is not None and not is_nonfinite and row_values.full_bar_value > 0:
+            bar_fraction = max(0.0, value / row_values.full_bar_value)
+        replacement = row_values.share_replacement_text(row.group)
+        other_config = row_values.stale_config_name if name in row_values.stale_groups else ""
+    else:
+        return ShareCell(bar_style="dim" if row is not None else "")
+    text = missing_text if value is None else row_values.row_value_text(value)
+    return ShareCell("NaN" if is_nonfinite and not shows_shares else text, "dim" if style == "band4" else style,
+                     bar_fraction, style, replacement, other_config)
+
+
+def _draw_share(cell: ShareCell, width: int) -> Line:
+    """The share with its bar; in their place a word, or behind a figure of another config that config's name."""
+    bar_width = width - _VALUE_CELLS - 1
+    if cell.replacement:
+        return [((cell.replacement if len(cell.replacement) <= width else "up").ljust(width) + " ", "dim")]
+    if cell.config_name:
+        if bar_width <= 0:
+            return [(" " * (width + 1), "")]
+        return [(f"{shorten_share_text(cell.text, _VALUE_CELLS):>{_VALUE_CELLS}} "
+                 f"{pad_or_shorten(cell.config_name, bar_width)} ", "stale")]
+    if cell_width(cell.text) > _VALUE_CELLS:  # far below zero, or with decibels: the bar gives way, then the number
+        return [(pad_right(shorten_share_text(cell.text, width), width) + " ", cell.style)]
+    line: Line = [(f"{cell.text:>{_VALUE_CELLS}} ", cell.style)]
+    return [*line, (f"{bar_text(cell.bar_fraction, bar_width)} ", cell.bar_style)] if bar_width > 0 else line
+
+
+def shorten_share_text(text: str, width: int) -> str:
+    """Returns a share that fits into a width; one far below zero is that if nothing else fits."""
+    if cell_width(text) <= width:
+        return text
+    return "<0" if "-" in text and text.endswith("%") else shorten_number_in_text(text, width)
 
 
 BAR_BLOCKS = " ▏▎▍▌▋▊▉"
@@ -31,209 +359,118 @@ def bar_text(fraction: float, width: int) -> str:
     return ("█" * full_cells + (BAR_BLOCKS[eighths_left] if eighths_left else "")).ljust(width)
 
 
-_MAX_WIDTH_CELLS = 120
-"""Cells that all columns take at most."""
-
-_OUTCOME_CELLS = 5
-"""Cells of an outcome such as ``FAIL?``."""
-
-PARTIAL_OUTCOME = "part"
-"""In place of an outcome on part of the samples, where their number has no room."""
-
-_MIN_NAME_CELLS = 18
-"""Cells that the name has before other columns are given up for it."""
+def _share_title(row_values: RowValues, width: int) -> str:
+    if row_values.measure is not ColourMeasure.SHARE:
+        return _choose_title(width, f"{row_values.measure.value} dB", "dB")
+    name = row_values.config_name
+    return _choose_title(width, f"share of {name}", f"share {name}", "share")
 
 
-@dataclass(frozen=True)
-class ColumnWidths:
-    """Widths of the list's columns at one total width; a width of 0 leaves the column out."""
-
-    name: int
-    operator: int
-    asked: int
-    made: int
-    value: int
-    bar: int
-    flip: int
-    cost: int
-
-    @classmethod
-    def fit_columns(cls, width: int, has_engines: bool = False) -> ColumnWidths:
-        """The columns for a width; ``has_engines`` adds the one for what the builder makes."""
-        width = min(width, _MAX_WIDTH_CELLS)
-        column_widths = {
-            "operator": 8, "asked": 7, "made": 9 if has_engines else 0, "value": 5, "bar": 5, "flip": 13, "cost": 6
-        }
-
-        def count_free_cells() -> int:
-            return width - 6 - sum(column_width + 1 for column_width in column_widths.values() if column_width)
-
-        for column, min_width in (("cost", 0), ("bar", 0), ("operator", 6), ("made", 7 * has_engines), ("operator", 0),
-                                  ("made", 0), ("flip", 0)):
-            if count_free_cells() < (_MIN_NAME_CELLS if column != "cost" else 30):
-                column_widths[column] = min_width
-        if column_widths["flip"] and count_free_cells() > _MIN_NAME_CELLS + 8:
-            column_widths["flip"] = min(20, column_widths["flip"] + count_free_cells() - _MIN_NAME_CELLS - 8)
-        return cls(max(8, count_free_cells()), **column_widths)
+def _choose_title(width: int, *titles: str) -> str:
+    return next((title for title in titles if cell_width(title) <= width), titles[-1])
 
 
-def column_title_line(column_widths: ColumnWidths, row_values: RowValues,
-                      sort_column: SortColumn | None = None) -> Line:
-    """The titles of the columns; a click on one sorts by it. That of ``sort_column``, which the rows are ordered by, is
-    strong, unless it is the share, by which they mostly are."""
-    room = column_widths.value + (column_widths.bar + 1 if column_widths.bar else 0)
-    titles = (f"share of {row_values.config_name}", f"share {row_values.config_name}",
-              "share") if row_values.measure is ColourMeasure.SHARE else (f"{row_values.measure.value} dB", "dB")
-    engine_title = ("preview" if row_values.preview is not None else
-                    f"in {row_values.engine_config_name}" if row_values.engine_config_name else "engine")
-    parts = [(SortColumn.LAYER, "     layer".ljust(column_widths.name + 5)),
-             (SortColumn.OPERATOR, "op".ljust(column_widths.operator)),
-             (SortColumn.PRECISION, "prec".ljust(column_widths.asked)),
-             (SortColumn.ENGINE, pad_or_shorten(engine_title, column_widths.made)),
-             (SortColumn.SHARE, next((candidate for candidate in titles if cell_width(candidate) <= room),
-                                     titles[-1]).ljust(room)),
-             (SortColumn.TOGGLE, toggle_column_title(row_values.metric_title,
-                                                     column_widths.flip).rjust(column_widths.flip)),
-             (SortColumn.COST, ("ms" if row_values.group_times else "MACs").rjust(column_widths.cost))]
-    widths = (1, column_widths.operator, 1, column_widths.made, 1, column_widths.flip, column_widths.cost)
-    shown_columns = [candidate for candidate, width in zip(parts, widths, strict=True) if width]
-    highlighted = sort_column if sort_column is not SortColumn.SHARE else None
-    return [(title if column is shown_columns[-1][0] else f"{title} ",
-             f"{'strong' if column is highlighted else 'dim'}@sort('{column.name}')")
-            for column, title in shown_columns]
+# -- the value with the row toggled, the cost -----------------------------------------------------------------------
 
 
-def operator_text(operator: str, width: int) -> str:
-    """An operator's name, its long words shortened."""
-    text = operator.replace("Normalization", "Norm").replace("Average", "Avg").replace("Reduce", "Red").replace(
-        "Transpose", "T")
-    return pad_right("".join(part for part, _ in clip_line([(text, "")], width)), width)
+def _toggle_cell(row_values: RowValues, visible_row: VisibleRow) -> ToggleResult:
+    """The judged value with the row toggled."""
+    groups = row_values.model.list_groups_of_row(visible_row.row)
+    return row_values.find_toggle(groups) if groups and row_values.run == "config" else ToggleResult()
 
 
-def row_name_width(depth: int, column_widths: ColumnWidths) -> int:
-    """Returns the cells that the name of a row at a depth has."""
-    return column_widths.name - 2 * min(depth, max(0, column_widths.name // 4))
+def _draw_toggle(toggle: ToggleResult, width: int) -> Line:
+    value_cells, outcome = width - _OUTCOME_CELLS, toggle.outcome_text
+    if len(outcome) > _OUTCOME_CELLS:
+        outcome = PARTIAL_OUTCOME if toggle.is_partial else "…"
+    return [(f"{shorten_number_in_text(toggle.value_text, value_cells):>{value_cells}} ", toggle.value_style),
+            (f"{outcome:<{_OUTCOME_CELLS}}", toggle.outcome_style)]
 
 
-def layer_row_line(row_cells: RowCells, depth: int, column_widths: ColumnWidths, has_cursor: bool,
-                   short_name: str | None = None) -> Line:
-    """One line of the list, as wide as its columns.
-
-    Args:
-        short_name: The name as it is shown; `shorten_path` makes it by default.
-    """
-    room = row_name_width(depth, column_widths)
-    indent = " " * (column_widths.name - room)
-    mark_style = "key" if row_cells.mark == BEST_SET_MARK else "dim"
-    line: Line = [
-        (">" if has_cursor else " ", "strong"),
-        (row_cells.glyph, row_cells.glyph_style),
-        (f" {indent}{row_cells.mark} ", mark_style),
-        (pad_right(short_name if short_name is not None else shorten_path(row_cells.name, room), room) + " ",
-         row_cells.name_style),
-    ]
-    if not row_cells.operator and not row_cells.precision_text and not row_cells.value_text:
-        return [*line[:-1], (row_cells.name, row_cells.name_style)]
-    if column_widths.operator:
-        line.append((operator_text(row_cells.operator, column_widths.operator) + " ", "dim"))
-    precision_text, _ = clip_line([(row_cells.precision_text, "")], column_widths.asked)[0] if cell_width(
-        row_cells.precision_text) > column_widths.asked else (row_cells.precision_text, "")
-    line.append((pad_right(precision_text, column_widths.asked) + " ", row_cells.precision_style))
-    if column_widths.made:
-        line.append((pad_or_shorten(row_cells.engine_text, column_widths.made) + " ", row_cells.engine_style))
-    bar = column_widths.bar + 1 if column_widths.bar else 0
-    if row_cells.reason:
-        line.append((pad_or_shorten(row_cells.reason, column_widths.value + bar +
-                                    (column_widths.flip + 1 if column_widths.flip else 0)) + " ", "dim"))
-    else:
-        line += _share_spans(row_cells, column_widths.value, bar)
-        if column_widths.flip:
-            toggle = row_cells.toggle
-            outcome = toggle.outcome_text if len(
-                toggle.outcome_text) <= _OUTCOME_CELLS else PARTIAL_OUTCOME if toggle.is_partial else "…"
-            value_cells = column_widths.flip - _OUTCOME_CELLS
-            line += [(f"{shorten_number_in_text(toggle.value_text, value_cells):>{value_cells}} ", toggle.value_style),
-                     (f"{outcome:<{_OUTCOME_CELLS}}", toggle.outcome_style)]
-    if column_widths.cost:
-        line.append((shorten_number_in_text(row_cells.cost_text, column_widths.cost).rjust(column_widths.cost), "dim"))
-    return line
+def _toggle_title(row_values: RowValues, width: int) -> str:
+    value_title = row_values.metric_title
+    return _choose_title(width, f"{value_title} if flipped", f"{value_title} flipped", "if flipped")
 
 
-def _share_spans(row_cells: RowCells, width: int, bar_width: int) -> Line:
-    """The share with its bar; in their place a word, or behind a figure of another config that config's name."""
-    if row_cells.replacement:
-        return [((row_cells.replacement if len(row_cells.replacement) <= width
-                  + bar_width else "up").ljust(width + bar_width) + " ", "dim")]
-    if row_cells.config_name:
-        if not bar_width:
-            return [(" " * (width + 1), "")]
-        return ([(
-            f"{shorten_share_text(row_cells.value_text, width):>{width}} "
-            f"{pad_or_shorten(row_cells.config_name, bar_width - 1)} ",
-            "stale")])
-    if cell_width(row_cells.value_text
-                  ) > width:  # a share far below zero, or one with decibels: the bar gives way, then the number
-        return [(pad_right(shorten_share_text(row_cells.value_text, width + bar_width), width + bar_width) + " ",
-                 row_cells.value_style)]
-    line: Line = [(row_cells.value_text.rjust(width) + " ", row_cells.value_style)]
-    return [*line,
-            (bar_text(row_cells.bar_fraction, bar_width - 1) + " ", row_cells.glyph_style)] if bar_width else line
+def _cost_cell(row_values: RowValues, visible_row: VisibleRow) -> str:
+    """Measured milliseconds; the share of the MACs where no time was measured at all."""
+    row, model = visible_row.row, row_values.model
+    if isinstance(row, GroupRow):
+        return row_values.cost_text(model.group_macs[row.group.name], row_values.group_times.get(row.group.name))
+    if isinstance(row, Scope):
+        return row_values.cost_text(model.scope_macs.get(row.path), row_values.scope_times.get(row.path))
+    return ""
 
 
-def shorten_share_text(text: str, width: int) -> str:
-    """Returns a share that fits into a width; one far below zero is that if nothing else fits."""
-    if cell_width(text) <= width:
-        return text
-    return "<0" if "-" in text and text.endswith("%") else shorten_number_in_text(text, width)
+# -- orders ---------------------------------------------------------------------------------------------------------
 
 
-def _share_sample_count_text(layer_list: LayerList) -> str:
-    """How many samples the shares were measured on; "" where it is all of them, or none is known."""
-    session = layer_list.session
-    sample_counts = [share.samples for share in session.get_run_results("config").shares.values()]
-    all_samples = session.data_summary.what_if_count if session.data_summary is not None else 0
-    if not sample_counts or min(sample_counts) >= all_samples:
-        return ""
-    return f"shares on {min(sample_counts)} to {max(sample_counts)} of {all_samples}" if min(sample_counts) < max(
-        sample_counts) else (f"shares on {min(sample_counts)} of {all_samples}")
+def _weights_by_key(
+        sort_key: Callable[[RowValues, FusionGroup], tuple[object, ...] | None]
+) -> Callable[[RowValues], dict[str, float]]:
+    """Weighs groups by the places of their keys, the smallest key first; a group without a key weighs nothing."""
+
+    def weigh_groups(row_values: RowValues) -> dict[str, float]:
+        keys = {group.name: key for group in row_values.model.outline.groups
+                if (key := sort_key(row_values, group)) is not None}
+        positions = {key: position for position, key in enumerate(sorted(set(keys.values())))}
+        return {name: float(len(positions) - positions[key]) for name, key in keys.items()}
+
+    return weigh_groups
 
 
-def view_title(layer_list: LayerList) -> str:
-    """Returns the title of the view; the rows are called worst first only while they are."""
-    if layer_list.view is not View.WORST:
-        return str(layer_list.view.value).capitalize()
-    row_values = layer_list.row_values
-    if (layer_list.sort_column is not SortColumn.SHARE or not layer_list.sort_weights or layer_list.is_row_order_stale
-            or row_values.stale_groups):
-        return "All layers"
-    return "Worst first" if len(row_values.group_values.keys() | row_values.unknown_groups) >= len(
-        layer_list.tree_model.rows_by_group) else "Worst so far"
+def _precision_sort_key(row_values: RowValues, group: FusionGroup) -> tuple[object, ...]:
+    precision = row_values.requested_precision(group)
+    return -group.precision_rank(precision), group.precision_label(precision)
 
 
-def layer_list_title(layer_list: LayerList, width: int) -> tuple[str, Line]:
-    """Left and right words of the list's rule of so many cells; a click on a view shows it. Where not all fits, on how
-    many samples shares are is left to the rows' details."""
-    model, row_values, search_status = layer_list.tree_model, layer_list.row_values, layer_list.session.search_status
-    stale_text = f", old: {shown_key('sort')} sorts" if layer_list.is_row_order_stale else ""
-    order_text = (f", {'' if layer_list.sort_column is SortColumn.LAYER else 'by '}{layer_list.sort_column.value}"
-                  if layer_list.sort_column is not SortColumn.SHARE else "")
-    title = f"{shown_key('pane_tree')} {view_title(layer_list)} in {row_values.config_name}{order_text}{stale_text}"
-    extra_text = ""
-    if layer_list.matches is not None:
-        title += f" ─ {len(layer_list.matches)} of {len(model.group_rows)} match, {shown_key('close')} clears"
-    elif layer_list.session.is_searching and search_status is not None and search_status.progress is not None:
-        title += f" ─ {BEST_SET_MARK} raised in the best so far, {TRIED_MARK} being tried"
-    elif row_values.measure is not ColourMeasure.SHARE or row_values.run != "config":
-        title += f" ─ {row_values.measure.value}{' error' if row_values.measure is not ColourMeasure.SHARE else ''}"
-    elif layer_list.view is View.BLOCKS:
-        title += f" ─ {shown_key('toggle')} on a label: the role everywhere"
-    else:
-        capable_text = (
-            f"{row_values.quantizable_group_count} of "
-            f"{len(model.group_rows)} can run {row_values.lowest_precision.label}"
-        )
-        extra_text = f" ─ {_share_sample_count_text(layer_list) or capable_text}"
-    right: Line = [(f"{shown_key('view')}:", "dim@do('view')")]
-    for index, view in enumerate(layer_list.available_views):
-        right += [(" · " if index else " ", "dim"), (view.value.removesuffix(" first"), f"dim@see('{view.value}')")]
-    return title + (extra_text if cell_width(title + extra_text) + line_width(right) + 8 <= width else ""), right
+def _engine_sort_key(row_values: RowValues, group: FusionGroup) -> tuple[object, ...] | None:
+    """What runs otherwise than asked stands first."""
+    text, _ = row_values.group_engine_span(group)
+    return (not text.startswith(OTHER_PRECISION_MARK), text) if text else None
+
+
+def _toggle_sort_key(row_values: RowValues, group: FusionGroup) -> tuple[object, ...] | None:
+    margin = row_values.find_toggle([group]).margin
+    return None if margin is None else (-margin, )
+
+
+def _cost_weights(row_values: RowValues) -> dict[str, float]:
+    costs = row_values.group_times or row_values.model.group_macs
+    return {name: float(cost) for name, cost in costs.items() if cost is not None and cost > 0}
+
+
+def sort_by_weight(group_names: list[str], weights: Mapping[str, float]) -> list[str]:
+    """Names of groups by weight."""
+    return sorted(group_names, key=lambda name: -weights.get(name, -math.inf))
+
+
+# -- the table ------------------------------------------------------------------------------------------------------
+
+NAME_COLUMN = LayerColumn("layer", "network order", 0, lambda row_values, width: "layer",
+                          cell=lambda row_values, visible_row: "", draw=lambda cell, width: [],
+                          weigh_groups=lambda row_values: {})
+
+SHARE_COLUMN = LayerColumn("share", "worst first", _VALUE_CELLS + 6, _share_title, _share_cell, _draw_share,
+                           lambda row_values: row_values.row_order_weights, narrower_widths={2: _VALUE_CELLS},
+                           is_additive=True, yields_to_reason=True)
+
+LAYER_COLUMNS = (
+    NAME_COLUMN,
+    LayerColumn("operator", "operator", 8, lambda row_values, width: "op", _operator_cell, _draw_operator,
+                _weights_by_key(lambda row_values, group: (group.operator.lower(), )), narrower_widths={3: 6, 5: 0}),
+    LayerColumn("precision", "precision", 7, lambda row_values, width: "prec", _precision_cell, _draw_precision,
+                _weights_by_key(_precision_sort_key)),
+    LayerColumn("engine", "engine", 9, _engine_title, _engine_cell, _draw_padded, _weights_by_key(_engine_sort_key),
+                narrower_widths={4: 7, 6: 0}, needs_engines=True),
+    SHARE_COLUMN,
+    LayerColumn("toggle", "figure if flipped", 13, _toggle_title, _toggle_cell, _draw_toggle,
+                _weights_by_key(_toggle_sort_key), narrower_widths={7: 0}, max_width=20, is_right_aligned=True,
+                yields_to_reason=True),
+    LayerColumn("cost", "cost", 6, lambda row_values, width: "ms" if row_values.group_times else "MACs", _cost_cell,
+                lambda text, width: [(f"{shorten_number_in_text(text, width):>{width}}", "dim")], _cost_weights,
+                narrower_widths={1: 0}, min_name_cells=30, is_additive=True, is_right_aligned=True),
+)
+"""All columns, from left to right. Whatever draws, names, sorts by or clicks a column reads this table."""
+
+LAYER_COLUMNS_BY_ID = {column.id: column for column in LAYER_COLUMNS}

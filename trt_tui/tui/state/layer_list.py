@@ -7,10 +7,20 @@ from collections.abc import Mapping, Sequence
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.hierarchy import GroupRow
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline
+from trt_tui.formatting import cell_width
 from trt_tui.session.session import Session
+from trt_tui.tui.keys import shown_key
+from trt_tui.tui.spans import Line, line_width
+from trt_tui.tui.state.columns import NAME_COLUMN, SHARE_COLUMN, LayerColumn, sort_by_weight
 from trt_tui.tui.state.filters import FilterItem, RowFilter
-from trt_tui.tui.state.row_values import SHARE_BAND_LIMITS, ColourMeasure, RowValues, build_row_values
-from trt_tui.tui.state.sort_order import SortColumn, column_sort_weights, sort_by_weight
+from trt_tui.tui.state.row_values import (
+    BEST_SET_MARK,
+    SHARE_BAND_LIMITS,
+    TRIED_MARK,
+    ColourMeasure,
+    RowValues,
+    build_row_values,
+)
 from trt_tui.tui.state.tree import SMALL_SHARES_KEY, TreeModel, View, VisibleRow
 
 MIN_SORT_INTERVAL_S = 1.0
@@ -41,7 +51,7 @@ class LayerList:
         self.run = "config"
         self.opened_paths: set[str] = set()
         self.sort_weights: Mapping[str, float] | None = None
-        self.sort_column = SortColumn.SHARE
+        self.sort_column = SHARE_COLUMN
         self.row_filter: RowFilter | None = None
         self.matches: set[str] | None = None
         self.follows_values = True
@@ -118,23 +128,23 @@ class LayerList:
             self._last_sorted_s = time_now
             self.sort_rows()
             for name in row_values.group_names_worst_first[:MAX_REVEALED_ROWS]:
-                if name in row_values.bad_rows and self.sort_column is SortColumn.SHARE:
+                if name in row_values.bad_rows and self.sort_column is SHARE_COLUMN:
                     self.reveal_group(name)
         elif self._small_groups - row_values.small_share_groups:
             self._small_groups &= (row_values.small_share_groups
                                    )  # a row whose share has grown is not hidden; others stay where they are
 
-    def sort_rows(self, column: SortColumn | None = None) -> None:
+    def sort_rows(self, column: LayerColumn | None = None) -> None:
         """Orders the rows by the newest figures of a column, that of before by default; in the worst-first view those
         that were raised stand before the worst."""
         row_values = self.row_values
         self.sort_column = column if column is not None else self.sort_column
-        weights = column_sort_weights(row_values, self.sort_column) or None
+        weights = self.sort_column.weigh_groups(row_values) or None
         if self.sort_weights != weights:
             self.sort_weights = weights
         leading_groups, small_groups = (row_values.raised_groups if row_values.run == "config" else frozenset(),
                                         row_values.small_share_groups) if (
-                                            self.sort_column is SortColumn.SHARE) else (frozenset[str](), ) * 2
+                                            self.sort_column is SHARE_COLUMN) else (frozenset[str](), ) * 2
         if (self._leading_groups, self._small_groups) != (leading_groups, small_groups):
             self._leading_groups, self._small_groups = leading_groups, small_groups
 
@@ -144,8 +154,8 @@ class LayerList:
         if self.sort_weights is None:
             return False
         row_values = self.row_values
-        if self.sort_column is not SortColumn.SHARE:
-            weights = column_sort_weights(row_values, self.sort_column)
+        if self.sort_column is not SHARE_COLUMN:
+            weights = self.sort_column.weigh_groups(row_values)
             return sort_by_weight(list(weights), weights) != sort_by_weight(list(weights), self.sort_weights)
         min_value = SHARE_BAND_LIMITS[-1] if row_values.measure is ColourMeasure.SHARE else 0.0
         current_order = [
@@ -241,3 +251,55 @@ class LayerList:
             return order[indices_after[0] if indices_after else bad_indices[0]]
         indices_before = [index for index in bad_indices if index < position]
         return order[indices_before[-1] if indices_before else bad_indices[-1]]
+
+
+def _share_sample_count_text(layer_list: LayerList) -> str:
+    """How many samples the shares were measured on; "" where it is all of them, or none is known."""
+    session = layer_list.session
+    sample_counts = [share.samples for share in session.get_run_results("config").shares.values()]
+    all_samples = session.data_summary.what_if_count if session.data_summary is not None else 0
+    if not sample_counts or min(sample_counts) >= all_samples:
+        return ""
+    return f"shares on {min(sample_counts)} to {max(sample_counts)} of {all_samples}" if min(sample_counts) < max(
+        sample_counts) else (f"shares on {min(sample_counts)} of {all_samples}")
+
+
+def view_title(layer_list: LayerList) -> str:
+    """Returns the title of the view; the rows are called worst first only while they are."""
+    if layer_list.view is not View.WORST:
+        return str(layer_list.view.value).capitalize()
+    row_values = layer_list.row_values
+    if (layer_list.sort_column is not SHARE_COLUMN or not layer_list.sort_weights or layer_list.is_row_order_stale
+            or row_values.stale_groups):
+        return "All layers"
+    return "Worst first" if len(row_values.group_values.keys() | row_values.unknown_groups) >= len(
+        layer_list.tree_model.rows_by_group) else "Worst so far"
+
+
+def layer_list_title(layer_list: LayerList, width: int) -> tuple[str, Line]:
+    """Left and right words of the list's rule of so many cells; a click on a view shows it. Where not all fits, on how
+    many samples shares are is left to the rows' details."""
+    model, row_values, search_status = layer_list.tree_model, layer_list.row_values, layer_list.session.search_status
+    stale_text = f", old: {shown_key('sort')} sorts" if layer_list.is_row_order_stale else ""
+    order_text = (f", {'' if layer_list.sort_column is NAME_COLUMN else 'by '}{layer_list.sort_column.order_title}"
+                  if layer_list.sort_column is not SHARE_COLUMN else "")
+    title = f"{shown_key('pane_tree')} {view_title(layer_list)} in {row_values.config_name}{order_text}{stale_text}"
+    extra_text = ""
+    if layer_list.matches is not None:
+        title += f" ─ {len(layer_list.matches)} of {len(model.group_rows)} match, {shown_key('close')} clears"
+    elif layer_list.session.is_searching and search_status is not None and search_status.progress is not None:
+        title += f" ─ {BEST_SET_MARK} raised in the best so far, {TRIED_MARK} being tried"
+    elif row_values.measure is not ColourMeasure.SHARE or row_values.run != "config":
+        title += f" ─ {row_values.measure.value}{' error' if row_values.measure is not ColourMeasure.SHARE else ''}"
+    elif layer_list.view is View.BLOCKS:
+        title += f" ─ {shown_key('toggle')} on a label: the role everywhere"
+    else:
+        capable_text = (
+            f"{row_values.quantizable_group_count} of "
+            f"{len(model.group_rows)} can run {row_values.lowest_precision.label}"
+        )
+        extra_text = f" ─ {_share_sample_count_text(layer_list) or capable_text}"
+    right: Line = [(f"{shown_key('view')}:", "dim@do('view')")]
+    for index, view in enumerate(layer_list.available_views):
+        right += [(" · " if index else " ", "dim"), (view.value.removesuffix(" first"), f"dim@see('{view.value}')")]
+    return title + (extra_text if cell_width(title + extra_text) + line_width(right) + 8 <= width else ""), right

@@ -17,7 +17,7 @@ from trt_tui.core.moves.move import Move
 from trt_tui.core.moves.network_method import find_network_range_method
 from trt_tui.core.moves.precision_move import PrecisionMove
 from trt_tui.core.moves.range_move import RangeMove
-from trt_tui.core.network.hierarchy import GroupRow, Scope, UngroupedRow
+from trt_tui.core.network.hierarchy import Scope
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.precision import Precision
 from trt_tui.formatting import RUN_TITLES, SIMULATED_MARK, decibels_text, number_text, percent_text
@@ -26,7 +26,7 @@ from trt_tui.tui.config_status import config_name, current_config_meets_target
 from trt_tui.tui.spans import Span
 from trt_tui.tui.state import engine_texts, preview_texts
 from trt_tui.tui.state.toggles import ToggleResult, find_toggle_result
-from trt_tui.tui.state.tree import SmallSharesRow, TreeModel, VisibleRow
+from trt_tui.tui.state.tree import TreeModel
 
 
 class ColourMeasure(Enum):
@@ -66,33 +66,11 @@ def find_colour_band(value: float, measure: ColourMeasure) -> int:
     return next((i for i, max_db in enumerate(BAND_LIMITS_DB) if value < max_db), 4)
 
 
-@dataclass(frozen=True)
-class RowCells:
-    """The texts of one line of the tree.
-
-    ``bar_fraction`` is 0 to 1; ``reason`` replaces share, bar and flip, ``replacement`` share and bar; ``config_name``
-    names the config that the share is of where that is another; ``engine_text`` is what the builder makes of it,
-    ``cost_text`` milliseconds or a share of the MACs.
-    """
-
-    mark: str
-    glyph: str
-    glyph_style: str
-    name: str
-    name_style: str = ""
-    operator: str = ""
-    precision_text: str = ""
-    precision_style: str = ""
-    engine_text: str = ""
-    engine_style: str = ""
-    value_text: str = ""
-    value_style: str = ""
-    bar_fraction: float = 0.0
-    toggle: ToggleResult = ToggleResult()
-    cost_text: str = ""
-    reason: str = ""
-    replacement: str = ""
-    config_name: str = ""
+def legend_text(measure: ColourMeasure) -> str:
+    """What the glyphs mean."""
+    if measure is ColourMeasure.SHARE:
+        return "█ ≥20%  ▓ 5–20  ▒ 1–5  ░ .2–1  · less  ! NaN/Inf  ? not measured"
+    return "█ <10 dB  ▓ 10–20  ▒ 20–30  ░ 30–40  · more  ! NaN/Inf  ? not measured"
 
 
 @dataclass
@@ -204,7 +182,7 @@ class RowValues:
         groups = self.model.outline.group_by_name
         return frozenset(name for name, value in self.group_values.items()
                          if abs(value) < SHARE_BAND_LIMITS[-1] and name in groups and name not in self.nonfinite_groups
-                         and not self._config_change_marks(groups[name]) and name not in self.config.precision_moves)
+                         and not self.config_change_marks(groups[name]) and name not in self.config.precision_moves)
 
     @cached_property
     def raised_groups(self) -> frozenset[str]:
@@ -238,83 +216,28 @@ class RowValues:
             return BAND_GLYPHS[band], "dim"
         return BAND_GLYPHS[band], f"band{band}"
 
-    def build_row_cells(self, visible_row: VisibleRow, full_names: bool = False) -> RowCells:
-        """What a line says; ``full_names`` gives groups their path, for views that are no tree."""
-        row = visible_row.row
-        if row is None:
-            return self._node_cells(visible_row)
-        if isinstance(row, Scope):
-            return self._scope_cells(visible_row, row)
-        if isinstance(row, GroupRow):
-            return self._group_cells(row, full_names)
-        if isinstance(row, SmallSharesRow):
-            total = sum(max(0.0, self.group_values.get(name, 0.0)) for name in row.names)
-            share_text = percent_text(total, SIMULATED_MARK)
-            return RowCells(
-                "▾" if visible_row.is_opened else "▸", "·", "dim", row.label +
-                (f", {share_text} together" if share_text != "·" else ", next to nothing together"), "dim")
-        if isinstance(row, UngroupedRow):
-            return RowCells(" ", "·", "dim", row.label, "dim", row.layer.op_type, "FP32", "dim",
-                            reason=row.refusal_reason)
-        return RowCells("▾" if visible_row.is_opened else "▸", "·", "dim", row.label, "dim")
+    def scope_glyph_span(self, scope: Scope) -> Span:
+        """The glyph of a scope's value, and the style of its row."""
+        return self.choose_glyph_and_style(self.scope_values.get(scope.path), scope.path in self.nonfinite_scopes,
+                                           scope.path in self.stale_scopes)
 
-    def _node_cells(self, visible_row: VisibleRow) -> RowCells:
-        layer = self.model.outline.layer_by_name[visible_row.node]
-        return RowCells(" ", " ", "", visible_row.node, "dim", layer.op_type, reason=layer.refusal_reason)
-
-    def _scope_cells(self, visible_row: VisibleRow, scope: Scope) -> RowCells:
-        value = self.scope_values.get(scope.path)
-        is_nonfinite = scope.path in self.nonfinite_scopes
-        _, style = self.choose_glyph_and_style(value, is_nonfinite, scope.path in self.stale_scopes)
-        raised_count, other_count = self.scope_raised_counts.get(scope.path,
-                                                                 0), self.scope_other_counts.get(scope.path, 0)
-        text = ("NaN" if is_nonfinite and self.measure is not ColourMeasure.SHARE else
-                "" if value is None else self.row_value_text(value))
-        return RowCells(
-            "▾" if visible_row.is_opened else "▸", BAD_GLYPH if is_nonfinite else " ", style, scope.label,
-            "strong" if visible_row.is_opened else "",
-            precision_text=f"{raised_count} {RAISED_MARK}" if raised_count else "", precision_style="strong",
-            engine_text=f"{other_count} {engine_texts.OTHER_PRECISION_MARK}" if other_count else "",
-            engine_style=self._engine_text_style(bool(other_count)), value_text=text,
-            value_style="dim" if style == "band4" else style,
-            config_name=self.stale_config_name if scope.path in self.stale_scopes else "…" *
-            (scope.path in self.partial_scopes),
-            toggle=self.find_toggle(self.model.list_groups_of_row(scope)) if self.run == "config" else ToggleResult(),
-            cost_text=self._cost_text(self.model.scope_macs.get(scope.path), self.scope_times.get(scope.path)))
-
-    def _group_cells(self, row: GroupRow, full_names: bool) -> RowCells:
-        group = row.group
-        value = self.group_values.get(group.name)
+    def group_glyph_span(self, group: FusionGroup) -> Span:
+        """The glyph of a group, and the style of its row."""
         is_nonfinite = group.name in self.nonfinite_groups
-        glyph, style = self.choose_glyph_and_style(value, is_nonfinite, group.name in self.stale_groups)
-        requested, is_stale = self.requested_precision(group), group.name in self.stale_groups
-        marks, replacement = self._config_change_marks(group, requested), self.share_replacement_text(group)
-        raised = group.name in self.raised_groups and RAISED_MARK not in marks
-        if raised and not is_nonfinite:
-            glyph, style = RAISED_MARK, "strong" if replacement else style
-        engine_span = self.group_engine_span(group)
-        quiet = style in ("dim", "band4") and not marks
-        bar = 0.0
-        if value is not None and not is_nonfinite and self.measure is ColourMeasure.SHARE and self.full_bar_value > 0:
-            bar = max(0.0, value / self.full_bar_value)
-        reason = row.refusal_reason if Precision.FP16 in group.refusal_reasons else ""
-        missing = UNKNOWN_GLYPH if group.name in self.unknown_groups else ""
-        is_nan = is_nonfinite and self.measure is not ColourMeasure.SHARE
-        text = "NaN" if is_nan else missing if value is None else self.row_value_text(value)
-        name = self.model.titles[group.name] if full_names else row.label
-        barred = self.run == "config" and not self.barrier_tensors.isdisjoint(
+        glyph, style = self.choose_glyph_and_style(self.group_values.get(group.name), is_nonfinite,
+                                                   group.name in self.stale_groups)
+        if is_nonfinite or not self.is_marked_as_raised(group):
+            return glyph, style
+        return RAISED_MARK, "strong" if self.share_replacement_text(group) else style
+
+    def is_marked_as_raised(self, group: FusionGroup) -> bool:
+        """Whether the row says that a group is raised, unless the marks behind its precision do."""
+        return group.name in self.raised_groups and RAISED_MARK not in self.config_change_marks(group)
+
+    def has_barrier_behind(self, group: FusionGroup) -> bool:
+        """Whether a result of a group is a fusion barrier."""
+        return self.run == "config" and not self.barrier_tensors.isdisjoint(
             BarrierMove.subject_kind.list_subjects_of_group(group))
-        mark = self.search_marks.get(
-            group.name, RAISED_MARK if raised and is_nonfinite else
-            DIVERGENCE_MARK if group.name == self.divergence_group else BARRIER_MARK if barred else " ")
-        label = group.precision_label(requested)
-        gap = " " if marks and " " not in label else ""
-        return RowCells(mark, glyph, style, name, "dim" if quiet else "", group.operator, f"{label}{gap}{marks}",
-                        "strong" if marks or replacement else "dim", engine_span[0] or UNKNOWN_GLYPH,
-                        engine_span[1] if engine_span[0] else "dim", text, "dim" if style == "band4" else style, bar,
-                        self.find_toggle([group]) if self.run == "config" else ToggleResult(),
-                        self._cost_text(self.model.group_macs[group.name], self.group_times.get(group.name)), reason,
-                        replacement, self.stale_config_name if is_stale else "")
 
     def group_engine_span(self, group: FusionGroup) -> Span:
         """What the builder makes of a group, or would make; "" where nothing tells."""
@@ -323,14 +246,13 @@ class RowValues:
             return preview_texts.implementation_cell(self.preview, group, requested)
         text = engine_texts.implementation_text(self.implementations.get(group.name),
                                                 group.precision_shown_by_engine(requested))
-        return text, self._engine_text_style(text.startswith(engine_texts.OTHER_PRECISION_MARK))
+        return text, self.engine_text_style(text.startswith(engine_texts.OTHER_PRECISION_MARK))
 
-    def _config_change_marks(self, group: FusionGroup, requested_precision: Precision | None = None) -> str:
+    def config_change_marks(self, group: FusionGroup) -> str:
         """What was changed on a row: `RANGE_MARKS`, and an arrow where it is not simply raised to FP32."""
         if self.run != "config":
             return ""
-        requested_precision = requested_precision if requested_precision is not None else self.requested_precision(
-            group)
+        requested_precision = self.requested_precision(group)
         default = self.config.default_precision_of(group)
         marks = ("" if requested_precision is Precision.FP32 else
                  RAISED_MARK if group.precision_rank(requested_precision) > group.precision_rank(default) else
@@ -353,10 +275,11 @@ class RowValues:
         """What a group is asked to run in, in this run."""
         return (self.run_config or self.config).precision_of(group)
 
-    def _engine_text_style(self, is_other_precision: bool) -> str:
+    def engine_text_style(self, is_other_precision: bool) -> str:
+        """The style of what an engine made."""
         return "stale" if self.engine_config_name else "strong" if is_other_precision else "dim"
 
-    def _cost_text(self, macs: int | None, latency_ms: float | None) -> str:
+    def cost_text(self, macs: int | None, latency_ms: float | None) -> str:
         """Measured milliseconds; the share of the MACs where no time was measured at all."""
         if self.group_times:
             return "" if latency_ms is None else "·" if latency_ms < 5e-4 else number_text(latency_ms)

@@ -78,9 +78,3 @@ def _estimate_toggle_from_share(session: Session, group: FusionGroup) -> ToggleR
     if meets_toggled is False:
         return ToggleResult(value_text, outcome, "", "dim" if meets_now is False else "bad", margin)
     return ToggleResult(value_text, outcome if meets_now is False else "", "", "good", margin)
-
-
-def toggle_column_title(value_name: str, width: int) -> str:
-    """The title of the column, given that of the figure."""
-    texts = (f"{value_name} if flipped", f"{value_name} flipped", "if flipped")
-    return next((text for text in texts if len(text) <= width), texts[-1])

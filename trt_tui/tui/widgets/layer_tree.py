@@ -10,7 +10,7 @@ from textual.strip import Strip
 
 from trt_tui.formatting import cell_width, escape_hidden_characters
 from trt_tui.tui.spans import Line, shorten_distinctly
-from trt_tui.tui.state.columns import ColumnWidths, layer_row_line, row_name_width
+from trt_tui.tui.state.columns import ColumnWidths, build_row_cells, fit_columns, layer_row_line, row_name_width
 from trt_tui.tui.state.row_values import RowValues
 from trt_tui.tui.state.tree import SmallSharesRow, VisibleRow
 from trt_tui.tui.widgets.lines import StyledStrips
@@ -153,9 +153,9 @@ class LayerTree(ScrollView, StyledStrips, can_focus=True, inherit_bindings=False
             if not 0 <= index < len(self.rows) or self._row_values is None:
                 self._drawn_lines[index] = []
             else:
-                row, columns = self.rows[index], ColumnWidths.fit_columns(self.row_width, self._row_values.has_engines)
-                self._drawn_lines[index] = layer_row_line(self._row_values.build_row_cells(row, self._shows_full_names),
-                                                          row.depth, columns, index == self.cursor_index,
+                row, columns = self.rows[index], fit_columns(self.row_width, self._row_values.has_engines)
+                cells = build_row_cells(self._row_values, row, self._shows_full_names)
+                self._drawn_lines[index] = layer_row_line(cells, row.depth, columns, index == self.cursor_index,
                                                           self._find_short_name(row, columns))
         return self._drawn_lines[index]
 
