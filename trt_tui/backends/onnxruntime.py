@@ -56,9 +56,12 @@ _WRONG_SHAPE_MESSAGES = {
         r"Current shape:\{(?P<declared>[^}]*)\} Requested shape:\{(?P<computed>[^}]*)\}")}
 """Messages for an output of a branch of another shape than the file declares, by what comes before the name in it."""
 
-_MISSING_KERNEL_REMEDY = (
-    "It has no kernel for the types of that node here, BF16 often: export the network in FP32 or FP16, or "
-    "judge its engine.")
+_LOADING_REMEDIES = {
+    "NOT_IMPLEMENTED": "It has no kernel for the types of that node here, BF16 often: export the network in FP32 or "
+                       "FP16, or judge its engine.",
+    "is under development": "Export the network at an older opset, or install a newer ONNX Runtime; Python 3.10 has "
+                            "none beyond 1.23."}
+"""Next steps by a part of the message with which ONNX Runtime refuses a network."""
 
 _NUMPY_TYPES = {
     "tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(float16)": np.float16, "tensor(int64)": np.int64,
@@ -165,9 +168,9 @@ class OnnxRuntimeBackend:
         except Exception as error:
             if FAILED_ALLOCATION.search(str(error)):
                 raise convert_memory_error(_first_error_line(error)) from None
-            raise InputError("ONNX Runtime does not take this network", _first_error_line(error),
-                             _MISSING_KERNEL_REMEDY if "NOT_IMPLEMENTED" in str(error) else
-                             "Check it with onnx.checker; operators of other domains need their library.") from None
+            remedy = next((remedy for text, remedy in _LOADING_REMEDIES.items() if text in str(error)),
+                          "Check it with onnx.checker; operators of other domains need their library.")
+            raise InputError("ONNX Runtime does not take this network", _first_error_line(error), remedy) from None
         io_binding_runner = None
         if on_mode_change is not None and self.provider == "cuda":
             io_binding_runner = IoBindingRunner(

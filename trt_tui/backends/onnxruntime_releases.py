@@ -5,7 +5,7 @@ QuantizeLinear at opset 23, and does not run reductions that reduce nothing.
 """
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import numpy as np
 import onnx_ir as ir
@@ -27,12 +27,13 @@ _OWN_TYPES = (ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT16, ir.DataTyp
               ir.DataType.UINT4)
 """The types that this QuantizeLinear yields."""
 
-_Condition = Callable[[ir.Node], bool]
+_Rewrites = dict[Callable[[ir.Node], bool], Callable[[ir.Node], None]]
+"""What is made of the nodes that meet a condition, by that condition."""
 
 
 def adapt_to_release(model: ir.Model) -> ir.Model:
     """Returns a model for the installed release; the given one if nothing of it has to change."""
-    rewrites = {_is_reduction_of_nothing: _compute_each_element}
+    rewrites: _Rewrites = {_is_reduction_of_nothing: _compute_each_element}
     if truncates_fp16_quantization():
         rewrites[_quantizes_fp16] = _cast_to_fp32
     if model.opset_imports.get("", 1) >= 23 and _lacks_quantization_at_opset_23():
@@ -45,7 +46,7 @@ def quantize_in_fp32(model: ir.Model) -> ir.Model:
     return _rewrite(model, {_quantizes_fp16: _cast_to_fp32})
 
 
-def _rewrite(model: ir.Model, rewrites: Mapping[_Condition, Callable[[ir.Node], None]]) -> ir.Model:
+def _rewrite(model: ir.Model, rewrites: _Rewrites) -> ir.Model:
     """Returns a copy with each node rewritten that meets a condition; the given model if none does."""
     if not any(condition(node) for node in model.graph.all_nodes() for condition in rewrites):
         return model
