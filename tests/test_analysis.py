@@ -428,7 +428,6 @@ def test_where_no_layer_holds_floats_of_its_own_nothing_is_lost(analysed, operat
                for errors in partial.value.get("fp16", {}).values())
 
 
-@pytest.mark.onnxruntime("1.31")
 @pytest.mark.parametrize("data", [False, True])
 def test_errors_are_taken_behind_a_selection_that_keeps_other_values(analysed, monkeypatch, data):
     b = Builder()

@@ -318,10 +318,9 @@ def test_a_transpose_in_fp16_before_a_matmul_loads_as_the_note_of_its_export_say
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.onnxruntime("1.31")
 @pytest.mark.parametrize(("opset", "other", "stored"), [
-    (17, Precision.FP16, True), (17, Precision.FP32, True), (21, Precision.FP16, True), (23, Precision.FP32, True),
-    (21, Precision.FP16, False), (23, Precision.FP32, False)])
+    (17, Precision.FP16, True), (17, Precision.FP32, True), (21, Precision.FP16, True), (21, Precision.FP16, False),
+    *(pytest.param(23, Precision.FP32, stored, marks=pytest.mark.onnxruntime("1.31")) for stored in (True, False))])
 def test_typed_matmuls_load_in_onnx_runtime_with_a_bias_that_is_stored_or_computed(opset, other, stored, opened,
                                                                                    tmp_path):
     b = networks.Builder(opset=opset)

@@ -137,7 +137,6 @@ def test_channels_that_something_else_reads_are_not_scaled(form, why, opened):
     assert found.no_smoothquant_reason and why in found.no_smoothquant_reason and not found.consumers
 
 
-@pytest.mark.onnxruntime("1.31")
 @pytest.mark.parametrize(("form", "quantized", "other", "kinds"), [
     ({}, INT8, FP16, ("rewrite",)), ({}, INT8, FP16, ("smooth",)), ({}, INT8, FP16, ("bias",)),
     ({}, INT8, FP32, EVERY), ({}, FP16, FP16, EVERY),

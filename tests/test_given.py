@@ -86,7 +86,6 @@ def given(request, tmp_path):
     return open_network(path), model, feeds
 
 
-@pytest.mark.onnxruntime("1.31")
 def test_a_file_runs_as_given_and_is_written_as_it_was(given, backend):
     network, model, feeds = given
     expected = run(backend, ir.from_proto(model), feeds)
@@ -104,7 +103,6 @@ def test_a_file_runs_as_given_and_is_written_as_it_was(given, backend):
     rtx.build(lowered.model)
 
 
-@pytest.mark.onnxruntime("1.31")
 def test_what_is_touched_loses_its_own_and_the_rest_stays(given, backend):
     network, model, feeds = given
     reference = run(backend, lower_from_source_model(network, PrecisionConfig.from_precision(FP32), {}).model, feeds)
@@ -371,7 +369,6 @@ def _nvfp4():
     return b.model([floats("x", 4, 64)], [floats("y", 4, 32)], domains=["trt"])
 
 
-@pytest.mark.onnxruntime("1.31")
 @pytest.mark.parametrize(("make", "label", "loss"), [
     (_in_tensorrts_domain, "FP8 f", (20, 40)), (_nvfp4, "FP4 f", (np.inf, np.inf))])
 def test_what_onnx_runtime_cannot_run_is_simulated_as_far_as_it_is_known_and_written_back(

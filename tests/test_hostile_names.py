@@ -163,7 +163,7 @@ def test_polygraphy_holds_outputs_of_any_other_name_to_their_tolerance(run, call
                                                                        monkeypatch, name):
     model, data = mlp_with_ends(tmp_path, "x", name)
     folder = tmp_path / "out"
-    code, _, err = run("export", model, "--data", data, "--batch", 4, "--precision", "int8", "--format", "bundle",
+    code, _, err = run("export", model, "--data", data, "--batch", 4, "--precision", "fp16", "--format", "bundle",
                        "--for", "10", "-o", folder)
     assert code == 0, err
     _, (argv,) = called(folder / "verify.sh", "--onnxrt")

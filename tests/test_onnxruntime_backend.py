@@ -110,6 +110,62 @@ def test_a_transpose_in_front_of_a_cubic_resize_stays_there(backend, lean):
         assert runner.run({"x": np.ones((1, 6, 6, 4), np.float32)})["y"] == pytest.approx(1)
 
 
+@pytest.mark.parametrize("operator", ["ReduceSum", "ReduceMax", "ReduceL1", "ReduceLogSum", "ReduceSumSquare"])
+@pytest.mark.parametrize("has_axes", [False, True])
+def test_a_reduction_of_nothing_computes_each_element(operator, has_axes, backend):
+    b = Builder(opset=18)
+    b.node(operator, ["x", *([b.weight("axes", np.array([], np.int64))] if has_axes else [])], "/it", output="y",
+           noop_with_empty_axes=1)
+    model = ir.from_proto(b.model([floats("x", 2, 3)], [floats("y", 2, 3)]))
+    values = np.linspace(-2 if operator != "ReduceLogSum" else 0.5, 3, 6, dtype=np.float32).reshape(2, 3)
+    formulas = {"ReduceL1": np.abs, "ReduceLogSum": np.log, "ReduceSumSquare": np.square}
+    with backend.load(model) as runner:
+        np.testing.assert_allclose(runner.run({"x": values})["y"], formulas.get(operator, np.array)(values), rtol=1e-6)
+    assert [node.op_type for node in model.graph] == [operator]
+
+
+@pytest.mark.parametrize(("opset", "float_type"), [(19, np.float16), (21, np.float16), (23, np.float16),
+                                                   (23, np.float32)])
+@pytest.mark.parametrize("axis", [None, 1])
+def test_values_are_rounded_to_the_nearest_quantized_value(opset, float_type, axis, backend):
+    b, kind = Builder(opset=opset), helper.np_dtype_to_tensor_dtype(np.dtype(float_type))
+    shape = [] if axis is None else [2]
+    x = b.node("QuantizeLinear", ["x", b.weight("scale", np.ones(shape, float_type)),
+                                  b.weight("zero", np.zeros(shape, np.int8))], "/q", **({} if axis is None else
+                                                                                       {"axis": axis}))
+    b.node("DequantizeLinear", [x, "scale", "zero"], "/dq", output="y", **({} if axis is None else {"axis": axis}))
+    model = ir.from_proto(b.model([helper.make_tensor_value_info("x", kind, [3, 2])],
+                                  [helper.make_tensor_value_info("y", kind, [3, 2])], ir_version=13))
+    with backend.load(model) as runner:
+        got = runner.run({"x": np.array([[0.75, -0.75], [1.5, 2.5], [-200, 0.25]], float_type)})["y"]
+    np.testing.assert_array_equal(got, np.array([[1, -1], [2, 2], [-128, 0]], float_type))
+
+
+def test_an_opset_that_the_release_does_not_read_has_its_own_next_step(backend):
+    b = Builder(opset=onnx.defs.onnx_opset_version() + 1)
+    b.node("Relu", ["x"], "/it", output="y")
+    with pytest.raises(InputError) as error:
+        backend.load(ir.from_proto(b.model([floats("x", 2)], [floats("y", 2)])))
+    assert "older opset" in error.value.next_step
+
+
+def test_a_graph_on_which_an_optimizer_fails_is_run_without_it(backend, named_network, monkeypatch):
+    levels, create = [], OnnxRuntimeBackend._create_inference_session
+
+    def fail_once(self, proto, options, arguments):
+        levels.append(options.graph_optimization_level)
+        if len(levels) == 1:
+            raise onnxruntime_pybind11_state.RuntimeException("Exception during initialization")
+        return create(self, proto, options, arguments)
+
+    monkeypatch.setattr(OnnxRuntimeBackend, "_create_inference_session", fail_once)
+    network = named_network("mlp")
+    with backend.load(network.model) as runner:
+        assert runner.run(networks.feeds(onnx.load(network.path), n=2))
+    assert levels == [onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL,
+                      onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL]
+
+
 def test_loading_leaves_the_model_as_it_is(named_network, backend):
     model = named_network("small_resnet").model
     before = ir.to_proto(model).SerializeToString()

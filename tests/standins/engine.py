@@ -6,6 +6,7 @@ import time
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 
 from tests.standins import Bound, Value, make
 from tests.standins.cuda import capability
@@ -161,6 +162,9 @@ def _session(model: bytes) -> object:
     """ONNX Runtime's session of a model as it is written."""
     import onnxruntime
 
+    from trt_tui.backends.onnxruntime_releases import adapt_to_release
+
+    model = ir.to_proto(adapt_to_release(ir.from_proto(onnx.ModelProto.FromString(model)))).SerializeToString()
     options = onnxruntime.SessionOptions()
     options.log_severity_level, options.intra_op_num_threads = 4, 2
     options.add_session_config_entry("session.disable_quant_qdq", "1")

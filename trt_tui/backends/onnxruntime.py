@@ -19,6 +19,7 @@ import onnx_ir as ir
 from trt_tui.backends.cuda import find_first_device
 from trt_tui.backends.onnxruntime_device import BOUND_MODE, RUNS_BEFORE_CAPTURE, IoBindingRunner
 from trt_tui.backends.onnxruntime_randomness import make_random_nodes_deterministic
+from trt_tui.backends.onnxruntime_releases import MAX_IR_VERSION, adapt_to_release
 from trt_tui.core.network.naming import value_name
 from trt_tui.core.network.randomness import is_random
 from trt_tui.core.runner import BackendCapabilities, ExecutionMode, TensorInfo
@@ -47,14 +48,20 @@ _CUDA_GRAPH_ARGUMENTS = {"enable_fallback": 0, "disabled_optimizers": ["MatMulAd
 _TRANSPOSE_OPTIMIZER = "TransposeOptimizer_CPUExecutionProvider"
 """Moves a Transpose behind a cubic Resize to fewer values, which ONNX Runtime then refuses to run."""
 
-_WRONG_SHAPE_MESSAGE = re.compile(
-    r"OrtValue provided for output '(?P<name>[^']*)'.*?has shape \{(?P<declared>[^}]*)\} but the "
-    r"computed output shape for this run is \{(?P<found>[^}]*)\}")
-"""What it says where an output of a branch has another shape than the file declares."""
+_WRONG_SHAPE_MESSAGES = {
+    "": re.compile(r"OrtValue provided for output '(?P<name>[^']*)'.*?has shape \{(?P<declared>[^}]*)\} but the "
+                   r"computed output shape for this run is \{(?P<computed>[^}]*)\}"),
+    "the result of ": re.compile(  # release 1.23 names the node
+        r".*while running \w+ node\. Name:'(?P<name>[^']*)'.*OrtValue shape verification failed\. "
+        r"Current shape:\{(?P<declared>[^}]*)\} Requested shape:\{(?P<computed>[^}]*)\}")}
+"""Messages for an output of a branch of another shape than the file declares, by what comes before the name in it."""
 
-_MISSING_KERNEL_REMEDY = (
-    "It has no kernel for the types of that node here, BF16 often: export the network in FP32 or FP16, or "
-    "judge its engine.")
+_LOADING_REMEDIES = {
+    "NOT_IMPLEMENTED": "It has no kernel for the types of that node here, BF16 often: export the network in FP32 or "
+                       "FP16, or judge its engine.",
+    "is under development": "Export the network at an older opset, or install a newer ONNX Runtime; Python 3.10 has "
+                            "none beyond 1.23."}
+"""Next steps by a part of the message with which ONNX Runtime refuses a network."""
 
 _NUMPY_TYPES = {
     "tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(float16)": np.float16, "tensor(int64)": np.int64,
@@ -135,6 +142,7 @@ class OnnxRuntimeBackend:
         levels = self._ort.GraphOptimizationLevel
         options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimize else levels.ORT_DISABLE_ALL
         arguments: dict[str, Any] = {"enable_fallback": 0}
+        model = adapt_to_release(model)
         inputs = [value_name(value) for value in model.graph.inputs]
         if low_memory:
             options.enable_mem_pattern = False
@@ -149,13 +157,20 @@ class OnnxRuntimeBackend:
         if names:
             options.add_external_initializers(names, values)
         try:
-            session = self._create_inference_session(proto, options, arguments)
+            try:
+                session = self._create_inference_session(proto, options, arguments)
+            except self._ort.capi.onnxruntime_pybind11_state.RuntimeException as error:
+                if not optimize or FAILED_ALLOCATION.search(str(error)):
+                    raise
+                # an optimizer of this release fails on the graph
+                options.graph_optimization_level = levels.ORT_DISABLE_ALL
+                session = self._create_inference_session(proto, options, arguments)
         except Exception as error:
             if FAILED_ALLOCATION.search(str(error)):
                 raise convert_memory_error(_first_error_line(error)) from None
-            raise InputError("ONNX Runtime does not take this network", _first_error_line(error),
-                             _MISSING_KERNEL_REMEDY if "NOT_IMPLEMENTED" in str(error) else
-                             "Check it with onnx.checker; operators of other domains need their library.") from None
+            remedy = next((remedy for text, remedy in _LOADING_REMEDIES.items() if text in str(error)),
+                          "Check it with onnx.checker; operators of other domains need their library.")
+            raise InputError("ONNX Runtime does not take this network", _first_error_line(error), remedy) from None
         io_binding_runner = None
         if on_mode_change is not None and self.provider == "cuda":
             io_binding_runner = IoBindingRunner(
@@ -243,10 +258,10 @@ class OnnxRuntimeRunner:
         except Exception as error:
             if FAILED_ALLOCATION.search(str(error)):
                 raise convert_memory_error(_first_error_line(error)) from None
-            if match := _WRONG_SHAPE_MESSAGE.search(str(error)):
-                name = match["name"].partition("#")[0]
-                raise wrong_shape_error(name,
-                                        *(match[field].replace(",", "×") for field in ("declared", "found"))) from None
+            for subject, message in _WRONG_SHAPE_MESSAGES.items():
+                if match := message.search(str(error)):
+                    shapes = (match[field].replace(",", "×") for field in ("declared", "computed"))
+                    raise wrong_shape_error(subject + match["name"].partition("#")[0], *shapes) from None
             raise RunFailedError("ONNX Runtime could not run the network", _first_error_line(error),
                                  "Check the data's shapes and types against the network's inputs.") from None
 
@@ -392,6 +407,7 @@ def _serialize_without_weights(model: ir.Model) -> tuple[bytes, list[str], list[
                           for node in model.graph.all_nodes() if is_random(node)}:
         make_random_nodes_deterministic(proto.graph, random_outputs, model.opset_imports.get("", 1))
     _expose_bf16_interface_as_fp32(proto.graph)
+    proto.ir_version = min(proto.ir_version, MAX_IR_VERSION)
     return proto.SerializeToString(), names, arrays
 
 

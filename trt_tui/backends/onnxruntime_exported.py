@@ -5,16 +5,16 @@ without VNNI the default INT8 kernels saturate their sums at 16 bits, which no T
 truncate FP16 values in a QuantizeLinear, which has to round them.
 """
 
-import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
 
+from trt_tui.backends.onnxruntime_releases import CPU_PROVIDER, quantize_in_fp32, truncates_fp16_quantization
 from trt_tui.errors import FAILED_ALLOCATION, InputError, convert_memory_error
 
-PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
+PROVIDERS = {"cpu": CPU_PROVIDER, "cuda": "CUDAExecutionProvider"}
 """The execution providers by the names that backends use."""
 
 
@@ -39,7 +39,9 @@ class ExportedFileRunner:
         import onnxruntime
 
         if truncates_fp16_quantization():
-            path = _save_with_fp32_quantization(path)
+            copy_path = Path(path).with_name(f"fp32_quantization_{Path(path).name}")
+            ir.save(quantize_in_fp32(ir.load(path)), copy_path)
+            path = str(copy_path)
         providers: list[str | tuple[str, dict[str, str]]] = [PROVIDERS["cpu"]]
         if provider == "cuda":
             from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
@@ -85,46 +87,6 @@ class ExportedFileRunner:
         except Exception as error:
             raise _translate_onnxruntime_error("ONNX Runtime could not execute the exported file", error) from None
         return dict(zip(output_names, results, strict=True))
-
-
-@functools.cache
-def truncates_fp16_quantization() -> bool:
-    """Returns True if the installed ONNX Runtime truncates FP16 values in a QuantizeLinear (seen: 1.23.2)."""
-    import onnxruntime
-
-    value = ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT16), shape=ir.Shape([1]))
-    constants = [ir.Value(name=name, const_value=ir.tensor(array, name=name))
-                 for name, array in (("scale", np.array(1, np.float16)), ("zero_point", np.array(0, np.int8)))]
-    node = ir.node("QuantizeLinear", [value, *constants])
-    node.outputs[0].name = "y"
-    graph = ir.Graph([value], node.outputs, nodes=[node], initializers=constants, opset_imports={"": 19}, name="probe")
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    try:
-        session = onnxruntime.InferenceSession(ir.to_proto(ir.Model(graph, ir_version=9)).SerializeToString(), options,
-                                               providers=[PROVIDERS["cpu"]])
-        (quantized,) = session.run(None, {"x": np.array([0.75], np.float16)})
-    except Exception:
-        return False  # a release without this operator refuses the exported file with its own reason
-    return int(quantized[0]) == 0
-
-
-def _save_with_fp32_quantization(path: str) -> str:
-    """Writes a copy of a file beside it that quantizes FP16 values in FP32; returns the path of the copy."""
-    model = ir.load(path)
-    for node in list(model.graph.all_nodes()):
-        scale = node.inputs[1] if node.op_type == "QuantizeLinear" and node.domain == "" else None
-        if scale is None or scale.dtype is not ir.DataType.FLOAT16:
-            continue
-        for index in range(2):
-            cast = ir.node("Cast", [node.inputs[index]], {"to": ir.DataType.FLOAT})
-            cast.outputs[0].name = f"{node.outputs[0].name}__fp32_input_{index}"
-            assert node.graph is not None
-            node.graph.insert_before(node, cast)
-            node.replace_input_with(index, cast.outputs[0])
-    copy_path = Path(path).with_name(f"fp32_quantization_{Path(path).name}")
-    ir.save(model, copy_path)
-    return str(copy_path)
 
 
 def _translate_onnxruntime_error(title: str, error: Exception) -> InputError:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from trt_tui.backends.onnxruntime_exported import truncates_fp16_quantization
+from trt_tui.backends.onnxruntime_releases import truncates_fp16_quantization
 from trt_tui.core.exporters.formats import write_export
 from trt_tui.core.measure.accuracy_reducer import AccuracyReducer
 from trt_tui.core.measure.analysis import Analysis, PartialResult

@@ -399,7 +399,7 @@ class Search:
         if self.outcome is SearchOutcome.NOTHING_TO_DO:
             return f"the start already meets the tolerance: {value_text}"
         full_evaluation = next((text for text in self.evaluations if len(text.raised_groups) == total), None)
-        if self.outcome is SearchOutcome.UNREACHABLE and full_evaluation is not None:
+        if self.outcome is SearchOutcome.UNREACHABLE and full_evaluation is not None and not is_met:
             return (
                 f"the "
                 f"tolerance{beyond} cannot be met, even with all "
