@@ -50,15 +50,15 @@ class Scheduler:
     """Turns requests into tasks, and runs their steps.
 
     Args:
-        start: Returns the steps of a request.
+        start_job: Returns the steps of a request.
         send: Called with each event.
-        hold: Called with whether a person waits for the next step, where that changes: other processes at work for this
-            one are to keep off the processor until it is done.
+        pause_others: Called with whether a person waits for the next step, where that changes: other processes at work
+            for this one are to keep off the processor until it is done.
 
     Attributes:
         inbox: Requests that have come in, with the numbers of their jobs; filled by another thread.
-        arrived: Set when there is something to do.
-        to_stop: Numbers of jobs that are to end; see `stop_jobs`.
+        arrival_event: Set when there is something to do.
+        jobs_to_stop: Numbers of jobs that are to end; see `stop_jobs`.
     """
 
     def __init__(self, start_job: Callable[[rq.Request, JobReporter], Steps[None]], send: Callable[[ev.Event], None], *,
