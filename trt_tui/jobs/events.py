@@ -300,7 +300,6 @@ class SearchProgress(Event):
         trial_groups: Groups that are raised in the config to be evaluated.
         group: The one that it is about, "" where it is about several.
         pass_name: Who asks: the method, "revert", "ranges" ...
-        latest: The last evaluation.
         best: The best so far, ``config`` its config, ``is_met`` whether it meets the tolerance within the budgets.
     """
 
@@ -308,7 +307,6 @@ class SearchProgress(Event):
     trial_groups: tuple[str, ...]
     group: str
     pass_name: str
-    latest: Evaluation | None
     best: Evaluation | None
     config: PrecisionConfig
     is_met: bool

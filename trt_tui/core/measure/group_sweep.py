@@ -216,13 +216,6 @@ class GroupSweep:
         """Whether something is known of every group."""
         return not self.measured_groups or self.planner is not None and self.planner.has_estimate_of_every_group
 
-    @property
-    def groups_with_estimate(self) -> list[str]:
-        """Groups of which something is known."""
-        return self.unchanged_groups + [
-            name for name in self.measured_groups if self.planner is not None and name in self.planner.contributions
-        ]
-
     def measure_groups(self) -> Iterator[tuple[float, float]]:
         """Measures; yields after each run what it took so far and, by forecast, what it takes in all, in samples of
         whole runs: near the outputs a group takes less than near the inputs where runs share what they can."""
@@ -336,7 +329,7 @@ class GroupSweep:
         if group_name in set(self.unchanged_groups) or planner is None:
             db = None if self._reduces_groups else self._worst_output_sqnr_db(
                 self._divide_by_signal_energy(np.array(self.state.config_noise)).sum(0))
-            return GroupEffect(GroupContributionEstimate(0.0, 0.0, 0, True), db, self.sample_count)
+            return GroupEffect(GroupContributionEstimate(0.0, 0.0, 0), db, self.sample_count)
         figure = planner.estimate_group_contribution(group_name)
         noise = np.array(self.state.group_noise[group_name][:len(planner.contributions[group_name])])
         units = planner.last_sample_draw(group_name).samples[:len(noise)]

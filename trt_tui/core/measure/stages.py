@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from trt_tui.core.data.dumps import DUMP_SUFFIXES, split_dump_spec
@@ -72,7 +72,6 @@ class StageResult:
     engine_result: EngineResult | None = None
     input_differences: tuple[InputDifference, ...] = ()
     failure_reason: str = ""
-    detail_lines: tuple[str, ...] = field(default=())
 
 
 def parse_stage_spec(stage_text: str) -> StageSpec:

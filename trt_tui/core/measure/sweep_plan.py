@@ -57,13 +57,11 @@ class GroupContributionEstimate:
         half_width: Half the width of the 95 % interval; 0 where it is exact, NaN where there are too few samples for
         one.
         samples: On how many samples.
-        settled: It is not measured on more of them.
     """
 
     value: float
     half_width: float
     samples: int
-    settled: bool
 
 
 def choose_draw_sizes(sample_count: int, first_size: int, step: int = 1) -> list[int]:
@@ -141,9 +139,9 @@ class SweepPlanner:
         """What is known of a group that was told of."""
         values = self.contributions[group_name]
         if not np.isfinite(values).all():
-            return GroupContributionEstimate(-math.inf, 0.0, len(values), True)
+            return GroupContributionEstimate(-math.inf, 0.0, len(values))
         return GroupContributionEstimate(*estimate_sum_over_all_samples(values, self.last_sample_draw(group_name)),
-                                         len(values), group_name in self.settled_groups)
+                                         len(values))
 
     def last_sample_draw(self, group_name: str) -> StratifiedSampleDraw:
         """The stage whose samples a group was measured on."""
