@@ -101,7 +101,7 @@ class WorkerWorkspace:
     """What a worker has open; its errands run one at a time.
 
     Args:
-        parcel: What to open.
+        manifest: What to open.
     """
 
     def __init__(self, manifest: WorkspaceManifest) -> None:

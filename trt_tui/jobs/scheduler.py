@@ -50,17 +50,17 @@ class Scheduler:
     """Turns requests into tasks, and runs their steps.
 
     Args:
-        start: Returns the steps of a request.
+        start_job: Returns the steps of a request.
         urgencies: How urgent the first step of a request is, by its type; `Urgency.OPENING` by default.
         send: Called with each event.
-        lasting: Types of requests that are not replaced by a newer one.
-        hold: Called with whether a person waits for the next step, where that changes: other processes at work for this
-            one are to keep off the processor until it is done.
+        unreplaced_types: Types of requests that are not replaced by a newer one.
+        pause_others: Called with whether a person waits for the next step, where that changes: other processes at work
+            for this one are to keep off the processor until it is done.
 
     Attributes:
         inbox: Requests that have come in, with the numbers of their jobs; filled by another thread.
-        arrived: Set when there is something to do.
-        to_stop: Numbers of jobs that are to end; see `stop_jobs`.
+        arrival_event: Set when there is something to do.
+        jobs_to_stop: Numbers of jobs that are to end; see `stop_jobs`.
     """
 
     def __init__(self, start_job: Callable[[rq.Request, JobReporter], Steps[None]], urgencies: Mapping[type[rq.Request],

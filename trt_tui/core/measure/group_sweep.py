@@ -105,7 +105,8 @@ class _GroupNoiseTask:
     feed, ``(1, outputs)``.
 
     Args:
-        places: Where the samples are, feed by feed; `GroupMeasurement` counts them, or with ``apart`` False the feeds.
+        sample_positions: Where the samples are, feed by feed; `GroupMeasurement` counts them, or with ``apart`` False
+            the feeds.
     """
 
     def __init__(self, config: PrecisionConfig, ranges: Mapping[str, float],
@@ -160,18 +161,18 @@ class GroupSweep:
     """One sweep over the groups of a config.
 
     Args:
-        order: The groups, the most suspicious first; all by default.
-        feeds: The feeds to measure on; all by default.
-        lowered: Measure what each group does alone, lowered as in the config among others in FP32; else what goes when
-            it alone is raised to FP32.
-        exact: Measure all groups on all samples.
-        known: What was measured before.
-        hands: Who runs the groups; this process by default.
+        group_order: The groups, the most suspicious first; all by default.
+        feed_indices: The feeds to measure on; all by default.
+        reduces_groups: Measure what each group does alone, lowered as in the config among others in FP32; else what
+            goes when it alone is raised to FP32.
+        measures_all_samples: Measure all groups on all samples.
+        earlier_state: What was measured before.
+        executor: Who runs the groups; this process by default.
 
     Attributes:
         swept: What was measured so far.
-        resting: Groups that change no value; they are not run.
-        fresh: Groups of which something new is known; whoever has read it clears it.
+        unchanged_groups: Groups that change no value; they are not run.
+        updated_groups: Groups of which something new is known; whoever has read it clears it.
     """
 
     def __init__(self, analysis: Analysis, config: PrecisionConfig, ranges: Mapping[str, float], *,

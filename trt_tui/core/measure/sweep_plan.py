@@ -1,7 +1,7 @@
 """Which group is measured next, and on which samples: all on a few, then those that may matter on more.
 
-A `SweepPlanner` runs nothing. It asks for what groups add to a sum on some samples (`ask`), is told (`tell`), and says
-at any time what is known (`figure`) and how much is left (`left`).
+A `SweepPlanner` runs nothing. It plans measurements of what groups add to a sum on some samples, takes the results, and
+estimates at any time the contribution of a group and the samples that remain.
 """
 
 import math
@@ -80,15 +80,15 @@ class SweepPlanner:
     """See the module's docstring.
 
     Args:
-        names: The groups, the most suspicious first.
-        energies: The error that each sample is known to have, finite, ``(samples,)``; some are positive.
-        first: On how many samples all groups are measured first.
+        group_names: The groups, the most suspicious first.
+        sample_errors: The error that each sample is known to have, finite, ``(samples,)``; some are positive.
+        first_size: On how many samples all groups are measured first.
         step: Samples are run so many at a time.
-        exact: Measure all groups on all samples.
+        measures_all_samples: Measure all groups on all samples.
 
     Attributes:
-        settled: Groups that are not measured any further.
-        done: How many samples were told of, over all groups.
+        settled_groups: Groups that are not measured any further.
+        measured_count: How many samples were told of, over all groups.
         values: What was told of each group: what it adds on the samples of its stages, in their order.
     """
 

@@ -76,11 +76,11 @@ class FileMoveApplier:
     """Makes the moves of a file on a network.
 
     Args:
-        file: The name of the file, for what is said.
+        file_name: The name of the file, for what is said.
         moves: Its moves, in its order.
 
     Attributes:
-        lenient: Whether what does not fit is ignored with a warning, and not refused.
+        is_lenient: Whether what does not fit is ignored with a warning, and not refused.
         warnings: What was ignored and what to mind, one sentence each.
     """
 
