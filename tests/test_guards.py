@@ -51,7 +51,7 @@ pytestmark = pytest.mark.shares_cache
 
 
 def ranges(source=MEASURED_SOURCE, **more):
-    return GuardFacts(range_facts=RangeFacts(source, "net.cache", tensor_count=40, **more))
+    return GuardFacts(range_facts=RangeFacts(source, "net.cache", **more))
 
 
 def images(samples, *, mean=(0.5, 0.45, 0.4), times=1.0, order=(0, 1, 2), seed=0):

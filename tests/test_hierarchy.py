@@ -131,7 +131,6 @@ def test_blocks_of_vit(opened):
     _, tree = opened(networks.vit())
     matrix = find_repeated_blocks(tree)
     assert matrix.columns == ("0", "1", "2")
-    assert matrix.block_paths == ("blocks/0", "blocks/1", "blocks/2")
     assert matrix.roles == ("norm1", "attn/qkv", "attn/attention core/QK", "attn/attention core/Softmax",
                             "attn/attention core/PV", "attn/proj", "norm2", "mlp/0", "mlp/2")
     assert matrix.cells[1] == (("node_MatMul_12",), ("node_MatMul_36",), ("node_MatMul_56",))

@@ -60,7 +60,8 @@ class Kept(Move):
 
 
 KEPT_TEXTS = MoveTexts("rule", "{move.rule} > {move.above:g}", "be kept by a rule",
-                       "rule {move.label} by {move.origin_text}", "rule of {subject}", no_move="no rule", origin="a rule")
+                       "rule {move.label} by {move.origin_text}", "rule of {subject}", no_move="no rule",
+                       origin="a rule")
 
 
 @pytest.fixture

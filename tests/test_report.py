@@ -165,7 +165,7 @@ def test_a_share_that_is_not_finite_is_said_in_words(built):
 
 def test_a_share_whose_interval_is_wider_than_the_error_is_unknown(built):
     def swept(half):
-        known = GroupEffect(GroupContributionEstimate(-6319.74, half, 8, False), 12.0, 8)
+        known = GroupEffect(GroupContributionEstimate(-6319.74, half, 8), 12.0, 8)
         return SimpleNamespace(sample_count=64, judged_error=1.0, estimate_group_effect=lambda name: known)
 
     wide, near = error_share_from_sweep(swept(2137.23), QKV), error_share_from_sweep(swept(0.99), QKV)

@@ -120,20 +120,20 @@ class Workspace:
     """See the module's docstring. The network is read at once, everything else when it is first asked for.
 
     Attributes:
-        inputs: The files that were read, as they were then.
-        portions: What is known of runs that memory does not suffice for.
-        others: Other processes that do errands; None where none were asked for.
+        stamped_files: The files that were read, as they were then.
+        memory_fallbacks: What is known of runs that memory does not suffice for.
+        worker_pool: Other processes that do errands; None where none were asked for.
         builder: What builds engines; None while it is not started, or where only ONNX Runtime works.
         calibration: The ranges in use; None while nothing has needed any.
         source: What figures are of; None while it is not hashed.
-        expected: What an earlier process had opened: this has to be the same.
+        expected_fingerprint: What an earlier process had opened: this has to be the same.
         statistics: What tensors hold, as far as it is measured.
         channel_amax: Largest magnitudes of channels by tensor, as far as they are measured.
-        corrections: Shifts of biases by config, calibration method and group, as far as they are measured.
-        refused: The FP32 engine, where the builder has refused it.
-        codes: Exit codes of the user's check command, by all that they depend on.
-        together: Values of several tensors that were measured in one pass, by all that was taken out in it: runtimes
-            fuse what is not taken out, so values differ in the last bits between passes.
+        bias_corrections: Shifts of biases by config, calibration method and group, as far as they are measured.
+        refused_fp32_engine: The FP32 engine, where the builder has refused it.
+        check_exit_codes: Exit codes of the user's check command, by all that they depend on.
+        one_pass_values: Values of several tensors that were measured in one pass, by all that was taken out in it:
+            runtimes fuse what is not taken out, so values differ in the last bits between passes.
 
     Raises:
         InputError: the network cannot be read. Each part says so where its option cannot be honoured.

@@ -228,11 +228,11 @@ class OnnxRuntimeRunner:
     """One loaded network.
 
     Args:
-        kept_alive: Arrays that the session reads but does not own.
+        session_arrays: Arrays that the session reads but does not own.
         inputs: Names of the inputs that a run is given, in order.
         weights: What every run is fed in addition.
-        bound: Runs with everything on the device; None where arrays are handed over.
-        wide: Inputs in BF16, which the session takes as FP32.
+        io_binding_runner: Runs with everything on the device; None where arrays are handed over.
+        bf16_inputs: Inputs in BF16, which the session takes as FP32.
     """
 
     def __init__(self, session: Any, session_arrays: object, inputs: Sequence[str], weights: Mapping[str, np.ndarray],

@@ -53,7 +53,7 @@ class DeviceArrayCopies:
 
     Attributes:
         size: What they take, in bytes.
-        limit: What those may take that the last run did not need.
+        max_idle_bytes: What those may take that the last run did not need.
     """
 
     def __init__(self, ort: Any) -> None:
@@ -104,8 +104,9 @@ class IoBindingRunner:
 
     Args:
         session: Of any shapes; its first provider is CUDA.
-        captured: Makes a session for shapes, by input, that captures CUDA graphs; None where there is to be none.
-        told: Called with the level whenever it changes.
+        make_capturing_session: Makes a session for shapes, by input, that captures CUDA graphs; None where there is to
+            be none.
+        on_mode_change: Called with the level whenever it changes.
     """
 
     def __init__(self, ort: Any, session: Any,
@@ -202,7 +203,7 @@ class _CapturedCudaGraph:
     """A run of fixed shapes as one CUDA graph, every input and output in a slot of its own.
 
     Args:
-        results: The slots of all outputs.
+        output_slots: The slots of all outputs.
     """
 
     def __init__(self, ort: Any, session: Any, feed: Mapping[str, np.ndarray], output_slots: Mapping[str, Any]) -> None:

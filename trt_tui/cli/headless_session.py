@@ -348,9 +348,9 @@ class ConfigWriter:
         config_path: The config, None for everything in one precision.
         precision: That precision.
         force: Take a config made for another structure.
-        default: The precision without either, of a network that has none of its own.
-        writes: Files that will be written; refused if the network's weights lie there.
-        builds: Refuse to read it if no TensorRT works.
+        default_precision: The precision without either, of a network that has none of its own.
+        written_paths: Files that will be written; refused if the network's weights lie there.
+        builds_engine: Refuse to read it if no TensorRT works.
 
     Attributes:
         outline: The network.

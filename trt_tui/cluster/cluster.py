@@ -41,14 +41,14 @@ class Cluster:
     """See the module's docstring. Its methods are called by one thread, and return at once unless they say otherwise.
 
     Args:
-        hiring: Who is asked.
+        spec: Who is asked.
         folder: Where Dask keeps files.
 
     Attributes:
-        news: What to tell: level ("info", "warning") and text.
-        traffic: What was moved.
-        own: The cluster of our own, once it runs.
-        lost: Why there is no cluster any more, "" while there is one.
+        messages: What to tell: level ("info", "warning") and text.
+        transfer_counts: What was moved.
+        local_cluster: The cluster of our own, once it runs.
+        failure_reason: Why there is no cluster any more, "" while there is one.
         wake: Called by the loop's thread when there is news.
     """
 

@@ -23,7 +23,7 @@ class ClusterWorkerPool:
     """See `trt_tui.workspace.WorkerPool`.
 
     Args:
-        hiring: Who is asked.
+        spec: Who is asked.
     """
 
     def __init__(self, spec: ClusterSpec) -> None:
@@ -82,7 +82,7 @@ class ClusterExecutor:
     Args:
         workspace: What workers have open too.
         wake: Called from another thread when there is something to go on with.
-        engines: Only workers with the same builder and GPU take part.
+        for_engines: Only workers with the same builder and GPU take part.
     """
 
     def __init__(self, cluster: Cluster, workspace: Workspace, wake: Callable[[], None],

@@ -17,8 +17,8 @@ class WorkerProvisioner:
     """Settles workers; used by the thread of the loop.
 
     Args:
-        asking: Asks them.
-        traffic: Takes what is moved.
+        worker_calls: Asks them.
+        transfer_counts: Takes what is moved.
     """
 
     def __init__(self, worker_calls: WorkerCalls, transfer_counts: TransferByteCounts) -> None:

@@ -47,14 +47,14 @@ class TaskRun:
     Args:
         items: Taken from as they are needed, by the job's thread alone.
         wake: Called when something has arrived.
-        engines: Whether it takes workers with the same builder and GPU.
+        for_engines: Whether it takes workers with the same builder and GPU.
 
     Attributes:
-        packed: The errand, pickled.
-        arrived: Items with what came of them, or an exception.
-        closed: Nobody waits for it any more.
-        unpacked: Futures of the errand in workers, by address; used by the cluster's thread alone.
-        left: How many items taken from their source are not done; used by the job's thread alone.
+        pickled_task: The errand, pickled.
+        arrivals: Items with what came of them, or an exception.
+        is_closed: Nobody waits for it any more.
+        task_futures: Futures of the errand in workers, by address; used by the cluster's thread alone.
+        remaining: How many items taken from their source are not done; used by the job's thread alone.
     """
 
     def __init__(self, task: Task[Any, Any, Any], items: Iterable[Any], wake: Callable[[], None], for_engines: bool

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
-import os
 import pickle
 import shutil
 import socket
@@ -74,7 +73,6 @@ class WorkerInfo:
 
     environment: WorkerEnvironment
     host: str
-    process_id: int
     threads: int
 
 
@@ -95,7 +93,7 @@ def describe_worker() -> WorkerInfo:
     """What this worker is."""
     from trt_tui.backends.registry import get_simulation_backend
 
-    return WorkerInfo(get_worker_environment(get_simulation_backend()), socket.gethostname(), os.getpid(),
+    return WorkerInfo(get_worker_environment(get_simulation_backend()), socket.gethostname(),
                       get_worker().state.nthreads)
 
 
@@ -103,7 +101,7 @@ class WorkerWorkspace:
     """What a worker has open; its errands run one at a time.
 
     Args:
-        parcel: What to open.
+        manifest: What to open.
     """
 
     def __init__(self, manifest: WorkspaceManifest) -> None:

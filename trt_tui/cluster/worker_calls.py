@@ -54,7 +54,7 @@ class WorkerCalls:
     """Asks workers; its methods are called by the thread whose loop the client is of.
 
     Attributes:
-        changed: Set, and replaced by another, whenever works come or go.
+        change_event: Set, and replaced by another, whenever works come or go.
     """
 
     def __init__(self, client: Client) -> None:

@@ -66,7 +66,7 @@ class _JsonText:
     """A file as text to be parsed, a block at a time.
 
     Attributes:
-        at: Position in the block.
+        offset: Position in the block.
     """
 
     def __init__(self, file: BinaryIO, file_name: str) -> None:

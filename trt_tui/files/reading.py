@@ -108,7 +108,7 @@ def read_bytes(path: Path | str, max_bytes: int = MAX_BINARY_BYTES) -> bytes:
     """
     with open_regular_file(path, max_bytes=max_bytes) as stream:
         try:
-            # A read of `most` bytes would allocate them; files under /proc are longer than they say.
+            # A read of `max_bytes` bytes would allocate them; files under /proc are longer than they say.
             data = stream.read(min(max_bytes, os.fstat(stream.fileno()).st_size) + 1)
             while len(data) <= max_bytes and (piece := stream.read(1 << 20)):
                 data += piece

@@ -109,7 +109,7 @@ class BuildTask:
     """An errand: a build of a config, judged, or why there is none.
 
     Args:
-        feeds: It is judged on these.
+        feed_indices: It is judged on these.
         cache: Holds engines; in another process that of its user.
         wake: Called when there is something to go on with; in another process nobody waits for it.
     """

@@ -113,8 +113,9 @@ class JobClient:
     """A child process that answers requests; started with the first one, and again after it died.
 
     Args:
-        deliver: Called with every event, from a thread of the client.
-        reopen: Returns the requests that bring a new process to the state of the last one; their events are dropped.
+        on_event: Called with every event, from a thread of the client.
+        list_reopen_requests: Returns the requests that bring a new process to the state of the last one; their events
+            are dropped.
     """
 
     def __init__(self, on_event: Callable[[ev.Event], None],

@@ -108,7 +108,7 @@ class PreviewTask:
     """An errand: what the builder makes of a config, asked in a thread of the process.
 
     Args:
-        order: One about the same network; its config is not read.
+        request: One about the same network; its config is not read.
     """
 
     def __init__(self, request: PreviewRequest) -> None:
@@ -146,9 +146,9 @@ class PreviewClient:
     """What is asked of the builder about one network.
 
     Args:
-        report: Woken from a thread when there is an answer.
+        reporter: Woken from a thread when there is an answer.
         ranges: amax by tensor, in the tensors' own units.
-        background: Somebody waits for something else.
+        low_priority: Somebody waits for something else.
     """
 
     def __init__(self, workspace: Workspace, store: ResultStore, reporter: JobReporter, ranges: Mapping[str, float],

@@ -319,7 +319,6 @@ class SearchProgress(Event, changes_rows=False):
         trial_groups: Groups that are raised in the config to be evaluated.
         group: The one that it is about, "" where it is about several.
         pass_name: Who asks: the method, "revert", "ranges" ...
-        latest: The last evaluation.
         best: The best so far, ``config`` its config, ``is_met`` whether it meets the tolerance within the budgets.
     """
 
@@ -327,7 +326,6 @@ class SearchProgress(Event, changes_rows=False):
     trial_groups: tuple[str, ...]
     group: str
     pass_name: str
-    latest: Evaluation | None
     best: Evaluation | None
     config: PrecisionConfig
     is_met: bool

@@ -78,7 +78,6 @@ def send_range_facts(workspace: Workspace, reporter: JobReporter, range_facts: R
         Whether samples were looked at.
     """
     sampled = range_facts.source != MEASURED_SOURCE and workspace.options.has_data and bool(ranges)
-    range_facts = replace(range_facts, tensor_count=len(ranges))
     if sampled:
         try:
             off, compared, count = find_mismatched_ranges(

@@ -34,10 +34,10 @@ class PreviewServer:
     """Answers orders, one after the other.
 
     Args:
-        opened: A network that is open already.
+        open_network: A network that is open already.
 
     Attributes:
-        wanted: The number of the order that somebody waits for.
+        wanted_number: The number of the order that somebody waits for.
     """
 
     def __init__(self, open_network: tuple[PreviewNetwork, Network] | None = None) -> None:

@@ -34,11 +34,11 @@ class SearchBuilds:
     """See the module's docstring.
 
     Args:
-        targets: Returns the tolerances that engines are judged by, with their bases once these are measured.
-        beforehand: Called before each build, which may end the child process.
+        get_targets: Returns the tolerances that engines are judged by, with their bases once these are measured.
+        before_build: Called before each build, which may end the child process.
 
     Attributes:
-        times: Latencies of those that are as asked, in ms, by `config_without_ranges`.
+        latencies: Latencies of those that are as asked, in ms, by `config_without_ranges`.
     """
 
     def __init__(self, provider: EngineProvider, get_targets: Callable[[], Sequence[Target]],

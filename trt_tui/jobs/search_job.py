@@ -437,7 +437,7 @@ class SearchJob:
         return ev.SearchProgress(
             job_number, len(search.evaluations), tuple(candidate.raised_groups) if candidate is not None else (),
             candidate.group if candidate is not None else "", candidate.step_name if candidate is not None else "",
-            search.evaluations[-1] if search.evaluations else None, best, config,
+            best, config,
             best is not None and best.with_required_margins(search.margins).passes and search.is_within_budget(best))
 
     def make_end_event(self, job_number: int, was_stopped: bool = False, held_out_result: HeldOutResult | None = None,

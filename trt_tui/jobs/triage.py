@@ -55,9 +55,9 @@ class EngineTriage:
 
     Args:
         config: What was built.
-        simulated: What it was to yield.
-        build: Returns the engine of a config, judged.
-        left: How many more may be built.
+        simulated_accuracy: What it was to yield.
+        build_engine: Returns the engine of a config, judged.
+        count_left: How many more may be built.
     """
 
     def __init__(self, network: Network, config: PrecisionConfig, simulated_accuracy: Accuracy,

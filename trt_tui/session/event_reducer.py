@@ -40,7 +40,7 @@ class EventReducer:
     Args:
         state: What they change.
         opening: Applies what was opened.
-        acts: What follows by itself when something has ended.
+        actions: What follows by itself when something has ended.
     """
 
     def __init__(self, state: SessionState, opening: SessionOpener, actions: SessionActions) -> None:

@@ -27,7 +27,7 @@ class SessionOpener:
 
     Args:
         state: What it changes.
-        ask: Sends a request to the child process.
+        send_request: Sends a request to the child process.
         resume: Resume the saved session of the same network, if there is one.
     """
 

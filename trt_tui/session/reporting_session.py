@@ -155,7 +155,7 @@ class ReportingSession(SessionState):
         ]
 
     def find_engine_divergence(self, run: str) -> EngineDivergence | None:
-        """Where the engine of a run first does something that is not simulated; see `agreement.parting`."""
+        """Where the engine of a run first does something that is not simulated."""
         results = self.get_run_results(run)
         if (results.engine_result is None or not results.engine_result.is_built_as_requested
                 or not results.has_all_group_errors):

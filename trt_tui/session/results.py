@@ -17,15 +17,16 @@ class SessionResults(Mapping[PrecisionConfig, ConfigResults]):
     """What was measured of each config; configs that only differ in their reasons are the same.
 
     Attributes:
-        reference: The FP32 network's own metric and its parts, the headline first; empty without one.
-        whole: Whether that is of all judged samples.
+        reference_metric: The FP32 network's own metric and its parts, the headline first; empty without one.
+        has_full_reference: Whether that is of all judged samples.
         stages: What stands on the way to production, by name in its order; one of a config points to its figures here.
         fp32_engine: The FP32 engine, judged against FP32 on the simulating backend.
         statistics: Of the inputs and the tail of a group in FP32, by the group's name and the tensor's.
-        samples: Errors sample by sample, by config; ``single_samples`` samples that were judged alone, by config and
+        sample_errors: Errors sample by sample, by config; ``single_samples`` samples that were judged alone, by config
+            and
         number.
-        weights: The ranges of the channels of a group's weights, by the group's name and the tensor's.
-        ways_out: The ways out for a group, by its name and the config that they were tried in.
+        weight_ranges: The ranges of the channels of a group's weights, by the group's name and the tensor's.
+        remedies: The ways out for a group, by its name and the config that they were tried in.
     """
 
     def __init__(self) -> None:

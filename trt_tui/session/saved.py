@@ -164,11 +164,11 @@ class SessionFolder:
 
     Args:
         folder: Where; the user's state folder by default.
-        wanted: The name of the session to resume; "" for the newest of the network.
+        requested_name: The name of the session to resume; "" for the newest of the network.
 
     Attributes:
         name: The name of the session that this program writes or wrote last; "" if it wrote none.
-        lost: What could not be restored when a session was loaded, a sentence each.
+        load_failures: What could not be restored when a session was loaded, a sentence each.
     """
 
     def __init__(self, folder: Path | None = None, requested_name: str = "") -> None:

@@ -13,7 +13,7 @@ class SessionWriter:
     given.
 
     Args:
-        store: Where sessions are saved.
+        session_folder: Where sessions are saved.
     """
 
     def __init__(self, session_folder: SessionFolder) -> None:

@@ -36,20 +36,20 @@ class Session(EditableSession):
     """What is known of a network, and all that can be asked and changed; see the module's docstring.
 
     Attributes:
-        asks_previews: Whether it asks by itself what the builder makes of configs; ``requests_toggles`` what the
+        requests_previews: Whether it asks by itself what the builder makes of configs; ``requests_toggles`` what the
             figures become when a row is flipped.
 
     Args:
         options: What to open.
-        deliver: Called with each event of the child process, from another thread; it must hand the event to the
+        on_event: Called with each event of the child process, from another thread; it must hand the event to the
             event loop, which calls `apply_event`.
         config_path: A precision.json to start from.
         target: A target text, like "metric>=base-0.01" or "sqnr>=20"; a default is set when None.
         force: Take a config file of another structure, as far as it fits.
-        store: Where sessions are saved; the user's state folder by default.
+        session_folder: Where sessions are saved; the user's state folder by default.
         resume: Resume the saved session of the same network, if there is one.
         automatic: Measure by itself and save; False for commands that do one thing and end.
-        lean: Open only the network, for commands that measure nothing.
+        network_only: Open only the network, for commands that measure nothing.
     """
 
     requests_previews: ClassVar[bool] = True

@@ -57,31 +57,31 @@ class SessionState:
         options: The options of the command line.
         config_path: The precision.json that was named.
         automatic: Whether it measures by itself and is saved.
-        lean: Whether the network alone is opened; ``preliminary_outline`` is all of it then.
-        preview: The layers of a big network, before the rest of it is known.
+        network_only: Whether the network alone is opened; ``preliminary_outline`` is all of it then.
+        preliminary_outline: The layers of a big network, before the rest of it is known.
         builder: What builds engines.
-        level: How the simulation runs on a device.
+        execution_mode: How the simulation runs on a device.
         source: The hashes of network and data, and their files.
         calibration: The ranges in use; ``config_calibration`` are those of the config file.
         saved_sha256: Hash of the weights that the resumed session was measured on.
         history: The configs; ``config_names`` what they are called, ``group_change_times`` when a group was last
         changed (Unix time).
         results: All that was measured.
-        built: The config that was built last.
-        finding: The search that runs or ran last.
-        why: The reason for each choice of the last search whose result became the config; see
+        last_built_config: The config that was built last.
+        search_status: The search that runs or ran last.
+        choice_reasons: The reason for each choice of the last search whose result became the config; see
         `SearchStatus.move_reasons`.
         target: What a run must reach; ``target_text`` as it was given, "" or None for the default.
         further_targets: What it must reach too: the other tolerances of a config file.
         facts: What guards look at, as far as the child process measures it.
-        asked: The requests under way.
+        pending_requests: The requests under way.
         error: The last error.
         warnings: Messages that stay on screen; ``log`` holds all of them, ``notice`` is the last message to show.
-        answered: The answer to the last request that writes or reads a file.
-        no_previews: Why no config of this session has a preview, once that is known.
-        methods: The calibration methods that were compared last.
-        stopped: Whether a command was interrupted and shows what it had measured.
-        store: Where it is saved; ``session_writer`` writes to it.
+        last_answer: The answer to the last request that writes or reads a file.
+        preview_refusal: Why no config of this session has a preview, once that is known.
+        method_comparison: The calibration methods that were compared last.
+        was_interrupted: Whether a command was interrupted and shows what it had measured.
+        session_folder: Where it is saved; ``session_writer`` writes to it.
     """
 
     def __init__(self, options: Options, *, config_path: str | None = None, target: str | None = None,

@@ -1,4 +1,4 @@
-"""The actions of the application as keys, footer, help and palette show them; `trt_tui.tui.controllers` do them."""
+"""The actions of the application as keys, footer and help show them; `trt_tui.tui.controllers` do them."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ class Action:
 
     Attributes:
         label: A word or two for the footer.
-        help: A sentence for help and palette.
+        help: A sentence for help.
         group: The heading it stands under in help.
         footer: Its place in the footer (low comes first and survives in narrow ones), None to leave it out.
     """

@@ -38,7 +38,7 @@ class TrtTuiApp(ReliableTimers, DrawingApp[None]):
         options: What to open.
         session_factory: Makes the session from options, the function that takes events from any thread, and
             ``session_options``, which are those of `Session`.
-        walk: The walk that a newcomer is taken on, if any.
+        tutorial: The walk that a newcomer is taken on, if any.
     """
 
     TITLE = "trt-tui"
@@ -46,7 +46,7 @@ class TrtTuiApp(ReliableTimers, DrawingApp[None]):
     COMPONENT_CLASSES = SPAN_COMPONENT_CLASSES
     BINDINGS = [Binding("ctrl+z", "suspend_process", show=False, priority=True),
                 Binding("ctrl+l", "redraw", show=False, priority=True)]
-    ENABLE_COMMAND_PALETTE = False  # `trt_tui.tui.screens.palette` is the one
+    ENABLE_COMMAND_PALETTE = False  # `trt_tui.tui.screens.help` lists all actions
 
     class SessionEvent(Message):
         """An event of the child process, on its way from the reader's thread."""

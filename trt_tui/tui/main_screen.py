@@ -53,8 +53,8 @@ class MainScreen(ReliableTimers, Screen[None]):
 
     Args:
         session: What is shown and driven.
-        leave: Ends the application.
-        walk: The walk that a newcomer is taken on, if any.
+        quit_app: Ends the application.
+        tutorial: The walk that a newcomer is taken on, if any.
     """
 
     AUTO_FOCUS = ""  # nothing has the focus where the detail has all the room; Textual would take a hidden line to type

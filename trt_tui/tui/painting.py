@@ -81,7 +81,7 @@ class TerminalCells:
     """The cells that stand on the terminal, as far as they are known, and the pen that it has.
 
     Args:
-        erases: Whether the terminal erases cells in the colour of the pen (``bce`` of terminfo).
+        can_erase: Whether the terminal erases cells in the colour of the pen (``bce`` of terminfo).
     """
 
     def __init__(self, can_erase: bool = False) -> None:

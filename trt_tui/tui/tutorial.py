@@ -37,7 +37,7 @@ class Tutorial:
         path: The file that remembers that it is over; one in the user's state folder by default.
 
     Attributes:
-        over: True once such a config was exported.
+        is_finished: True once such a config was exported.
     """
 
     def __init__(self, path: Path | None = None) -> None:

@@ -25,7 +25,7 @@ class TypeAheadQueue:
 
     Args:
         app: Whose keys they are.
-        hand_on: Sends a key on its way.
+        send_key: Sends a key on its way.
     """
 
     def __init__(self, app: App[Any], send_key: Callable[[events.Event], Awaitable[None]]) -> None:

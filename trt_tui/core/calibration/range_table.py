@@ -9,7 +9,7 @@ class RangeTable(dict[str, float]):
     """The calibrated amax by tensor name, in the tensors' own units, for INT8 and every code type without its own.
 
     Attributes:
-        others: The amax by tensor name, by the precision whose codes they are for.
+        by_type: The amax by tensor name, by the precision whose codes they are for.
     """
 
     def __init__(self, ranges: Mapping[str, float], ranges_by_type: Mapping[str, Mapping[str, float]]) -> None:

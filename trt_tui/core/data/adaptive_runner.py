@@ -92,12 +92,12 @@ class AdaptiveRunner:
     """A runner (`trt_tui.core.runner.Runner`); see `load_adaptive_runner`.
 
     Attributes:
-        ways: Names of ways to run it, and what loads it, the fastest first.
+        strategies: Names of ways to run it, and what loads it, the fastest first.
 
     Args:
-        memory: What does not suffice, in words.
-        keeps: Portions of arrays are kept for as long as the arrays, so that a device knows them again.
-        whole: Feeds are not divided: portions would be given other values than the feed.
+        memory_name: What does not suffice, in words.
+        keep_portions: Portions of arrays are kept for as long as the arrays, so that a device knows them again.
+        indivisible: Feeds are not divided: portions would be given other values than the feed.
     """
 
     def __init__(self, samples: Samples, kind: str, on_mode_change: Callable[[ExecutionMode], None] | None,

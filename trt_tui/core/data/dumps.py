@@ -35,14 +35,12 @@ class Dump:
     Attributes:
         source: What to show: the file, with the runner where it holds several.
         runner: The runner whose tensors these are, "" in a file without runners.
-        runners: All of the file.
         files: What was read.
     """
 
     source: str
     iterations: tuple[Iteration, ...]
     runner: str
-    runners: tuple[str, ...]
     files: tuple[Path, ...]
 
     @property
@@ -114,8 +112,7 @@ def open_dump(spec: str) -> Dump:
             raise InputError(f"iterations 0 and {number} of {path.name} hold different tensors",
                              f"only one of them has {name_list_text(sorted(set(iteration) ^ set(iterations[0])))}",
                              "Save the outputs of runs of one network.")
-    return Dump(f"{path.name}:{runner}" if len(runners) > 1 else path.name, tuple(iterations), runner,
-                tuple(runners), files)
+    return Dump(f"{path.name}:{runner}" if len(runners) > 1 else path.name, tuple(iterations), runner, files)
 
 
 def _read_iterations_by_runner(file: Path, source_title: str) -> dict[str, list[Iteration]]:

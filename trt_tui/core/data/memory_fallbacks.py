@@ -31,7 +31,8 @@ class MemoryFallbacks:
     """What was found out in a session about runs that memory does not suffice for, by what is run.
 
     Attributes:
-        crowded: Sessions of one kind of runs were freed for those of another: memory does not suffice for both.
+        has_freed_sessions: Sessions of one kind of runs were freed for those of another: memory does not suffice for
+            both.
     """
 
     def __init__(self) -> None:

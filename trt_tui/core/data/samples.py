@@ -73,10 +73,11 @@ class Samples:
     Attributes:
         source: What to show: ``samples.npz``, ``seeded random inputs``.
         batch: Rows of the lead input in a full feed.
-        random: Whether the inputs are random.
+        is_random: Whether the inputs are random.
         label_names: Names of the labels, sorted.
         warnings: What the user is to know about these data, for as long as they are used.
-        portions: What is known of runs of them that memory does not suffice for; `select_feeds` and others share it.
+        memory_fallbacks: What is known of runs of them that memory does not suffice for; `select_feeds` and others
+            share it.
     """
 
     def __init__(

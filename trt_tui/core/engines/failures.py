@@ -19,7 +19,7 @@ class BuildError(NoEngineError):
 
     Attributes:
         details: The last of the builder's verbose messages.
-        refused: The builder found no implementation in these precisions; False for other reasons, such as memory.
+        is_refused: The builder found no implementation in these precisions; False for other reasons, such as memory.
     """
 
     def __init__(self, title: str, cause: str = "", next_step: str = "", details: tuple[str, ...] = (),

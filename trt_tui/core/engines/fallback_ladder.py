@@ -39,7 +39,7 @@ MIN_ATTEMPTS_BEFORE_SIMILAR = 3
 without an implementation in one place mostly has none elsewhere, and a message names one at a time."""
 
 LADDER_REASON = "builder"
-"""Who set what a rung raises, as `trt_tui.core.precision.Choice` has it."""
+"""The reason of the precision moves of a rung."""
 
 _MAX_LISTED_GROUPS = 4
 
@@ -123,9 +123,9 @@ class FallbackLadder:
     """Goes down the rungs of one config.
 
     Args:
-        told: Whether precisions are given beside the graph, and can therefore be left out.
-        loosens: Whether any precision is given at first, so that the lower rungs differ from it.
-        eases: Whether the builder's effort can be lowered.
+        can_drop_constraints: Whether precisions are given beside the graph, and can therefore be left out.
+        has_constraints: Whether any precision is given at first, so that the lower rungs differ from it.
+        can_reduce_effort: Whether the builder's effort can be lowered.
     """
 
     def __init__(self, network: Network, config: PrecisionConfig, can_drop_constraints: bool, has_constraints: bool,

@@ -55,7 +55,6 @@ class RangeFacts:
         source_name: The file that they are from, or the data.
         method: How they were measured, "" where nobody says.
         calibration_samples: On how many samples; 0 where nobody says.
-        tensor_count: How many tensors have one.
         cache_header: Of a cache.
         fallback_method: The method of the ranges that a cache lacked, "" where it lacked none.
         requested_method: The method that the command line or the config asks for, "" where neither does.
@@ -70,7 +69,6 @@ class RangeFacts:
     source_name: str
     method: str = ""
     calibration_samples: int = 0
-    tensor_count: int = 0
     cache_header: CacheHeader | None = None
     fallback_method: str = ""
     requested_method: str = ""

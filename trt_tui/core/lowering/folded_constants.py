@@ -23,7 +23,7 @@ class FoldedConstants:
     """What the moves of a config make of constants. Nothing is computed before it is asked for.
 
     Args:
-        amax: Largest magnitudes that are known from before, by what they are of; more are added.
+        amax_cache: Largest magnitudes that are known from before, by what they are of; more are added.
     """
 
     def __init__(self, network: Network, config: PrecisionConfig,

@@ -50,7 +50,7 @@ def find_weight_scale_layout(network: Network, qdq_site: QdqSite,
 
 def compute_weight_scale(network: Network, qdq_site: QdqSite, quantized_type: QuantizedType = INT8,
                          folded_constants: FoldedConstants | None = None) -> np.ndarray:
-    """Scale of a weight as it is laid out, float32, before the target's rounding; see `rules.Scale`.
+    """Scale of a weight as it is laid out, float32, before the target's rounding; see `rulebook.QdqScale`.
 
     Args:
         folded_constants: The weights as a config changes them, where the network has them unchanged.

@@ -102,9 +102,9 @@ class TypedLowering(GraphEditor):
     """One lowering.
 
     Args:
-        rulings: From `rulebook.rule`.
+        group_lowerings: From `rulebook.rule`.
         model: What is changed, at ``opset``.
-        casts: As `lower_rewritten_network` has it.
+        with_casts: As `lower_rewritten_network` has it.
     """
 
     def __init__(self, network: Network, config: PrecisionConfig, group_lowerings: Mapping[str, GroupLowering],

@@ -32,11 +32,11 @@ class AccuracyReducer:
 
     Args:
         samples: The judged samples.
-        feeds: Numbers of the feeds that are to be added.
-        judged: What errors are taken at.
-        reference: Yields the FP32 network's judged tensors for a feed.
-        classifier: The judged output whose largest class is compared.
-        scoring: The user's metric; None without one.
+        feed_indices: Numbers of the feeds that are to be added.
+        judged_outputs: What errors are taken at.
+        get_reference: Yields the FP32 network's judged tensors for a feed.
+        classifier_output: The judged output whose largest class is compared.
+        metric_scorer: The user's metric; None without one.
     """
 
     def __init__(

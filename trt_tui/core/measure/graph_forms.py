@@ -27,7 +27,7 @@ class GatedGraphLoader:
 
     Args:
         samples: What they are fed; what was found out before is known of them.
-        what: What is run, in a few words.
+        description: What is run, in a few words.
         network: The network whose gated graphs they are.
     """
 

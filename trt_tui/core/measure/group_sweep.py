@@ -105,7 +105,8 @@ class _GroupNoiseTask:
     feed, ``(1, outputs)``.
 
     Args:
-        places: Where the samples are, feed by feed; `GroupMeasurement` counts them, or with ``apart`` False the feeds.
+        sample_positions: Where the samples are, feed by feed; `GroupMeasurement` counts them, or with ``apart`` False
+            the feeds.
     """
 
     def __init__(self, config: PrecisionConfig, ranges: Mapping[str, float],
@@ -160,18 +161,18 @@ class GroupSweep:
     """One sweep over the groups of a config.
 
     Args:
-        order: The groups, the most suspicious first; all by default.
-        feeds: The feeds to measure on; all by default.
-        lowered: Measure what each group does alone, lowered as in the config among others in FP32; else what goes when
-            it alone is raised to FP32.
-        exact: Measure all groups on all samples.
-        known: What was measured before.
-        hands: Who runs the groups; this process by default.
+        group_order: The groups, the most suspicious first; all by default.
+        feed_indices: The feeds to measure on; all by default.
+        reduces_groups: Measure what each group does alone, lowered as in the config among others in FP32; else what
+            goes when it alone is raised to FP32.
+        measures_all_samples: Measure all groups on all samples.
+        earlier_state: What was measured before.
+        executor: Who runs the groups; this process by default.
 
     Attributes:
         swept: What was measured so far.
-        resting: Groups that change no value; they are not run.
-        fresh: Groups of which something new is known; whoever has read it clears it.
+        unchanged_groups: Groups that change no value; they are not run.
+        updated_groups: Groups of which something new is known; whoever has read it clears it.
     """
 
     def __init__(self, analysis: Analysis, config: PrecisionConfig, ranges: Mapping[str, float], *,
@@ -215,13 +216,6 @@ class GroupSweep:
     def has_estimate_of_every_group(self) -> bool:
         """Whether something is known of every group."""
         return not self.measured_groups or self.planner is not None and self.planner.has_estimate_of_every_group
-
-    @property
-    def groups_with_estimate(self) -> list[str]:
-        """Groups of which something is known."""
-        return self.unchanged_groups + [
-            name for name in self.measured_groups if self.planner is not None and name in self.planner.contributions
-        ]
 
     def measure_groups(self) -> Iterator[tuple[float, float]]:
         """Measures; yields after each run what it took so far and, by forecast, what it takes in all, in samples of
@@ -336,7 +330,7 @@ class GroupSweep:
         if group_name in set(self.unchanged_groups) or planner is None:
             db = None if self._reduces_groups else self._worst_output_sqnr_db(
                 self._divide_by_signal_energy(np.array(self.state.config_noise)).sum(0))
-            return GroupEffect(GroupContributionEstimate(0.0, 0.0, 0, True), db, self.sample_count)
+            return GroupEffect(GroupContributionEstimate(0.0, 0.0, 0), db, self.sample_count)
         figure = planner.estimate_group_contribution(group_name)
         noise = np.array(self.state.group_noise[group_name][:len(planner.contributions[group_name])])
         units = planner.last_sample_draw(group_name).samples[:len(noise)]

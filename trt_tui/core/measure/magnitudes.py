@@ -280,7 +280,7 @@ class _ProductBound:
 
     Attributes:
         operands: The operands that are computed.
-        counted: The operand whose shape has the number of products of a result; "" if a constant weight has it.
+        counted_operand: The operand whose shape has the number of products of a result; "" if a constant weight has it.
     """
 
     def __init__(self, network: Network, layer: Layer) -> None:

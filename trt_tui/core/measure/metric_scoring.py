@@ -31,8 +31,8 @@ class MetricScorer:
     """Calls a metric with outputs and labels of the same samples.
 
     Args:
-        names: The outputs that it is given.
-        reference: Yields the FP32 network's outputs for a feed.
+        output_names: The outputs that it is given.
+        get_reference: Yields the FP32 network's outputs for a feed.
     """
 
     def __init__(self, metric: Metric, samples: Samples, output_names: Sequence[str],

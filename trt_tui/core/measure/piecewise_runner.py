@@ -74,7 +74,7 @@ class PiecewiseRunner:
         runners: One for each piece, in order.
 
     Attributes:
-        computed: How many pieces were run in all.
+        computed_pieces: How many pieces were run in all.
     """
 
     def __init__(self, gated_graph: GatedGraph, runners: Sequence[Runner]) -> None:

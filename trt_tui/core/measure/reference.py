@@ -80,7 +80,7 @@ class DumpedOutputs:
 
     Args:
         samples: All samples of the data, in their order: those that the dump was made of.
-        inputs: Take the network's inputs from it in place of what the network computes.
+        uses_inputs: Take the network's inputs from it in place of what the network computes.
 
     Raises:
         InputError: it has none of the network's tensors, or other shapes, or not as many samples.
@@ -204,7 +204,7 @@ class NetworkOutputs:
     """Another network, run as it is written on the same samples, as `ExternalOutputs`.
 
     Args:
-        wanted: Tensors that it is asked for, as far as it has them.
+        requested_tensors: Tensors that it is asked for, as far as it has them.
 
     Raises:
         InputError: it cannot be read or run, takes other inputs, or has none of the tensors.

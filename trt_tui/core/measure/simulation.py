@@ -58,17 +58,17 @@ class Simulation:
 
     Args:
         samples: The judged samples; every figure is taken on all of them unless a method is given feeds.
-        judged: What errors are taken at; see `trt_tui.core.measure.judged_outputs.select_judged_outputs`.
+        judged_outputs: What errors are taken at; see `trt_tui.core.measure.judged_outputs.select_judged_outputs`.
         metric: The user's metric; used if the samples have labels.
-        other: What surrounds INT8 layers in the first configs. A config that needs something else has the session
-            loaded again, with that added.
-        yields: Tensors that runs yield beside those that are judged.
-        against: What errors are taken against; None for FP32 of the network itself. It has all judged tensors.
+        boundary_type: What surrounds INT8 layers in the first configs. A config that needs something else has the
+            session loaded again, with that added.
+        extra_tensors: Tensors that runs yield beside those that are judged.
+        reference_source: What errors are taken against; None for FP32 of the network itself. It has all judged tensors.
 
     Attributes:
-        scored: Tensors that the metric is given; none without one.
-        kept: See `trt_tui.core.measure.judged_outputs.find_judged_inner_tensors`.
-        level: How the simulation runs on a device; None before the first run there, and elsewhere.
+        metric_tensors: Tensors that the metric is given; none without one.
+        extra_outputs: See `trt_tui.core.measure.judged_outputs.find_judged_inner_tensors`.
+        execution_mode: How the simulation runs on a device; None before the first run there, and elsewhere.
 
     Raises:
         InputError: a judged tensor lies inside a fused group.

@@ -1,7 +1,7 @@
 """Which group is measured next, and on which samples: all on a few, then those that may matter on more.
 
-A `SweepPlanner` runs nothing. It asks for what groups add to a sum on some samples (`ask`), is told (`tell`), and says
-at any time what is known (`figure`) and how much is left (`left`).
+A `SweepPlanner` runs nothing. It plans measurements of what groups add to a sum on some samples, takes the results, and
+estimates at any time the contribution of a group and the samples that remain.
 """
 
 import math
@@ -57,13 +57,11 @@ class GroupContributionEstimate:
         half_width: Half the width of the 95 % interval; 0 where it is exact, NaN where there are too few samples for
         one.
         samples: On how many samples.
-        settled: It is not measured on more of them.
     """
 
     value: float
     half_width: float
     samples: int
-    settled: bool
 
 
 def choose_draw_sizes(sample_count: int, first_size: int, step: int = 1) -> list[int]:
@@ -82,15 +80,15 @@ class SweepPlanner:
     """See the module's docstring.
 
     Args:
-        names: The groups, the most suspicious first.
-        energies: The error that each sample is known to have, finite, ``(samples,)``; some are positive.
-        first: On how many samples all groups are measured first.
+        group_names: The groups, the most suspicious first.
+        sample_errors: The error that each sample is known to have, finite, ``(samples,)``; some are positive.
+        first_size: On how many samples all groups are measured first.
         step: Samples are run so many at a time.
-        exact: Measure all groups on all samples.
+        measures_all_samples: Measure all groups on all samples.
 
     Attributes:
-        settled: Groups that are not measured any further.
-        done: How many samples were told of, over all groups.
+        settled_groups: Groups that are not measured any further.
+        measured_count: How many samples were told of, over all groups.
         values: What was told of each group: what it adds on the samples of its stages, in their order.
     """
 
@@ -141,9 +139,9 @@ class SweepPlanner:
         """What is known of a group that was told of."""
         values = self.contributions[group_name]
         if not np.isfinite(values).all():
-            return GroupContributionEstimate(-math.inf, 0.0, len(values), True)
+            return GroupContributionEstimate(-math.inf, 0.0, len(values))
         return GroupContributionEstimate(*estimate_sum_over_all_samples(values, self.last_sample_draw(group_name)),
-                                         len(values), group_name in self.settled_groups)
+                                         len(values))
 
     def last_sample_draw(self, group_name: str) -> StratifiedSampleDraw:
         """The stage whose samples a group was measured on."""

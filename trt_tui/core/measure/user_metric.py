@@ -41,7 +41,7 @@ class Metric:
     """The user's function ``(outputs, labels) -> float | mapping of names to floats``.
 
     Attributes:
-        inner: Whether it is given judged tensors inside the network too: those before NMS.
+        needs_inner_tensors: Whether it is given judged tensors inside the network too: those before NMS.
     """
 
     def __init__(self, function: MetricFunction) -> None:

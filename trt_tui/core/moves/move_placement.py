@@ -76,11 +76,11 @@ class FileMoveApplier:
     """Makes the moves of a file on a network.
 
     Args:
-        file: The name of the file, for what is said.
+        file_name: The name of the file, for what is said.
         moves: Its moves, in its order.
 
     Attributes:
-        lenient: Whether what does not fit is ignored with a warning, and not refused.
+        is_lenient: Whether what does not fit is ignored with a warning, and not refused.
         warnings: What was ignored and what to mind, one sentence each.
     """
 
@@ -188,8 +188,8 @@ class FileMoveApplier:
                               for name, other_names in list(moved_names.items())[:_MAX_NAMED])
             more = f"; {len(moved_names) - _MAX_NAMED} more do" if len(moved_names) > _MAX_NAMED else ""
             self.warnings.append(
-                f"{self.file}: a {MOVE_TEXTS[move_class.kind].column} is one of the whole {move_class.subject_kind.subject_noun}: "
-                f"{texts}{more}.")
+                f"{self.file}: a {MOVE_TEXTS[move_class.kind].column} is one of the whole "
+                f"{move_class.subject_kind.subject_noun}: {texts}{more}.")
 
 
 def _find_similar_names(unknown_names: Sequence[str], known_names: Sequence[str]) -> list[str]:

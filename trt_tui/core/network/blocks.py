@@ -18,13 +18,11 @@ class BlockMatrix:
         roles: What the groups are in each block, such as ``mlp/fc2``.
         columns: The blocks, such as ``0`` to ``11``.
         cells: ``cells[role][column]``: names of the groups there; empty where a block lacks the role.
-        block_paths: Paths of the blocks, one for each column.
     """
 
     roles: tuple[str, ...]
     columns: tuple[str, ...]
     cells: tuple[tuple[tuple[str, ...], ...], ...]
-    block_paths: tuple[str, ...]
 
 
 def find_repeated_blocks(scope_tree: Scope) -> BlockMatrix | None:
@@ -58,8 +56,7 @@ def find_repeated_blocks(scope_tree: Scope) -> BlockMatrix | None:
         return None
     scopes, roles, columns = best_family
     return BlockMatrix(tuple(roles.values()), _block_column_names(scopes),
-                       tuple(tuple((column[role],) if role in column else () for column in columns) for role in roles),
-                       tuple(scope.path for scope in scopes))
+                       tuple(tuple((column[role],) if role in column else () for column in columns) for role in roles))
 
 
 def _align_block_roles(block_scopes: Sequence[Scope]) -> tuple[dict[str, str], list[dict[str, str]]]:

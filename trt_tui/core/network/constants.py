@@ -57,7 +57,7 @@ class ConstantValues:
 
     Args:
         model: The network.
-        backend: Gives what runs the network, and so its constant expressions; asked when the first one is met.
+        get_backend: Gives what runs the network, and so its constant expressions; asked when the first one is met.
     """
 
     def __init__(self, graph: LayerGraph, model: ir.Model, get_backend: Callable[[], Backend] | None) -> None:

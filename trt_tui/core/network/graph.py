@@ -32,14 +32,14 @@ class LayerGraph:
         producer: The layer that makes a tensor, by tensor name.
         consumers: The layers that read a tensor, those whose subgraphs capture it too, by tensor name.
         readers: Those of them that read its values: all but Shape and Size.
-        constants: Tensors that are stored or computed from stored ones alone.
-        static: These, and what is computed from them and shapes alone.
-        behind: The plugin in front of each tensor that cannot be simulated, by tensor name.
-        selected: Tensors whose sizes values decide, so that they may differ from precision to precision: behind a
-            NonZero, or a Range up to a computed length.
+        constant_tensors: Tensors that are stored or computed from stored ones alone.
+        static_tensors: These, and what is computed from them and shapes alone.
+        blocking_plugins: The plugin in front of each tensor that cannot be simulated, by tensor name.
+        value_sized_tensors: Tensors whose sizes values decide, so that they may differ from precision to precision:
+            behind a NonZero, or a Range up to a computed length.
 
     Args:
-        operators: A library of operators was given, so that what simulates runs plugins too.
+        has_operator_library: A library of operators was given, so that what simulates runs plugins too.
     """
 
     def __init__(self, model: ir.Model, has_operator_library: bool = False) -> None:

@@ -172,7 +172,7 @@ class _FunctionCopier:
     """Copies nodes of a function's body; tensors that attributes hold are shared.
 
     Attributes:
-        values: What stands for each value of the body.
+        replacements: What stands for each value of the body.
     """
 
     def __init__(self, attributes: dict[str, ir.Attr], fresh_names: FreshNames,

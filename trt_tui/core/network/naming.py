@@ -33,7 +33,7 @@ class FreshNames:
     """Gives tensors names that are new to a graph and those inside of it.
 
     Args:
-        taken: Further names that are not to be given.
+        taken_names: Further names that are not to be given.
     """
 
     def __init__(self, graph: ir.Graph, taken_names: Iterable[str] = ()) -> None:

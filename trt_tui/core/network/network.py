@@ -38,20 +38,20 @@ class Network(NetworkOutline):
     """An opened network: an outline, and its tensors and weights. Immutable; nobody may change its model.
 
     Args:
-        opened: What `trt_tui.core.network.opening.open_model` returned.
+        opened_model: What `trt_tui.core.network.opening.open_model` returned.
         path: The file, for names and hashes.
-        backend: Gives what runs the network, and so its constant expressions; asked when the first one is met.
+        get_backend: Gives what runs the network, and so its constant expressions; asked when the first one is met.
         groups: Its fusion groups; found by the rules of fusion by default.
-        operators: What runs it was given a library of operators.
+        has_operator_library: What runs it was given a library of operators.
 
     Attributes:
         model: At `opset`.
         graph: Its layers and tensors. `producer`, `consumers`, `constant_tensors`, `static_tensors`, `node`,
             `input_tensors`, `ir_value` and `is_float` are the graph's.
         external_files: The data files that the weights lie in.
-        given: What the file has of precisions of its own; None where it is FP32.
-        behind: The plugin in front of each tensor that cannot be simulated, by tensor name.
-        selected: Tensors whose sizes values decide, see `trt_tui.core.network.graph.LayerGraph`.
+        source_model: What the file has of precisions of its own; None where it is FP32.
+        blocking_plugins: The plugin in front of each tensor that cannot be simulated, by tensor name.
+        value_sized_tensors: Tensors whose sizes values decide, see `trt_tui.core.network.graph.LayerGraph`.
 
     Raises:
         InputError: the network computes constants that do not fit in memory.

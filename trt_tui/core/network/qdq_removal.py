@@ -137,7 +137,7 @@ class _ActivationRestorer:
     """The activations that a quantizer left to the ranges of its pairs, put back: one of a kind for each tensor.
 
     Attributes:
-        made: Names of the nodes.
+        added_nodes: Names of the nodes.
     """
 
     def __init__(self, graph: ir.Graph) -> None:

@@ -41,7 +41,7 @@ _EVALUATED_OPERATORS = POINTWISE | REDUCTIONS | PRODUCTS
 """Operators whose results on constants are computed here, none of which makes more of them than its operands say."""
 
 _TYPES_BY_WIDTH = ("FP4", "INT4", "FP8", "FP8 E5M2", "INT8", "INT16")
-"""Codes from the fewest bits up, as `steps.WORDS` calls them."""
+"""Codes from the fewest bits up, as `qdq_steps.TYPE_NAMES` calls them."""
 
 
 class SourceModel:
@@ -49,15 +49,15 @@ class SourceModel:
 
     Args:
         model: As read: nodes named, functions inlined, opset at least the program's.
-        stands_for: Tensors that the FP32 network alone has, and the tensor of the file that each stands for.
-        made: Nodes that it alone has.
+        source_tensors: Tensors that the FP32 network alone has, and the tensor of the file that each stands for.
+        added_nodes: Nodes that it alone has.
 
     Attributes:
         model: The same.
-        stands_for: The same.
-        made: The same.
+        source_tensors: The same.
+        added_nodes: The same.
         types: The type of each tensor of the file, as far as it follows from what the file says.
-        replaced: Constants of the FP32 network that are another network's, by name.
+        replaced_constants: Constants of the FP32 network that are another network's, by name.
     """
 
     def __init__(self, model: ir.Model, source_tensors: Mapping[str, str], added_nodes: Collection[str]) -> None:
@@ -230,7 +230,7 @@ class SourceModel:
 
     @cached_property
     def quantized_type_names(self) -> frozenset[str]:
-        """The types of codes that the file holds, as `steps.WORDS` calls them."""
+        """The types of codes that the file holds, as `qdq_steps.TYPE_NAMES` calls them."""
         return frozenset(
             TYPE_NAMES.get(quantized_dtype, quantized_dtype.name) for node in self.model.graph if is_dequantize(node)
             if (quantized_dtype := self.get_qdq_step(node).quantized_dtype) is not None) - {"INT32"}

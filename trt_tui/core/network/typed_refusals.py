@@ -9,7 +9,7 @@ taken, and neither is a DequantizeLinear on an int32 bias (TensorRT developer gu
 - Codes of 4 bits that are unsigned, or have one scale for the tensor (beside INT8 TensorRT-RTX 1.7 builds none of
   these): in 8 bits, which hold the same weights.
 - 16-bit codes are left out: the tensor stays in floats, behind the Relu or ReLU6 that their range stood for.
-- An operator in a float type that it has no kernel for (`operators.TENSORRT_LACKS`) is computed in FP32.
+- An operator in a float type that it has no kernel for (`operators.UNSUPPORTED_FLOAT_TYPES`) is computed in FP32.
 """
 
 from collections.abc import Callable, Iterable, Mapping

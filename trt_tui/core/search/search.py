@@ -89,17 +89,17 @@ class Search:
     """See the module's docstring.
 
     Args:
-        method: A name of `SEARCH_METHODS`.
-        impacts: Of the groups in the start config, by name; see `trt_tui.core.measure.analysis.Analysis.impacts`.
-        errors: Errors at the groups; the ranking is made from these if there are no impacts.
+        method_name: A name of `SEARCH_METHODS`.
+        sensitivities: Of the groups in the start config, by name, as error shares.
+        errors_by_group: Errors at the groups; the ranking is made from these if there are no sensitivities.
         ranking: The ranking to use, in place of the best that impacts and errors allow.
         ranges: Ranges to try before groups are raised: amax by tensor and method.
         max_raised: Budget: at most this many groups above their defaults, including those of the start.
         max_latency: Budget in the unit of ``estimate_latency``.
-        latency: Estimates a config's latency.
+        estimate_latency: Estimates a config's latency.
         margins: For each tolerance the lowest score that passes; the criterion itself must be met too.
-        known: Earlier evaluations in the same space, under the same criterion.
-        take_back: Run the `revert_unneeded_groups` pass.
+        earlier_evaluations: Earlier evaluations in the same space, under the same criterion.
+        reverts_unneeded: Run the `revert_unneeded_groups` pass.
         costs: See `StrategyContext`.
 
     Raises:

@@ -1,6 +1,6 @@
 """Controllers: each owns the actions of one concern, does them, and says why they cannot be done now.
 
-A new key is a method in one of them, with `controller.action` above it; keys, footer, help and palette follow.
+A new key is a method in one of them, with `controller.register_action` above it; keys, footer and help follow.
 """
 
 from trt_tui.tui.actions import Action
@@ -27,7 +27,7 @@ CONTROLLERS: tuple[type[Controller],
                            ZeroCostController, HistoryController, ViewController, ChartController, BuildController,
                            SearchController, JobController, TargetController, ConfigController, ExportController,
                            ApplicationController)
-"""All of them; help and palette list their actions in this order."""
+"""All of them; help lists their actions in this order."""
 
 ACTIONS: tuple[Action, ...] = tuple(handler.action for kind in CONTROLLERS for handler in kind.action_handlers)
 """All actions."""

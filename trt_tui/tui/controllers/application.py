@@ -1,4 +1,4 @@
-"""The application itself: keys, palette, log, theme, closing what is open, leaving."""
+"""The application itself: keys, log, theme, closing what is open, leaving."""
 
 from trt_tui.tui.controllers.controller import Controller, register_action
 from trt_tui.tui.screens.help import HelpPage

@@ -32,7 +32,7 @@ class Controller:
     """One concern of the main screen.
 
     Attributes:
-        handlers: Its actions, in the order of their methods.
+        action_handlers: Its actions, in the order of their methods.
     """
 
     action_handlers: ClassVar[tuple[ActionHandler[Any], ...]] = ()

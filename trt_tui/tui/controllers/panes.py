@@ -18,7 +18,7 @@ class ScreenPanes:
 
     Args:
         screen: The one that the panes stand in.
-        listing: What the tree and the heat map list.
+        layer_list: What the tree and the heat map list.
     """
 
     def __init__(self, screen: Screen[None], layer_list: LayerList) -> None:

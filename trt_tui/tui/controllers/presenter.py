@@ -29,14 +29,14 @@ class Presenter(ScreenPanes):
     """See the module's docstring.
 
     Attributes:
-        offers: All actions by their ids, in the order of help.
-        marks: The configs marked as A and B.
-        walk: The walk that the hint takes a newcomer on, if any.
-        stale_figures: Whether what the rows say has changed since it was drawn.
+        actions: All actions by their ids, in the order of help.
+        config_marks: The configs marked as A and B.
+        tutorial: The walk that the hint takes a newcomer on, if any.
+        has_stale_values: Whether what the rows say has changed since it was drawn.
 
     Args:
         screen: The one that the panes stand in.
-        leave: Ends the application.
+        quit_app: Ends the application.
     """
 
     def __init__(self, session: Session, screen: Screen[None], quit_app: Callable[[], None],

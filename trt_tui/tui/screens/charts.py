@@ -27,9 +27,9 @@ class ChartsPage(OverlayScreen):
     Its parts keep their places whatever is shown, since a new layout would repaint all.
 
     Args:
-        figures: Gives those of the rows.
+        get_row_values: Gives those of the rows.
         group: The one under the cursor.
-        shown: Which picture is shown first.
+        chart_index: Which picture is shown first.
     """
 
     BINDINGS = [CLOSE_BINDING, QUIT_BINDING, Binding("right,l", "move(1)", id="right"),

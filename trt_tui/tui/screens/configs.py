@@ -22,7 +22,7 @@ class ConfigsPage(Dialog):
     """All configs with their results; dismisses with the one taken up.
 
     Args:
-        diff: Shows what differs between the marked ones.
+        show_diff: Shows what differs between the marked ones.
     """
 
     BINDINGS = [CLOSE_BINDING, QUIT_BINDING, Binding("c", "close", id="configs"), Binding("m", "mark", id="mark"),

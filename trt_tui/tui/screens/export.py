@@ -26,11 +26,11 @@ class ExportDialog(Dialog):
     """Asks for a kind and a path, and stands until the user closes it: what was written or fails is told in it.
 
     Args:
-        write: Has a kind written to a path, and gives `wait_for_job` the job once there is one.
+        write_export: Has a kind written to a path, and gives `wait_for_job` the job once there is one.
 
     Attributes:
         job: The job that writes, None while none does.
-        finished: It was written, and the next enter closes the dialog.
+        is_finished: It was written, and the next enter closes the dialog.
     """
 
     BINDINGS = [CLOSE_BINDING, Binding("up", "formats", id="up")]

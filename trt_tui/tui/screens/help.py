@@ -27,7 +27,7 @@ class HelpPage(Dialog):
     A reason that several actions in a row have is said at the first of them.
 
     Args:
-        offers: The actions; groups are shown in the order in which their first ones come.
+        bound_actions: The actions; groups are shown in the order in which their first ones come.
     """
 
     BINDINGS = [CLOSE_BINDING, Binding("down", "go('down')", id="down"), Binding("up", "go('up')", id="up"),

@@ -24,7 +24,7 @@ class JobsPage(Dialog):
     """All jobs; the one under the cursor can be stopped.
 
     Args:
-        stop: Stops jobs, after a question where one is old.
+        stop_jobs: Stops jobs, after a question where one is old.
     """
 
     BINDINGS = [CLOSE_BINDING, QUIT_BINDING, Binding("f9", "close", id="jobs"), Binding("x", "stop", id="stop"),

@@ -24,7 +24,7 @@ class RulesDialog(Dialog):
     """Dismisses with the config in which exactly the chosen rules keep layers.
 
     Args:
-        kept: Makes that config of the texts of rules; raises `TrtTuiError` where one of them is wrong.
+        apply_rules: Makes that config of the texts of rules; raises `TrtTuiError` where one of them is wrong.
     """
 
     AUTO_FOCUS = ".setting"

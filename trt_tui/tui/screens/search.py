@@ -37,8 +37,8 @@ class SearchDialog(Dialog):
     """Dismisses with a tolerance and the request of a search for it.
 
     Args:
-        wrong_with: What is wrong with a tolerance, "" where nothing is.
-        met: Whether the config meets the target: then only what lowers from FP32 has anything to find.
+        get_error_text: What is wrong with a tolerance, "" where nothing is.
+        is_target_met: Whether the config meets the target: then only what lowers from FP32 has anything to find.
     """
 
     AUTO_FOCUS = "#tolerance"

@@ -36,12 +36,13 @@ class LayerList:
     Attributes:
         view: What the main pane lists.
         measure: What rows are coloured by, in the run named ``run``.
-        opened: Paths of the scopes and rows that are open.
+        opened_paths: Paths of the scopes and rows that are open.
         order: Weights that rows are ordered by, None for network order; ``sort_column`` is the column that they are of.
-        filter: What rows are filtered by, None where all show.
+        row_filter: What rows are filtered by, None where all show.
         matches: Names of the groups that it finds, None where there is none.
-        following: The cursor was not moved since the rows were sorted, so their order follows the figures.
-        placed: The cursor stands where the user put it, or on the first answer; until then it is on the first row.
+        follows_values: The cursor was not moved since the rows were sorted, so their order follows the figures.
+        is_cursor_placed: The cursor stands where the user put it, or on the first answer; until then it is on the first
+            row.
     """
 
     def __init__(self, session: Session) -> None:

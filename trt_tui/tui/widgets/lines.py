@@ -62,7 +62,7 @@ class Lines(StyledStrips):
     """A block of lines; setting ``lines`` repaints those that differ. The wheel shows those that have no room.
 
     Attributes:
-        top: How many lines are above the first one that is shown.
+        top_line: How many lines are above the first one that is shown.
     """
 
     def __init__(self, lines: Sequence[Line] = (), *, id: str | None = None, classes: str | None = None) -> None:

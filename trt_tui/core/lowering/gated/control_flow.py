@@ -151,10 +151,10 @@ class _PrecisionBranch:
     """The group with results in one float precision, as the body of an ``If`` that reads outer tensors.
 
     Args:
-        codes: What the sites' activations are read as, each where its gate is true, or always.
-        floats: They are read as floats where no gate is true; else as the last of these codes.
-        clean_gate: Where this is true they have the precision's values already.
-        clean: What comes from outside has the precision's values already.
+        type_gates: What the sites' activations are read as, each where its gate is true, or always.
+        allow_floats: They are read as floats where no gate is true; else as the last of these codes.
+        already_rounded_gate: Where this is true they have the precision's values already.
+        already_rounded: What comes from outside has the precision's values already.
         norm: The normalisation that is computed by its operator.
     """
 

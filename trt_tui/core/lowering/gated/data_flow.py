@@ -34,7 +34,8 @@ class DataFlowEmitter:
     """Emits groups with their gates into the main graph.
 
     Attributes:
-        edges: For each gate of a reader, by its name, the group that computed what it reads and the group that reads.
+        edge_gates: For each gate of a reader, by its name, the group that computed what it reads and the group that
+            reads.
     """
 
     def __init__(self, emitter: NodeEmitter, graph_inputs: GraphInputs, rounding: RoundingEmitter) -> None:

@@ -42,8 +42,8 @@ class ErrorSumsEmitter(ABC):
     """Emits the sums of groups' tails against the reference; how a row is taken its kinds decide.
 
     Args:
-        present: By tensor which of its elements count (bool, broadcast to it); all of those that are not named.
-        share: How many do, of one: float64.
+        presence_masks: By tensor which of its elements count (bool, broadcast to it); all of those that are not named.
+        present_share: How many do, of one: float64.
     """
 
     def __init__(self, emitter: NodeEmitter, presence_masks: Mapping[str, ir.Value],
@@ -231,8 +231,8 @@ class ControlFlowErrorSumsEmitter(ErrorSumsEmitter):
     """Takes rows by control flow: in float32 where that holds them.
 
     Args:
-        counting: The gate for counting what FP16 cannot hold.
-        present: See `ErrorSumsEmitter`, as ``share``.
+        counting_gate: The gate for counting what FP16 cannot hold.
+        presence_masks: See `ErrorSumsEmitter`, as ``share``.
     """
 
     def __init__(self, emitter: NodeEmitter, flow: ControlFlowEmitter, counting_gate: ir.Value,

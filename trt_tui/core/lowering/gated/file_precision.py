@@ -49,7 +49,7 @@ class FilePrecisionBranch:
     """The group as the file has it, as the body of an ``If`` that reads outer tensors.
 
     Args:
-        scope: The tensors it reads, by the network's names.
+        values_by_tensor: The tensors it reads, by the network's names.
     """
 
     def __init__(self, qdq_emitter: QdqEmitter, source_model: SourceModel, group: FusionGroup,

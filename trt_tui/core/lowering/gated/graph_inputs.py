@@ -38,15 +38,16 @@ class GraphInputs:
     """Declares the inputs of all groups that have a choice.
 
     Attributes:
-        forms: What each such group can run in, by group.
+        operand_types: What each such group can run in, by group.
         gates: Bool scalars by kind, by group; see `trt_tui.core.lowering.gated.gated_graph.GatedGraph`.
         scales: Float32 scalars of activations, by group and tensor; groups may share one.
         weights: Float32 weights, scales and biases, by group, layer and index of the layer's input.
-        stand_for: What weight an input is, by the input's name.
-        sums: The groups whose products can be summed in FP16.
-        splitters: Where gates are data, float32 scalars that sums are split by, by group and how often one is rounded.
+        weight_inputs: What weight an input is, by the input's name.
+        summing_groups: The groups whose products can be summed in FP16.
+        split_factors: Where gates are data, float32 scalars that sums are split by, by group and how often one is
+            rounded.
         factors: What channels are divided by, float32, by the tensors that hold them.
-        factors_of: The names of these inputs by the group of the normalisation.
+        factor_input_names: The names of these inputs by the group of the normalisation.
     """
 
     def __init__(self, emitter: NodeEmitter, features: GatedFeatures, *, gates_as_data: bool = False) -> None:

@@ -104,7 +104,7 @@ class PendingSumRoundings:
         self._deferred_counts: dict[str, int] = {}
 
     def count_accumulator_roundings(self, layer: Layer) -> int:
-        """How often a layer's result is rounded where products are summed in FP16, see `fp16_accumulation.roundings`;
+        """How often a layer's result is rounded where products are summed in FP16, see `fp16_accumulation`;
         that of the sum that it hands on where rounding commutes with it."""
         count = fp16_accumulation.count_accumulator_roundings(self._network, layer)
         return max([count, *(self._deferred_counts.get(tensor, 1) for tensor in layer.inputs)])

@@ -82,7 +82,7 @@ class RoundingEmitter:
         return self._emitter.add_operator(nodes, "DequantizeLinear", [quantized, *pair], "dequantized")
 
     def convert_operand(self, precision: Precision, value: ir.Value, scale: ir.Value | None, nodes: Nodes) -> ir.Value:
-        """A value as a product reads it in one of `rulebook.READ_AS`; TF32 has no scale."""
+        """A value as a product reads it in a quantized type or TF32; TF32 has no scale."""
         if precision is Precision.TF32 or scale is None:
             return self.round_to_tf32(value, nodes)
         return self.quantize_dequantize(value, scale, QUANTIZED_TYPES[precision], nodes)

@@ -47,13 +47,13 @@ class FusionGroupDraft:
     """The layers of one group while it grows.
 
     Attributes:
-        leader: The layer that it is named after.
-        operator: What it is called.
-        tail: The tensor that leads out of it.
-        computed: The last tensor that it computes.
-        skip: Its residual Add, and the index of the input that comes from elsewhere.
+        main_layer: The layer that it is named after.
+        operator_name: What it is called.
+        output_tensor: The tensor that leads out of it.
+        computed_tensor: The last tensor that it computes.
+        skip_input: Its residual Add, and the index of the input that comes from elsewhere.
         position: Where the group stands in the order of execution: the index of its last layer before it takes copies.
-        takes_copies: Operators behind it that only move its values may join.
+        accepts_copies: Operators behind it that only move its values may join.
     """
 
     def __init__(self, main_layer: Layer, output_tensor: str, *, accepts_copies: bool = True) -> None:
@@ -70,9 +70,9 @@ class FusionGroupingState:
     """The groups of a network while they grow.
 
     Attributes:
-        owner: The group that a layer belongs to, by layer name.
-        ready: Position of the last group that a tensor waits for, by tensor; absent where it waits for none.
-        loose: The same of layers in no group, by name.
+        draft_by_layer: The group that a layer belongs to, by layer name.
+        ready_positions: Position of the last group that a tensor waits for, by tensor; absent where it waits for none.
+        ungrouped_positions: The same of layers in no group, by name.
     """
 
     def __init__(self, graph: LayerGraph) -> None:

@@ -20,7 +20,7 @@ class ShapeDependencies:
 
     Args:
         graph: Layers and tensors.
-        grouped: Names of the layers that are in groups.
+        grouped_layers: Names of the layers that are in groups.
     """
 
     def __init__(self, graph: LayerGraph, grouped_layers: Collection[str]) -> None:
