@@ -1,3 +1,6 @@
+import json
+from dataclasses import fields
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -5,8 +8,19 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from tests.measuring import errors_between
-from trt_tui.core.measure.error_metrics import ErrorSums, compute_error_sums_by_sample, compute_sqnr_db_by_sample
-from trt_tui.core.measure.results import ErrorMetrics
+from trt_tui.core.lowering.gated.error_sums import ERROR_SUM_COLUMNS
+from trt_tui.core.lowering.gated.output_comparison import SAMPLE_SUM_COLUMNS
+from trt_tui.core.measure import error_metrics
+from trt_tui.core.measure.error_metrics import (
+    ErrorMetrics,
+    ErrorSums,
+    compute_error_sums_by_sample,
+    compute_sqnr_db_by_sample,
+)
+from trt_tui.core.measure.results import Accuracy, OutputErrors
+from trt_tui.core.measure.target import parse_target
+from trt_tui.errors import ExitCode
+from trt_tui.formatting import number_text
 
 FLOATS = st.floats(-1e6, 1e6, width=32)
 
@@ -106,3 +120,34 @@ def test_a_sample_without_signal_has_no_sqnr_unless_it_is_exact_or_broken():
     test = np.array([[0, 0, 0], [1, 0, 0], [np.nan, 0, 0], [0, np.inf, 0]])
     found = compute_sqnr_db_by_sample(compute_error_sums_by_sample(reference, test, len(reference)))
     assert found[0] == np.inf and np.isnan(found[1]) and list(found[2:]) == [-np.inf, -np.inf]
+
+
+def test_a_metric_of_the_table_is_a_column_a_target_and_a_value_of_records(answered, tmp_path, run, monkeypatch):
+    """Relative L2 error, of which nothing but its entry in the table knows."""
+    metric = error_metrics.ErrorMetric(
+        name="rel_l2", key="rel_l2", title="relative L2", is_higher_better=False, sums=("diff2", "ref2"),
+        formula=lambda diff2, ref2: np.sqrt(diff2 / ref2), tables=("runs", "configs", "outputs", "stages"))
+    monkeypatch.setitem(error_metrics.ERROR_METRICS, metric.name, metric)
+    options = answered[0]
+    code, out, err = run("compare", options.model, "--data", options.data, "--batch", 4, "--layers", "none",
+                         "--target", "rel_l2<=1e-6", "--json", tmp_path / "out.json", "--markdown", tmp_path / "out.md")
+    assert code == ExitCode.TOLERANCE_NOT_MET and "rel_l2" in err
+    assert "target: relative L2 ≤ 1e-06" in out
+    int8 = json.loads((tmp_path / "out.json").read_text())["runs"]["int8"]
+    value = int8["outputs"]["y"]["rel_l2"]
+    assert value == pytest.approx(10**(-int8["outputs"]["y"]["sqnr_db"] / 20)) and int8["result"]["outcome"] == "FAIL"
+    low, high = int8["intervals"]["worst"]["rel_l2"]
+    assert low < value < high
+    titles, *rows = [line.split("  ") for line in out.splitlines() if line.startswith(("run ", "INT8 "))]
+    assert "relative L2" in map(str.strip, titles) and number_text(value) in map(str.strip, rows[0])
+    assert f"| ~{number_text(value)} |" in (tmp_path / "out.md").read_text()
+    first, second = (Accuracy({"y": OutputErrors(ErrorMetrics(other_values={"rel_l2": error}))}) for error in (.1, .2))
+    target = parse_target("rel_l2<=0.15")
+    assert target.is_met_by(first) and not target.is_met_by(second) and target.measured_value_text(first)
+
+
+def test_metrics_are_computed_from_sums_that_numpy_and_graphs_take():
+    assert {field.name for field in fields(ErrorSums)} == set(ERROR_SUM_COLUMNS)
+    assert {"ref2", "ref_max", "count", *SAMPLE_SUM_COLUMNS} >= {*error_metrics.SAMPLE_SUMS}
+    for metric in error_metrics.ERROR_METRICS.values():
+        assert set(metric.sums) <= set(ERROR_SUM_COLUMNS) or metric.sums == error_metrics.MISMATCH_SUMS
