@@ -1,12 +1,26 @@
+from dataclasses import fields
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
+from tests import local
 from tests.measuring import errors_between
-from trt_tui.core.measure.error_metrics import ErrorSums, compute_error_sums_by_sample, compute_sqnr_db_by_sample
-from trt_tui.core.measure.results import ErrorMetrics
+from trt_tui.cli.report import comparison_table
+from trt_tui.core.exporters.markdown import comparison_markdown
+from trt_tui.core.lowering.gated.error_sums import ERROR_SUM_COLUMNS
+from trt_tui.core.lowering.gated.output_comparison import SAMPLE_SUM_COLUMNS
+from trt_tui.core.measure import error_metrics
+from trt_tui.core.measure.error_metrics import (
+    ErrorMetrics,
+    ErrorSums,
+    compute_error_sums_by_sample,
+    compute_sqnr_db_by_sample,
+)
+from trt_tui.formatting import number_text
+from trt_tui.tui.state.config_list import config_table
 
 FLOATS = st.floats(-1e6, 1e6, width=32)
 
@@ -106,3 +120,33 @@ def test_a_sample_without_signal_has_no_sqnr_unless_it_is_exact_or_broken():
     test = np.array([[0, 0, 0], [1, 0, 0], [np.nan, 0, 0], [0, np.inf, 0]])
     found = compute_sqnr_db_by_sample(compute_error_sums_by_sample(reference, test, len(reference)))
     assert found[0] == np.inf and np.isnan(found[1]) and list(found[2:]) == [-np.inf, -np.inf]
+
+
+def test_a_metric_of_the_table_is_a_column_a_target_and_a_value_of_records(tmp_path, monkeypatch):
+    """Relative L2 error, of which nothing but its entry in the table knows."""
+    metric = error_metrics.ErrorMetric(
+        name="rel_l2", key="rel_l2", title="relative L2", is_higher_better=False, sums=("diff2", "ref2"),
+        formula=lambda diff2, ref2: np.sqrt(diff2 / ref2), tables=("runs", "configs", "outputs"))
+    monkeypatch.setitem(error_metrics.ERROR_METRICS, metric.name, metric)
+    monkeypatch.setattr(local.NullSession, "measured_before", tmp_path / "measured", raising=False)
+    session = local.measured(tmp_path, target="rel_l2<=1e-6")
+    int8 = (record := session.comparison_record())["runs"]["int8"]
+    value, low_and_high = int8["outputs"]["logits"]["rel_l2"], int8["intervals"]["worst"]["rel_l2"]
+    assert value == pytest.approx(10**(-int8["outputs"]["logits"]["sqnr_db"] / 20))
+    assert low_and_high[0] < value < low_and_high[1] and int8["result"]["outcome"] == "FAIL"
+    lines = comparison_table(session).splitlines()
+    assert "target: relative L2 ≤ 1e-06" in lines
+    titles, row = (next(line for line in lines if line.startswith(start)) for start in ("run ", "INT8 "))
+    assert "relative L2" in titles and number_text(value) in row.split()
+    report = comparison_markdown(record)
+    assert "| relative L2 |" in report and f"| ~{number_text(value)} |" in report
+    header, (shown, *_) = config_table(session, {}, 100)
+    assert "relative L2" in [text.strip() for text, _ in header]
+    assert f"~{number_text(value)}" in [text.strip() for text, _ in shown.line]
+
+
+def test_metrics_are_computed_from_sums_that_numpy_and_graphs_take():
+    assert {field.name for field in fields(ErrorSums)} == set(ERROR_SUM_COLUMNS)
+    assert {"ref2", "ref_max", "count", *SAMPLE_SUM_COLUMNS} >= {*error_metrics.SAMPLE_SUMS}
+    for metric in error_metrics.ERROR_METRICS.values():
+        assert set(metric.sums) <= set(ERROR_SUM_COLUMNS) or metric.sums == error_metrics.MISMATCH_SUMS

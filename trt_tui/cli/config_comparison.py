@@ -226,12 +226,12 @@ def _comparison_json(outline: NetworkOutline, compared_configs: Sequence[Compare
     config_records = []
     for compared_config in compared_configs:
         accuracy, engine = compared_config.measured.accuracy, compared_config.measured.engine_result
-        worst_output = accuracy.worst_output if accuracy is not None else None
+        errors = accuracy.worst_errors if accuracy is not None else None
         results = {RECORD_KEYS[kind]: target_outcome_record(result)["result"]
                    for kind, result in compared_config.results.items()}
         config_records.append({
             "name": compared_config.name,
-            "sqnr_db": worst_output[1].errors.sqnr_db if worst_output is not None else None,
+            "sqnr_db": errors.sqnr_db if errors is not None else None,
             "metric": dict(accuracy.metric) if accuracy is not None else {}, "met": compared_config.meets_target,
             "results": results,
             "latency_ms": engine.latency_ms[0] if engine is not None and engine.latency_ms else None,

@@ -84,9 +84,9 @@ def _stage_row(session: Session, stage: StageResult, accuracy: Accuracy | None) 
 
 def _error_cells(accuracy: Accuracy | None, simulated_mark: str) -> list[str]:
     """The errors of the worst output."""
-    if accuracy is None or accuracy.worst_output is None:
+    if accuracy is None or accuracy.worst_errors is None:
         return [NOT_MEASURED] * len(list_error_columns("stages"))
-    return accuracy.worst_output[1].errors.cell_texts("stages", simulated_mark)
+    return accuracy.worst_errors.cell_texts("stages", simulated_mark)
 
 
 def _nonfinite_count_text(accuracy: Accuracy) -> str:

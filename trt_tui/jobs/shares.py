@@ -30,11 +30,7 @@ def order_groups_by_isolated_error(workspace: Workspace, store: ResultStore, con
 
     def isolated_sqnr(group_name: str) -> float:
         errors = group_errors[group_name].isolated if group_name in group_errors else None
-        if errors is None:
-            return 0.0
-        if errors.sqnr_db is None:
-            return 1e9 if errors.exact else -1e9
-        return errors.sqnr_db
+        return errors.comparable_sqnr_db if errors is not None else 0.0
 
     return sorted((group.name for group in workspace.network.groups), key=isolated_sqnr)
 

@@ -39,16 +39,11 @@ class _RankingColumn:
 
 def _worst_sqnr_score(accuracy: Accuracy) -> float | None:
     """Returns the SQNR of the worst output in dB: infinite if it is exact, negative infinity for NaN and Inf."""
-    if accuracy.worst_output is None:
-        return None
-    errors = accuracy.worst_output[1].errors
-    if errors.exact:
-        return math.inf
-    return errors.sqnr_db if errors.sqnr_db is not None and not accuracy.nonfinite_count else -math.inf
+    return accuracy.worst_errors.comparable_sqnr_db if accuracy.worst_errors is not None else None
 
 
 def _worst_sqnr_text(accuracy: Accuracy) -> str:
-    errors = accuracy.worst_output[1].errors if accuracy.worst_output is not None else None
+    errors = accuracy.worst_errors
     return "" if errors is None else formatting.decibels_text(errors.sqnr_db, exact=errors.exact)
 
 
@@ -142,8 +137,8 @@ def method_comparison_record(session: SessionState) -> dict[str, Any]:
     """The comparison as plain data for JSON; figures that are not finite are null."""
     rows = []
     for row in _require_method_comparison(session).rows:
-        worst = row.accuracy.worst_output
-        sqnr = worst[1].errors.sqnr_db if worst is not None else None
+        errors = row.accuracy.worst_errors
+        sqnr = errors.sqnr_db if errors is not None else None
         rows.append({"method": row.method, "sqnr_db": sqnr, "metric": dict(row.accuracy.metric),
                      "calibration_seconds": row.seconds, "calibration_samples": row.samples,
                      "samples": row.accuracy.samples,

@@ -130,14 +130,13 @@ def target_value_span(session: Session, accuracy: Accuracy | None, is_simulated:
         return (NOT_MEASURED, "dim")
     mark, target = SIMULATED_MARK if is_simulated else "", session.target
     if target is None or target.kind == "sqnr":
-        output = None if target is None else target.output_name
-        worst_output = accuracy.worst_output if output is None else (output, accuracy.outputs.get(output))
-        text, style = sqnr_span(
-            worst_output[1].errors if worst_output is not None and worst_output[1] is not None else None, is_simulated)
+        errors = accuracy.worst_errors
+        if target is not None and target.output_name is not None:
+            output = accuracy.outputs.get(target.output_name)
+            errors = output.errors if output is not None else None
+        text, style = sqnr_span(errors, is_simulated)
         return (add_decibel_unit(text), style)
     value = target.measured_value(accuracy)
     if value is None or accuracy.nonfinite_count and target.error_metric is not None:
-        worst_output = accuracy.worst_output
-        return sqnr_span(
-            worst_output[1].errors) if accuracy.nonfinite_count and worst_output is not None else (NOT_MEASURED, "dim")
+        return sqnr_span(accuracy.worst_errors if accuracy.nonfinite_count else None)
     return (target.bounded_value.value_text(value, mark), "")

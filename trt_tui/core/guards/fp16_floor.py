@@ -18,8 +18,8 @@ MAX_GAIN_DB = 1.0
 
 
 def _worst_output_sqnr_db(accuracy: Accuracy) -> float | None:
-    worst = accuracy.worst_output
-    return worst[1].errors.sqnr_db if worst is not None and not accuracy.nonfinite_count else None
+    errors = accuracy.worst_errors
+    return errors.sqnr_db if errors is not None and not accuracy.nonfinite_count else None
 
 
 class Fp16FloorGuard(Guard):

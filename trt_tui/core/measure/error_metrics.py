@@ -239,6 +239,13 @@ class ErrorMetrics:
         """Count of NaN and Inf."""
         return self.nan + self.inf
 
+    @property
+    def comparable_sqnr_db(self) -> float:
+        """The SQNR: infinite for an exact copy, minus infinity where it is not finite or has no signal."""
+        if self.exact:
+            return math.inf
+        return self.sqnr_db if self.sqnr_db is not None and not self.nonfinite_count else -math.inf
+
     def sqnr_text(self, prefix: str = SIMULATED_MARK) -> str:
         """The SQNR as `trt_tui.formatting.decibels_text` writes it; ``prefix`` stands before a simulated one."""
         return decibels_text(self.sqnr_db, exact=self.exact, nan=self.nan, inf=self.inf, mark=prefix)

@@ -95,19 +95,14 @@ class Accuracy:
     @property
     def worst_output(self) -> tuple[str, OutputErrors] | None:
         """The float output with the lowest SQNR; one with NaN or Inf comes first."""
-        float_outputs = [(name, output_errors)
-                         for name, output_errors in self.outputs.items()
-                         if output_errors.errors.mismatch is None]
-        if not float_outputs:
-            return next(iter(self.outputs.items()), None)
+        float_outputs = [item for item in self.outputs.items() if item[1].errors.mismatch is None]
+        return min(float_outputs, key=lambda item: item[1].errors.comparable_sqnr_db,
+                   default=next(iter(self.outputs.items()), None))
 
-        def output_sort_key(item: tuple[str, OutputErrors]) -> tuple[int, float]:
-            errors = item[1].errors
-            if errors.nonfinite_count or errors.sqnr_db is None and not errors.exact:
-                return (0, 0.0)
-            return (1, float("inf") if errors.exact or errors.sqnr_db is None else errors.sqnr_db)
-
-        return min(float_outputs, key=output_sort_key)
+    @property
+    def worst_errors(self) -> ErrorMetrics | None:
+        """The errors of the worst output."""
+        return self.worst_output[1].errors if self.worst_output is not None else None
 
     def find_worst_value(self, metric: ErrorMetric, output_name: str | None = None) -> float | None:
         """The value of a metric at a judged output, the worst of all by default: the one with the worst SQNR need not
@@ -138,8 +133,8 @@ class Accuracy:
 
 def worst_value_text(accuracy: Accuracy | None, metric: ErrorMetric, mark: str = "") -> str:
     """The worst value of a metric in a table, after a mark; the SQNR is that of `Accuracy.worst_output`."""
-    if accuracy is not None and metric.key == "sqnr_db" and accuracy.worst_output is not None:
-        return accuracy.worst_output[1].errors.sqnr_text(mark)
+    if accuracy is not None and metric.key == "sqnr_db" and accuracy.worst_errors is not None:
+        return accuracy.worst_errors.sqnr_text(mark)
     value = accuracy.find_worst_value(metric) if accuracy is not None else None
     return NOT_MEASURED if value is None else metric.value_text(value, mark)
 

@@ -115,14 +115,10 @@ def list_requested_stages(stage_texts: Sequence[str], engine_file: str | None,
 
 def worst_output_sqnr_db(accuracy: Accuracy | None) -> float | None:
     """The SQNR of the worst output: infinite for an exact copy, minus infinity where it is not finite; None without."""
-    if accuracy is None or accuracy.worst_output is None:
-        return None
-    errors = accuracy.worst_output[1].errors
-    if errors.mismatch is not None:
-        return math.inf if errors.exact else -10 * math.log10(errors.mismatch)
-    if errors.nonfinite_count or errors.sqnr_db is None and not errors.exact:
-        return -math.inf
-    return math.inf if errors.exact or errors.sqnr_db is None else errors.sqnr_db
+    errors = accuracy.worst_errors if accuracy is not None else None
+    if errors is not None and errors.mismatch is not None and not errors.exact:
+        return -10 * math.log10(errors.mismatch)
+    return errors.comparable_sqnr_db if errors is not None else None
 
 
 def first_divergence_text(stages_with_accuracy: Sequence[tuple[StageResult, Accuracy | None]],
@@ -155,8 +151,8 @@ def first_divergence_text(stages_with_accuracy: Sequence[tuple[StageResult, Accu
         return ""
     stage, accuracy = lowest
     against = stage.accuracy_to_previous if stage.accuracy_to_previous is not None else accuracy
-    worst = against.worst_output if against is not None else None
-    figure_text = add_decibel_unit(worst[1].errors.sqnr_text("")) if worst is not None else ""
+    worst_errors = against.worst_errors if against is not None else None
+    figure_text = add_decibel_unit(worst_errors.sqnr_text("")) if worst_errors is not None else ""
     compared_with = "the stage before" if stage.accuracy_to_previous is not None else "FP32"
     return (f"no stage misses the target; furthest from {compared_with} is {stage.run.name}, {figure_text}: "
             f"{stage.effect_text}")

@@ -51,9 +51,7 @@ def noise_to_signal_by_group(errors_by_group: Mapping[str, GroupErrors], error_k
 
 
 def _noise_to_signal_ratio(error_metrics: ErrorMetrics) -> float:
-    if error_metrics.exact:
-        return 0.0
-    return math.inf if error_metrics.sqnr_db is None else 10 ** (-error_metrics.sqnr_db / 10)
+    return 10 ** (-error_metrics.comparable_sqnr_db / 10)
 
 
 def sort_groups_worst_first(candidates: Sequence[str], error_by_group: Mapping[str, float]) -> tuple[str, ...]:

@@ -138,9 +138,7 @@ def _find_simulated_accuracy(session: Session, shown_engine: ShownEngine) -> Acc
 
 
 def _worst_sqnr_text(accuracy: Accuracy, is_simulated: bool) -> str:
-    worst_output = accuracy.worst_output
-    text = sqnr_span(worst_output[1].errors if worst_output else None, is_simulated)[0]
-    return add_decibel_unit(text)
+    return add_decibel_unit(sqnr_span(accuracy.worst_errors, is_simulated)[0])
 
 
 def _engine_check_lines(session: Session, shown_engine: ShownEngine, width: int) -> list[Line]:

@@ -122,10 +122,10 @@ def fp32_engine_texts(fp32_engine: EngineResult) -> list[str]:
     if fp32_engine.failure_reason:
         return [f"not built: {fp32_engine.failure_reason}", "not built"]
     accuracy = fp32_engine.accuracy
-    if not fp32_engine_fault_text(fp32_engine) or accuracy is None or accuracy.worst_output is None:
+    if not fp32_engine_fault_text(fp32_engine) or accuracy is None or accuracy.worst_errors is None:
         return ["graph is sound"]
     difference_text = (f"{accuracy.nonfinite_count} NaN or Inf" if accuracy.nonfinite_count else
-                       f"differs by {add_decibel_unit(accuracy.worst_output[1].errors.sqnr_text(''))}")
+                       f"differs by {add_decibel_unit(accuracy.worst_errors.sqnr_text(''))}")
     return [f"no precision problem: {difference_text}", "no precision problem", "graph differs"]
 
 

@@ -292,7 +292,7 @@ def _stage_lines(session: Session, table: _SummaryTable, width: int, height: int
         if stage.run.unavailable_reason:
             line.append((f" {stage.run.unavailable_reason}", "dim"))
         elif stage.accuracy_to_previous is not None and stage.accuracy_to_previous.worst_output is not None:
-            text, style = sqnr_span(stage.accuracy_to_previous.worst_output[1].errors, is_simulated)
+            text, style = sqnr_span(stage.accuracy_to_previous.worst_errors, is_simulated)
             suffixes = (" from the one before", " from before", "")
             change_spans = [(choose_fitting_text([f" {add_decibel_unit(text)}{suffix}" for suffix in suffixes],
                                                  built_width), style)]
@@ -341,9 +341,8 @@ def _accuracy_spans(accuracy: Accuracy | None, table: _SummaryTable, is_simulate
     mark = SIMULATED_MARK if is_simulated else ""
     if accuracy is None:
         return [(NOT_MEASURED, "dim")] * len(table.simulated_columns)
-    worst_output = accuracy.worst_output
-    spans = [sqnr_span(worst_output[1].errors if worst_output else None, is_simulated)]
-    sample = worst_output[1] if worst_output else None
+    spans = [sqnr_span(accuracy.worst_errors, is_simulated)]
+    sample = accuracy.worst_output[1] if accuracy.worst_output else None
     if sample is None or sample.worst_index is None:
         spans.append((NOT_MEASURED, "dim"))
     elif table.is_wide:
@@ -390,8 +389,7 @@ def _engine_cells(shown_engine: ShownEngine | None, simulated_accuracy: Accuracy
             [(f"{shown_text:>{text_width}} ", "dim"), *([(f"{spans_by_title['MB'][0]:>{size}} ", "")] if size else [])],
             _total_columns_width(table.built_columns))
     if shown_engine is not None and engine is not None and accuracy is not None:
-        worst = accuracy.worst_output
-        value, style = sqnr_span(worst[1].errors if worst else None, is_simulated=False)
+        value, style = sqnr_span(accuracy.worst_errors, is_simulated=False)
         if not engine.is_built_as_requested:
             value, style = f"{OTHER_PRECISION_MARK}{value}", "warn"
         spans_by_title[first_title] = (value, style)
@@ -414,8 +412,7 @@ def _exported_run_cells(exported_run: ExportedRun | None, table: _SummaryTable) 
     spans_by_title: dict[str, Span] = {title: (NOT_MEASURED, "dim") for title, _ in table.built_columns}
     if accuracy is None:
         return justify_line([(" not executed", "dim")], _total_columns_width(table.built_columns))
-    spans_by_title[table.built_columns[0][0]] = sqnr_span(
-        accuracy.worst_output[1].errors if accuracy.worst_output else None, is_simulated=False)
+    spans_by_title[table.built_columns[0][0]] = sqnr_span(accuracy.worst_errors, is_simulated=False)
     if table.metric_title:
         spans_by_title[table.metric_title] = _metric_span(accuracy, "")
     return [(f"{shorten_number_in_text(spans_by_title[title][0], column_width):>{column_width}} ",

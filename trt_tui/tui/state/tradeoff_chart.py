@@ -60,9 +60,7 @@ def _find_plotted_accuracy_value(session: Session, accuracy: Accuracy | None) ->
     if session.target is not None:
         value = session.target.measured_value(accuracy)
     else:
-        worst_output = accuracy.worst_output
-        value = None if worst_output is None else math.inf if worst_output[1].errors.exact else worst_output[
-            1].errors.sqnr_db
+        value = accuracy.find_worst_value(ERROR_METRICS["sqnr"])
     return None if value is None or math.isnan(value) else value
 
 

@@ -1,6 +1,6 @@
 """Sums at the groups with no control flow: every row is taken in one way, and is not finite where a tensor is not."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import onnx_ir as ir
@@ -26,11 +26,7 @@ class DataFlowErrorSumsEmitter(ErrorSumsEmitter):
     def _emit_isolated_error_row(self, group: FusionGroup) -> ir.Value:
         """The row of a group whose inputs come from the reference; no error where no gate of it is open."""
         emitter, nodes, flow = self._emitter, self._emitter.nodes, self._flow
-        reference, zero_column = self._get_reference_sums(group.final_tensor), self._get_column_of_zeros()
-        exact = self._concatenate_columns([
-            zero_column, reference.sum_of_squares, reference.sum_of_squares, zero_column, zero_column,
-            reference.max_magnitude, zero_column, zero_column
-        ], nodes)
+        exact = self._concatenate_exact_columns(self._get_reference_sums(group.final_tensor), nodes)
         gates = [gate for kind, gate in flow.inputs.gates.get(group.name, {}).items() if kind != "operator"]
         if not gates:
             return exact
@@ -71,13 +67,11 @@ class DataFlowErrorSumsEmitter(ErrorSumsEmitter):
         difference = self._emitter.add_operator(nodes, "Sub", [test_tensor, reference], "difference")
         magnitudes = self._emitter.add_operator(nodes, "Abs", [self._cast_to_float64(difference, nodes)], "size")
         magnitudes.shape = reference.shape
-        zero_column = self._get_column_of_zeros()
-        return self._concatenate_columns([
-            self._sum_squares(magnitudes, nodes), squares,
-            self._emit_reduction("ReduceSumSquare", test_tensor, nodes),
-            self._emit_reduction("ReduceSum", magnitudes, nodes),
-            self._emit_maximum(magnitudes, nodes), largest, zero_column, zero_column
-        ], nodes)
+        return self._concatenate_columns({
+            "diff2": self._sum_squares(magnitudes, nodes), "ref2": squares,
+            "test2": self._emit_reduction("ReduceSumSquare", test_tensor, nodes),
+            "diff1": self._emit_reduction("ReduceSum", magnitudes, nodes),
+            "diff_max": self._emit_maximum(magnitudes, nodes), "ref_max": largest}, nodes)
 
     def _apply_counting_gate(self, counts: ir.Value, nodes: Nodes) -> ir.Value:
         self._emitter.nodes.extend(nodes)
@@ -116,8 +110,8 @@ class DataFlowErrorSumsEmitter(ErrorSumsEmitter):
         return self._reshape_to_one_element(
             self._emitter.add_operator(nodes, "ReduceMax", [value], "largest", keepdims=0), nodes)
 
-    def _concatenate_columns(self, columns: Sequence[ir.Value], nodes: Nodes) -> ir.Value:
-        row = self._emitter.add_operator(nodes, "Concat", columns, "row", axis=0)
+    def _concatenate_columns(self, columns: Mapping[str, ir.Value], nodes: Nodes) -> ir.Value:
+        row = self._emitter.add_operator(nodes, "Concat", self._order_columns(columns), "row", axis=0)
         self._set_row_type_and_shape(row)
         return row
 

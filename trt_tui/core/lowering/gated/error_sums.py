@@ -215,9 +215,19 @@ class ErrorSumsEmitter(ABC):
                                           [self._emit_reduction("ReduceMax", flat_tensor, nodes), negated_minimum],
                                           "largest")
 
-    def _concatenate_columns(self, columns: Sequence[ir.Value], nodes: Nodes) -> ir.Value:
-        """A row of float32 columns, in float64."""
-        row = self._cast_to_float64(self._emitter.add_operator(nodes, "Concat", columns, "columns", axis=0), nodes)
+    def _order_columns(self, columns: Mapping[str, ir.Value]) -> list[ir.Value]:
+        """The columns that depend on the test, from those by name; those that are absent are zero."""
+        return [columns.get(name) or self._get_column_of_zeros() for name in ERROR_SUM_COLUMNS[:_TEST_COLUMN_COUNT]]
+
+    def _concatenate_exact_columns(self, reference: ReferenceSums, nodes: Nodes) -> ir.Value:
+        """The row of a test that equals the reference."""
+        return self._concatenate_columns({"ref2": reference.sum_of_squares, "test2": reference.sum_of_squares,
+                                          "ref_max": reference.max_magnitude}, nodes)
+
+    def _concatenate_columns(self, columns: Mapping[str, ir.Value], nodes: Nodes) -> ir.Value:
+        """A row of float32 columns by name, in float64."""
+        row = self._cast_to_float64(
+            self._emitter.add_operator(nodes, "Concat", self._order_columns(columns), "columns", axis=0), nodes)
         self._set_row_type_and_shape(row)
         return row
 
@@ -248,11 +258,8 @@ class ControlFlowErrorSumsEmitter(ErrorSumsEmitter):
         emitter, tail = self._emitter, group.final_tensor
         exact: Nodes = []
         reference = self._get_reference_sums(tail)
-        none = self._get_column_of_zeros()
         fast: Nodes = []
-        row = self._concatenate_columns(
-            [none, reference.sum_of_squares, reference.sum_of_squares, none, none, reference.max_magnitude, none, none],
-            fast)
+        row = self._concatenate_exact_columns(reference, fast)
         finite = emitter.add_operator(
             exact, "Less",
             [reference.sum_of_squares, emitter.get_scalar_constant(_MAX_FLOAT32)], "finite")
@@ -312,7 +319,8 @@ class ControlFlowErrorSumsEmitter(ErrorSumsEmitter):
         finite = emitter.add_operator(nodes, "Less", [probe, emitter.get_scalar_constant(_MAX_FLOAT32)], "finite")
         none = self._get_column_of_zeros()
         fast: Nodes = []
-        row = self._concatenate_columns([diff2, squares, test2, diff1, diff_max, largest, none, none], fast)
+        row = self._concatenate_columns({"diff2": diff2, "ref2": squares, "test2": test2, "diff1": diff1,
+                                         "diff_max": diff_max, "ref_max": largest}, fast)
         wide: Nodes = []
         float64_sums = [
             self._emit_reduction("ReduceSumSquare", self._cast_to_float64(value, wide), wide)
@@ -351,16 +359,16 @@ class ControlFlowErrorSumsEmitter(ErrorSumsEmitter):
         absolute = add_operator("Abs", difference)
         both = add_operator("And", equal, add_operator("IsInf", expected))  # as in a mask: neither signal nor noise
         signal, test_values = (add_operator("Where", both, zero, float64_tensor) for float64_tensor in (expected, wide))
-        row = self._emitter.add_operator(nodes, "Concat", [
-            self._emit_reduction("ReduceSumSquare", difference, nodes),
-            self._emit_reduction("ReduceSumSquare", signal, nodes),
-            self._emit_reduction("ReduceSumSquare", test_values, nodes),
-            self._emit_reduction("ReduceSum", absolute, nodes),
-            self._emit_reduction("ReduceMax", absolute, nodes),
-            self._emit_reduction("ReduceMax", add_operator("Abs", expected), nodes),
-            count_values_only_in_test("IsNaN"),
-            count_values_only_in_test("IsInf")
-        ], "row", axis=0)
+        row = self._emitter.add_operator(nodes, "Concat", self._order_columns({
+            "diff2": self._emit_reduction("ReduceSumSquare", difference, nodes),
+            "ref2": self._emit_reduction("ReduceSumSquare", signal, nodes),
+            "test2": self._emit_reduction("ReduceSumSquare", test_values, nodes),
+            "diff1": self._emit_reduction("ReduceSum", absolute, nodes),
+            "diff_max": self._emit_reduction("ReduceMax", absolute, nodes),
+            "ref_max": self._emit_reduction("ReduceMax", add_operator("Abs", expected), nodes),
+            "nan": count_values_only_in_test("IsNaN"),
+            "inf": count_values_only_in_test("IsInf")
+        }), "row", axis=0)
         self._set_row_type_and_shape(row)
         return self._emitter.build_graph([row], nodes, "careful")
 

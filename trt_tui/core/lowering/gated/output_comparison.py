@@ -71,11 +71,9 @@ def emit_error_sums_per_sample(emitter: NodeEmitter, compared_tensor: ComparedTe
     test_rows = reshape_to_rows(test_value)
     difference = add_operator("Sub", test_rows, reshape_to_rows(reference_value))
     size = add_operator("Abs", difference)
-    columns = [
-        add_operator("ReduceSum", add_operator("Mul", row_values, row_values), last, keepdims=1)
-        for row_values in (difference, test_rows)
-    ]
-    columns += [add_operator("ReduceSum", size, last, keepdims=1), emit_row_maximum(size)]
-    result = add_operator("Concat", *columns, axis=1)
+    columns = {name: add_operator("ReduceSum", add_operator("Mul", row_values, row_values), last, keepdims=1)
+               for name, row_values in (("diff2", difference), ("test2", test_rows))}
+    columns |= {"diff1": add_operator("ReduceSum", size, last, keepdims=1), "diff_max": emit_row_maximum(size)}
+    result = add_operator("Concat", *(columns[name] for name in SAMPLE_SUM_COLUMNS), axis=1)
     result.type, result.shape = ir.TensorType(ir.DataType.DOUBLE), ir.Shape([None, len(SAMPLE_SUM_COLUMNS)])
     return result
