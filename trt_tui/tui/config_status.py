@@ -27,7 +27,7 @@ from trt_tui.formatting import (
 from trt_tui.jobs import requests as rq
 from trt_tui.session.config_results import ENGINE_RUN, EXECUTED_RUN, SIMULATED_RUN, find_decisive_outcome, outcome_texts
 from trt_tui.session.session import Session
-from trt_tui.tui.spans import Line, Span, shorten_middle, sqnr_span
+from trt_tui.tui.spans import Line, Span, shorten_middle, sqnr_span, worst_sqnr_span
 
 
 def config_name(session: Session, config: PrecisionConfig | None = None) -> str:
@@ -135,15 +135,14 @@ def target_value_span(session: Session, accuracy: Accuracy | None, is_simulated:
         return (NOT_MEASURED, "dim")
     mark, target = SIMULATED_MARK if is_simulated else "", session.target
     if target is None or target.kind == "sqnr":
-        output = None if target is None else target.output_name
-        worst_output = accuracy.worst_output if output is None else (output, accuracy.outputs.get(output))
-        text, style = sqnr_span(
-            worst_output[1].errors if worst_output is not None and worst_output[1] is not None else None, is_simulated)
+        if target is None or target.output_name is None:
+            text, style = worst_sqnr_span(accuracy, is_simulated)
+        else:
+            output = accuracy.outputs.get(target.output_name)
+            text, style = sqnr_span(output.errors if output is not None else None, is_simulated)
         return (add_decibel_unit(text), style)
     value = target.measured_value(accuracy)
     if value is None or accuracy.nonfinite_count and target.kind in OUTPUT_KINDS:
-        worst_output = accuracy.worst_output
-        return sqnr_span(
-            worst_output[1].errors) if accuracy.nonfinite_count and worst_output is not None else (NOT_MEASURED, "dim")
+        return worst_sqnr_span(accuracy) if accuracy.nonfinite_count else (NOT_MEASURED, "dim")
     formatters = {"agreement": agreement_text, "mismatch": mismatch_text, "cosine": cosine_text, "metric": metric_text}
     return (f"{mark}{formatters.get(target.kind, number_text)(value)}", "")

@@ -1,6 +1,6 @@
 """The list of configs with their results, and what differs between two of them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trt_tui.core.measure.results import Accuracy, EngineResult, ExportedRun
@@ -20,7 +20,7 @@ from trt_tui.formatting import (
 from trt_tui.session.history import ConfigNote
 from trt_tui.session.session import Session
 from trt_tui.tui.config_status import config_name, target_outcome_line, target_value_span
-from trt_tui.tui.spans import Line, Span, clip_line, line_width, shorten_distinctly, sqnr_span
+from trt_tui.tui.spans import Line, Span, clip_line, line_width, shorten_distinctly, worst_sqnr_span
 from trt_tui.tui.state import engine_texts
 from trt_tui.tui.state.preview_texts import kernel_difference_lines
 from trt_tui.tui.state.tree import TreeModel
@@ -72,38 +72,43 @@ def config_table(session: Session, config_marks: Mapping[str, PrecisionConfig],
     notes = session.config_names.notes
     comment = "comment" if any(note.comment for note in notes.values()) else ""
     ms = "ms" if session.builder is not None else ""  # an exported network has none
-    header = ["", "raised", "SQNR", title, engine_texts.built_column_title(session, width < 60), ms, "", comment]
-    rows: list[tuple[PrecisionConfig, str, list[Span]]] = []
+    titles = {"name": "", "raised": "raised", "SQNR": "SQNR", "target": title,
+              "built": engine_texts.built_column_title(session, width < 60), "ms": ms, "outcome": "",
+              "comment": comment}
+    rows: list[tuple[PrecisionConfig, str, dict[str, Span]]] = []
     for config, name in session.config_names.list_configs_newest_first():
         results, note = session.results.get_results_or_empty(config), notes.get(config, ConfigNote())
-        accuracy, engine = results.accuracy, results.engine_result
-        worst_output = accuracy.worst_output if accuracy is not None else None
-        is_current = config == session.config
-        rows.append((config, name, [
-            (f"{letters.get(config, '•' if note.pinned else ' ')}{'>' if is_current else ' '}{name}",
-             "strong" if is_current else ""),
-            (f"{len(config.find_raised_groups(session.outline))}", "dim"),
-            (sqnr_span(worst_output[1].errors if worst_output else None)[0],
-             "bad" if accuracy and accuracy.nonfinite_count else ""),
-            (target_value_span(session, accuracy)[0] if title else "", ""),
-            *(_engine_result_spans(session, engine) if engine is not None else _exported_run_spans(
-                session, results.exported_run)),
-            _join_line_spans(target_outcome_line(session.config_target_outcomes(config))),
-            (note.comment, "dim"),
-        ]))
-    shown_columns = [i for i in range(len(header)) if header[i] or i in (0, 6)]
-    widths = {i: max(cell_width(header[i]), *(cell_width(row[i][0]) for _, _, row in rows)) for i in shown_columns}
+        accuracy, is_current = results.accuracy, config == session.config
+        built_span, ms_span = (_engine_result_spans(session, results.engine_result)
+                               if results.engine_result is not None else
+                               _exported_run_spans(session, results.exported_run))
+        mark = letters.get(config, "•" if note.pinned else " ")
+        rows.append((config, name, {
+            "name": (f"{mark}{'>' if is_current else ' '}{name}", "strong" if is_current else ""),
+            "raised": (f"{len(config.find_raised_groups(session.outline))}", "dim"),
+            "SQNR": (worst_sqnr_span(accuracy)[0], "bad" if accuracy and accuracy.nonfinite_count else ""),
+            "target": (target_value_span(session, accuracy)[0] if title else "", ""),
+            "built": built_span, "ms": ms_span,
+            "outcome": _join_line_spans(target_outcome_line(session.config_target_outcomes(config))),
+            "comment": (note.comment, "dim")
+        }))
+    widths = {column: max(cell_width(text), *(cell_width(row[column][0]) for _, _, row in rows))
+              for column, text in titles.items() if text or column in ("name", "outcome")}
     # Dropped first if there is no room: how many are raised, then the decibels if the target is another figure.
-    for column in (7, 1, 2):
-        if sum(widths[i] + 2 for i in shown_columns) - 2 > width and column in shown_columns and (column != 2 or title):
-            shown_columns.remove(column)
+    for column in ("comment", "raised", *(["SQNR"] if title else [])):
+        if sum(cells + 2 for cells in widths.values()) - 2 > width:
+            widths.pop(column, None)
 
-    def build_line(row: Sequence[Span]) -> Line:
-        spans = [((pad_right if i in (0, 6, 7) else pad_left)(row[i][0], widths[i]), row[i][1]) for i in shown_columns]
-        return clip_line([span for cell in spans for span in (("  ", ""), cell)][1:], width)
+    def build_line(row: Mapping[str, Span]) -> Line:
+        line: Line = []
+        for column, cells in widths.items():
+            text, style = row[column]
+            pad = pad_right if column in ("name", "outcome", "comment") else pad_left
+            line += [("  ", ""), (pad(text, cells), style)]
+        return clip_line(line[1:], width)
 
     lines = [ConfigLine(config, name, build_line(row)) for config, name, row in rows]
-    return build_line([(text, "dim") for text in header]), lines
+    return build_line({column: (text, "dim") for column, text in titles.items()}), lines
 
 
 def _join_line_spans(line: Line) -> Span:
@@ -163,8 +168,7 @@ def config_difference_lines(session: Session, tree_model: TreeModel, first: Prec
 
 
 def _sqnr_text(accuracy: Accuracy | None) -> str:
-    worst = accuracy.worst_output if accuracy is not None else None
-    return sqnr_span(worst[1].errors)[0] if worst is not None else NOT_MEASURED
+    return worst_sqnr_span(accuracy)[0]
 
 
 def _latency_text(session: Session, config: PrecisionConfig) -> str:
