@@ -163,11 +163,6 @@ class RowValues:
             weights.update((name, 1e9) for name in self.model.outline.group_by_name if name in self.nonfinite_groups)
         return weights
 
-    def find_group_colour_band(self, group_name: str) -> int | None:
-        """Band of a group; None where it was not measured."""
-        value = self.group_values.get(group_name)
-        return None if value is None else find_colour_band(value, self.measure)
-
     @cached_property
     def group_names_worst_first(self) -> tuple[str, ...]:
         """Names of the groups that weigh anything, the heaviest first."""
