@@ -89,18 +89,15 @@ def comparison_table(session: Session) -> str:
     if parts := metric_part_table(session):
         lines += ["", *table_lines(parts[:1 + MAX_PART_ROWS])]
         lines += [f"{len(parts) - 1 - MAX_PART_ROWS} more parts lose less"] if len(parts) > 1 + MAX_PART_ROWS else []
-    fp32_engines = {"FP32 engine": session.results.fp32_engine} if session.results.fp32_engine is not None else {}
+    engines_by_title = {_engine_title_text(session, run): result for run, result in engines.items()}
+    if session.results.fp32_engine is not None:
+        engines_by_title = {"FP32 engine": session.results.fp32_engine, **engines_by_title}
     lines += _outcome_reason_lines(session)
     lines += _output_variation_lines(session)
-    lines += _build_attempt_lines(
-        {**fp32_engines, **{_engine_title_text(session, run): result
-                            for run, result in engines.items()}})
-    lines += _precision_share_lines(
-        {_engine_row_title(_engine_title_text(session, run), result): result
-         for run, result in engines.items()})
-    lines += engine_remark_lines(
-        {**fp32_engines, **{_engine_title_text(session, run): result
-                            for run, result in engines.items()}})
+    lines += _build_attempt_lines(engines_by_title)
+    lines += _precision_share_lines({_engine_row_title(_engine_title_text(session, run), result): result
+                                     for run, result in engines.items()})
+    lines += engine_remark_lines(engines_by_title)
     lines += _engine_check_lines(session, engines)
     for run, result in engines.items():
         lines += engine_error_lines(session, run, _engine_title_text(session, run), result.engine_errors)
@@ -116,14 +113,6 @@ def _run_title_text(session: Session, run: str) -> str:
 
 def _engine_title_text(session: Session, run: str) -> str:
     return engine_title(run, session.config.uses_only_file_precisions)
-
-
-def _exported_run_title_text(session: Session, run: str) -> str:
-    return run_title(EXPORTED)
-
-
-def _exported_network_title(session: Session, run: str) -> str:
-    return f"{_run_title_text(session, run)}, {formatting.EXPORTED_NETWORK}"
 
 
 def _reference_text(session: Session) -> str:
@@ -196,14 +185,14 @@ def _target_outcome_text(session: Session, run: str, accuracy: Accuracy) -> str:
 
 def _outcome_reason_lines(session: Session) -> list[str]:
     """Why a result has a question mark, or fails for another reason than its value alone; a line for each row."""
-    title_functions = {
-        RunKind.SIMULATED_CONFIG: _run_title_text, RunKind.TYPED_NETWORK: _exported_run_title_text,
-        RunKind.BUILT_ENGINE: _engine_title_text, RunKind.EXPORTED_FILE: _exported_network_title
-    }
-    lines = [
-        f"{title_functions[kind](session, run)}: {result.text}" for run in _list_distinct_runs(session)
-        for kind, result in session.config_target_outcomes(session.list_run_configs()[run]).items() if result.reasons
-    ]
+    lines = []
+    for run in _list_distinct_runs(session):
+        title = _run_title_text(session, run)
+        titles = {RunKind.SIMULATED_CONFIG: title, RunKind.TYPED_NETWORK: run_title(EXPORTED),
+                  RunKind.BUILT_ENGINE: _engine_title_text(session, run),
+                  RunKind.EXPORTED_FILE: f"{title}, {formatting.EXPORTED_NETWORK}"}
+        outcomes = session.config_target_outcomes(session.list_run_configs()[run])
+        lines += [f"{titles[kind]}: {result.text}" for kind, result in outcomes.items() if result.reasons]
     return lines and ["", *lines]
 
 
@@ -340,22 +329,21 @@ def _engine_check_lines(session: Session, engine_results: Mapping[str, EngineRes
 
 def _worst_group_lines(session: Session, run: str) -> list[str]:
     """The groups that own most of a run's error; those that lose most by themselves where shares were not measured."""
-    results, config, outline = session.get_run_results(
-        run), session.list_run_configs()[run], session.opened_network.outline
-    shares = results.shares
+    results, config = session.get_run_results(run), session.list_run_configs()[run]
+    shares, outline = results.shares, session.opened_network.outline
     worst_names = sorted(shares, key=lambda name: math.inf
                          if shares[name].unknown_reason else -shares[name].fraction)[:MAX_LAYER_ROWS]
-    title = f"error shares of {run_name_in_sentence(run, session.config.uses_only_file_precisions)}"
+    run_name = run_name_in_sentence(run, session.config.uses_only_file_precisions)
+    title = f"error shares of {run_name}"
     if not worst_names:
         lossy = {name: item.isolated for name, item in results.group_errors.items()
                  if item.isolated is not None and not item.isolated.exact}
         worst_names = sorted(lossy, key=lambda name: lossy[name].sqnr_db or -math.inf)[:MAX_LAYER_ROWS]
-        title = f"what loses most by itself in {run_name_in_sentence(run, session.config.uses_only_file_precisions)}"
+        title = f"what loses most by itself in {run_name}"
     rows = [[title, "operator", "precision", "share", "on", "isolated", "accumulated", "alone in FP32"]]
-    notes = []
     titles_by_group = group_titles(build_scope_tree(outline.layers, outline.groups))
     for name in worst_names:
-        share, group = results.shares.get(name), outline.get_group(name)
+        share, group = shares.get(name), outline.get_group(name)
         errors = results.group_errors.get(name)
         error_cells = [item.sqnr_text() if item is not None else NOT_MEASURED for item in (
             (errors.isolated, errors.accumulated) if errors else (None, None))]
@@ -364,17 +352,16 @@ def _worst_group_lines(session: Session, run: str) -> list[str]:
             group.precision_label(config.precision_of(group)), *_error_share_cells(share), *error_cells,
             formatting.decibels_text(share.sqnr_if_raised_db) if share is not None else ""
         ])
-    for name, errors in results.group_errors.items():
-        if errors.warning:
-            notes.append(f"{titles_by_group.get(name, name)}: {errors.warning}")
+    notes = [f"{titles_by_group.get(name, name)}: {errors.warning}" for name, errors in results.group_errors.items()
+             if errors.warning]
     notes += [
         f"{titles_by_group.get(name, name)}: its share is unknown, as {item.unknown_reason}"
         for name, item in shares.items()
         if item.unknown_reason
     ]
-    if not results.shares:
+    if not shares:
         rows = [[*row[:3], *row[5:7]] for row in rows]
-    elif any(share.samples < session.opened_network.data.what_if_count for share in results.shares.values()):
+    elif any(share.samples < session.opened_network.data.what_if_count for share in shares.values()):
         notes.append(SHARE_SAMPLES_LEGEND)
     return [
         *(table_lines(rows, left_aligned_columns=3) if worst_names else []),

@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import TypeAlias
 
 from trt_tui.core.measure.error_metrics import ErrorMetrics
+from trt_tui.core.measure.results import Accuracy
 from trt_tui.formatting import (
     NOT_MEASURED,
     SIMULATED_MARK,
@@ -200,3 +201,9 @@ def sqnr_span(errors: ErrorMetrics | None, is_simulated: bool = True) -> Span:
         return (NOT_MEASURED, "dim")
     text = errors.sqnr_text(SIMULATED_MARK if is_simulated else "")
     return (text, "bad" if errors.nonfinite_count else "dim" if text == NOT_MEASURED else "")
+
+
+def worst_sqnr_span(accuracy: Accuracy | None, is_simulated: bool = True) -> Span:
+    """The SQNR of the worst output; a dash where nothing was measured."""
+    worst_output = accuracy.worst_output if accuracy is not None else None
+    return sqnr_span(worst_output[1].errors if worst_output is not None else None, is_simulated)

@@ -17,17 +17,13 @@ class ApplicationController(Controller):
             self.presenter.draw_status_lines()
             self.presenter.show_failure_dialog(unread.title, unread.cause, unread.next_step)
             return
-        self.presenter.app.push_screen(LogPage(self.session))
+        self.open_dialog(LogPage(self.session))
 
     @register_action(label="keys", help="All keys and actions: type to find one, enter does it", group="Application",
                      footer=0)
     def help(self) -> None:
         """Shows all actions with their keys, and does the one that is chosen."""
-        def perform_chosen_action(action_id: str | None) -> None:
-            if action_id is not None:
-                self.presenter.perform_action(action_id)
-
-        self.presenter.app.push_screen(HelpPage(self.presenter.actions.values()), perform_chosen_action)
+        self.open_dialog(HelpPage(self.presenter.actions.values()), self.presenter.perform_action)
 
     @register_action(label="theme", help="Light or dark", group="Application")
     def theme(self) -> None:

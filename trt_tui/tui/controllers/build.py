@@ -70,8 +70,8 @@ class BuildController(Controller):
     def engine(self) -> None:
         """Shows the page of the engine."""
         width = min(90, self.presenter.screen_width * 96 // 100 - 5)
-        self.presenter.app.push_screen(TextPage(engine_page.engine_page_title(self.session),
-                                                engine_page.engine_page_lines(self.session, width)))
+        lines = engine_page.engine_page_lines(self.session, width)
+        self.open_dialog(TextPage(engine_page.engine_page_title(self.session), lines))
 
     def _start_build(self, quick: bool) -> None:
         self.session.request_build(quick)

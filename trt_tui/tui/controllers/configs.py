@@ -17,11 +17,11 @@ class ConfigController(Controller):
     def configs(self) -> None:
         """Shows all of them on a page."""
         page = ConfigsPage(self.session, self.presenter.config_marks, lambda: self.presenter.perform_action("diff"))
-        self.presenter.app.push_screen(page, self.select_config)
+        self.open_dialog(page, self.select_config)
 
-    def select_config(self, config: PrecisionConfig | None) -> None:
+    def select_config(self, config: PrecisionConfig) -> None:
         """Takes a config up."""
-        if config is not None and config != self.session.config:
+        if config != self.session.config:
             self.session.set_config(config)
             self.presenter.handle_config_change()
 
@@ -60,6 +60,5 @@ class ConfigController(Controller):
                 requests.PreviewEngine):  # a newer one would take its place
             self.session.request_preview(without_preview[-1], with_effects=False)
         names = " and ".join(config_status.config_name(self.session, config) for config in (first, second))
-        self.presenter.app.push_screen(
-            TextPage(f"What differs: {names}",
-                     config_difference_lines(self.session, self.layer_list.tree_model, first, second)))
+        lines = config_difference_lines(self.session, self.layer_list.tree_model, first, second)
+        self.open_dialog(TextPage(f"What differs: {names}", lines))

@@ -9,6 +9,7 @@ from trt_tui.jobs import events as ev
 from trt_tui.tui.actions import Action, BoundAction
 from trt_tui.tui.controllers.presenter import Presenter
 from trt_tui.tui.keys import shown_key
+from trt_tui.tui.screens.dialogs import OverlayScreen
 
 ControllerT = TypeVar("ControllerT", bound="Controller")
 
@@ -53,6 +54,10 @@ class Controller:
     def event_handlers(self) -> Mapping[type[ev.Event], Callable[[Any], None]]:
         """Handlers by type of event; the session has applied the event before, and all is drawn soon after."""
         return {}
+
+    def open_dialog(self, dialog: OverlayScreen, handle_answer: Callable[[Any], None] = lambda answer: None) -> None:
+        """Shows a dialog or a page. Its answer is handled unless it is closed without one."""
+        self.presenter.app.push_screen(dialog, lambda answer: None if answer is None else handle_answer(answer))
 
     # -- reasons ------------------------------------------------------------------------------------------------
 

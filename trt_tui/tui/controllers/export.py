@@ -38,7 +38,7 @@ class ExportController(Controller):
                      group="Files", disabled_reason=Controller.network_not_open_reason, footer=58)
     def export(self) -> None:
         """Asks for a format and a path."""
-        self.presenter.app.push_screen(ExportDialog(self.session, self._request_export))
+        self.open_dialog(ExportDialog(self.session, self._request_export))
 
     def _request_export(self, export_format: str, path: Path) -> None:
         """Has it written, after questions where there are any; raises what is wrong with the path."""
@@ -65,21 +65,18 @@ class ExportController(Controller):
         """Asks what a bundle is for, and whether samples may go in."""
         session = self.session
 
-        def ask_to_include_samples(tensorrt_release: str | None) -> None:
-            if tensorrt_release is not None:
-                question = (
-                    f"Put a few samples of "
-                    f"{session.opened_network.data.source} and their outputs into {bundle_path.name}?"
-                )
-                self._export_after_confirmation(
-                    ConfirmDialog(question, "put them in, for verify.sh", "leave them out"),
-                    lambda confirmed: session.export_bundle(bundle_path, tensorrt_release, confirmed))
+        def ask_to_include_samples(tensorrt_release: str) -> None:
+            question = (f"Put a few samples of {session.opened_network.data.source} and their outputs into "
+                        f"{bundle_path.name}?")
+            self._export_after_confirmation(
+                ConfirmDialog(question, "put them in, for verify.sh", "leave them out"),
+                lambda confirmed: session.export_bundle(bundle_path, tensorrt_release, confirmed))
 
         items = [
             PickerItem(key, title, release)
             for key, (release, title) in zip("8016", RELEASE_TITLES.items(), strict=True)
         ]
-        self.presenter.app.push_screen(Picker("A bundle for", items), ask_to_include_samples)
+        self.open_dialog(Picker("A bundle for", items), ask_to_include_samples)
 
     def _export_after_confirmation(self, dialog: ConfirmDialog, on_answer: Callable[[bool], None]) -> None:
         self.presenter.app.push_screen(

@@ -80,13 +80,10 @@ class JobController(Controller):
             self._stop_jobs_now(stoppable)
             return
 
-        def stop_if_confirmed(confirmed: bool | None) -> None:
-            if confirmed:
-                self._stop_jobs_now([job for job in stoppable if job in self._list_stoppable_jobs()])
-
-        self.presenter.app.push_screen(
-            ConfirmDialog(f"Stop {stopped_jobs_text(stoppable)}? It has run for {duration_text(age)}.", "stop it",
-                          "go on"), stop_if_confirmed)
+        question = f"Stop {stopped_jobs_text(stoppable)}? It has run for {duration_text(age)}."
+        self.open_dialog(
+            ConfirmDialog(question, "stop it", "go on"),
+            lambda _: self._stop_jobs_now([job for job in stoppable if job in self._list_stoppable_jobs()]))
 
     def _stop_jobs_now(self, jobs: Sequence[Job]) -> None:
         if not jobs:
@@ -102,4 +99,4 @@ class JobController(Controller):
                      group="Work")
     def jobs(self) -> None:
         """Shows all jobs."""
-        self.presenter.app.push_screen(JobsPage(self.session, self._stop_with_confirmation))
+        self.open_dialog(JobsPage(self.session, self._stop_with_confirmation))

@@ -93,14 +93,12 @@ class PrecisionController(Controller):
                            precision_choice_text(precision) + capable_text, precision, refusal))
         title = groups[0].name if len(groups) == 1 else counted_noun_text(len(groups), "fused layer")
 
-        def set_chosen_precision(precision: Precision | None) -> None:
-            if precision is not None:
-                self.session.set_precision(groups, precision)
-                self.presenter.handle_config_change()
+        def set_chosen_precision(precision: Precision) -> None:
+            self.session.set_precision(groups, precision)
+            self.presenter.handle_config_change()
 
-        self.presenter.app.push_screen(
-            Picker(f"Precision of {title}", items,
-                   next(iter(current_precisions)) if len(current_precisions) == 1 else None), set_chosen_precision)
+        current_precision = current_precisions.pop() if len(current_precisions) == 1 else None
+        self.open_dialog(Picker(f"Precision of {title}", items, current_precision), set_chosen_precision)
 
     def barrier_disabled_reason(self) -> str:
         """Why no fusion barrier can be put here."""

@@ -102,16 +102,13 @@ class RangeController(Controller):
         title = f"Range of {tensors[0]}" if len(
             tensors) == 1 else f"Range of {counted_noun_text(len(tensors), 'tensor')}"
 
-        def set_typed_range(text: str | None) -> None:
-            if text is not None:
-                session.set_ranges(tensors, text.strip())
-                self.presenter.show_message("its values are being measured" if parse_amax(text.strip()) is None else "",
-                                            "")
+        def set_typed_range(text: str) -> None:
+            session.set_ranges(tensors, text.strip())
+            self.presenter.show_message("its values are being measured" if parse_amax(text.strip()) is None else "", "")
 
         value = f"{amax:.5g}" if amax is not None and len(tensors) == 1 else ""
-        self.presenter.app.push_screen(
-            Prompt(title, value, "an amax like 2.5, minmax, percentile, entropy, mse, p99.9, "
-                   "top5-mean", lambda text: range_error_text(text.strip())), set_typed_range)
+        self.open_dialog(Prompt(title, value, "an amax like 2.5, minmax, percentile, entropy, mse, p99.9, top5-mean",
+                                lambda text: range_error_text(text.strip())), set_typed_range)
 
     @register_action(label="methods", help="Calibration methods beside each other; enter takes one for everything",
                      group="Work", disabled_reason=Controller.missing_samples_reason)
@@ -131,12 +128,11 @@ class RangeController(Controller):
         items = [PickerItem(str(index + 1), text, row.method)
                  for index, (text, row) in enumerate(zip(rows, session.method_comparison.rows, strict=True))]
 
-        def use_chosen_range_method(method: str | None) -> None:
-            if method is not None and method != current_method:
+        def use_chosen_range_method(method: str) -> None:
+            if method != current_method:
                 session.use_range_method(method)
                 self.presenter.handle_config_change()
                 self.presenter.show_message(f"ranges by {method}: {shown_key('undo')} takes them back", "")
 
-        self.presenter.app.push_screen(
-            Picker(f"Calibration methods, {find_best_range_method(session)} is best by {ranking_column_title(session)}",
-                   items, current_method, header=header), use_chosen_range_method)
+        title = f"Calibration methods, {find_best_range_method(session)} is best by {ranking_column_title(session)}"
+        self.open_dialog(Picker(title, items, current_method, header=header), use_chosen_range_method)

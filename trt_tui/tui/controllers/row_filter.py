@@ -82,11 +82,9 @@ class FilterController(Controller):
                                precision_choice_text(precision) + capable_text, precision,
                                "" if capable_groups else "none can"))
 
-        def set_precision_of_matches(chosen_precision: Precision | str | None) -> None:
-            if chosen_precision is None:
-                return
-            old_config, precision = session.config, chosen_precision if isinstance(chosen_precision,
-                                                                                   Precision) else None
+        def set_precision_of_matches(chosen_precision: Precision | str) -> None:
+            old_config = session.config
+            precision = chosen_precision if isinstance(chosen_precision, Precision) else None
             if precision is None:
                 session.set_config(old_config.without_group_precision(free_groups), free_groups)
             else:
@@ -94,9 +92,8 @@ class FilterController(Controller):
             self.presenter.handle_config_change()
             self.presenter.show_message(precision_change_text(groups, precision, old_config), "")
 
-        self.presenter.app.push_screen(
-            Picker(f"Precision of {counted_noun_text(len(groups), 'fused layer')} found", items),
-            set_precision_of_matches)
+        self.open_dialog(Picker(f"Precision of {counted_noun_text(len(groups), 'fused layer')} found", items),
+                         set_precision_of_matches)
 
     def close_filter_field(self) -> None:
         """Enter was pressed after the words."""

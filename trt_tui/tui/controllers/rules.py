@@ -20,8 +20,8 @@ class RuleController(Controller):
         def apply_rules(rule_texts: list[str]) -> PrecisionConfig:
             return apply_keep_rules(outline, session.config.without_moves(KeepMove), rule_texts)
 
-        def set_chosen_config(config: PrecisionConfig | None) -> None:
-            if config is not None and config != session.config:
+        def set_chosen_config(config: PrecisionConfig) -> None:
+            if config != session.config:
                 session.set_config(config, [
                     group for group in outline.groups
                     if group.name in config.groups_kept_by_rule.symmetric_difference(session.config.groups_kept_by_rule)
@@ -29,4 +29,4 @@ class RuleController(Controller):
                 self.presenter.handle_config_change()
                 self.presenter.show_message(keep_rules_text(config) or "no rule keeps a layer", "")
 
-        self.presenter.app.push_screen(RulesDialog(outline, session.config, apply_rules), set_chosen_config)
+        self.open_dialog(RulesDialog(outline, session.config, apply_rules), set_chosen_config)

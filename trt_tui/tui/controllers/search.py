@@ -61,16 +61,16 @@ class SearchController(Controller):
             self._ask_to_adopt_search_result(session.search_status, "Take the best so far over, and end the search? "
                                              f"{best_evaluation_text(session.search_status)}.")
             return
-        name = config_status.config_name(session)
-        def start_chosen_search(answer: tuple[str, rq.FindMixedPrecisionConfig] | None) -> None:
-            if answer is not None:
-                tolerance, request = answer
-                if session.target is None or tolerance != session.target.text:
-                    session.set_target(tolerance)
-                self._start_search(request)
 
-        self.presenter.app.push_screen(SearchDialog(session, name, lambda text: target_error_text(session, text),
-                                            config_status.current_config_meets_target(session)), start_chosen_search)
+        def start_chosen_search(answer: tuple[str, rq.FindMixedPrecisionConfig]) -> None:
+            tolerance, request = answer
+            if session.target is None or tolerance != session.target.text:
+                session.set_target(tolerance)
+            self._start_search(request)
+
+        self.open_dialog(SearchDialog(session, config_status.config_name(session),
+                                      lambda text: target_error_text(session, text),
+                                      config_status.current_config_meets_target(session)), start_chosen_search)
 
     def _start_search(self, request: rq.FindMixedPrecisionConfig) -> None:
         try:
@@ -85,9 +85,7 @@ class SearchController(Controller):
             self.presenter.show_message("nothing was found yet")
             return
 
-        def adopt_if_confirmed(confirmed: bool | None) -> None:
-            if not confirmed:
-                return
+        def adopt_result(_: bool) -> None:
             self._reported_search = search_status
             if self.session.is_searching and self.session.search_status is search_status:
                 self.session.stop_jobs(self.session.pending_requests.list_job_numbers(rq.FindMixedPrecisionConfig))
@@ -97,7 +95,7 @@ class SearchController(Controller):
                 f"{config_status.config_name(self.session)}, {shown_key('undo')} takes it back: "
                 f"{best_evaluation_text(search_status)}", "")
 
-        self.presenter.app.push_screen(ConfirmDialog(question, "take it", "leave it"), adopt_if_confirmed)
+        self.open_dialog(ConfirmDialog(question, "take it", "leave it"), adopt_result)
 
     def _report_search_result(self) -> None:
         """Says once what a search found, and where that is listed; the cursor and the keys stay where they are."""

@@ -25,10 +25,9 @@ class TargetController(Controller):
         """Asks for a target."""
         session = self.session
 
-        def set_typed_target(text: str | None) -> None:
-            if text is not None:
-                session.set_target(text)
-                self.presenter.draw_all()
+        def set_typed_target(text: str) -> None:
+            session.set_target(text)
+            self.presenter.draw_all()
 
         note = "sqnr>=20 (dB, worst output), cosine>=0.999, agreement>=0.99"
         if session.results.reference_metric:
@@ -38,5 +37,4 @@ class TargetController(Controller):
             note += f", metric[{part}]>=base-1%, metric[*]>=base-2%"
         note = ". ".join((*outcome_reason_lines(session), note))
         text = session.targets_text or "sqnr>=20"
-        self.presenter.app.push_screen(Prompt("Target", text, note, lambda text: target_error_text(session, text)),
-                                       set_typed_target)
+        self.open_dialog(Prompt("Target", text, note, lambda text: target_error_text(session, text)), set_typed_target)

@@ -73,15 +73,13 @@ class ViewController(Controller):
                         missing_reason = self._missing_engine_errors_reason(run)
                 items.append(PickerItem(key, f"{run_title:<6} {title}", (measure, run), missing_reason))
 
-        def set_colour_measure(choice: tuple[ColourMeasure, str] | None) -> None:
-            if choice is not None:
-                layer_list.measure, layer_list.run = choice
-                if choice == (ColourMeasure.ENGINE, "config") and not find_engine_errors(self.session, "config"):
-                    self.session.request_build(with_marked_engine=True)
-                self.presenter.draw_all()
+        def set_colour_measure(choice: tuple[ColourMeasure, str]) -> None:
+            layer_list.measure, layer_list.run = choice
+            if choice == (ColourMeasure.ENGINE, "config") and not find_engine_errors(self.session, "config"):
+                self.session.request_build(with_marked_engine=True)
+            self.presenter.draw_all()
 
-        self.presenter.app.push_screen(Picker("Colour by", items, (layer_list.measure, layer_list.run)),
-                                       set_colour_measure)
+        self.open_dialog(Picker("Colour by", items, (layer_list.measure, layer_list.run)), set_colour_measure)
 
     def marked_engine_disabled_reason(self) -> str:
         """Why no second engine can be built to look into."""

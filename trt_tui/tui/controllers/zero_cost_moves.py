@@ -69,9 +69,8 @@ class ZeroCostController(Controller):
             if reason:
                 items.append(PickerItem("", label, "", reason))
 
-        def apply_chosen_config(chosen_config: PrecisionConfig | None) -> None:
-            if chosen_config is not None:
-                session.set_config(chosen_config, [group])
-                self.presenter.handle_config_change()
+        def apply_chosen_config(chosen_config: PrecisionConfig) -> None:
+            session.set_config(chosen_config, [group])
+            self.presenter.handle_config_change()
 
-        self.presenter.app.push_screen(Picker(f"Free at run time: {group.name}", items), apply_chosen_config)
+        self.open_dialog(Picker(f"Free at run time: {group.name}", items), apply_chosen_config)

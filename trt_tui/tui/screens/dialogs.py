@@ -64,6 +64,12 @@ class OverlayScreen(Screen[Any]):
 class Dialog(OverlayScreen, ModalScreen[Any]):
     """A box over the main screen, which stays in sight: it is drawn again, and this over it, whenever it changes."""
 
+    def show_note(self, text: str, is_error: bool = True) -> None:
+        """Shows a text in the note of a dialog that has one."""
+        note = self.query_one("#note", Static)
+        note.update(Content(escape_hidden_characters(text)))
+        note.set_class(is_error, "bad")
+
 
 _SCROLL_BINDINGS = [Binding("down,j", "scroll('down')", id="down"), Binding("up,k", "scroll('up')", id="up"),
                     Binding("pagedown", "scroll('page_down')", id="page_down"),
@@ -231,9 +237,7 @@ class Prompt(Dialog):
         """Enter was pressed in a line."""
         error_text = self.get_error_text(event.value) if self.get_error_text is not None else ""
         if error_text:
-            note = self.query_one("#note", Static)
-            note.update(Content(escape_hidden_characters(error_text)))
-            note.add_class("bad")
+            self.show_note(error_text)
         else:
             self.dismiss(event.value)
 

@@ -89,7 +89,7 @@ class ExportDialog(Dialog):
             self.dismiss(None)
         if self.is_finished or not event.value.strip() or self.job is not None:
             return
-        self._show_note("")
+        self.show_note("", False)
         try:
             self.write_export(self.export_format, Path(event.value.strip()).expanduser())
         except TrtTuiError as error:
@@ -98,24 +98,19 @@ class ExportDialog(Dialog):
     def wait_for_job(self, job_number: int) -> None:
         """A job writes; the dialog stands until it has ended."""
         self.job = job_number
-        self._show_note(fill_in_keys("writing …  {close} closes this, and it is written all the same"))
+        self.show_note(fill_in_keys("writing …  {close} closes this, and it is written all the same"),
+                       False)
 
     def show_finished_export(self, notice: str) -> None:
         """Says what was written; the dialog stands until a key closes it, so that no key goes elsewhere."""
         self.job, self.is_finished = None, True
-        self._show_note(
-            fill_in_keys(
-                f"{escape_hidden_characters(notice).replace('{', '{{').replace('}', '}}')}. {{open}} closes this."))
+        notice = escape_hidden_characters(notice).replace("{", "{{").replace("}", "}}")
+        self.show_note(fill_in_keys(f"{notice}. {{open}} closes this."), False)
 
     def show_failure(self, title: str, cause: str, next_step: str) -> None:
         """Says why nothing was written; another path or format can be tried."""
         self.job = None
-        self._show_note(". ".join(part.rstrip(".") for part in (title, cause, next_step) if part) + ".", True)
-
-    def _show_note(self, text: str, is_error: bool = False) -> None:
-        note = self.query_one("#note", Static)
-        note.update(Content(escape_hidden_characters(text)))
-        note.set_class(is_error, "bad")
+        self.show_note(". ".join(part.rstrip(".") for part in (title, cause, next_step) if part) + ".")
 
     def action_formats(self) -> None:
         """Back to the formats."""

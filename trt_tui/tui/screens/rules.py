@@ -5,7 +5,6 @@ from collections.abc import Callable
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Vertical
-from textual.content import Content
 from textual.widgets import Input, Static
 
 from trt_tui.core.moves.config import PrecisionConfig
@@ -14,7 +13,6 @@ from trt_tui.core.moves.keep_rules import KEEP_RULE_TEXTS, KEEP_RULES
 from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.core.precision import Precision
 from trt_tui.errors import TrtTuiError
-from trt_tui.formatting import escape_hidden_characters
 from trt_tui.tui.keys import fill_in_keys
 from trt_tui.tui.screens.dialogs import CLOSE_BINDING, ChoiceField, Dialog
 from trt_tui.tui.widgets.text_field import TextField
@@ -76,12 +74,6 @@ class RulesDialog(Dialog):
         try:
             config = self.apply_rules(texts)
         except TrtTuiError as error:
-            note = self.query_one("#note", Static)
-            note.update(
-                Content(
-                    escape_hidden_characters(". ".join(part.rstrip(".")
-                                                       for part in (error.title, error.cause)
-                                                       if part))))
-            note.add_class("bad")
+            self.show_note(". ".join(part.rstrip(".") for part in (error.title, error.cause) if part))
             return
         self.dismiss(config)

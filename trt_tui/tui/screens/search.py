@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Vertical
-from textual.content import Content
 from textual.widgets import Input, Static
 
 from trt_tui.core.lowering.lowered import quantizes_activations
@@ -122,9 +121,7 @@ class SearchDialog(Dialog):
         if not error_text and max_latency is not None and not max_builds:
             error_text = "a budget in ms needs engines: let some be built"
         if error_text:
-            note = self.query_one("#note", Static)
-            note.update(Content(escape_hidden_characters(error_text)))
-            note.add_class("bad")
+            self.show_note(error_text)
             return
         higher, intermediate = self.higher_field.value
         self.dismiss((tolerance,
@@ -147,18 +144,16 @@ def parse_budget(text: str) -> tuple[int | None, float | None]:
 def list_raised_precision_choices(config: PrecisionConfig) -> list[tuple[Precision, tuple[Precision, ...]]]:
     """What layers of a config can be raised to, FP32 and the 16-bit type around codes, and the rungs below it: the last
     has all."""
-    boundary_types = [
-        config.other
-    ] if precision_rank(config.quantized) < precision_rank(config.other) < precision_rank(Precision.FP32) else []
-    lower_types = [
-        precision for precision in (Precision.INT8, Precision.FP8)
-        if precision_rank(config.quantized) < precision_rank(precision)
-    ] if boundary_types else []
-    intermediate = [tuple(boundary_types), *([(*lower_types, *boundary_types)] if lower_types else [])
-                    ] if boundary_types else []
-    finer_types = [
-        precision for precision in (Precision.FP16_ACC_FP32, Precision.BF16) if config.other is Precision.FP16
-    ]
+    quantized_rank, other_rank = precision_rank(config.quantized), precision_rank(config.other)
+    boundary_types: list[Precision] = []
+    lower_types: list[Precision] = []
+    intermediate: list[tuple[Precision, ...]] = []
+    if quantized_rank < other_rank < precision_rank(Precision.FP32):
+        boundary_types = [config.other]
+        lower_types = [precision for precision in (Precision.INT8, Precision.FP8)
+                       if quantized_rank < precision_rank(precision)]
+        intermediate = [(config.other,), *([(*lower_types, config.other)] if lower_types else [])]
+    finer_types = [Precision.FP16_ACC_FP32, Precision.BF16] if config.other is Precision.FP16 else []
     if finer_types or config.other is Precision.FP32 and not config.tf32:
         intermediate.append((*lower_types, *boundary_types, *finer_types, *(() if config.tf32 else (Precision.TF32,))))
     return [(Precision.FP32, ()), *((precision, ()) for precision in boundary_types),

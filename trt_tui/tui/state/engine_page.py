@@ -25,7 +25,7 @@ from trt_tui.formatting import (
 from trt_tui.session.session import Session
 from trt_tui.tui.config_status import config_name, target_value_span
 from trt_tui.tui.keys import shown_key
-from trt_tui.tui.spans import Line, clip_line, pad_or_shorten, sqnr_span, wrap_text
+from trt_tui.tui.spans import Line, clip_line, pad_or_shorten, worst_sqnr_span, wrap_text
 from trt_tui.tui.state.chart import ChartFrame, DrawnChart, missing_chart_notice
 from trt_tui.tui.state.columns import bar_text
 from trt_tui.tui.state.engine_texts import (
@@ -138,7 +138,7 @@ def _find_simulated_accuracy(session: Session, shown_engine: ShownEngine) -> Acc
 
 
 def _worst_sqnr_text(accuracy: Accuracy, is_simulated: bool) -> str:
-    return add_decibel_unit(sqnr_span(accuracy.worst_errors, is_simulated)[0])
+    return add_decibel_unit(worst_sqnr_span(accuracy, is_simulated)[0])
 
 
 def _engine_check_lines(session: Session, shown_engine: ShownEngine, width: int) -> list[Line]:

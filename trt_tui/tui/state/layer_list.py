@@ -1,6 +1,5 @@
 """What is listed of a network, and how: the view, the figures, the order, the opened rows, what the filter finds."""
 
-import math
 import time
 from collections.abc import Mapping, Sequence
 
@@ -131,23 +130,18 @@ class LayerList:
             for name in row_values.group_names_worst_first[:MAX_REVEALED_ROWS]:
                 if name in row_values.bad_rows and self.sort_column is SHARE_COLUMN:
                     self.reveal_group(name)
-        elif self._small_groups - row_values.small_share_groups:
-            self._small_groups &= (row_values.small_share_groups
-                                   )  # a row whose share has grown is not hidden; others stay where they are
+        else:  # a row whose share has grown is not hidden; others stay where they are
+            self._small_groups &= row_values.small_share_groups
 
     def sort_rows(self, column: LayerColumn | None = None) -> None:
         """Orders the rows by the newest figures of a column, that of before by default; in the worst-first view those
         that were raised stand before the worst."""
         row_values = self.row_values
         self.sort_column = column if column is not None else self.sort_column
-        weights = self.sort_column.weigh_groups(row_values) or None
-        if self.sort_weights != weights:
-            self.sort_weights = weights
-        leading_groups, small_groups = (row_values.raised_groups if row_values.run == "config" else frozenset(),
-                                        row_values.small_share_groups) if (
-                                            self.sort_column is SHARE_COLUMN) else (frozenset[str](), ) * 2
-        if (self._leading_groups, self._small_groups) != (leading_groups, small_groups):
-            self._leading_groups, self._small_groups = leading_groups, small_groups
+        self.sort_weights = self.sort_column.weigh_groups(row_values) or None
+        is_by_share = self.sort_column is SHARE_COLUMN
+        self._leading_groups = row_values.raised_groups if is_by_share and row_values.run == "config" else frozenset()
+        self._small_groups = row_values.small_share_groups if is_by_share else frozenset()
 
     @property
     def is_row_order_stale(self) -> bool:
@@ -162,10 +156,7 @@ class LayerList:
         current_order = [
             name for name in row_values.group_names_worst_first if row_values.row_order_weights[name] >= min_value
         ]
-        new_order = sorted(
-            current_order, key=lambda name: -self.sort_weights.get(name, -math.inf)
-            if self.sort_weights is not None else 0.0)
-        return current_order != new_order
+        return current_order != sort_by_weight(current_order, self.sort_weights)
 
     @property
     def initial_cursor_path(self) -> str | None:
@@ -184,32 +175,27 @@ class LayerList:
             self.matches = None
             return
         shares, config = self.session.results.get_results_or_empty(self.session.config).shares, self.session.config
-        matches = set()
+        self.matches = set()
         for row in self.tree_model.group_rows:
             share = shares.get(row.group.name)
             item = FilterItem(row.group,
                               self.tree_model.search_text(row), share.fraction if share is not None else None,
                               config.precision_of(row.group), row.group.name in config.groups_kept_by_rule)
             if row_filter.matches_all_terms(item):
-                matches.add(row.group.name)
-        if matches != self.matches:
-            self.matches = matches
+                self.matches.add(row.group.name)
 
     def reveal_group(self, group_name: str) -> None:
         """Opens the scopes around a group."""
-        paths = {scope.path
-                 for scope in self.tree_model.ancestors[group_name]} if self.view is not View.WORST else set()
-        if self.view is View.WORST and group_name in self._small_groups:
-            paths.add(SMALL_SHARES_KEY)
-        if not paths <= self.opened_paths:
-            self.opened_paths = self.opened_paths | paths
+        if self.view is not View.WORST:
+            self.opened_paths = self.opened_paths | {scope.path for scope in self.tree_model.ancestors[group_name]}
+        elif group_name in self._small_groups:
+            self.opened_paths = self.opened_paths | {SMALL_SHARES_KEY}
 
     def build_visible_rows(self) -> list[VisibleRow]:
         """The lines of the tree; the same list as long as nothing that makes them has changed."""
         sources = (self.view, self.opened_paths, self.sort_weights, self.matches, self._leading_groups,
                    self._small_groups)
-        if self._rows is None or any(new_source is not old_source
-                                     for new_source, old_source in zip(sources, self._row_sources, strict=True)):
+        if self._rows is None or sources != self._row_sources:
             self._row_sources = sources
             if self.view is View.WORST:
                 self._rows = self.tree_model.list_worst_first_rows(self.opened_paths, self.sort_weights, self.matches,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from trt_tui.core.lowering.lowered import reduces_precision
@@ -38,7 +38,16 @@ from trt_tui.tui.config_status import (
     meets_target,
     target_outcome_line,
 )
-from trt_tui.tui.spans import Line, Span, clip_line, justify_line, line_width, pad_or_shorten, shorten_middle, sqnr_span
+from trt_tui.tui.spans import (
+    Line,
+    Span,
+    clip_line,
+    justify_line,
+    line_width,
+    pad_or_shorten,
+    shorten_middle,
+    worst_sqnr_span,
+)
 from trt_tui.tui.state.engine_texts import (
     CANNOT_RUN_TEXT,
     OTHER_PRECISION_MARK,
@@ -187,7 +196,18 @@ def _total_columns_width(columns: list[tuple[str, int]]) -> int:
     return sum(width + 1 for _, width in columns)
 
 
+def _title_cells(columns: list[tuple[str, int]]) -> Line:
+    return [(f"{title:>{width}} ", "dim") for title, width in columns]
+
+
+def _padded_cells(spans: Iterable[Span], columns: list[tuple[str, int]]) -> Line:
+    """The texts of columns, each shortened or padded to its column."""
+    return [(f"{shorten_number_in_text(text, width):>{width}} ", style)
+            for (text, style), (_, width) in zip(spans, columns, strict=True)]
+
+
 _SEPARATOR: Span = (" │ ", "rule")
+_EMPTY_SPAN: Span = (NOT_MEASURED, "dim")
 _MIN_TALL_ROWS = 34
 """Rows of a screen that shows FP32 in a line of its own."""
 
@@ -200,52 +220,48 @@ def summary_lines(session: Session, width: int, height: int = 40) -> list[Line]:
     table = _SummaryTable.fit_columns(session, width)
     reference_text = f" vs {session.reference_name}"
     lines: list[Line] = [[(pad_or_shorten(reference_text, table.name_width), "dim"),
-                          *((f"{title:>{column_width}} ", "dim") for title, column_width in table.simulated_columns),
-                          _SEPARATOR, *((f"{title:>{column_width}} ", "dim")
-                                        for title, column_width in table.built_columns),
+                          *_title_cells(table.simulated_columns), _SEPARATOR, *_title_cells(table.built_columns),
                           (f" {table.target_text}", "dim@do('target')")]]
     engine = session.results.fp32_engine
     if session.opened_network.reference is not None or table.is_wide and height >= _MIN_TALL_ROWS or (
             engine is not None and (engine.failure_reason or fp32_engine_fault_text(engine))):
         lines.append(clip_line(_fp32_run_line(session, table), width))
     is_target_met = current_config_meets_target(session)
+
+    def build_run_line(title: Span, accuracy: Accuracy | None, built_cells: Line) -> Line:
+        text, style = title
+        return [(pad_or_shorten(f" {text}", table.name_width), style), *_accuracy_cells(accuracy, table), _SEPARATOR,
+                *built_cells]
+
+    def add_line(line: Line, accuracy: Accuracy | None, outcomes: Mapping[RunKind, TargetOutcome] | None,
+                 dim_failures: bool = False) -> None:
+        outcome_spans = _target_outcome_spans(session, accuracy, outcomes, width - line_width(line), dim_failures)
+        lines.append(clip_line([*line, *outcome_spans], width))
+
     for run in RUN_TITLES:
-        run_accuracy, last_engine = session.get_run_results(run).accuracy, find_shown_engine(session, run)
-        shown_engine = (last_engine if last_engine is not None and not last_engine.is_stale else None
-                        )  # a row has values of one config
-        name = config_title(session, table.name_width - 1) if run == "config" else run_title(run)
-        line: Line = [(f" {name}".ljust(table.name_width), "strong" if run == "config" else "")]
-        line += [*_simulated_cells(run_accuracy, table), _SEPARATOR]
-        exported_run = session.get_run_results(run).exported_run
-        has_engine_cells = shown_engine is not None or exported_run is None
-        line += _engine_cells(shown_engine, run_accuracy, table) if has_engine_cells else _exported_run_cells(
-            exported_run, table)
-        if run_accuracy is not None and not reduces_precision(session.outline, session.list_run_configs()[run]):
-            line.append((" nothing lowered"[:width - line_width(line)], "dim"))
+        results, config = session.get_run_results(run), session.list_run_configs()[run]
+        last_engine = find_shown_engine(session, run)
+        old_engine = last_engine if last_engine is not None and last_engine.is_stale else None
+        shown_engine = last_engine if old_engine is None else None  # a row has values of one config
+        title = (config_title(session, table.name_width - 1), "strong") if run == "config" else (run_title(run), "")
+        has_engine_cells = shown_engine is not None or results.exported_run is None
+        line = build_run_line(title, results.accuracy,
+                              _engine_cells(shown_engine, results.accuracy, table) if has_engine_cells else
+                              _exported_run_cells(results.exported_run, table))
+        if results.accuracy is not None and not reduces_precision(session.outline, config):
+            lines.append(clip_line([*line, (" nothing lowered"[:width - line_width(line)], "dim")], width))
         else:
-            results = session.config_target_outcomes(session.list_run_configs()[run])
-            line += _target_outcome_spans(session, run_accuracy, results, width - line_width(line), is_target_met
-                                          and run != "config")
-        lines.append(clip_line(line, width))
-        if last_engine is not None and last_engine.is_stale and height >= _MIN_TALL_ROWS:
-            accuracy = session.results.get_results_or_empty(last_engine.config).accuracy
-            old_engine = ShownEngine(last_engine.result, last_engine.config, last_engine.name)
-            title = choose_fitting_text(
-                [f" {last_engine.name}, built before", f" {last_engine.name}, built", f" {last_engine.name}"],
-                table.name_width)
-            line = [(pad_or_shorten(title, table.name_width), "dim"), *_simulated_cells(accuracy, table),
-                    _SEPARATOR, *_engine_cells(old_engine, accuracy, table)]
-            lines.append(
-                clip_line([
-                    *line, *_target_outcome_spans(session, accuracy, session.config_target_outcomes(last_engine.config),
-                                                  width - line_width(line), is_target_met)
-                ], width))
-        if (export_accuracy := session.get_run_results(run).exported_accuracy) is not None:
-            line = [(f" {run_title(EXPORTED)}".ljust(table.name_width), ""), *_simulated_cells(export_accuracy, table),
-                    _SEPARATOR, *_engine_cells(None, export_accuracy, table)]
-            lines.append(
-                clip_line([*line, *_target_outcome_spans(session, export_accuracy, None, width - line_width(line))],
-                          width))
+            add_line(line, results.accuracy, session.config_target_outcomes(config), is_target_met and run != "config")
+        if old_engine is not None and height >= _MIN_TALL_ROWS:
+            accuracy, name = session.results.get_results_or_empty(old_engine.config).accuracy, old_engine.name
+            texts = [f"{name}, built before", f"{name}, built", name]
+            fresh_engine = ShownEngine(old_engine.result, old_engine.config, name)
+            line = build_run_line((choose_fitting_text(texts, table.name_width - 1), "dim"), accuracy,
+                                  _engine_cells(fresh_engine, accuracy, table))
+            add_line(line, accuracy, session.config_target_outcomes(old_engine.config), is_target_met)
+        if (accuracy := results.exported_accuracy) is not None:
+            line = build_run_line((run_title(EXPORTED), ""), accuracy, _engine_cells(None, accuracy, table))
+            add_line(line, accuracy, None)
     if table.is_wide and height >= _MIN_TALL_ROWS:
         lines += [clip_line([(f" {text}", "dim")], width) for text in outcome_reason_lines(session)]
     return [*lines, *_stage_lines(session, table, width, height)]
@@ -260,8 +276,7 @@ def stage_table_lines(session: Session, width: int) -> list[Line]:
     if session.outline is None or not session.list_stage_accuracies():
         return []
     table = _SummaryTable.fit_columns(session, width)
-    titles: Line = [(" stage".ljust(table.name_width), "dim"),
-                    *((f"{title:>{column_width}} ", "dim") for title, column_width in table.simulated_columns)]
+    titles: Line = [(" stage".ljust(table.name_width), "dim"), *_title_cells(table.simulated_columns)]
     return [
         clip_line(titles, width),
         *_stage_lines(session, table, width, _RESERVED_ROWS + len(session.list_stage_accuracies()) + 9)
@@ -284,15 +299,13 @@ def _stage_lines(session: Session, table: _SummaryTable, width: int, height: int
         if stage.run.name not in shown_stages:
             continue
         is_simulated = stage.run.kind is RunKind.SIMULATED_CONFIG
-        cells = zip(_accuracy_spans(accuracy, table, is_simulated), table.simulated_columns, strict=True)
         line: Line = [(f" {pad_or_shorten(stage.run.name, table.name_width - 1)}", ""),
-                      *((f"{shorten_number_in_text(text, column_width):>{column_width}} ", style)
-                        for (text, style), (_, column_width) in cells), _SEPARATOR]
+                      *_accuracy_cells(accuracy, table, is_simulated), _SEPARATOR]
         change_spans: Line = []
         if stage.run.unavailable_reason:
             line.append((f" {stage.run.unavailable_reason}", "dim"))
         elif stage.accuracy_to_previous is not None and stage.accuracy_to_previous.worst_output is not None:
-            text, style = sqnr_span(stage.accuracy_to_previous.worst_errors, is_simulated)
+            text, style = worst_sqnr_span(stage.accuracy_to_previous, is_simulated)
             suffixes = (" from the one before", " from before", "")
             change_spans = [(choose_fitting_text([f" {add_decibel_unit(text)}{suffix}" for suffix in suffixes],
                                                  built_width), style)]
@@ -308,12 +321,6 @@ def _stage_lines(session: Session, table: _SummaryTable, width: int, height: int
     return [*lines, *(clip_line([(f" {text}", "strong")], width) for text in summary)]
 
 
-def _simulated_cells(accuracy: Accuracy | None, table: _SummaryTable) -> Line:
-    """The cells of the simulation, padded to their columns."""
-    cells = zip(_accuracy_spans(accuracy, table, True), table.simulated_columns, strict=True)
-    return [(f"{shorten_number_in_text(text, width):>{width}} ", style) for (text, style), (_, width) in cells]
-
-
 def _fp32_run_line(session: Session, table: _SummaryTable) -> Line:
     """FP32 itself, simulated where errors are taken against something else, and its engine, whose error is not caused
     by low precision."""
@@ -324,7 +331,7 @@ def _fp32_run_line(session: Session, table: _SummaryTable) -> Line:
         warning = choose_fitting_text(fp32_engine_texts(engine), room)
         line.append((warning[:room].ljust(room), "warn"))
     elif accuracy is not None:
-        line += _unmarked_accuracy_cells(accuracy, table)
+        line += _accuracy_cells(accuracy, table, is_simulated=False)
     else:
         metric = metric_text(next(iter(session.results.reference_metric.values()),
                                   None)) if session.metric_name else NOT_MEASURED
@@ -337,14 +344,15 @@ def _fp32_run_line(session: Session, table: _SummaryTable) -> Line:
     return line
 
 
-def _accuracy_spans(accuracy: Accuracy | None, table: _SummaryTable, is_simulated: bool) -> list[Span]:
+def _accuracy_cells(accuracy: Accuracy | None, table: _SummaryTable, is_simulated: bool = True) -> Line:
+    """The cells of errors, marked where they are simulated."""
     mark = SIMULATED_MARK if is_simulated else ""
     if accuracy is None:
-        return [(NOT_MEASURED, "dim")] * len(table.simulated_columns)
-    spans = [sqnr_span(accuracy.worst_errors, is_simulated)]
+        return _padded_cells([_EMPTY_SPAN] * len(table.simulated_columns), table.simulated_columns)
     sample = accuracy.worst_output[1] if accuracy.worst_output else None
+    spans = [worst_sqnr_span(accuracy, is_simulated)]
     if sample is None or sample.worst_index is None:
-        spans.append((NOT_MEASURED, "dim"))
+        spans.append(_EMPTY_SPAN)
     elif table.is_wide:
         spans.append((worst_sample_text(sample.worst_index, sample.worst_sqnr_db, mark), "dim"))
     else:
@@ -353,13 +361,7 @@ def _accuracy_spans(accuracy: Accuracy | None, table: _SummaryTable, is_simulate
         spans.append(_metric_span(accuracy, mark))
     spans.append((str(accuracy.nonfinite_count) if accuracy.nonfinite_count < 1e5 else number_text(
         float(accuracy.nonfinite_count)), "bad" if accuracy.nonfinite_count else "dim"))
-    return spans
-
-
-def _unmarked_accuracy_cells(accuracy: Accuracy | None, table: _SummaryTable) -> Line:
-    """The cells of what is neither simulated nor built, padded to their columns."""
-    cells = zip(_accuracy_spans(accuracy, table, False), table.simulated_columns, strict=True)
-    return [(f"{shorten_number_in_text(text, width):>{width}} ", style) for (text, style), (_, width) in cells]
+    return _padded_cells(spans, table.simulated_columns)
 
 
 def _metric_span(accuracy: Accuracy, simulated_mark: str) -> Span:
@@ -367,56 +369,53 @@ def _metric_span(accuracy: Accuracy, simulated_mark: str) -> Span:
         return (metric_text(accuracy.headline_metric, simulated_mark), "")
     if accuracy.agreement is not None:
         return (agreement_text(accuracy.agreement, simulated_mark), "")
-    return (NOT_MEASURED, "dim")
+    return _EMPTY_SPAN
 
 
 def _engine_cells(shown_engine: ShownEngine | None, simulated_accuracy: Accuracy | None, table: _SummaryTable) -> Line:
     """The cells of an engine, padded to their columns."""
-    engine = shown_engine.result if shown_engine is not None else None
-    first_title = table.built_columns[0][0]
-    spans_by_title: dict[str, Span] = {title: (NOT_MEASURED, "dim") for title, _ in table.built_columns}
-    if engine is not None and engine.engine_bytes is not None:
-        spans_by_title["MB"] = (megabytes_text(engine.engine_bytes), "")
-    accuracy = engine.accuracy if engine is not None else None
-    if shown_engine is not None and engine is not None and accuracy is None:
+    if shown_engine is None:
+        return _built_cells({}, table)
+    engine, accuracy, first_title = shown_engine.result, shown_engine.result.accuracy, table.built_columns[0][0]
+    size_text = megabytes_text(engine.engine_bytes) if engine.engine_bytes is not None else NOT_MEASURED
+    if accuracy is None:
+        size_columns = [column for column in table.built_columns if column[0] == "MB"]
         text_width = _total_columns_width([
             column for column in table.built_columns if column[0] in (first_title, "gap", table.metric_title, "ms")
         ]) - 1
         texts = ("not built",) if engine.failure_reason else (CANNOT_RUN_TEXT, "cannot run here", "cannot run")
         shown_text = shorten_middle(choose_fitting_text(texts, text_width), text_width)
-        size = next((width for title, width in table.built_columns if title == "MB"), 0)
-        return justify_line(
-            [(f"{shown_text:>{text_width}} ", "dim"), *([(f"{spans_by_title['MB'][0]:>{size}} ", "")] if size else [])],
-            _total_columns_width(table.built_columns))
-    if shown_engine is not None and engine is not None and accuracy is not None:
-        value, style = sqnr_span(accuracy.worst_errors, is_simulated=False)
-        if not engine.is_built_as_requested:
-            value, style = f"{OTHER_PRECISION_MARK}{value}", "warn"
-        spans_by_title[first_title] = (value, style)
-        if table.metric_title:
-            spans_by_title[table.metric_title] = _metric_span(accuracy, "")
-        if engine.latency_ms is not None:
-            spans_by_title["ms"] = (number_text(engine.latency_ms[0]), "dim" if engine.is_quick_build else "")
-        if engine.is_quick_build:
-            spans_by_title["MB"] = ("quick", "dim")
-        if text := quantized_time_share_text(engine, table.quantized_type):
-            spans_by_title[f"{table.quantized_type.label} time"] = (text, "")
-        spans_by_title["gap"] = engine_gap_span(simulated_accuracy, engine) or (NOT_MEASURED, "dim")
-    return [(f"{shorten_number_in_text(spans_by_title[title][0], column_width):>{column_width}} ",
-             spans_by_title[title][1]) for title, column_width in table.built_columns]
+        return justify_line([(f"{shown_text:>{text_width}} ", "dim"),
+                             *_padded_cells([(size_text, "")] * len(size_columns), size_columns)],
+                            _total_columns_width(table.built_columns))
+    value, style = worst_sqnr_span(accuracy, is_simulated=False)
+    if not engine.is_built_as_requested:
+        value, style = f"{OTHER_PRECISION_MARK}{value}", "warn"
+    spans_by_title = {
+        first_title: (value, style), table.metric_title: _metric_span(accuracy, ""),
+        "gap": engine_gap_span(simulated_accuracy, engine) or _EMPTY_SPAN,
+        "MB": ("quick", "dim") if engine.is_quick_build else (size_text, "dim" if engine.engine_bytes is None else "")
+    }
+    if engine.latency_ms is not None:
+        spans_by_title["ms"] = (number_text(engine.latency_ms[0]), "dim" if engine.is_quick_build else "")
+    if text := quantized_time_share_text(engine, table.quantized_type):
+        spans_by_title[f"{table.quantized_type.label} time"] = (text, "")
+    return _built_cells(spans_by_title, table)
 
 
 def _exported_run_cells(exported_run: ExportedRun | None, table: _SummaryTable) -> Line:
     """The cells of an exported network that ONNX Runtime executed, padded to their columns."""
     accuracy = exported_run.accuracy if exported_run is not None else None
-    spans_by_title: dict[str, Span] = {title: (NOT_MEASURED, "dim") for title, _ in table.built_columns}
     if accuracy is None:
         return justify_line([(" not executed", "dim")], _total_columns_width(table.built_columns))
-    spans_by_title[table.built_columns[0][0]] = sqnr_span(accuracy.worst_errors, is_simulated=False)
-    if table.metric_title:
-        spans_by_title[table.metric_title] = _metric_span(accuracy, "")
-    return [(f"{shorten_number_in_text(spans_by_title[title][0], column_width):>{column_width}} ",
-             spans_by_title[title][1]) for title, column_width in table.built_columns]
+    return _built_cells({table.built_columns[0][0]: worst_sqnr_span(accuracy, is_simulated=False),
+                         table.metric_title: _metric_span(accuracy, "")}, table)
+
+
+def _built_cells(spans_by_title: Mapping[str, Span], table: _SummaryTable) -> Line:
+    """The cells of the columns of what is built; a dash where nothing is given."""
+    return _padded_cells((spans_by_title.get(title, _EMPTY_SPAN) for title, _ in table.built_columns),
+                         table.built_columns)
 
 
 def _target_outcome_spans(session: Session, accuracy: Accuracy | None,
