@@ -203,7 +203,7 @@ def test_figures_say_what_was_measured_and_nothing_else():
     assert svg_charts.draw_all_charts({}, "config", []) == {}
 
 
-@pytest.mark.parametrize("precision", ["int8", "fp16"])
+@pytest.mark.parametrize("precision", [pytest.param("int8", marks=pytest.mark.onnxruntime("1.31")), "fp16"])
 def test_a_piece_shows_its_fault_by_itself(run, called, tmp_path, monkeypatch, precision):
     options, folder = save_resnet(tmp_path), tmp_path / "piece"
     start, stop = "/relu/Relu_output_0", "/layer1/Add_output_0"
