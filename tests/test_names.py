@@ -93,6 +93,41 @@ def test_a_module_name_repeats_only_on_several_levels():
     assert not {key: paths for key, paths in places.items() if len(paths) > 2}
 
 
+def _described_names(docstring: str, section: str) -> list[str]:
+    """Returns the names that a section of a docstring, such as Args, describes."""
+    found = re.search(rf"^{section}:\n((?:    .*\n|\n)*)", f"{docstring}\n", re.M)
+    heads = re.findall(r"^    (\w+(?:, \w+)*):", found[1], re.M) if found else []
+    return [name for head in heads for name in head.split(", ")]
+
+
+def _parameters(function: ast.AST) -> set[str]:
+    return {node.arg for node in ast.walk(function.args) if isinstance(node, ast.arg)}
+
+
+def test_docstrings_describe_arguments_and_attributes_that_exist():
+    """A class may describe what it inherits; names that it assigns or defines anywhere count as its own."""
+    nodes = [(path, node) for path in _modules() for node in ast.walk(ast.parse(path.read_text()))]
+    names_by_class, wrong = {}, []
+    for _, node in nodes:
+        if isinstance(node, ast.ClassDef):
+            names = names_by_class.setdefault(node.name, set())
+            for item in ast.walk(node):
+                names |= {getattr(item, field) for field in ("attr", "id", "name") if isinstance(
+                    getattr(item, field, None), str)}
+    for path, node in nodes:
+        if isinstance(node, ast.FunctionDef):
+            wrong += [(path.name, node.name, name) for name in _described_names(ast.get_docstring(node) or "", "Args")
+                      if name not in _parameters(node)]
+        elif isinstance(node, ast.ClassDef):
+            bases = {item.id for base in node.bases for item in ast.walk(base) if isinstance(item, ast.Name)}
+            known = set().union(*(names_by_class.get(name, set()) for name in (node.name, *bases)))
+            known |= {name for item in node.body if isinstance(item, ast.FunctionDef) for name in _parameters(item)}
+            docstring = ast.get_docstring(node) or ""
+            described = [*_described_names(docstring, "Args"), *_described_names(docstring, "Attributes")]
+            wrong += [(path.name, node.name, name) for name in described if name not in known]
+    assert not wrong
+
+
 @pytest.mark.parametrize("row", _glossary(), ids=lambda row: row[0])
 def test_the_glossary_names_what_exists(row: list[str]):
     term, meaning, code = row
