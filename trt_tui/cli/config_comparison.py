@@ -22,11 +22,7 @@ from trt_tui.core.network.hierarchy import build_scope_tree, group_titles
 from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.core.report.run_columns import list_run_columns
 from trt_tui.errors import ExitCode, InputError
-from trt_tui.formatting import (
-    NOT_MEASURED,
-    escape_hidden_characters,
-    table_lines,
-)
+from trt_tui.formatting import NOT_MEASURED, escape_hidden_characters, table_lines
 from trt_tui.options import Options
 from trt_tui.session.config_results import RESULT_SUFFIXES, SIMULATED_RUN, outcome_texts
 from trt_tui.session.session import Session
@@ -145,7 +141,7 @@ def _outcome_reason_lines(compared_configs: Sequence[ComparedConfig]) -> list[st
 
 
 def _config_table_rows(compared_configs: Sequence[ComparedConfig]) -> list[list[str]]:
-    """A row for each config: simulated SQNR of the worst output, its worst sample, the metric, the engine's figures."""
+    """A row for each config, with a header."""
     columns = list_run_columns([compared_config.measured for compared_config in compared_configs])
     kernel_counts: dict[str, str] = {}
     for name, change in _list_kernel_changes(compared_configs):

@@ -17,7 +17,7 @@ from trt_tui.formatting import (
 
 @dataclass(frozen=True)
 class RunColumn:
-    """One column; ``text`` is its cell, a dash if nothing was measured."""
+    """One column: its title and its cell, a dash if nothing was measured."""
 
     title: str
     text: Callable[[ConfigResults], str]
