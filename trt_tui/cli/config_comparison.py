@@ -13,26 +13,17 @@ from trt_tui.cli.streams import print_table
 from trt_tui.core.exporters.junit import JUnitCase, junit_xml_text
 from trt_tui.core.exporters.markdown import markdown_table, text_cell
 from trt_tui.core.lowering.lowered import no_lower_precision_reason, reduces_precision
-from trt_tui.core.measure.error_metrics import list_error_columns
 from trt_tui.core.measure.json_record import exported_run_record, target_outcome_record
 from trt_tui.core.measure.kernel_diff import KernelDiff, diff_kernels
-from trt_tui.core.measure.results import ConfigResults, worst_value_text
+from trt_tui.core.measure.results import ConfigResults
 from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.measure.target_outcome import TargetOutcome
 from trt_tui.core.moves.config import PrecisionConfig, list_config_differences
 from trt_tui.core.network.hierarchy import build_scope_tree, group_titles
 from trt_tui.core.network.layers import NetworkOutline
+from trt_tui.core.report.run_columns import list_run_columns
 from trt_tui.errors import ExitCode, InputError
-from trt_tui.formatting import (
-    EXPORTED_NETWORK,
-    NOT_MEASURED,
-    SIMULATED_MARK,
-    escape_hidden_characters,
-    megabytes_text,
-    metric_text,
-    number_text,
-    table_lines,
-)
+from trt_tui.formatting import NOT_MEASURED, escape_hidden_characters, table_lines
 from trt_tui.options import Options
 from trt_tui.session.config_results import RECORD_KEYS, RESULT_SUFFIXES, outcome_texts
 from trt_tui.session.session import Session
@@ -151,43 +142,19 @@ def _outcome_reason_lines(compared_configs: Sequence[ComparedConfig]) -> list[st
 
 
 def _config_table_rows(compared_configs: Sequence[ComparedConfig]) -> list[list[str]]:
-    """A row for each config: simulated SQNR of the worst output, its worst sample, the metric, the engine's figures."""
-    metrics = list(
-        dict.fromkeys(name for compared_config in compared_configs if compared_config.measured.accuracy is not None
-                      for name in list(compared_config.measured.accuracy.metric)[:1]))
-    builders = dict.fromkeys(compared_config.measured.engine_result.builder_text
-                             for compared_config in compared_configs
-                             if compared_config.measured.engine_result is not None)
-    executed = any(compared_config.measured.exported_run is not None for compared_config in compared_configs)
+    """A row for each config, with a header."""
+    columns = list_run_columns([compared_config.measured for compared_config in compared_configs])
     kernel_counts: dict[str, str] = {}
     for name, change in _list_kernel_changes(compared_configs):
         kernel_counts |= {compared_configs[0].name: str(change.kernels_before), name: str(change.kernels_after)}
-    engine_headers = [f"built by {' and '.join(builders)}", "ms", "MB"] if builders else []
-    error_columns = list_error_columns("configs")
-    rows = [["config", "raised", *(column.column_heading for column in error_columns), *metrics, *engine_headers,
-             *([EXPORTED_NETWORK] if executed else []), *(["kernels"] if kernel_counts else []), "target"]]
+    rows = [["config", "raised", *(column.title for column in columns), *(["kernels"] if kernel_counts else []),
+             "target"]]
     for compared_config in compared_configs:
-        accuracy, engine = compared_config.measured.accuracy, compared_config.measured.engine_result
-        row = [
-            compared_config.name,
-            str(sum(move.group_precision is not None for move in compared_config.config.moves.values())),
-            *(worst_value_text(accuracy, column, SIMULATED_MARK) for column in error_columns),
-            *(metric_text(accuracy.metric.get(name) if accuracy is not None else None, SIMULATED_MARK)
-              for name in metrics)
-        ]
-        if builders:
-            row += [
-                worst_value_text(engine.accuracy if engine is not None else None, error_columns[0]),
-                NOT_MEASURED if engine is None or not engine.latency_ms else number_text(engine.latency_ms[0]),
-                NOT_MEASURED if engine is None or engine.engine_bytes is None else megabytes_text(engine.engine_bytes)
-            ]
-        if executed:
-            exported_accuracy = (compared_config.measured.exported_run.accuracy
-                                 if compared_config.measured.exported_run is not None else None)
-            row.append("not executed" if exported_accuracy is
-                       None else worst_value_text(exported_accuracy, error_columns[0]))
-        row += [kernel_counts.get(compared_config.name, NOT_MEASURED)] if kernel_counts else []
-        rows.append([*row, compared_config.target_outcome_text])
+        raised_count = sum(move.group_precision is not None for move in compared_config.config.moves.values())
+        kernel_cells = [kernel_counts.get(compared_config.name, NOT_MEASURED)] if kernel_counts else []
+        rows.append([compared_config.name, str(raised_count),
+                     *(column.text(compared_config.measured) for column in columns), *kernel_cells,
+                     compared_config.target_outcome_text])
     return rows
 
 

@@ -167,7 +167,6 @@ def engine_badness_key(engine_result: EngineResult) -> tuple[float, float, float
 
 
 def _summarize_build(result: EngineResult) -> RepeatedBuild:
-    worst = result.accuracy.worst_output if result.accuracy is not None else None
-    return RepeatedBuild(worst[1].errors if worst is not None else None,
+    return RepeatedBuild(result.accuracy.worst_errors if result.accuracy is not None else None,
                          result.latency_ms[0] if result.latency_ms is not None else None, result.build_s,
                          result.engine_bytes)

@@ -7,13 +7,12 @@ from trt_tui.core.measure.error_metrics import list_error_columns
 from trt_tui.core.measure.results import EngineResult, ExportedRun, worst_value_text
 from trt_tui.core.measure.target import ALL_PARTS
 from trt_tui.core.moves.config import PrecisionConfig, list_config_differences
+from trt_tui.core.report.run_columns import ENGINE_COLUMNS, list_simulated_columns
 from trt_tui.formatting import (
     NOT_MEASURED,
     SIMULATED_MARK,
     byte_size_text,
     cell_width,
-    megabytes_text,
-    metric_text,
     number_text,
     pad_left,
     pad_right,
@@ -151,30 +150,15 @@ def config_difference_lines(session: Session, tree_model: TreeModel, first: Prec
     short_names = shorten_distinctly((name for name, *_ in differences), width)
     lines += [[(pad_right(short_names[name], width) + "  ", ""), (f"{first_text:<18}", ""), (second_text, "")]
               for name, first_text, second_text in differences]
-    accuracies = [session.results.get_results_or_empty(config).accuracy for config in (first, second)]
-    metric = next(iter(session.results.reference_metric), "")
-    result_rows = [*((column.column_heading, [worst_value_text(accuracy, column, SIMULATED_MARK)
-                                              for accuracy in accuracies]) for column in list_error_columns("configs")),
-                   (metric, [metric_text(accuracy.metric.get(metric) if accuracy is not None else None, SIMULATED_MARK)
-                             for accuracy in accuracies] if metric else []),
-                   ("ms", [_latency_text(session, config) for config in (first, second)]),
-                   ("MB", [_size_text(session, config) for config in (first, second)])]
-    for label, texts in result_rows:
-        if any(text not in ("", NOT_MEASURED) for text in texts):
-            lines.append([(label.ljust(width + 2), "dim"), *((f"{text or NOT_MEASURED:<18}", "") for text in texts)])
-    if any(accuracy is not None for accuracy in accuracies) and not metric and session.target is not None and (
+    results = [session.results.get_results_or_empty(config) for config in (first, second)]
+    metric_names = list(session.results.reference_metric)[:1]
+    for column in (*list_simulated_columns(metric_names), *ENGINE_COLUMNS):
+        texts = [column.text(config_results) for config_results in results]
+        if set(texts) != {NOT_MEASURED}:
+            lines.append([(column.title.ljust(width + 2), "dim"), *((f"{text:<18}", "") for text in texts)])
+    accuracies = [config_results.accuracy for config_results in results]
+    if any(accuracy is not None for accuracy in accuracies) and not metric_names and session.target is not None and (
             session.target.kind != "sqnr"):
         lines.append([("output".ljust(width + 2), "dim"),
                       *((f"{target_value_span(session, accuracy)[0]:<18}", "") for accuracy in accuracies)])
     return lines + kernel_difference_lines(session, first, second)
-
-
-def _latency_text(session: Session, config: PrecisionConfig) -> str:
-    engine = session.results.get_results_or_empty(config).engine_result
-    return number_text(engine.latency_ms[0]) if engine is not None and engine.latency_ms else NOT_MEASURED
-
-
-def _size_text(session: Session, config: PrecisionConfig) -> str:
-    engine = session.results.get_results_or_empty(config).engine_result
-    return megabytes_text(
-        engine.engine_bytes) if engine is not None and engine.engine_bytes is not None else NOT_MEASURED

@@ -1,0 +1,1 @@
+"""Tables of what was measured, as plain data: commands, files and the app draw them."""
