@@ -23,9 +23,9 @@ from trt_tui.cli.options import (
     require_config_or_precision,
 )
 from trt_tui.cli.output_files import check_output_paths
+from trt_tui.cli.streams import print_messages
 from trt_tui.cli.usage import refuse_ineffective_options, warn_of_unread_data_options
 from trt_tui.errors import ExitCode, InputError
-from trt_tui.formatting import escape_hidden_characters
 
 
 @click.command(cls=Command, context_settings=CONTEXT_SETTINGS)
@@ -57,12 +57,11 @@ def build(model: str, config_path: str | None, force: bool, precision: str | Non
                       builds_engine=builds_engine) as writer:
         written = writer.build_engine(output, quick) if builds_engine else writer.export_config("onnx", output)
     warn_of_unread_data_options(written.no_data_reason, reads_shapes=builds_engine)
-    for line in written.info_lines:
-        click.echo(line, err=True)
+    print_messages(*written.info_lines)
     click.echo(output)
     if isinstance(written, EngineWritten) and written.deviation:
-        click.echo("Not the engine of this config: TensorRT refuses it as asked, and built it with "
-                   f"{escape_hidden_characters(written.deviation)}", err=True)
+        print_messages("Not the engine of this config: TensorRT refuses it as asked, and built it with "
+                       f"{written.deviation}")
         sys.exit(int(ExitCode.TOLERANCE_NOT_MET))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -23,9 +22,9 @@ from trt_tui.cli.options import (
     file_path_option,
     option_under_heading,
 )
-from trt_tui.cli.output_files import check_input_files, check_output_paths, write_text_outputs
-from trt_tui.cli.streams import print_table
-from trt_tui.cli.usage import refuse_ineffective_options, replace_stdout_alias, require_single_stdout_output
+from trt_tui.cli.output_files import check_input_files, check_output_paths, json_text, write_text_outputs
+from trt_tui.cli.streams import print_messages, print_table
+from trt_tui.cli.usage import refuse_ineffective_options, replace_stdout_alias, resolve_output_paths
 from trt_tui.errors import ExitCode, InputError
 from trt_tui.formatting import escape_hidden_characters
 
@@ -105,14 +104,14 @@ def compare(model: str, against: str | None, config_paths: tuple[str, ...], forc
     config_path = config_paths[0] if config_paths else None
     if is_dump_comparison(model, against, config_paths):
         options = collect_options(network, 0, arguments) if network is not None else None
+        json_path, output = resolve_output_paths({"--json": json_path, "-o": output})
         compare_dumps(
-            DumpComparisonOptions(model, str(against), threshold, top_k, replace_stdout_alias(json_path),
-                                  replace_stdout_alias(script), replace_stdout_alias(output), config_path, force,
-                                  options))
+            DumpComparisonOptions(model, str(against), threshold, top_k, json_path, replace_stdout_alias(script),
+                                  output, config_path, force, options))
         return
     refuse_ineffective_options()
-    json_path, markdown_path, junit_path = map(replace_stdout_alias, (json_path, markdown_path, junit_path))
-    require_single_stdout_output({"--json": json_path, "--markdown": markdown_path, "--junit": junit_path})
+    json_path, markdown_path, junit_path = resolve_output_paths(
+        {"--json": json_path, "--markdown": markdown_path, "--junit": junit_path})
     outputs_path, saved_runs = parse_outputs_spec(outputs_path)
     check_input_files(arguments)
     written_paths = check_output_paths(model, arguments, config_path, json_path, markdown_path, junit_path,
@@ -136,12 +135,12 @@ def compare(model: str, against: str | None, config_paths: tuple[str, ...], forc
                                  saved_outputs_path=outputs_path, saved_runs=saved_runs) as session:
         record = session.comparison_record()
         if outputs_path is not None and not session.was_interrupted:
-            click.echo(f"Wrote {escape_hidden_characters(outputs_path)}", err=True)
+            print_messages(f"Wrote {outputs_path}")
         quiet = "-" in (json_path, markdown_path, junit_path)
         stopped = session.was_interrupted
         has_config = config_path or arguments["keep"] or session.opened_network.outline.has_file_precision
         run = "config" if has_config else "int8"
-        write_text_outputs([(json_path, lambda session: json.dumps(record, indent=1) + "\n"),
+        write_text_outputs([(json_path, lambda session: json_text(record)),
                 (junit_path, lambda session: junit_text(session, record, run)),
                 (markdown_path, lambda session: comparison_markdown(record, session.outline, session.config))],
                session, overwrite=not stopped)
@@ -149,28 +148,23 @@ def compare(model: str, against: str | None, config_paths: tuple[str, ...], forc
             print_table("\n".join(
                 [comparison_table(session), *map(escape_hidden_characters, stage_table_lines(session))]))
         if stopped:
-            click.echo("Stopped; shows what was measured so far. The same command goes on from here.", err=True)
+            print_messages("Stopped; shows what was measured so far. The same command goes on from here.")
             sys.exit(int(ExitCode.CANCELLED))
         missing_engines = session.unbuilt_engine_lines()
-        for line in missing_engines:
-            click.echo(escape_hidden_characters(line), err=True)
+        print_messages(*missing_engines)
         config = session.list_run_configs()[run]
         if target is not None:
             require_reduced_precision(session, run, target)
             require_measurable_target(session, config, target)
         target_misses = session.missed_target_reasons(config)
-        for kind, reason in target_misses.items():
-            click.echo(f"Target not met by {run}{RESULT_SUFFIXES[kind]}: {escape_hidden_characters(reason)}", err=True)
         missing_stages = session.stage_missed_target_reasons()
-        for name, reason in missing_stages.items():
-            click.echo(f"Target not met by stage {escape_hidden_characters(name)}: {escape_hidden_characters(reason)}",
-                       err=True)
+        print_messages(
+            *(f"Target not met by {run}{RESULT_SUFFIXES[kind]}: {reason}" for kind, reason in target_misses.items()),
+            *(f"Target not met by stage {name}: {reason}" for name, reason in missing_stages.items()))
         if target_misses or missing_stages:
             sys.exit(int(ExitCode.TOLERANCE_NOT_MET))
         failed = [stage.run for stage, _ in session.list_stage_accuracies() if stage.run.unavailable_reason]
-        for failed_run in failed:
-            click.echo(f"Stage {escape_hidden_characters(failed_run.name)} not built: "
-                       f"{escape_hidden_characters(failed_run.unavailable_reason)}", err=True)
+        print_messages(*(f"Stage {failed_run.name} not built: {failed_run.unavailable_reason}" for failed_run in failed))
         if failed or session.production_agreement is not None and not session.production_agreement[0]:
             sys.exit(int(ExitCode.TOLERANCE_NOT_MET))
         if missing_engines:
@@ -206,18 +200,14 @@ def _write_calibration_comparison(options: Options, config_path: str | None, tar
                                         written_paths=written_paths) as session:
         rows = method_comparison_table(session)
         write_text_outputs([
-            (json_path, lambda session: json.dumps(method_comparison_record(session), indent=1) + "\n"),
+            (json_path, lambda session: json_text(method_comparison_record(session))),
             (markdown_path, lambda session: "\n".join(markdown_table(
                 [text_cell(cell) for cell in rows[0]], [[*map(text_cell, row)] for row in rows[1:]])) + "\n")],
             session)
         if "-" not in (json_path, markdown_path):
             print_table("\n".join(table_lines(rows)))
             best = find_best_range_method(session)
-            click.echo(
-                f"The best is "
-                f"{best}, by "
-                f"{escape_hidden_characters(ranking_column_title(session))}: --calib-method {best} takes it.",
-                err=True)
+            print_messages(f"The best is {best}, by {ranking_column_title(session)}: --calib-method {best} takes it.")
         if target_miss := method_missed_target_reason(session):
-            click.echo(f"Target not met by any method: {escape_hidden_characters(target_miss)}", err=True)
+            print_messages(f"Target not met by any method: {target_miss}")
             sys.exit(int(ExitCode.TOLERANCE_NOT_MET))

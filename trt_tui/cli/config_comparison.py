@@ -1,15 +1,12 @@
 """Configs beside each other: `compare --config A --config B`."""
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import click
-
 from trt_tui.cli.headless_session import open_comparison_session
-from trt_tui.cli.output_files import write_text_outputs
-from trt_tui.cli.streams import print_table
+from trt_tui.cli.output_files import json_text, write_text_outputs
+from trt_tui.cli.streams import print_messages, print_table
 from trt_tui.core.exporters.junit import JUnitCase, junit_xml_text
 from trt_tui.core.exporters.markdown import markdown_table, text_cell
 from trt_tui.core.lowering.lowered import no_lower_precision_reason, reduces_precision
@@ -123,10 +120,7 @@ def compare_configs(options: Options, config_paths: Sequence[str], target: str |
                 ]))
     for entry in compared_configs:
         for kind, reason in entry.target_misses.items():
-            click.echo(
-                f"Target not met by "
-                f"{escape_hidden_characters(entry.name)}{RESULT_SUFFIXES[kind]}: {escape_hidden_characters(reason)}",
-                err=True)
+            print_messages(f"Target not met by {entry.name}{RESULT_SUFFIXES[kind]}: {reason}")
     return ExitCode.TOLERANCE_NOT_MET if any(entry.target_misses for entry in compared_configs) else ExitCode.DONE
 
 
@@ -209,7 +203,7 @@ def _comparison_json(outline: NetworkOutline, compared_configs: Sequence[Compare
     header, *rows = _config_difference_rows(outline, compared_configs)
     record = {"configs": config_records, "differ": [dict(zip(header, row, strict=True)) for row in rows],
               "kernels": {name: change.to_record() for name, change in _list_kernel_changes(compared_configs)}}
-    return json.dumps(record, indent=1) + "\n"
+    return json_text(record)
 
 
 def _comparison_markdown(outline: NetworkOutline, compared_configs: Sequence[ComparedConfig]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import shlex
 import sys
@@ -10,11 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import click
-
-from trt_tui.cli.output_files import check_output_paths, write_text_outputs
-from trt_tui.cli.streams import print_table
-from trt_tui.cli.usage import find_given_options, require_single_stdout_output
+from trt_tui.cli.output_files import check_output_paths, json_text, write_text_outputs
+from trt_tui.cli.streams import print_messages, print_table
+from trt_tui.cli.usage import find_given_options
 from trt_tui.errors import ExitCode, InputError
 
 if TYPE_CHECKING:
@@ -145,7 +142,6 @@ def compare_dumps(comparison_options: DumpComparisonOptions) -> None:
 
     if comparison_options.script_path == "-":
         raise InputError("the script goes to a file", "it has others beside it, which it names", "Name it: fix.py.")
-    require_single_stdout_output({"--json": comparison_options.json_path, "-o": comparison_options.output_path})
     options = comparison_options.network_options
     arguments = {"data": comparison_options.first_dump, "calib_data": comparison_options.second_dump,
                  "calib_cache": options.calib_cache if options is not None else None}
@@ -195,13 +191,12 @@ def _write_raised_config(comparison_options: DumpComparisonOptions, writer: Conf
         any_over = any(tensor.exceeds_threshold for tensor in comparison.tensors)
         reason = "No layer can be given a precision that makes a tensor over the threshold" if any_over \
             else "Nothing is over the threshold, so there is nothing to mend"
-        click.echo(f"{reason}: nothing was written for it.", err=True)
+        print_messages(f"{reason}: nothing was written for it.")
         return
     if not writer.raise_groups_to_fp32(groups):
-        click.echo(
-            f"The config keeps "
-            f"{escape_hidden_characters(name_list_text(groups))} in FP32 already, so nothing was written. Was the "
-            "engine built with this config, and do both dumps come from the same inputs?", err=True)
+        print_messages(
+            f"The config keeps {name_list_text(groups)} in FP32 already, so nothing was written. Was the engine built "
+            "with this config, and do both dumps come from the same inputs?")
         return
     writer.add_calibration_cache_ranges()
     missing_ranges = writer.list_tensors_without_range()
@@ -213,12 +208,11 @@ def _write_raised_config(comparison_options: DumpComparisonOptions, writer: Conf
                 "Name the calibration cache that the engine was built with: --calib-cache FILE. Without a cache leave "
                 "--script out: -o writes the config, and trt-tui export takes it with --data.")
         written = writer.export_config(comparison_options.script_format, comparison_options.script_path)
-        for line in (*written.info_lines, *(f"Wrote {path}" for path in written.paths)):
-            click.echo(escape_hidden_characters(line), err=True)
+        print_messages(*written.info_lines, *(f"Wrote {path}" for path in written.paths))
     write_text_outputs([(comparison_options.output_path, lambda writer: writer.precision_json_text(comparison.sha256))],
                        writer)
-    for line in _next_step_lines(comparison_options, writer.outline, bool(missing_ranges)):
-        click.echo(f"Next: {escape_hidden_characters(line)}", err=True)
+    next_steps = _next_step_lines(comparison_options, writer.outline, bool(missing_ranges))
+    print_messages(*(f"Next: {line}" for line in next_steps))
 
 
 def _next_step_lines(comparison_options: DumpComparisonOptions, network: NetworkOutline,
@@ -313,9 +307,9 @@ def _dump_comparison_json(comparison: DumpsCompared, threshold: float, with_netw
         }
         for tensor in comparison.tensors
     }
-    return json.dumps({
+    return json_text({
         "format": "trt-tui/dumps", "version": 1, "first": comparison.first, "second": comparison.second,
         "iterations": comparison.iterations, "threshold": threshold, "tensors": tensors,
         "first_over": next((tensor.tensor for tensor in comparison.tensors if tensor.exceeds_threshold), None),
         "only_in_first": list(comparison.only_first), "only_in_second": list(comparison.only_second),
-        "advice": list(comparison.advice_lines)}, indent=1) + "\n"
+        "advice": list(comparison.advice_lines)})

@@ -20,10 +20,10 @@ from trt_tui.cli.options import (
     require_config_or_precision,
 )
 from trt_tui.cli.output_files import check_output_folder, check_output_paths
+from trt_tui.cli.streams import print_messages
 from trt_tui.cli.usage import refuse_ineffective_options, replace_stdout_alias, warn_of_unread_data_options
 from trt_tui.core.exporters.registry import EXPORT_FORMATS, list_command_formats
 from trt_tui.errors import InputError
-from trt_tui.formatting import escape_hidden_characters
 
 
 @click.command(cls=Command, context_settings=CONTEXT_SETTINGS)
@@ -80,7 +80,6 @@ def export(model: str, config_path: str | None, force: bool, precision: str | No
         else:
             written = writer.export_config(kind, output)
     warn_of_unread_data_options(written.no_data_reason, reads_shapes=EXPORT_FORMATS[kind].has_build_commands)
-    for line in written.info_lines:
-        click.echo(escape_hidden_characters(line), err=True)
+    print_messages(*written.info_lines)
     for path in written.paths:
         click.echo(path)

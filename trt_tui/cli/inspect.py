@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +20,8 @@ from trt_tui.cli.options import (
     option_under_heading,
     precision_option,
 )
-from trt_tui.cli.output_files import check_output_paths, write_text_outputs
-from trt_tui.cli.usage import refuse_ineffective_options, replace_stdout_alias, require_single_stdout_output
+from trt_tui.cli.output_files import check_output_paths, json_text, write_text_outputs
+from trt_tui.cli.usage import refuse_ineffective_options, resolve_output_paths
 from trt_tui.errors import BackendUnavailableError, ExitCode, InputError
 from trt_tui.formatting import escape_hidden_characters
 
@@ -69,8 +68,7 @@ def inspect(model: str, nodes: bool, engine: str | None, preview: bool, scheme: 
     if config_path is not None and precision is not None:
         raise InputError("a config and a precision are two things", "at most one of --config and --precision is taken",
                          "Leave out one of them.")
-    json_path, markdown_path = replace_stdout_alias(json_path), replace_stdout_alias(markdown_path)
-    require_single_stdout_output({"--json": json_path, "--markdown": markdown_path})
+    json_path, markdown_path = resolve_output_paths({"--json": json_path, "--markdown": markdown_path})
     written_paths = check_output_paths(model, arguments, config_path, json_path, markdown_path)
     options = collect_options(model, 0, arguments)
     with ConfigWriter(options, config_path, precision, force, written_paths=written_paths) as writer:
@@ -118,7 +116,7 @@ def _print_config(writer: ConfigWriter, shows_preview: bool, shows_scheme: bool,
     record = {**(preview_record(network, config, engine_preview) if engine_preview is not None else {}),
               **({"scheme": requested_scheme} if requested_scheme is not None else {})}
     write_text_outputs([
-        (json_path, lambda _: json.dumps(record, indent=1) + "\n"),
+        (json_path, lambda _: json_text(record)),
         (markdown_path, lambda _: preview_markdown(network, config, engine_preview, titles_by_group, requested_scheme))
     ], writer)
     if "-" not in (json_path, markdown_path):

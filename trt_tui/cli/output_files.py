@@ -1,6 +1,7 @@
 """Checks where commands will write before anything is measured, and writes there."""
 
 import errno
+import json
 import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -14,6 +15,11 @@ from trt_tui.errors import InputError
 from trt_tui.formatting import escape_hidden_characters
 
 T = TypeVar("T")
+
+
+def json_text(record: object) -> str:
+    """A record as the commands write it."""
+    return json.dumps(record, indent=1) + "\n"
 
 
 def check_output_paths(model: str, arguments: dict[str, Any], config_path: str | None, *paths: str | None,

@@ -1,6 +1,5 @@
 """The command `preflight`."""
 
-import json
 import sys
 from typing import Any
 
@@ -20,8 +19,8 @@ from trt_tui.cli.options import (
     file_path_option,
     option_under_heading,
 )
-from trt_tui.cli.output_files import check_output_paths, write_text_outputs
-from trt_tui.cli.usage import refuse_ineffective_options, replace_stdout_alias, require_single_stdout_output
+from trt_tui.cli.output_files import check_output_paths, json_text, write_text_outputs
+from trt_tui.cli.usage import refuse_ineffective_options, resolve_output_paths
 from trt_tui.errors import ExitCode
 
 
@@ -42,12 +41,11 @@ def preflight(model: str, config_path: str | None, force: bool, target: str | No
     from trt_tui.cli.headless_session import open_preflight_session
 
     refuse_ineffective_options()
-    json_path, markdown_path = replace_stdout_alias(json_path), replace_stdout_alias(markdown_path)
-    require_single_stdout_output({"--json": json_path, "--markdown": markdown_path})
+    json_path, markdown_path = resolve_output_paths({"--json": json_path, "--markdown": markdown_path})
     written_paths = check_output_paths(model, arguments, config_path, json_path, markdown_path)
     with open_preflight_session(collect_options(model, 0, arguments), config_path, target, force,
                                 written_paths) as session:
-        write_text_outputs([(json_path, lambda session: json.dumps(preflight_record(session), indent=1) + "\n"),
+        write_text_outputs([(json_path, lambda session: json_text(preflight_record(session))),
                             (markdown_path, preflight_markdown)], session)
         if "-" not in (json_path, markdown_path):
             click.echo(preflight_table(session))

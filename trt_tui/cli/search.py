@@ -23,7 +23,7 @@ from trt_tui.cli.options import (
 )
 from trt_tui.cli.output_files import check_output_paths, write_text_outputs
 from trt_tui.cli.streams import print_table
-from trt_tui.cli.usage import refuse_ineffective_options, replace_stdout_alias, require_single_stdout_output
+from trt_tui.cli.usage import refuse_ineffective_options, resolve_output_paths
 from trt_tui.errors import ExitCode, InputError
 
 if TYPE_CHECKING:
@@ -160,9 +160,9 @@ def search(model: str, config_path: str | None, force: bool, target: str | None,
     refuse_ineffective_options()
     method, higher = ("lower" if lower else method), higher_from or higher
     lowest, intermediate, highest = _parse_search_precisions(rungs, config_path is not None)
-    output, markdown_path = replace_stdout_alias(output) or output, replace_stdout_alias(markdown_path)
-    require_single_stdout_output({"-o": output, "--markdown": markdown_path})
-    written_paths = check_output_paths(model, arguments, config_path, output, markdown_path, config_output=output)
+    output_path, markdown_path = resolve_output_paths({"-o": output, "--markdown": markdown_path})
+    written_paths = check_output_paths(model, arguments, config_path, output_path, markdown_path,
+                                       config_output=output_path)
     request = make_search_request(PrecisionConfig(), tolerances, method=method, higher_precision=highest
                                   or Precision(higher), intermediate_precisions=intermediate, try_ranges=ranges,
                                   try_zero_cost=free, max_raised=max_raised, max_latency=max_latency,
@@ -176,7 +176,7 @@ def search(model: str, config_path: str | None, force: bool, target: str | None,
         assert search_status is not None and search_status.best_config is not None, "else the session is not handed on"
         reports = [(markdown_path,
                     search_report)] if search_status.end_event is not None else []  # it says how the search ended
-        write_text_outputs([(output, Session.precision_json_text), *reports], session)
+        write_text_outputs([(output_path, Session.precision_json_text), *reports], session)
         if session.error is not None:
             click.echo(f"Ended early; {best_evaluation_text(search_status)}. The same command goes on from here.",
                        err=True)
@@ -184,7 +184,7 @@ def search(model: str, config_path: str | None, force: bool, target: str | None,
         if search_status.end_event is None or not search_status.is_finished:
             click.echo(f"Stopped; {best_evaluation_text(search_status)}. The same command goes on from here.", err=True)
             sys.exit(int(ExitCode.CANCELLED))
-        if "-" not in (output, markdown_path):
+        if "-" not in (output_path, markdown_path):
             print_table(search_table(session))
         if not search_status.is_target_met:
             held_out, description = search_status.end_event.held_out, search_status.end_event.result.summary

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import click
 
 from trt_tui.errors import InputError
-from trt_tui.formatting import EscapingTextStream
+from trt_tui.formatting import EscapingTextStream, escape_hidden_characters
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -63,6 +63,12 @@ def print_table(text: str) -> None:
         stream.write_styled(f"{text}\n", _colour_outcome_words)
     else:
         print(text)
+
+
+def print_messages(*lines: str) -> None:
+    """Prints lines on stderr, with hidden characters written out."""
+    for line in lines:
+        click.echo(escape_hidden_characters(line), err=True)
 
 
 def _colour_outcome_words(text: str) -> str:

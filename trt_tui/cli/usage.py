@@ -177,16 +177,18 @@ def replace_stdout_alias(path: str | None) -> str | None:
     return "-" if os.path.samestat(path_stat, stdout_stat) and not is_null_device else path
 
 
-def require_single_stdout_output(path_by_option: Mapping[str, str | None]) -> None:
-    """Checks that at most one output goes to stdout.
+def resolve_output_paths(path_by_option: Mapping[str, str | None]) -> list[str | None]:
+    """Returns the places of outputs, with ``-`` for stdout, to which at most one goes.
 
     Args:
         path_by_option: The places, by the options that name them.
 
     Raises:
-        InputError: several do.
+        InputError: several go to stdout.
     """
-    stdout_options = [option for option, path in path_by_option.items() if path == "-"]
+    paths = [replace_stdout_alias(path) for path in path_by_option.values()]
+    stdout_options = [option for option, path in zip(path_by_option, paths, strict=True) if path == "-"]
     if len(stdout_options) > 1:
         raise InputError("stdout takes one thing", f"{' and '.join(stdout_options)} both go there",
                          "Write one of them to a file.")
+    return paths
