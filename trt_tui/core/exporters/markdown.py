@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from trt_tui.core.engines.inspector import ENGINE_PRECISION_TITLES
 from trt_tui.core.measure.engine_agreement import KERNEL_FAULT_TEXT
 from trt_tui.core.measure.metric_parts import metric_part_rows
 from trt_tui.core.measure.results import profile_shapes_text
@@ -12,7 +13,6 @@ from trt_tui.core.moves.config import PrecisionConfig, move_tables
 from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.core.search import SearchResult
 from trt_tui.formatting import (
-    ENGINE_PRECISION_TITLES,
     SIMULATED_MARK,
     add_decibel_unit,
     agreement_text,

@@ -12,6 +12,7 @@ from textual.widgets import Input, Static
 from trt_tui.core.lowering.lowered import quantizes_activations
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision, precision_rank
+from trt_tui.core.quantized_types import QUANTIZED_TYPES
 from trt_tui.core.search import TOP_DOWN_METHODS
 from trt_tui.formatting import escape_hidden_characters
 from trt_tui.session.search_status import MAX_BUILDS, make_search_request
@@ -151,8 +152,9 @@ def list_raised_precision_choices(config: PrecisionConfig) -> list[tuple[Precisi
         config.other
     ] if precision_rank(config.quantized) < precision_rank(config.other) < precision_rank(Precision.FP32) else []
     lower_types = [
-        precision for precision in (Precision.INT8, Precision.FP8)
-        if precision_rank(config.quantized) < precision_rank(precision)
+        precision for precision in reversed(Precision)
+        if precision in QUANTIZED_TYPES and QUANTIZED_TYPES[precision].quantizes_activations
+        and precision_rank(config.quantized) < precision_rank(precision)
     ] if boundary_types else []
     intermediate = [tuple(boundary_types), *([(*lower_types, *boundary_types)] if lower_types else [])
                     ] if boundary_types else []
