@@ -111,10 +111,6 @@ FP32_TITLE = "FP32"
 RUN_TITLES = {"fp16": "FP16", "int8": "INT8", "config": "config"}
 """The runs of a comparison, by their keys."""
 
-ENGINE_PRECISION_TITLES = {"INT4": "INT4", "INT8": "INT8", "FP8": "FP8", "FP16": "FP16", "BF16": "BF16", "FP32": "FP32",
-                           "?": "not told", "reformat": "reformats", "qdq": "Q/DQ alone"}
-"""What engine layers compute in, by the keys of `EngineReport.precision_shares`, in the order of columns."""
-
 _BACKENDS = {"tensorrt": "TensorRT", "tensorrt-rtx": "TensorRT-RTX", "onnxruntime": "ONNX Runtime"}
 
 

@@ -164,7 +164,7 @@ def compare(model: str, against: str | None, config_paths: tuple[str, ...], forc
         if target_misses or missing_stages:
             sys.exit(int(ExitCode.TOLERANCE_NOT_MET))
         failed = [stage.run for stage, _ in session.list_stage_accuracies() if stage.run.unavailable_reason]
-        print_messages(*(f"Stage {failed_run.name} not built: {failed_run.unavailable_reason}" for failed_run in failed))
+        print_messages(*(f"Stage {stage_run.name} not built: {stage_run.unavailable_reason}" for stage_run in failed))
         if failed or session.production_agreement is not None and not session.production_agreement[0]:
             sys.exit(int(ExitCode.TOLERANCE_NOT_MET))
         if missing_engines:

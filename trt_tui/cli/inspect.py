@@ -56,7 +56,7 @@ def inspect(model: str, nodes: bool, engine: str | None, preview: bool, scheme: 
             **arguments: Any) -> None:
     """Print the layer tree, and what each layer can run in.
 
-    Rows have operator and shape, and say what can run in FP16, INT8, FP8 and INT4, or why not.
+    Rows have operator and shape, and say which precisions are possible, or why not.
 
     With --preview: what the builder would make of a config.
     """

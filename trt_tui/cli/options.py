@@ -17,6 +17,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from trt_tui.core.builder_options import BuilderOptions, BuilderOptionSpec, builder_option_specs
+from trt_tui.core.precision import REQUESTABLE
 from trt_tui.errors import InputError, TrtTuiError
 from trt_tui.formatting import escape_hidden_characters
 
@@ -173,7 +174,7 @@ CONFIG_OPTIONS = (
                    help="Take a config made for another structure, and leave out names that are not "
                    "there."),
     _config_option("--other", default="fp16", show_default=True, type=click.Choice(["fp32", "fp16", "bf16"]),
-                   help="What layers around those in INT8, FP8 or INT4 run in."),
+                   help="What layers around quantized ones run in."),
     _config_option(
         "--keep", multiple=True, metavar="RULE[=fp16]", shell_complete=complete_layers,
         help="Keep what a rule names in FP32, or in the precision behind =, whatever else lowers it: layernorm, "
@@ -318,7 +319,7 @@ model_argument = click.argument("model", shell_complete=complete_files, is_eager
                                 callback=make_option_check_callback(_require_model_file))
 """It is read before all options, so that a network that is not there is told first."""
 precision_option = _config_option(
-    "--precision", type=click.Choice(["fp32", "bf16", "fp16+", "fp16", "fp8", "int8", "int4", "file"]),
+    "--precision", type=click.Choice([precision.value for precision in REQUESTABLE]),
     help="In place of a config. fp8 (E4M3, SM89 and later) and int4 (weights of MatMul and "
     "Gemm, SM80 and later) need a strongly typed TensorRT 10 or later, or TensorRT-RTX; file "
     "is what a quantized or typed network has in its own file.")

@@ -8,6 +8,7 @@ from trt_tui import formatting
 from trt_tui.cli.inside import engine_error_lines, engine_remark_lines
 from trt_tui.cli.made import preview_lines
 from trt_tui.core.engines.fallback_ladder import attempt_lines
+from trt_tui.core.engines.inspector import ENGINE_PRECISION_TITLES
 from trt_tui.core.exporters.markdown import moves_markdown, text_cell
 from trt_tui.core.lowering.lowered import quantizes_activations, reduces_precision
 from trt_tui.core.measure.engine_agreement import fp32_engine_fault_text, sqnr_gap_of_engine_db
@@ -20,7 +21,6 @@ from trt_tui.core.moves.keep_rules import default_keep_rules_note
 from trt_tui.core.network.hierarchy import build_scope_tree, group_titles
 from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.formatting import (
-    ENGINE_PRECISION_TITLES,
     EXPORTED,
     NOT_MEASURED,
     SIMULATED_MARK,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -24,10 +24,8 @@ from trt_tui.cli.options import (
 from trt_tui.cli.output_files import check_output_paths, write_text_outputs
 from trt_tui.cli.streams import print_table
 from trt_tui.cli.usage import refuse_ineffective_options, resolve_output_paths
+from trt_tui.core.precision import ASSIGNABLE, FLOAT_PRECISIONS, REQUESTABLE, Precision, precision_rank
 from trt_tui.errors import ExitCode, InputError
-
-if TYPE_CHECKING:
-    from trt_tui.core.precision import Precision
 
 
 def _complete_search_methods(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
@@ -43,8 +41,6 @@ def _parse_search_precisions(text: str | None,
     Raises:
         InputError: they are no precisions, or not in order.
     """
-    from trt_tui.core.precision import ASSIGNABLE, FLOAT_PRECISIONS, Precision, precision_rank
-
     if text is None:
         return None, (), None
     precisions_by_name = {precision.value: precision for precision in (*ASSIGNABLE, Precision.TF32)}
@@ -80,7 +76,7 @@ def _validate_sample_text(text: str) -> None:
 @click.command(cls=Command, context_settings=CONTEXT_SETTINGS)
 @add_model_and_options(*SESSION_OPTIONS, *PREVIEW_OPTIONS)
 @option_under_heading(
-    "Config", "--precision", type=click.Choice(["bf16", "fp16+", "fp16", "fp8", "int8", "int4", "file"]),
+    "Config", "--precision", type=click.Choice([precision.value for precision in REQUESTABLE[1:]]),
     help="Start with everything in this precision, in place of a config. Without: int8; for a network that has "
     "precisions of its own, what its file has.")
 @option_under_heading(

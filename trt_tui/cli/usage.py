@@ -46,7 +46,9 @@ def _get_config_paths(option_values: ParameterValues) -> object:
 
 
 def _uses_no_quantized_type(option_values: ParameterValues) -> bool:
-    return option_values.get("precision") not in (None, "int8", "fp8", "int4")
+    from trt_tui.core.quantized_types import QUANTIZED_TYPES
+
+    return option_values.get("precision") not in (None, *QUANTIZED_TYPES)
 
 
 INEFFECTIVE_OPTIONS = (
@@ -60,9 +62,9 @@ INEFFECTIVE_OPTIONS = (
         "it takes a config made for another structure, and there is none", "Name one with --config, or leave it out."),
     IneffectiveOptions(("open", "compare", "search", "build", "export"), ("other", ),
                        lambda values: bool(_get_config_paths(values)),
-                       "the config says what layers around INT8, FP8 and INT4 ones run in", "Leave it out."),
+                       "the config says what layers around quantized ones run in", "Leave it out."),
     IneffectiveOptions(("search", "build", "export"), ("other", ), _uses_no_quantized_type,
-                       "it says what layers around INT8, FP8 and INT4 ones run in, and none is asked for",
+                       "it says what layers around quantized ones run in, and none is asked for",
                        "Leave it out, or use --precision int8."),
     IneffectiveOptions(("search", ), ("precision", "higher"), lambda values: bool(values["rungs"]),
                        "--rungs names the first and the last precision", "Leave out one of them."),

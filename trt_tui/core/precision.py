@@ -17,11 +17,11 @@ FP16_MIN_NORMAL = 2.0**-14
 """The least FP16 magnitude that has all bits of its mantissa."""
 
 class Precision(str, Enum):
-    """A numeric format that a layer can be asked to run in.
+    """A numeric format that a layer can be asked to run in, from fine to coarse.
 
-    The list is open: the value is the word used in files and on the command line. ``fp16+`` is FP16 with products that
-    are summed in FP32: TensorRT's kernels for FP16 sum in FP16 where that is faster. ``file`` is what a quantized or
-    typed network has in its own file, group by group.
+    The list is open: the value is the word used in files and on the command line. BF16 stands above FP16, which has
+    finer steps but closer limits. ``fp16+`` is FP16 with products that are summed in FP32: TensorRT's kernels for FP16
+    sum in FP16 where that is faster. ``file`` is what a quantized or typed network has in its own file, group by group.
     """
 
     FP32 = "fp32"
@@ -44,16 +44,35 @@ class Precision(str, Enum):
         """The precision whose values tensors have in it: FP16 for ``fp16+``, FP32 for TF32."""
         return _VALUE_TYPES.get(self, self)
 
+    @property
+    def letter(self) -> str:
+        """The key that chooses it in lists; "" for TF32, which no list offers."""
+        return _LETTERS_AND_BYTES[self][0]
+
+    @property
+    def value_bytes(self) -> float:
+        """Bytes of a value, those of FP32 where a file decides.
+
+        Memory traffic grows with them, and the peak rates of tensor cores fall with them: INT8 and FP8 have twice those
+        of FP16, and that twice those of TF32 (NVIDIA H100 data sheet; INT4 holds weights alone).
+        """
+        return _LETTERS_AND_BYTES[self][1]
+
     def __str__(self) -> str:
         return self.value
 
 
+_LETTERS_AND_BYTES = {Precision.FP32: ("3", 4.0), Precision.TF32: ("", 4.0), Precision.BF16: ("b", 2.0),
+                      Precision.FP16_ACC_FP32: ("s", 2.0), Precision.FP16: ("6", 2.0), Precision.FP8: ("e", 1.0),
+                      Precision.INT8: ("8", 1.0), Precision.INT4: ("4", 0.5), Precision.FILE: ("f", 4.0)}
+
 _VALUE_TYPES = {Precision.FP16_ACC_FP32: Precision.FP16, Precision.TF32: Precision.FP32}
 
-ASSIGNABLE = (Precision.FP32, Precision.BF16, Precision.FP16_ACC_FP32, Precision.FP16, Precision.FP8, Precision.INT8,
-              Precision.INT4)
-"""The precisions any group can be given; TF32 is a property of the whole config, and what a file has of its own is
-offered where it has any."""
+REQUESTABLE = tuple(precision for precision in Precision if precision is not Precision.TF32)
+"""The precisions that a config or a group can have; TF32 is a property of the whole config."""
+
+ASSIGNABLE = tuple(precision for precision in REQUESTABLE if precision is not Precision.FILE)
+"""The precisions any group can be given; what a file has of its own is offered where it has any."""
 
 FLOAT_PRECISIONS = (Precision.FP32, Precision.BF16, Precision.FP16)
 """The precisions that a layer outside the quantizable ones can run in."""
@@ -67,19 +86,12 @@ MIN_UNSAFE_OPSET = 21
 Reshape that it makes of a MatMul and its bias it adds a Q with an ``output_dtype``, which its own type inference
 refuses beside an INT8 zero point."""
 
-_RANK_BY_PRECISION = {Precision.INT4: 0, Precision.INT8: 1, Precision.FILE: 1, Precision.FP8: 2, Precision.FP16: 3,
-                      Precision.FP16_ACC_FP32: 4, Precision.BF16: 5, Precision.TF32: 6, Precision.FP32: 7}
-
-
-BYTES_PER_VALUE = {Precision.INT4: 0.5, Precision.INT8: 1.0, Precision.FP8: 1.0, Precision.FP16: 2.0,
-                   Precision.FP16_ACC_FP32: 2.0, Precision.BF16: 2.0, Precision.TF32: 4.0, Precision.FP32: 4.0}
-"""Bytes of a value. Memory traffic grows with them, and the peak rates of tensor cores fall with them: INT8 and FP8
-have twice those of FP16, and that twice those of TF32 (NVIDIA H100 data sheet; INT4 holds weights alone)."""
+_RANK_BY_PRECISION = {precision: -index for index, precision in enumerate(Precision)}
+_RANK_BY_PRECISION[Precision.FILE] = _RANK_BY_PRECISION[Precision.INT8]
 
 
 def precision_rank(precision: Precision) -> int:
-    """Order from coarse to fine: INT4 weights, INT8 and what a file has, FP8, FP16, the same with sums in FP32, BF16
-    (coarser than FP16, but without its limits), TF32, FP32."""
+    """The place of a precision in the order from coarse to fine; what a file has ranks as INT8."""
     return _RANK_BY_PRECISION[precision]
 
 

@@ -22,6 +22,7 @@ class QuantizedType:
 
     Attributes:
         precision: The precision of the layers that read such codes.
+        operators: The operators that read such codes.
         onnx_type: The codes' element type.
         min_value: The lowest code.
         max_value: The code that a range's end has: scale = amax / greatest.
@@ -39,6 +40,7 @@ class QuantizedType:
     """
 
     precision: Precision
+    operators: frozenset[str]
     onnx_type: ir.DataType
     min_value: float
     max_value: float
@@ -49,6 +51,16 @@ class QuantizedType:
     quantizes_skips: bool = False
     min_compute_capability: tuple[int, int] | None = None
     min_tensorrt_release: str = "8.6"
+
+    @property
+    def is_float(self) -> bool:
+        """Whether its steps grow with the values, since codes have an exponent."""
+        return self.onnx_type.is_floating_point()
+
+    @property
+    def needs_ranges(self) -> bool:
+        """Whether the scales of activations come from calibrated ranges."""
+        return self.quantizes_activations
 
     @property
     def requirements_text(self) -> str:
@@ -65,20 +77,27 @@ class QuantizedType:
     def quantize(self, values: np.ndarray) -> np.ndarray:
         """Values that were divided by their scale as codes, float32; changes the array where that needs no other."""
         np.clip(values, self.min_value, self.max_value, out=values)
-        if self.precision is Precision.FP8:
-            return values.astype(ir.DataType.FLOAT8E4M3FN.numpy()).astype(np.float32)
+        if self.is_float:
+            return values.astype(self.onnx_type.numpy()).astype(np.float32)
         np.rint(values, out=values)
         return values
 
 
-INT8 = QuantizedType(Precision.INT8, ir.DataType.INT8, -128, 127, min_opset=17, quantizes_activations=True,
-                     per_channel=True, quantizes_skips=True)
-FP8 = QuantizedType(Precision.FP8, ir.DataType.FLOAT8E4M3FN, -448, 448, min_opset=21, quantizes_activations=True,
-                    per_channel=False, min_compute_capability=(8, 9), min_tensorrt_release="10")
+INT8 = QuantizedType(Precision.INT8, frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul")), ir.DataType.INT8, -128,
+                     127, min_opset=17, quantizes_activations=True, per_channel=True, quantizes_skips=True)
+FP8 = QuantizedType(Precision.FP8, INT8.operators - {"ConvTranspose"}, ir.DataType.FLOAT8E4M3FN, -448, 448,
+                    min_opset=21, quantizes_activations=True, per_channel=False, min_compute_capability=(8, 9),
+                    min_tensorrt_release="10")
 """E4M3: 4 bits of exponent, 3 of mantissa. One scale for a weight: with one for each channel TensorRT-RTX 1.7 scales
-the results in a kernel of its own, and a format with an exponent gains little by it."""
-INT4 = QuantizedType(Precision.INT4, ir.DataType.INT4, -8, 7, min_opset=21, quantizes_activations=False,
-                     per_channel=False, block_sizes=(128, 64), min_compute_capability=(8, 0), min_tensorrt_release="10")
+the results in a kernel of its own, and a format with an exponent gains little by it. TensorRT-RTX 1.7 computes an FP8
+ConvTranspose in 16 bits."""
+INT4 = QuantizedType(Precision.INT4, frozenset(("Gemm", "MatMul")), ir.DataType.INT4, -8, 7, min_opset=21,
+                     quantizes_activations=False, per_channel=False, block_sizes=(128, 64),
+                     min_compute_capability=(8, 0), min_tensorrt_release="10")
 
 QUANTIZED_TYPES: Mapping[Precision, QuantizedType] = {code.precision: code for code in (INT8, FP8, INT4)}
 """Code types by the precision of the layers that read them."""
+
+TYPES_WITH_RANGES = tuple(code for code in QUANTIZED_TYPES.values() if code.needs_ranges)
+TYPES_WITH_RANGES_TEXT = " or ".join(code.precision.label for code in TYPES_WITH_RANGES)
+"""Those whose ranges decide scales of activations: ``INT8 or FP8``."""

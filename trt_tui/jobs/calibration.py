@@ -1,4 +1,4 @@
-"""The ranges that layers in INT8 and FP8 are quantized with: measured, or taken from a cache or a config."""
+"""The ranges that layers are quantized with: measured, or taken from a cache or a config."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import replace
@@ -11,7 +11,7 @@ from trt_tui.core.guards.facts import CONFIG_SOURCE, MEASURED_SOURCE, RangeFacts
 from trt_tui.core.lowering.lowered import quantizes_activations
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.range_move import RangeMove
-from trt_tui.core.quantized_types import QUANTIZED_TYPES
+from trt_tui.core.quantized_types import TYPES_WITH_RANGES
 from trt_tui.errors import InputError
 from trt_tui.formatting import name_list_text
 from trt_tui.jobs import events as ev
@@ -169,8 +169,7 @@ def collect_ranges_to_write(workspace: Workspace, store: ResultStore, reporter: 
         requested_precisions = {config.precision_of(group) for group in network.groups}
         labels = [
             quantized_type.precision.label
-            for quantized_type in QUANTIZED_TYPES.values()
-            if quantized_type.quantizes_activations and quantized_type.precision in requested_precisions
+            for quantized_type in TYPES_WITH_RANGES if quantized_type.precision in requested_precisions
         ]
         raise InputError(f"{' and '.join(labels) or 'A calibration cache'} needs ranges",
                          f"{len(missing)} tensors have none, {missing[0]} among them",

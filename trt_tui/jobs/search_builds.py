@@ -12,7 +12,6 @@ from trt_tui.core.measure.target_outcome import judge_accuracy
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.range_move import RangeMove
 from trt_tui.core.network.layers import NetworkOutline
-from trt_tui.core.precision import BYTES_PER_VALUE
 from trt_tui.core.search import SearchSpace
 from trt_tui.errors import InputError
 from trt_tui.formatting import milliseconds_text
@@ -148,7 +147,7 @@ def fit_latency_estimator(search_space: SearchSpace, start_engine: EngineResult,
 
     The difference of the two medians is divided among the raised groups: by the differences of their engine layers'
     times if layers were timed, else by their multiply-accumulates. A group on a rung between has as much of its part as
-    the bytes of a value say (`trt_tui.core.precision.BYTES_PER_VALUE`). The estimate is corrected so that it is exact
+    the bytes of a value say (`Precision.value_bytes`). The estimate is corrected so that it is exact
     for every config of ``measured_latencies`` (without ranges), which is read at each call.
 
     Raises:
@@ -192,7 +191,7 @@ def fit_latency_estimator(search_space: SearchSpace, start_engine: EngineResult,
 def _raised_precision_fraction(search_space: SearchSpace, group_name: str, config: PrecisionConfig) -> float:
     """How far a group is on its way from the start (0) to the highest rung (1), by the bytes of a value."""
     group = search_space.network.get_group(group_name)
-    start_width, highest_width, current_width = (BYTES_PER_VALUE[group.resolve_file_precision(precision)]
+    start_width, highest_width, current_width = (group.resolve_file_precision(precision).value_bytes
                                                  for precision in (search_space.start_config.precision_of(group),
                                                                    search_space.higher_precision,
                                                                    config.precision_of(group)))

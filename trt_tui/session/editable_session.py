@@ -13,7 +13,7 @@ from trt_tui.core.moves.range_move import RangeMove
 from trt_tui.core.moves.smoothquant_move import SmoothQuantMove
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.precision import Precision
-from trt_tui.core.quantized_types import QUANTIZED_TYPES
+from trt_tui.core.quantized_types import QUANTIZED_TYPES, TYPES_WITH_RANGES_TEXT
 from trt_tui.errors import InputError, NotReadyError
 from trt_tui.jobs import requests as rq
 from trt_tui.session.reporting_session import ReportingSession
@@ -84,7 +84,8 @@ class EditableSession(ReportingSession):
         precision = self.config.precision_of(group)
         tensors = [site.tensor for site in group.calibrated_qdq_sites(precision)]
         if not tensors:
-            raise InputError(f"{group.name} does not read codes", "only layers in INT8 or FP8 have ranges", "")
+            raise InputError(f"{group.name} does not read codes",
+                             f"only layers in {TYPES_WITH_RANGES_TEXT} have ranges", "")
         smoothed = {tensor for move in self.config.get_moves(SmoothQuantMove).values() for tensor in move.ranges}
         if not smoothed.isdisjoint(tensors):
             raise InputError(f"the channels of {group.name} are scaled", "its range goes with the factors",

@@ -8,7 +8,7 @@
 - ``find_mse_threshold``: the threshold with the least mean squared quantization error over the histogram.
 
 ``minmax`` and ``percentile`` look at the values alone. ``find_mse_threshold`` takes the error of the code type that the
-range is for. ``find_entropy_threshold`` assumes equal steps, which FP8 does not have: it is for INT8 alone.
+range is for. ``find_entropy_threshold`` assumes 128 equal steps, which only INT8 has.
 """
 
 import math
@@ -17,7 +17,7 @@ from collections.abc import Callable
 import numpy as np
 
 from trt_tui.core.calibration.histogram import Histogram
-from trt_tui.core.quantized_types import INT8, QUANTIZED_TYPES, QuantizedType
+from trt_tui.core.quantized_types import INT8, TYPES_WITH_RANGES, QuantizedType
 
 DEFAULT_PERCENTILE = 99.99
 """The percentage of all values that ``percentile`` covers."""
@@ -71,9 +71,8 @@ RANGE_METHODS = tuple(_AMAX_CHOOSERS)
 """The methods by name, the default first."""
 
 
-TYPES_WITH_OWN_RANGES = tuple(code for code in QUANTIZED_TYPES.values()
-                              if code.quantizes_activations and code is not INT8)
-"""The code types beside INT8 that activations are held in."""
+TYPES_WITH_OWN_RANGES = tuple(code for code in TYPES_WITH_RANGES if code is not INT8)
+"""Those beside INT8, whose ranges are what a table has by default."""
 
 
 def list_range_methods(quantized_type: QuantizedType) -> tuple[str, ...]:

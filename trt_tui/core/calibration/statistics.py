@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from trt_tui.core.calibration.histogram import Histogram, iterate_magnitude_blocks
 from trt_tui.core.calibration.non_finite import explain_non_finite_errors
-from trt_tui.core.calibration.range_methods import choose_amax, list_range_methods
+from trt_tui.core.calibration.range_methods import TYPES_WITH_OWN_RANGES, choose_amax, list_range_methods
 from trt_tui.core.calibration.tensor_collection import (
     DEFAULT_MEMORY_LIMIT_BYTES,
     CalibrationContext,
@@ -21,7 +21,7 @@ from trt_tui.core.calibration.tensor_collection import (
 from trt_tui.core.data.samples import Samples
 from trt_tui.core.execution import Executor
 from trt_tui.core.precision import FP16_MAX, Precision
-from trt_tui.core.quantized_types import FP8, INT8
+from trt_tui.core.quantized_types import INT8
 from trt_tui.core.runner import Backend
 
 LARGEST_VALUE_COUNT = 16
@@ -77,7 +77,7 @@ class TensorStats:
         share_subnormal: Share of the nonzero values below 2^-14, FP16's least normal magnitude.
         count_over_fp16: Number of values above 65504, FP16's largest.
         ranges: The amax of each of `RANGE_METHODS`, for INT8.
-        fp8_ranges: The amax of each method that chooses for FP8.
+        other_ranges: The amax of each method by each of `TYPES_WITH_OWN_RANGES`, named by its precision.
         dominant_channels: None where the tensor has no channel axis of constant size.
         largest: The `LARGEST_VALUE_COUNT` largest ``|x|``, the largest first; fewer where there are fewer values.
         histogram: Counts of ``|x|``, for any percentile.
@@ -95,7 +95,7 @@ class TensorStats:
     count_over_fp16: int
     ranges: dict[str, float]
     dominant_channels: DominantChannels | None
-    fp8_ranges: dict[str, float] = field(default_factory=dict)
+    other_ranges: dict[str, dict[str, float]] = field(default_factory=dict)
     largest: tuple[float, ...] = ()
     histogram: Histogram | None = None
 
@@ -106,7 +106,7 @@ class TensorStats:
 
     def amax_by_range_method(self, precision: Precision) -> dict[str, float]:
         """The amax by method for the codes of a precision."""
-        return self.fp8_ranges if precision is Precision.FP8 else self.ranges
+        return self.other_ranges.get(precision.value, self.ranges)
 
     def estimate_value_share_below(self, magnitude: float) -> float:
         """The approximate share of the nonzero values below a magnitude: bins are taken to be even in log2."""
@@ -216,7 +216,13 @@ class StatsReducer:
             count_over_fp16=self._count_over_fp16,
             ranges={method: choose_amax(histogram, method) for method in list_range_methods(INT8)},
             dominant_channels=self._find_dominant_channels(),
-            fp8_ranges={method: choose_amax(histogram, method, FP8) for method in list_range_methods(FP8)},
+            other_ranges={
+                code.precision.value: {
+                    method: choose_amax(histogram, method, code)
+                    for method in list_range_methods(code)
+                }
+                for code in TYPES_WITH_OWN_RANGES
+            },
             largest=tuple(self._largest_magnitudes[::-1].tolist()),
             histogram=histogram,
         )

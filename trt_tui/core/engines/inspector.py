@@ -16,11 +16,16 @@ from typing import Any
 
 from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.core.precision import Precision
+from trt_tui.core.quantized_types import QUANTIZED_TYPES
 from trt_tui.errors import InputError
 from trt_tui.files.read_budget import limit_reading_resources
 
 COMPUTE, REFORMAT, QDQ, IDLE = "compute", "reformat", "qdq", "idle"
 """Kinds of engine layers: those that compute, that change a layout or type, that are unfused Q/DQ, and idle ones."""
+
+ENGINE_PRECISION_TITLES = {**{precision.label: precision.label for precision in reversed(Precision)},
+                           "?": "not told", REFORMAT: "reformats", QDQ: "Q/DQ alone"}
+"""What engine layers compute in, by the keys of `EngineReport.precision_shares`, in the order of columns."""
 
 _LAYER_PREFIX = "[ONNX Layer: "
 _LAYER_END_PATTERN = re.compile(r"(.*?)\](?=[\x1e\x1f;]|\s*(?:\[|$))")
@@ -124,9 +129,8 @@ class EngineReport:
             word = layer.kind if layer.kind != COMPUTE else layer.precision.label if layer.precision else "?"
             counts[word] = counts.get(word, 0) + 1
             times[word] = times.get(word, 0.0) + (layer.ms or 0.0)
-        order = ["INT4", "INT8", "FP8", "FP16", "BF16", "FP32", "?", REFORMAT, QDQ]
         return {word: (counts[word], times[word] / total if total > 0 else None)
-                for word in sorted(counts, key=order.index)}
+                for word in ENGINE_PRECISION_TITLES if word in counts}
 
     def with_layer_times(self, ms_by_layer: Mapping[str, float]) -> EngineReport:
         """The report with the profiler's times, by engine layer name, in milliseconds."""
@@ -237,11 +241,10 @@ def _find_layer_precision(inputs: Sequence[_TypedTensor], non_constant_input_ind
         return None
     deciding_types = [inputs[index][1]
                       for index in non_constant_input_indices] or [precision for _, precision in inputs]
-    quantized_types = [
-        precision for precision in (Precision.INT8, Precision.FP8) if precision in (weight_type, *deciding_types[:1])
-    ]
-    if quantized_types or Precision.INT4 in (weight_type, *(precision for _, precision in inputs)):
-        return quantized_types[0] if quantized_types else Precision.INT4
+    for precision, quantized_type in QUANTIZED_TYPES.items():
+        read_types = deciding_types[:1] if quantized_type.quantizes_activations else [item for _, item in inputs]
+        if precision in (weight_type, *read_types):
+            return precision
     known_types = [
         precision for precision in (*deciding_types, *(precision for _, precision in outputs)) if precision is not None
     ]

@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from trt_tui.core.engines.inspector import ENGINE_PRECISION_TITLES
 from trt_tui.core.measure.engine_agreement import KERNEL_FAULT_TEXT
 from trt_tui.core.measure.error_metrics import list_error_columns
 from trt_tui.core.measure.json_record import read_error_metrics
@@ -14,7 +15,6 @@ from trt_tui.core.moves.config import PrecisionConfig, move_tables
 from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.core.search import SearchResult
 from trt_tui.formatting import (
-    ENGINE_PRECISION_TITLES,
     NOT_MEASURED,
     SIMULATED_MARK,
     add_decibel_unit,

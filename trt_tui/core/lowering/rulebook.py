@@ -28,7 +28,7 @@ from trt_tui.core.network.layers import FusionGroup, Layer, LayerKind, QdqSite
 from trt_tui.core.network.network import FP16_MASK_VALUE, Network
 from trt_tui.core.network.structure_check import get_onnx_schema
 from trt_tui.core.precision import FP16_MIN, MIN_OPSETS, Precision
-from trt_tui.core.quantized_types import QUANTIZED_TYPES, QuantizedType
+from trt_tui.core.quantized_types import QUANTIZED_TYPES, TYPES_WITH_RANGES, QuantizedType
 
 ONNX_TYPES = {
     Precision.FP32: ir.DataType.FLOAT, Precision.FP16: ir.DataType.FLOAT16, Precision.BF16: ir.DataType.BFLOAT16
@@ -274,8 +274,7 @@ def plan_lowering(network: Network, config: PrecisionConfig, ranges: Mapping[str
         quantized_type.precision: common_ranges if
         (type_ranges := select_ranges_for_type(ranges, quantized_type)) is ranges else scales.compute_activation_ranges(
             network, type_ranges, config)
-        for quantized_type in QUANTIZED_TYPES.values()
-        if quantized_type.quantizes_activations
+        for quantized_type in TYPES_WITH_RANGES
     }
     group_lowerings = {}
     for group in network.groups:

@@ -11,12 +11,13 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 import numpy as np
 
 from trt_tui.core.calibration.calibration import Calibration
+from trt_tui.core.calibration.range_methods import TYPES_WITH_OWN_RANGES
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.move_entries import convert_file_value, encode_move
 from trt_tui.core.moves.move_placement import FileMove, FileMoveApplier, MoveEntry
@@ -30,7 +31,7 @@ from trt_tui.core.moves.quantized_twins import (
 from trt_tui.core.moves.range_move import RangeMove
 from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.core.network.network import Network
-from trt_tui.core.precision import Precision
+from trt_tui.core.precision import REQUESTABLE, Precision
 from trt_tui.core.quantized_types import MAX_AMAX
 from trt_tui.errors import InputError
 from trt_tui.files.read_budget import limit_file_reading
@@ -41,7 +42,12 @@ CONFIG_FORMAT = "trt-tui/precision-config"
 CONFIG_VERSION = 2
 
 _DIGEST_BYTES = 3
-OtherQuantizedType = Annotated[str, msgspec.Meta(pattern="^fp8$")]
+OtherQuantizedType = Annotated[str, msgspec.Meta(
+    pattern=f"^{'$|^'.join(code.precision.value for code in TYPES_WITH_OWN_RANGES)}$")]
+if TYPE_CHECKING:
+    _DefaultPrecision = str
+else:
+    _DefaultPrecision = Literal[tuple(precision.value for precision in REQUESTABLE)]
 AmaxEntry = Annotated[float, msgspec.Meta(ge=0, le=MAX_AMAX)]
 
 
@@ -85,7 +91,7 @@ class _ModelEntry(msgspec.Struct):
 
 
 class _DefaultEntry(msgspec.Struct):
-    quantized: Literal["fp32", "bf16", "fp16+", "fp16", "fp8", "int8", "int4", "file"] = "int8"
+    quantized: _DefaultPrecision = "int8"
     other: Literal["fp32", "bf16", "fp16", "file"] = "fp16"
 
 

@@ -1,13 +1,10 @@
 """Operators by what TensorRT makes of them: the sets that the rules of fusion, precision and measuring name."""
 
 from trt_tui.core.precision import Precision
+from trt_tui.core.quantized_types import INT8
 
-PRODUCTS = frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul"))
+PRODUCTS = INT8.operators
 """Operators that can run in INT8."""
-
-QUANTIZABLE_OPERATORS = {Precision.INT8: PRODUCTS, Precision.FP8: PRODUCTS - {"ConvTranspose"},
-                         Precision.INT4: PRODUCTS & {"Gemm", "MatMul"}}
-"""Operators that read codes, by precision: TensorRT-RTX 1.7 computes an FP8 ConvTranspose in 16 bits."""
 
 POINTWISE = frozenset(
     "Add Sub Mul Div Pow Sqrt Exp Log Erf Tanh Sigmoid Relu LeakyRelu PRelu Elu Selu Celu HardSigmoid "

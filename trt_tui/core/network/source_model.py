@@ -36,6 +36,7 @@ from trt_tui.core.network.typed_refusals import (
     qdq_refusal_reason,
 )
 from trt_tui.core.precision import Precision
+from trt_tui.core.quantized_types import QUANTIZED_TYPES
 
 _EVALUATED_OPERATORS = POINTWISE | REDUCTIONS | PRODUCTS
 """Operators whose results on constants are computed here, none of which makes more of them than its operands say."""
@@ -222,9 +223,9 @@ class SourceModel:
         weights_only = bool(operand_types) and bool(narrowest_type) and not all(operand_types)
         float_type = PRECISION_BY_FLOAT_TYPE.get(self.find_dtype(group.final_tensor), Precision.FP32)
         boundary_type = float_type if float_type in group.allowed_precisions else Precision.FP32
-        nearest = next((candidate for candidate in Precision if candidate in group.allowed_precisions and operand_types
-                        and candidate.label == narrowest_type and weights_only is (candidate is Precision.INT4)),
-                       boundary_type)
+        nearest = next((precision for precision, quantized_type in QUANTIZED_TYPES.items()
+                        if precision in group.allowed_precisions and operand_types and precision.label == narrowest_type
+                        and weights_only is not quantized_type.quantizes_activations), boundary_type)
         label = narrowest_type + " w" * weights_only if narrowest_type else float_type.label
         return FilePrecision(label, float_type, nearest, not has_low_types, tuple(refused_nodes.items()))
 

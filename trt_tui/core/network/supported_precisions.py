@@ -8,7 +8,6 @@ from trt_tui.core.network.layers import Layer, LayerKind, QdqSite, Shape
 from trt_tui.core.network.operators import (
     ORDER_SELECTING_OPERATORS,
     PRODUCTS,
-    QUANTIZABLE_OPERATORS,
     RANGE_PRESERVING_COPIES,
     SCATTER_OPERATORS,
     UNSUPPORTED_FLOAT_TYPES,
@@ -114,7 +113,7 @@ def _quantized_type_reason(graph: LayerGraph, main_layer: Layer, qdq_sites: Sequ
                            quantized_type: QuantizedType) -> str:
     """Why a layer that has an INT8 form has none in another code type; "" if it has."""
     label = quantized_type.precision.label
-    if main_layer.op_type not in QUANTIZABLE_OPERATORS[quantized_type.precision]:
+    if main_layer.op_type not in quantized_type.operators:
         return f"TensorRT has no {label} {main_layer.op_type}"
     if not quantized_type.block_sizes:
         return ""

@@ -5,10 +5,11 @@ from collections.abc import Callable
 from trt_tui.core.network.hierarchy import GroupRow, Scope, UngroupedRow, walk_rows
 from trt_tui.core.network.layers import Shape
 from trt_tui.core.precision import Precision
+from trt_tui.core.quantized_types import QUANTIZED_TYPES
 from trt_tui.formatting import table_lines
 
 _INVENTED_PREFIX = "unk__"  # how onnx's shape inference begins the names of sizes that it does not know
-_PRECISIONS = (Precision.FP16, Precision.INT8, Precision.FP8, Precision.INT4)
+_PRECISIONS = (Precision.FP16, *QUANTIZED_TYPES)
 _COLUMNS = ("operator", "shape", "nodes", *(item.label for item in _PRECISIONS), "why not")
 
 

@@ -11,10 +11,6 @@ from trt_tui.tui.controllers.controller import Controller, register_action
 from trt_tui.tui.keys import shown_key
 from trt_tui.tui.screens.dialogs import Picker, PickerItem
 
-PRECISION_KEYS = {Precision.FP32: "3", Precision.BF16: "b", Precision.FP16_ACC_FP32: "s", Precision.FP16: "6",
-                  Precision.FP8: "e", Precision.INT8: "8", Precision.INT4: "4", Precision.FILE: "f"}
-"""The keys of precisions in lists."""
-
 
 def precision_choice_text(precision: Precision) -> str:
     """A precision as a list offers it, with what it needs."""
@@ -89,7 +85,7 @@ class PrecisionController(Controller):
             capable_text = f"  {len(capable_groups)} of {len(groups)} can" if capable_groups and len(
                 capable_groups) < len(groups) else ""
             items.append(
-                PickerItem(PRECISION_KEYS[precision],
+                PickerItem(precision.letter,
                            precision_choice_text(precision) + capable_text, precision, refusal))
         title = groups[0].name if len(groups) == 1 else counted_noun_text(len(groups), "fused layer")
 

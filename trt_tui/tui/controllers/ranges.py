@@ -8,6 +8,7 @@ from trt_tui.core.calibration.user_ranges import parse_amax
 from trt_tui.core.moves.network_method import find_network_range_method
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.precision import Precision
+from trt_tui.core.quantized_types import TYPES_WITH_RANGES_TEXT
 from trt_tui.errors import TrtTuiError
 from trt_tui.formatting import counted_noun_text, table_lines
 from trt_tui.jobs import events as ev
@@ -64,14 +65,14 @@ class RangeController(Controller):
             return "" if self.session.calibration is not None else "no ranges were measured yet"
         group = self.presenter.current_group
         if group is None:
-            return "no layer here is in INT8 or FP8: ranges matter there only"
+            return f"no layer here is in {TYPES_WITH_RANGES_TEXT}: ranges matter there only"
         if not group.is_quantizable:
-            return f"ranges matter in INT8 and FP8 only: {group.refusal_reasons[Precision.INT8]}"
+            return f"ranges matter in {TYPES_WITH_RANGES_TEXT} only: {group.refusal_reasons[Precision.INT8]}"
         precision = self.session.config.precision_of(group)
         if precision is Precision.FILE:
-            return (
-                f"it runs as in the file, with the file's own scales: {shown_key('precision')} puts it in INT8 or FP8")
-        return f"it is in {precision.label}: ranges matter in INT8 and FP8 only"
+            return (f"it runs as in the file, with the file's own scales: {shown_key('precision')} puts it in "
+                    f"{TYPES_WITH_RANGES_TEXT}")
+        return f"it is in {precision.label}: ranges matter in {TYPES_WITH_RANGES_TEXT} only"
 
     @register_action(
         label="range", help="Next range method for the group's inputs (minmax, percentile, entropy, mse); "

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import FusionGroup
-from trt_tui.core.precision import Precision
+from trt_tui.core.precision import REQUESTABLE, Precision
 from trt_tui.errors import InputError
 from trt_tui.files.read_budget import limit_reading_resources
 from trt_tui.formatting import counted_noun_text
 from trt_tui.tui.controllers.controller import Controller, register_action
-from trt_tui.tui.controllers.precision import PRECISION_KEYS, precision_choice_text
+from trt_tui.tui.controllers.precision import precision_choice_text
 from trt_tui.tui.keys import shown_key
 from trt_tui.tui.screens.dialogs import Picker, PickerItem
 from trt_tui.tui.state.filters import parse_filter
@@ -72,13 +72,13 @@ class FilterController(Controller):
         free_groups = [group for group in groups if group.name not in session.config.groups_kept_by_rule]
         kept_reason = "" if free_groups else f"all are kept by rule: {shown_key('rules')} changes the rules"
         items = [PickerItem("0", "as by default", _DEFAULT_ANSWER, kept_reason)]
-        for precision, letter in PRECISION_KEYS.items():
+        for precision in REQUESTABLE:
             capable_groups = [group for group in free_groups if precision in group.allowed_precisions]
             if capable_groups or precision is not Precision.FILE:
                 capable_text = f"  {len(capable_groups)} of {len(groups)} can" if len(capable_groups) < len(
                     groups) else ""
                 items.append(
-                    PickerItem(letter,
+                    PickerItem(precision.letter,
                                precision_choice_text(precision) + capable_text, precision,
                                "" if capable_groups else "none can"))
 

@@ -11,6 +11,7 @@ from textual.widgets import Input, Static
 from trt_tui.core.lowering.lowered import quantizes_activations
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision, precision_rank
+from trt_tui.core.quantized_types import QUANTIZED_TYPES
 from trt_tui.core.search import TOP_DOWN_METHODS
 from trt_tui.formatting import escape_hidden_characters
 from trt_tui.session.search_status import MAX_BUILDS, make_search_request
@@ -150,8 +151,9 @@ def list_raised_precision_choices(config: PrecisionConfig) -> list[tuple[Precisi
     intermediate: list[tuple[Precision, ...]] = []
     if quantized_rank < other_rank < precision_rank(Precision.FP32):
         boundary_types = [config.other]
-        lower_types = [precision for precision in (Precision.INT8, Precision.FP8)
-                       if quantized_rank < precision_rank(precision)]
+        lower_types = [precision for precision in reversed(Precision)
+                       if precision in QUANTIZED_TYPES and QUANTIZED_TYPES[precision].quantizes_activations
+                       and quantized_rank < precision_rank(precision)]
         intermediate = [(config.other,), *([(*lower_types, config.other)] if lower_types else [])]
     finer_types = [Precision.FP16_ACC_FP32, Precision.BF16] if config.other is Precision.FP16 else []
     if finer_types or config.other is Precision.FP32 and not config.tf32:

@@ -208,10 +208,10 @@ def _builder_warning_texts(session: Session, row_values: RowValues, group: Fusio
 
 
 def _find_quantized_type(row_values: RowValues, group: FusionGroup) -> Precision | None:
-    """The codes that a group reads, or would if it were lowered; None where its weights alone are codes."""
+    """The codes that a group reads, or would if it were lowered; None where they need no ranges."""
     requested = group.resolve_file_precision(row_values.config.precision_of(group))
     precision = requested if requested in QUANTIZED_TYPES else row_values.quantized_type
-    return precision if QUANTIZED_TYPES[precision].quantizes_activations else None
+    return precision if QUANTIZED_TYPES[precision].needs_ranges else None
 
 
 def find_tensor_range(session: Session, config: PrecisionConfig, tensor: str, tensor_stats: TensorStats,

@@ -2,7 +2,7 @@
 
 from trt_tui.core.engines.fallback_ladder import attempt_lines
 from trt_tui.core.engines.group_implementations import has_unrequested_precision
-from trt_tui.core.engines.inspector import COMPUTE, QDQ, REFORMAT, EngineReport
+from trt_tui.core.engines.inspector import COMPUTE, ENGINE_PRECISION_TITLES, QDQ, REFORMAT, EngineReport
 from trt_tui.core.measure.engine_agreement import (
     engine_errors_text,
     engine_variation_notes,
@@ -12,7 +12,6 @@ from trt_tui.core.measure.engine_agreement import (
 )
 from trt_tui.core.measure.results import Accuracy
 from trt_tui.formatting import (
-    ENGINE_PRECISION_TITLES,
     NOT_MEASURED,
     add_decibel_unit,
     byte_size_text,

@@ -4,14 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trt_tui.core.engines.group_implementations import GroupImplementation, has_unrequested_precision
-from trt_tui.core.engines.inspector import QDQ, REFORMAT, EngineReport
+from trt_tui.core.engines.inspector import ENGINE_PRECISION_TITLES, QDQ, REFORMAT, EngineReport
 from trt_tui.core.measure.engine_agreement import UNEXPLAINED_GAP_DB, fp32_engine_fault_text, sqnr_gap_of_engine_db
 from trt_tui.core.measure.results import Accuracy, EngineResult
 from trt_tui.core.moves.config import PrecisionConfig, count_config_differences
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.precision import Precision
 from trt_tui.formatting import (
-    ENGINE_PRECISION_TITLES,
     EXPORTED_NETWORK,
     add_decibel_unit,
     builder_title,

@@ -75,7 +75,7 @@ class RoundingEmitter:
     def quantize_dequantize(self, value: ir.Value, scale: ir.Value, quantized_type: QuantizedType,
                             nodes: Nodes) -> ir.Value:
         """A value rounded to codes with a scale that is fed, and back."""
-        if quantized_type.precision is Precision.FP8:
+        if quantized_type.is_float:
             return self._round_to_e4m3(value, scale, quantized_type, nodes)
         pair = [scale, self._emitter.get_array_constant(np.zeros((), np.int8), "zero")]
         quantized = self._emitter.add_operator(nodes, "QuantizeLinear", [value, *pair], "codes")
