@@ -216,13 +216,9 @@ class StatsReducer:
             count_over_fp16=self._count_over_fp16,
             ranges={method: choose_amax(histogram, method) for method in list_range_methods(INT8)},
             dominant_channels=self._find_dominant_channels(),
-            other_ranges={
-                code.precision.value: {
-                    method: choose_amax(histogram, method, code)
-                    for method in list_range_methods(code)
-                }
-                for code in TYPES_WITH_OWN_RANGES
-            },
+            other_ranges={code.precision.value: {method: choose_amax(histogram, method, code)
+                                                 for method in list_range_methods(code)}
+                          for code in TYPES_WITH_OWN_RANGES},
             largest=tuple(self._largest_magnitudes[::-1].tolist()),
             histogram=histogram,
         )
