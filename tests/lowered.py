@@ -19,7 +19,7 @@ from onnx.reference.ops._op_list import load_op
 
 from tests import networks
 from tests.networks.drawn import drawn_config, drawn_network
-from trt_tui.core.lowering.gated.lower import build_gated_graph
+from trt_tui.core.lowering.gated.assembly import build_gated_graph
 from trt_tui.core.lowering.rulebook import HALF_PRECISIONS, NUMPY_TYPES, GatedFeatures
 from trt_tui.core.lowering.typed_network import lower_to_typed_network
 from trt_tui.core.moves.config import PrecisionConfig

@@ -22,7 +22,7 @@ from unittest import mock
 import pytest
 
 from trt_tui.jobs import client, server
-from trt_tui.jobs.lifeline import kill_process_group
+from trt_tui.jobs.child_exit import kill_process_group
 from trt_tui.module_path import python_command
 
 _FORKS = multiprocessing.get_context("forkserver")
@@ -89,7 +89,7 @@ def _live(begins: Connection, env: dict[str, str], descriptors: Sequence[int]) -
 
 
 def _bury(pid: int) -> None:
-    """As `trt_tui.jobs.lifeline.wait_and_end_process_group`, of a process that is not this one's own child."""
+    """As `trt_tui.jobs.child_exit.wait_and_end_process_group`, of a process that is not this one's own child."""
     _LIVING.pop(pid).wait()
     kill_process_group(pid)
 

@@ -14,7 +14,7 @@ from tests.measuring import errors_between, measure_shares
 from tests.networks import Builder, floats
 from trt_tui.backends.onnxruntime import OnnxRuntimeBackend, OnnxRuntimeRunner
 from trt_tui.core.data.samples import load_samples
-from trt_tui.core.lowering.gated.lower import build_gated_graph
+from trt_tui.core.lowering.gated.assembly import build_gated_graph
 from trt_tui.core.measure import group_errors as layers_module
 from trt_tui.core.measure import simulation as simulation_module
 from trt_tui.core.measure import tensor_cache

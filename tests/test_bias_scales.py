@@ -150,7 +150,7 @@ def test_a_corrected_bias_counts(backend, opened):
 
 
 def test_another_range_gives_another_scale_and_other_fed_weights(backend, opened):
-    from trt_tui.core.lowering.gated.lower import build_gated_graph
+    from trt_tui.core.lowering.gated.assembly import build_gated_graph
 
     network, _, _, ranges = drawn("Conv", 0, 2e-3, 2.0, backend, opened)
     config, gated = PrecisionConfig(INT8, FP16), build_gated_graph(network)

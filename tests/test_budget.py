@@ -15,7 +15,7 @@ from tests.screen import opened, press, settle, status
 from trt_tui.core.engines.inspector import read_engine_report
 from trt_tui.core.engines.layer_listing import read_layer_listing
 from trt_tui.core.importers.any_config import read_any_config
-from trt_tui.core.importers.shell_words import split_shell_words
+from trt_tui.core.importers.command_lines import split_shell_words
 from trt_tui.core.importers.trtexec import _matches_wildcard
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.config_file import config_text
@@ -77,7 +77,7 @@ def test_what_would_take_years_ends_with_the_budget(network, tmp_path, name, tex
     ("defaults.sh", "trtexec --fp16 " + "${a:-" * 6000),
     ("lines.sh", "trtexec --fp16 \\\n" * 10_000),
     ("names.sh", "trtexec --fp16 --layerPrecisions=" + ",".join(f"layer{index}:fp16" for index in range(20_000))),
-    ("lists.py", script("x = [1]", *["x = [x, x]"] * 60, "y = [1]", *["y = [y, y]"] * 60, "if x == y:",
+    ("inputs.py", script("x = [1]", *["x = [x, x]"] * 60, "y = [1]", *["y = [y, y]"] * 60, "if x == y:",
                         "    z = 1", *SETS))])
 def test_what_repeats_is_read_in_linear_time(network, tmp_path, name, text):
     (tmp_path / name).write_text(text)

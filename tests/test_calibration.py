@@ -11,10 +11,9 @@ from hypothesis.extra import numpy as hnp
 from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
 from trt_tui.core.calibration import range_methods, tensor_collection
 from trt_tui.core.calibration.cache import read_calibration_cache, select_network_ranges, write_calibration_cache
-from trt_tui.core.calibration.calibration import calibrate
+from trt_tui.core.calibration.calibration import calibrate, select_ranges_for_type
 from trt_tui.core.calibration.histogram import Histogram
 from trt_tui.core.calibration.range_methods import RANGE_METHODS, choose_amax
-from trt_tui.core.calibration.range_table import select_ranges_for_type
 from trt_tui.core.calibration.statistics import StatsReducer, collect_tensor_stats
 from trt_tui.core.calibration.tensor_collection import NetworkProbe
 from trt_tui.core.data.samples import load_samples

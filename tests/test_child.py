@@ -95,7 +95,7 @@ def test_a_child_goes_with_its_program_whatever_it_is_doing(tmp_path, busy):
 def test_a_child_whose_program_ended_while_it_started_ends(tmp_path):
     code = """
 import os, sys
-from trt_tui.jobs.lifeline import tie_process_to_parent
+from trt_tui.jobs.child_exit import tie_process_to_parent
 tie_process_to_parent(int(sys.argv[1]))
 print('lived on')
 """

@@ -11,7 +11,7 @@ import pytest
 import trt_tui
 from tests.refusals import refused
 from trt_tui.core.builder_options import BuilderOptions
-from trt_tui.core.engines.failures import BuildError, NetworkParseError
+from trt_tui.core.engines.fallback_ladder import BuildError, NetworkParseError
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import BackendCapabilities, BuildSettings

@@ -18,9 +18,8 @@ import pytest
 
 from trt_tui.errors import InputError
 from trt_tui.files import reading as files
-from trt_tui.files.folders import fill_folder_atomically, make_private_folder
 from trt_tui.files.scratch import STALE_S, create_scratch_folder, remove_unused_scratch_folders
-from trt_tui.files.writing import open_atomic_writer, write_file_atomically
+from trt_tui.files.writing import fill_folder_atomically, make_private_folder, open_atomic_writer, write_file_atomically
 
 
 @pytest.fixture

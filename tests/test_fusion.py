@@ -7,32 +7,27 @@ from onnx import TensorProto, helper
 from tests.networks import Builder, floats
 from tests.networks.decoder import attention as core
 from tests.networks.decoder import rotary as rotated
-from trt_tui.core.network.fusion import (
-    activation,
-    attention,
-    batch_normalisation,
-    constant_pointwise,
-    copies,
-    group_normalisation,
-    moved,
-    nan_guard,
-    normalisation,
-    pointwise_region,
-    residual,
-    rotary,
-    scores,
-    selection,
+from trt_tui.core.network.fusion import attention, decomposed_operators, epilogues
+from trt_tui.core.network.fusion.attention import match_attention_scaling
+from trt_tui.core.network.fusion.decomposed_operators import (
+    match_activation,
+    match_group_normalisation,
+    match_normalisation,
+    match_rotary_embedding,
+)
+from trt_tui.core.network.fusion.epilogues import (
+    match_batch_normalisation,
+    match_constant_pointwise,
+    match_pointwise_region,
+    match_residual_add,
+    match_trailing_reshapes,
 )
 from trt_tui.core.network.fusion.grouping import FusionGroupDraft, FusionGroupingState
 from trt_tui.core.network.fusion.groups import build_fusion_groups
 
-STARTS = (activation, group_normalisation, normalisation, rotary, scores)
+STARTS = (match_activation, match_group_normalisation, match_normalisation, match_rotary_embedding,
+          match_attention_scaling)
 """The rules that make a group of a layer; the others let one grow."""
-
-
-def find_match(rule):
-    """Returns the function of a module with a fusion rule."""
-    return next(value for name, value in vars(rule).items() if name.startswith("match_"))
 
 
 def growing_of(opened, build):
@@ -119,33 +114,35 @@ def twice(b):
 
 
 @pytest.mark.parametrize(("rule", "build", "taken"), [
-    (batch_normalisation, lambda b: norm(b, conv(b)), "BatchNormalization"),
-    (constant_pointwise, lambda b: relu(b, conv(b)), "Relu"),
-    (residual, added, "Add"),
-    (moved, lambda b: copied(b, lambda b, x: b.node("Add", [x, b.vector("bias", 8)], "/add")), "Transpose"),
-    (moved, lambda b: copied(b, lambda b, x: gelu(b, b.node("Identity", [x], "/same"))), "Transpose Identity"),
-    (pointwise_region, silu, "Sigmoid Mul"),
+    (match_batch_normalisation, lambda b: norm(b, conv(b)), "BatchNormalization"),
+    (match_constant_pointwise, lambda b: relu(b, conv(b)), "Relu"),
+    (match_residual_add, added, "Add"),
+    (match_trailing_reshapes, lambda b: copied(b, lambda b, x: b.node("Add", [x, b.vector("bias", 8)], "/add")),
+     "Transpose"),
+    (match_trailing_reshapes, lambda b: copied(b, lambda b, x: gelu(b, b.node("Identity", [x], "/same"))),
+     "Transpose Identity"),
+    (match_pointwise_region, silu, "Sigmoid Mul"),
 ])
 def test_a_group_grows(rule, build, taken, opened):
     growing, members = behind_first(opened, build)
-    match = find_match(rule)(growing, members)
+    match = rule(growing, members)
     assert match and not match.reason and " ".join(layer.op_type for layer in match.layers) == taken
     growing.apply_match(members, match)
     assert members.output_tensor == match.layers[-1].outputs[0] and all(growing.draft_by_layer[one.name] is members
                                                                for one in match.layers)
-    assert (members.computed_tensor == members.output_tensor) is (rule is not moved)
-    assert (members.skip_input is not None) is (rule is residual)
+    assert (members.computed_tensor == members.output_tensor) is (rule is not match_trailing_reshapes)
+    assert (members.skip_input is not None) is (rule is match_residual_add)
 
 
 def test_a_group_has_one_residual_add(opened):
     growing, members = behind_first(opened, lambda b: b.node("Add", [added(b), "x"], "/again"))
-    growing.apply_match(members, residual.match_residual_add(growing, members))
-    assert "already" in residual.match_residual_add(growing, members).reason
+    growing.apply_match(members, epilogues.match_residual_add(growing, members))
+    assert "already" in epilogues.match_residual_add(growing, members).reason
 
 
 def test_a_tensor_added_to_itself_is_no_residual(opened):
     growing, members = behind_first(opened, twice)
-    assert "own" in residual.match_residual_add(growing, members).reason
+    assert "own" in epilogues.match_residual_add(growing, members).reason
 
 
 def mean(b, x, operator="ReduceMean"):
@@ -180,25 +177,25 @@ def group_norm(b, split=True, back=True):
 
 
 @pytest.mark.parametrize(("rule", "build", "name"), [
-    (normalisation, softmax, "Softmax"),
-    (normalisation, rms, "RMSNorm"),
-    (normalisation, lambda b: rms(b, lambda b, x: node(b, "Reciprocal", node(b, "Sqrt", x)),
+    (match_normalisation, softmax, "Softmax"),
+    (match_normalisation, rms, "RMSNorm"),
+    (match_normalisation, lambda b: rms(b, lambda b, x: node(b, "Reciprocal", node(b, "Sqrt", x)),
                                   lambda b: node(b, "Mul", "x", "x")), "RMSNorm"),
-    (normalisation, lambda b: rms(b, lambda b, x: node(b, "Pow", x, -0.5)), "RMSNorm"),
-    (normalisation, l2, "L2Norm"),
-    (normalisation, mean_of_squares, "LayerNorm"),
-    (group_normalisation, group_norm, "GroupNorm"),
-    (activation, lambda b: gelu_tanh(b, "x"), "GELU"),
-    (activation, lambda b: gelu_tanh(b, "x", lambda b, x: node(b, "Mul", node(b, "Mul", x, x), x)), "GELU"),
-    (activation, lambda b: swish(b, "x", scale=1.702), "GELU"),
-    (activation, lambda b: swish(b, "x"), "SiLU"),
-    (activation, lambda b: swish(b, "x", "HardSigmoid"), "HardSwish"),
-    (activation, lambda b: node(b, "Mul", "x", node(b, "Tanh", node(b, "Softplus", "x"))), "Mish"),
+    (match_normalisation, lambda b: rms(b, lambda b, x: node(b, "Pow", x, -0.5)), "RMSNorm"),
+    (match_normalisation, l2, "L2Norm"),
+    (match_normalisation, mean_of_squares, "LayerNorm"),
+    (match_group_normalisation, group_norm, "GroupNorm"),
+    (match_activation, lambda b: gelu_tanh(b, "x"), "GELU"),
+    (match_activation, lambda b: gelu_tanh(b, "x", lambda b, x: node(b, "Mul", node(b, "Mul", x, x), x)), "GELU"),
+    (match_activation, lambda b: swish(b, "x", scale=1.702), "GELU"),
+    (match_activation, lambda b: swish(b, "x"), "SiLU"),
+    (match_activation, lambda b: swish(b, "x", "HardSigmoid"), "HardSwish"),
+    (match_activation, lambda b: node(b, "Mul", "x", node(b, "Tanh", node(b, "Softplus", "x"))), "Mish"),
 ])
 def test_what_was_taken_apart_is_found_at_its_first_layer(rule, build, name, opened):
     growing = growing_of(opened, build)
     first, *others = [layer for layer in growing.graph.layers if not layer.name.startswith("/split")]
-    match = find_match(rule)(growing, first)
+    match = rule(growing, first)
     assert list(match.layers) == others and match.output_tensor == others[-1].outputs[0] and match.operator_name == name
 
 
@@ -206,7 +203,7 @@ def test_what_was_taken_apart_is_found_at_its_first_layer(rule, build, name, ope
 def test_an_activation_ends_in_its_product(build, opened):
     """What scales it follows by a rule of its own; others may read what it is of."""
     growing = growing_of(opened, build)
-    match = activation.match_activation(growing, growing.graph.layers[0])
+    match = decomposed_operators.match_activation(growing, growing.graph.layers[0])
     end = growing.graph.by_name[growing.graph.producer[match.output_tensor]]
     assert end.op_type == "Mul" and end is match.layers[-1]
     assert len(match.layers) == {"GELU": 3, "SiLU": 1}[match.operator_name]
@@ -215,11 +212,11 @@ def test_an_activation_ends_in_its_product(build, opened):
 def test_a_copy_joins_what_computed_its_values(opened):
     growing, members = behind_first(opened, lambda b: copied(b, relu))
     copy, behind = growing.graph.layers[1:]
-    assert copies.find_producer_group_of_copy(growing, copy) is members and copies.match_copy(growing, members,
+    assert epilogues.find_producer_group_of_copy(growing, copy) is members and epilogues.match_copy(growing, members,
                                                                                               copy).layers == (copy, )
-    assert "more than move" in copies.match_copy(growing, members, behind).reason
+    assert "more than move" in epilogues.match_copy(growing, members, behind).reason
     members.accepts_copies = False
-    assert "kept as it is" in copies.match_copy(growing, members, copy).reason
+    assert "kept as it is" in epilogues.match_copy(growing, members, copy).reason
 
 
 def test_a_copy_that_waits_for_a_later_group_does_not_join(opened):
@@ -231,8 +228,8 @@ def test_a_copy_that_waits_for_a_later_group_does_not_join(opened):
     growing, members = behind_first(opened, picks)
     copy = growing.graph.layers[-1]
     growing.ready_positions[copy.inputs[1]] = members.position + 1
-    assert copies.find_producer_group_of_copy(growing, copy) is members
-    assert copy.inputs[1] in copies.match_copy(growing, members, copy).reason
+    assert epilogues.find_producer_group_of_copy(growing, copy) is members
+    assert copy.inputs[1] in epilogues.match_copy(growing, members, copy).reason
 
 
 def seen(b):
@@ -266,7 +263,7 @@ def scores_of(opened, build):
 
 def test_the_scaling_of_scores_joins_them(opened):
     growing, product = scores_of(opened, products)
-    assert [one.name for one in scores.match_attention_scaling(growing, product).layers
+    assert [one.name for one in attention.match_attention_scaling(growing, product).layers
             ] == ["/attn/scale_q/Mul", "/attn/scale_k/Mul"]
 
 
@@ -274,8 +271,8 @@ def test_the_scaling_of_scores_joins_them(opened):
 def test_a_mask_joins_the_scores(masked, taken, moves, opened):
     growing, product = scores_of(opened, lambda b: products(b, masked=masked))
     members = started(growing, product.name)
-    growing.apply_match(members, residual.match_residual_add(growing, members))
-    match = selection.match_where_mask(growing, members)
+    growing.apply_match(members, epilogues.match_residual_add(growing, members))
+    match = epilogues.match_where_mask(growing, members)
     assert [one.op_type for one in match.layers] == [taken] and bool(match.output_tensor) is moves
 
 
@@ -297,8 +294,8 @@ def mask_read_twice(b):
 def test_what_is_no_mask_says_why(build, name, reason, opened):
     growing = growing_of(opened, build)
     members = started(growing, name)
-    growing.apply_match(members, residual.match_residual_add(growing, members))
-    match = selection.match_where_mask(growing, members)
+    growing.apply_match(members, epilogues.match_residual_add(growing, members))
+    match = epilogues.match_where_mask(growing, members)
     assert not match and reason in match.reason
 
 
@@ -310,7 +307,7 @@ def test_what_is_no_mask_says_why(build, name, reason, opened):
 ])
 def test_a_guard_against_nan_joins_its_softmax(build, name, reason, opened):
     growing = growing_of(opened, build)
-    match = nan_guard.match_nan_masking(growing, started(growing, name))
+    match = epilogues.match_nan_masking(growing, started(growing, name))
     assert [one.op_type for one in match.layers] == ([] if reason else ["IsNaN", "Where"]) and reason in match.reason
 
 
@@ -318,44 +315,46 @@ def test_a_guard_against_nan_joins_its_softmax(build, name, reason, opened):
 def test_a_rotation_is_found_at_its_first_layer(build, opened):
     growing = growing_of(opened, build)
     first = next(one for one in growing.graph.layers if one.op_type in ("Mul", "Neg"))
-    match = rotary.match_rotary_embedding(growing, first)
+    match = decomposed_operators.match_rotary_embedding(growing, first)
     assert {first, *match.layers} == {one for one in growing.graph.layers} and match.operator_name == "RotaryEmbedding"
 
 
 @pytest.mark.parametrize(("rule", "build", "reason"), [
-    (batch_normalisation, lambda b: relu(b, conv(b)), "no BatchNormalization"),
-    (batch_normalisation, two_readers, "read elsewhere"),
-    (constant_pointwise, added, "another tensor"),
-    (constant_pointwise, two_readers, "read elsewhere"),
-    (residual, two_readers, "read elsewhere"),
-    (residual, lambda b: added(b, first=lambda b: relu(b, "x")), "Relu has no kernel"),
-    (residual, lambda b: relu(b, conv(b)), "no Add of two"),
-    (moved, two_readers, "read elsewhere"),
-    (moved, lambda b: relu(b, conv(b)), "more than move"),
-    (moved, lambda b: copied(b, lambda b, x: b.node("Softmax", [x], "/soft")), "no bias"),
-    (pointwise_region, two_readers, "no pointwise operators"),
-    (pointwise_region, conv, "an output of the network"),
-    (activation, lambda b: b.node("Mul", ["x", "z"], "/mul"), "several tensors"),
-    (activation, lambda b: node(b, "Mul", "x", relu(b, "x")), "no"),
-    (activation, lambda b: node(b, "Mul", "z", node(b, "Sigmoid", "x")), "nothing that ends"),
-    (normalisation, lambda b: relu(b, "x"), "starts with Relu"),
-    (normalisation, lambda b: b.node("Mul", ["x", "z"], "/mul"), "several tensors"),
-    (normalisation, lambda b: b.node("Softmax", [mean(b, "x", "ReduceMax")], "/soft"), "before it is scaled"),
-    (normalisation, lambda b: node(b, "Div", 1, node(b, "Sqrt", mean(b, "x"))), "before it is scaled"),
-    (group_normalisation, lambda b: relu(b, "x"), "made of Relu"),
-    (group_normalisation, lambda b: group_norm(b, split=False, back=False), "one by one"),
-    (group_normalisation, lambda b: group_norm(b, back=False), "no Reshape"),
-    (scores, products, "two activations"),
-    (scores, lambda b: b.node("MatMul", ["x", "z"], "/product"), "no Softmax"),
-    (scores, lambda b: b.node("Softmax", [b.node("MatMul", ["x", "z"], "/product")], "/soft"), "not scaled"),
-    (rotary, lambda b: relu(b, "x"), "starts with Relu"),
-    (rotary, lambda b: relu(b, node(b, "Mul", "x", "z")), "no Add"),
-    (rotary, lambda b: node(b, "Add", node(b, "Mul", "x", "z"), node(b, "Mul", node(b, "Neg", "x"), "z")), "halves"),
+    (match_batch_normalisation, lambda b: relu(b, conv(b)), "no BatchNormalization"),
+    (match_batch_normalisation, two_readers, "read elsewhere"),
+    (match_constant_pointwise, added, "another tensor"),
+    (match_constant_pointwise, two_readers, "read elsewhere"),
+    (match_residual_add, two_readers, "read elsewhere"),
+    (match_residual_add, lambda b: added(b, first=lambda b: relu(b, "x")), "Relu has no kernel"),
+    (match_residual_add, lambda b: relu(b, conv(b)), "no Add of two"),
+    (match_trailing_reshapes, two_readers, "read elsewhere"),
+    (match_trailing_reshapes, lambda b: relu(b, conv(b)), "more than move"),
+    (match_trailing_reshapes, lambda b: copied(b, lambda b, x: b.node("Softmax", [x], "/soft")), "no bias"),
+    (match_pointwise_region, two_readers, "no pointwise operators"),
+    (match_pointwise_region, conv, "an output of the network"),
+    (match_activation, lambda b: b.node("Mul", ["x", "z"], "/mul"), "several tensors"),
+    (match_activation, lambda b: node(b, "Mul", "x", relu(b, "x")), "no"),
+    (match_activation, lambda b: node(b, "Mul", "z", node(b, "Sigmoid", "x")), "nothing that ends"),
+    (match_normalisation, lambda b: relu(b, "x"), "starts with Relu"),
+    (match_normalisation, lambda b: b.node("Mul", ["x", "z"], "/mul"), "several tensors"),
+    (match_normalisation, lambda b: b.node("Softmax", [mean(b, "x", "ReduceMax")], "/soft"), "before it is scaled"),
+    (match_normalisation, lambda b: node(b, "Div", 1, node(b, "Sqrt", mean(b, "x"))), "before it is scaled"),
+    (match_group_normalisation, lambda b: relu(b, "x"), "made of Relu"),
+    (match_group_normalisation, lambda b: group_norm(b, split=False, back=False), "one by one"),
+    (match_group_normalisation, lambda b: group_norm(b, back=False), "no Reshape"),
+    (match_attention_scaling, products, "two activations"),
+    (match_attention_scaling, lambda b: b.node("MatMul", ["x", "z"], "/product"), "no Softmax"),
+    (match_attention_scaling, lambda b: b.node("Softmax", [b.node("MatMul", ["x", "z"], "/product")], "/soft"),
+     "not scaled"),
+    (match_rotary_embedding, lambda b: relu(b, "x"), "starts with Relu"),
+    (match_rotary_embedding, lambda b: relu(b, node(b, "Mul", "x", "z")), "no Add"),
+    (match_rotary_embedding,
+     lambda b: node(b, "Add", node(b, "Mul", "x", "z"), node(b, "Mul", node(b, "Neg", "x"), "z")), "halves"),
 ])
 def test_a_rule_declines_with_its_reason(rule, build, reason, opened):
     growing = growing_of(opened, build)
     first = next(layer for layer in growing.graph.layers if not layer.name.startswith("/split"))
-    match = find_match(rule)(growing, first if rule in STARTS else started(growing, first.name))
+    match = rule(growing, first if rule in STARTS else started(growing, first.name))
     assert not match and not match.layers and reason in match.reason
 
 

@@ -19,7 +19,7 @@ from tests import lowered, networks, rtx
 from tests.lowered import sqnr
 from tests.networks.build import Builder, floats
 from tests.refusals import refused
-from trt_tui.core.lowering.gated.lower import build_gated_graph
+from trt_tui.core.lowering.gated.assembly import build_gated_graph
 from trt_tui.core.lowering.source_typed_network import lower_from_source_model
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.inference import infer_shapes

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 
 from tests.networks import LIGHT_NAMES, Builder, floats
 from tests.test_groups import NAMES
-from trt_tui.core.lowering.gated.lower import build_gated_graph
+from trt_tui.core.lowering.gated.assembly import build_gated_graph
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.fusion.groups import build_fusion_groups
 from trt_tui.core.network.network import Network

@@ -19,7 +19,8 @@ from trt_tui.core.calibration.cache import (
 )
 from trt_tui.core.calibration.calibration import calibrate
 from trt_tui.core.data.samples import load_samples
-from trt_tui.core.guards.facts import (
+from trt_tui.core.guards.float_work import measure_float_work_share
+from trt_tui.core.guards.guard import (
     CACHE_SOURCE,
     MEASURED_SOURCE,
     CalibrationConvergencePoint,
@@ -29,7 +30,6 @@ from trt_tui.core.guards.facts import (
     LabelClassFacts,
     RangeFacts,
 )
-from trt_tui.core.guards.float_work import measure_float_work_share
 from trt_tui.core.guards.input_stats import (
     count_samples_by_label_class,
     count_samples_if_all_equal,

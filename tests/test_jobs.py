@@ -20,7 +20,7 @@ from trt_tui.core.lowering.source_typed_network import lower_from_source_model
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
-from trt_tui.jobs import engine_preview, scheduler, statistics
+from trt_tui.jobs import engine_preview, ranges, scheduler
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.shares import MIN_RAISED_SHARE
@@ -521,7 +521,7 @@ def test_no_export_takes_the_place_of_another_and_none_waits_for_a_comparison(op
 
 def test_a_defect_ends_the_job_and_not_the_worker(opened, monkeypatch):
     worker = opened()
-    monkeypatch.setattr(statistics, "collect_tensor_stats", lambda *args, **kwargs: 1 / 0)
+    monkeypatch.setattr(ranges, "collect_tensor_stats", lambda *args, **kwargs: 1 / 0)
     events = worker.answer(rq.MeasureTensorStats(worker.network.groups[0].name))
     assert isinstance(events[-1], ev.JobFailed) and "ZeroDivisionError" in events[-1].title
     assert "Traceback" in events[-1].detail

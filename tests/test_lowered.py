@@ -19,9 +19,9 @@ from tests.networks import Builder, floats
 from trt_tui.core.data.samples import load_samples
 from trt_tui.core.lowering import rulebook
 from trt_tui.core.lowering.explicit_quantization import lower_to_explicit_quantization
-from trt_tui.core.lowering.gated.lower import build_gated_graph
+from trt_tui.core.lowering.gated.assembly import build_gated_graph
 from trt_tui.core.lowering.implicit_quantization import lower_to_implicit_quantization
-from trt_tui.core.lowering.lowered import reduces_precision
+from trt_tui.core.lowering.lowering_checks import reduces_precision
 from trt_tui.core.lowering.rulebook import GatedFeatures
 from trt_tui.core.lowering.typed_network import lower_to_typed_network
 from trt_tui.core.measure.analysis import Analysis

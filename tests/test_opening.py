@@ -11,10 +11,10 @@ from tests import networks
 from tests.lowered import run, sqnr
 from tests.networks import Builder, floats
 from tests.refusals import refused
-from trt_tui.core.network.conversion import convert_opset
 from trt_tui.core.network.inlining import SCOPE_KEY
 from trt_tui.core.network.naming import assign_node_names
 from trt_tui.core.network.opening import open_model
+from trt_tui.core.network.opset_conversion import convert_opset
 from trt_tui.core.network.quick_outline import FIRST_LAYER_COUNT, iterate_preliminary_outlines
 from trt_tui.errors import InputError
 

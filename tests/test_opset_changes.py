@@ -12,14 +12,14 @@ from onnx import helper
 from tests.lowered import run
 from tests.networks import Builder, floats
 from tests.refusals import refused
+from trt_tui.core.lowering.lowering_checks import refuse_cubic_grid_samples
 from trt_tui.core.lowering.network_rewrite import RMS_OPSET
-from trt_tui.core.lowering.releases import refuse_cubic_grid_samples
 from trt_tui.core.lowering.source_typed_network import lower_from_source_model
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.network import adapters
-from trt_tui.core.network.conversion import convert_opset
+from trt_tui.core.network import opset_conversion
 from trt_tui.core.network.network import open_network
 from trt_tui.core.network.opset_changes import NEWEST_WRITTEN_OPSET, OPSET_CHANGES, OpsetChange
+from trt_tui.core.network.opset_conversion import convert_opset
 from trt_tui.core.network.structure_check import OLDEST_OPSET
 from trt_tui.core.network.unsupported_operators import UNSUPPORTED
 from trt_tui.core.precision import MIN_OPSETS, Precision
@@ -68,7 +68,7 @@ def test_every_change_up_to_the_newest_opset_that_is_written_is_classified():
 
 def test_the_table_agrees_with_what_the_program_does():
     handled = {operator for (operator, _), handling in OPSET_CHANGES.items() if handling is OpsetChange.ADAPTER}
-    assert handled == adapters.ADAPTED_OPERATORS
+    assert handled == opset_conversion.ADAPTED_OPERATORS
     unread = {operator for (operator, _), handling in OPSET_CHANGES.items() if handling is OpsetChange.UNSUPPORTED}
     assert unread <= UNSUPPORTED
 

@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from trt_tui.core.lowering.lowered import no_lower_precision_reason, quantizes_activations, reduces_precision
+from trt_tui.core.lowering.lowering_checks import no_lower_precision_reason, quantizes_activations, reduces_precision
 from trt_tui.core.measure.judged_outputs import list_tensor_outputs, non_tensor_output_notes
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import open_network

@@ -1,4 +1,4 @@
-"""What is written cell by cell looks as Textual's own writing does: trt_tui.tui.painting."""
+"""What is written cell by cell looks as Textual's own writing does: trt_tui.tui.terminal_output."""
 
 import random
 import re
@@ -13,7 +13,7 @@ from textual._compositor import ChopsUpdate, LayoutUpdate
 from textual.geometry import Region
 from textual.strip import Strip
 
-from trt_tui.tui.painting import TerminalCells
+from trt_tui.tui.terminal_output import TerminalCells
 
 WIDTH, HEIGHT = 40, 6
 STYLES = [Style.parse(one) for one in (

@@ -16,7 +16,6 @@ from tests.driven import DrivenWorker
 from tests.refusals import refused
 from trt_tui.backends.tensorrt.failures import translate_parser_errors
 from trt_tui.backends.tensorrt.plugins import load_plugins
-from trt_tui.core.lowering.ends import add_outputs
 from trt_tui.core.measure.judged_outputs import (
     find_judged_inner_tensors,
     list_tensor_outputs,
@@ -24,6 +23,7 @@ from trt_tui.core.measure.judged_outputs import (
     select_judged_outputs,
 )
 from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.model_outputs import add_outputs
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import BackendCapabilities

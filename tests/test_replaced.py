@@ -11,7 +11,7 @@ import pytest
 
 from tests import networks
 from tests.driven import DrivenSession, DrivenWorker, LocalSession, save_mlp
-from trt_tui.core.data.file_stamps import FileStamps, list_data_files
+from trt_tui.core.data.input_files import FileStamps, list_data_files
 from trt_tui.core.data.userscript import list_script_files
 from trt_tui.core.measure.user_metric import load_metric
 from trt_tui.core.moves.config import PrecisionConfig

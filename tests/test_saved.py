@@ -25,8 +25,7 @@ from trt_tui.jobs import client
 from trt_tui.jobs import events as ev
 from trt_tui.jobs.client import child_log_path
 from trt_tui.session.history import ConfigHistory, ConfigNames
-from trt_tui.session.saved import MAX_STORED_CONFIGS, SavedSession, SessionFolder
-from trt_tui.session.saving import SessionWriter
+from trt_tui.session.saved_sessions import MAX_STORED_CONFIGS, SavedSession, SessionFolder, SessionWriter
 from trt_tui.tui import tutorial
 
 STRUCTURE = "a" * 64

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from tests.networks import Builder, floats
 from tests.refusals import refused
-from trt_tui.core.calibration.range_table import RangeTable, override_ranges, ranges_comparison_key
+from trt_tui.core.calibration.calibration import RangeTable, override_ranges, ranges_comparison_key
 from trt_tui.core.lowering import rulebook, scales
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.range_move import RangeMove

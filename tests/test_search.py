@@ -10,7 +10,7 @@ import pytest
 from tests.refusals import refused
 from trt_tui.core.measure.results import ErrorMetrics, ErrorShare, GroupErrors
 from trt_tui.core.measure.shares import GroupSensitivity
-from trt_tui.core.measure.target_result import TargetResult
+from trt_tui.core.measure.target_outcome import TargetResult
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.keep_rules import apply_keep_rules
 from trt_tui.core.moves.precision_move import PrecisionMove

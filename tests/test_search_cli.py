@@ -35,7 +35,7 @@ from trt_tui.core.search import SEARCH_METHODS
 from trt_tui.formatting import number_text
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.jobs.summaries import BackendSummary, DataSummary
+from trt_tui.jobs.events import BackendSummary, DataSummary
 from trt_tui.options import Options
 from trt_tui.session.state import SessionState
 

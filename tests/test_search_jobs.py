@@ -14,7 +14,7 @@ import pytest
 from tests import networks
 from tests.driven import LIMIT_S, DrivenWorker, of, save_mlp, save_resnet
 from trt_tui.backends import onnxruntime as backend
-from trt_tui.core.engines.failures import BuildError
+from trt_tui.core.engines.fallback_ladder import BuildError
 from trt_tui.core.engines.group_implementations import GroupImplementation
 from trt_tui.core.engines.preview import Preview
 from trt_tui.core.lowering.typed_network import lower_to_typed_network

@@ -17,7 +17,7 @@ from trt_tui.cli.report import comparison_table
 from trt_tui.core.builder_options import BuilderOptions
 from trt_tui.core.calibration.statistics import TensorStats
 from trt_tui.core.exporters.markdown import comparison_markdown
-from trt_tui.core.guards.facts import FloatWorkShare
+from trt_tui.core.guards.guard import FloatWorkShare
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.config_file import config_text, read_config
 from trt_tui.core.moves.range_move import RangeMove

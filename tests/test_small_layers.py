@@ -9,7 +9,7 @@ import pytest
 from tests import networks
 from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
 from trt_tui.core.data.samples import load_samples
-from trt_tui.core.lowering.gated.lower import build_gated_graph
+from trt_tui.core.lowering.gated.assembly import build_gated_graph
 from trt_tui.core.lowering.gated.pieces import split_into_pieces
 from trt_tui.core.measure import simulation
 from trt_tui.core.measure.analysis import Analysis

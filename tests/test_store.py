@@ -14,8 +14,8 @@ import trt_tui
 from tests import networks
 from tests.driven import DrivenWorker, of, save_mlp
 from trt_tui.core import source_hash
-from trt_tui.core.data import file_stamps
-from trt_tui.core.data.file_stamps import FileStamps, cached_file_sha256, is_stamp_trustworthy, read_file_stamp
+from trt_tui.core.data import input_files
+from trt_tui.core.data.input_files import FileStamps, cached_file_sha256, is_stamp_trustworthy, read_file_stamp
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
@@ -45,8 +45,8 @@ def put_in_place(path: str | Path, content: bytes) -> None:
 @pytest.fixture
 def old_files(monkeypatch):
     """Files that a test has written count as old: their stamps are trusted, and nothing is remembered of other tests"""
-    monkeypatch.setattr(file_stamps, "MIN_SETTLED_AGE_S", 0.0)
-    monkeypatch.setattr(file_stamps, "_digest_cache", {})
+    monkeypatch.setattr(input_files, "MIN_SETTLED_AGE_S", 0.0)
+    monkeypatch.setattr(input_files, "_digest_cache", {})
 
 
 def measured(folder, options):
@@ -73,7 +73,7 @@ def save(model, path, beside):
 
 @pytest.mark.usefixtures("old_files")
 @pytest.mark.parametrize("beside", [False, True], ids=["in the file", "beside it"])
-@pytest.mark.parametrize("most", [file_stamps.MAX_HASHED_BYTES, 0], ids=["small", "large"])
+@pytest.mark.parametrize("most", [input_files.MAX_HASHED_BYTES, 0], ids=["small", "large"])
 def test_weights_replaced_in_place_with_their_size_and_time_are_measured_again(tmp_path, monkeypatch, beside, most):
     monkeypatch.setattr(store_module, "MAX_HASHED_BYTES", most)
     options = save_mlp(tmp_path)
@@ -92,7 +92,7 @@ def test_a_large_network_is_hashed_once_while_it_stays_as_it_is(tmp_path, monkey
     hashed = []
     monkeypatch.setattr(type(network), "sha256", lambda self: hashed.append(1) or "ab" * 32)
     assert [store.network_sha256(network) for _ in range(3)] == ["ab" * 32] * 3 and len(hashed) == 1
-    monkeypatch.setattr(file_stamps, "MIN_SETTLED_AGE_S",
+    monkeypatch.setattr(input_files, "MIN_SETTLED_AGE_S",
                         3600.0)  # a file that was written just now may change unnoticed
     os.utime(network.path)
     assert [store.network_sha256(network) for _ in range(2)] == ["ab" * 32] * 2 and len(hashed) == 3

@@ -158,7 +158,7 @@ def test_invalid_json_is_told_without_reading_on(tmp_path, monkeypatch):
         file.write('[{"x": nonsense ' + " " * (3 << 20))
     reads = []
     read = io.TextIOWrapper.read
-    monkeypatch.setattr("trt_tui.core.data.inputs_json.io.TextIOWrapper", type("Counted", (io.TextIOWrapper,), {
+    monkeypatch.setattr("trt_tui.core.data.polygraphy_json.io.TextIOWrapper", type("Counted", (io.TextIOWrapper,), {
         "read": lambda self, size: reads.append(size) or read(self, size)}))
     with pytest.raises(InputError, match="no valid JSON"):
         load_samples(tmp_path / "a.json", DYNAMIC)

@@ -10,7 +10,7 @@ from trt_tui.core.measure.judged_outputs import INTEGER_KIND, AxisSlice, JudgedO
 from trt_tui.core.measure.metric_parts import metric_part_rows
 from trt_tui.core.measure.results import Accuracy, ErrorMetrics, OutputErrors
 from trt_tui.core.measure.target import choose_default_target, parse_target
-from trt_tui.core.measure.target_result import check_targets
+from trt_tui.core.measure.target_outcome import check_targets
 from trt_tui.errors import InputError
 
 

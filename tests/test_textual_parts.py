@@ -25,8 +25,7 @@ import trt_tui.tui
 from trt_tui.options import Options
 from trt_tui.tui import textual_internals
 from trt_tui.tui.app import TrtTuiApp
-from trt_tui.tui.hidden import ControlCharacterFilter
-from trt_tui.tui.painting import TerminalCells, TerminalUpdate
+from trt_tui.tui.terminal_output import ControlCharacterFilter, TerminalCells, TerminalUpdate
 
 ROOT = Path(trt_tui.__file__).parent
 OURS = "trt_tui.tui.textual_internals"

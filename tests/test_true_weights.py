@@ -1,4 +1,4 @@
-"""trt_tui.core.network.true_weights: the FP32 network that a quantized one was made from"""
+"""trt_tui.core.network.original_network: the FP32 network that a quantized one was made from"""
 
 import numpy as np
 import onnx

@@ -34,8 +34,8 @@ from trt_tui.tui.state.columns import build_row_cells
 from trt_tui.tui.state.row_values import ColourMeasure
 from trt_tui.tui.state.tree import SMALL_SHARES_KEY, View
 from trt_tui.tui.tutorial import Tutorial
+from trt_tui.tui.widgets.inputs import ConfigList, KeyedOptionList
 from trt_tui.tui.widgets.lines import Lines
-from trt_tui.tui.widgets.lists import ConfigList, KeyedOptionList
 
 pytestmark = pytest.mark.usefixtures("quick")
 VIT = local.outline()

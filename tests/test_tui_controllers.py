@@ -16,8 +16,8 @@ from trt_tui.tui.screens.dialogs import ChoiceField, OverlayScreen
 from trt_tui.tui.screens.help import HelpPage
 from trt_tui.tui.state.columns import build_row_cells
 from trt_tui.tui.state.row_values import BARRIER_MARK
+from trt_tui.tui.widgets.inputs import ConfigList, KeyedOptionList
 from trt_tui.tui.widgets.lines import Lines
-from trt_tui.tui.widgets.lists import ConfigList, KeyedOptionList
 
 pytestmark = pytest.mark.usefixtures("quick")
 

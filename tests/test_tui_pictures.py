@@ -11,7 +11,7 @@ from tests import local
 from tests.local import H200
 from tests.screen import opened, press, settle, status
 from trt_tui.core.calibration.statistics import MAX_CHANNEL_RUNS, DominantChannels, TensorStats
-from trt_tui.core.measure.target_result import TargetResult
+from trt_tui.core.measure.target_outcome import TargetResult
 from trt_tui.core.precision import Precision
 from trt_tui.core.search import Evaluation
 from trt_tui.core.search.pareto import pareto_front
@@ -21,8 +21,8 @@ from trt_tui.session.search_status import SearchStatus
 from trt_tui.tui import spans
 from trt_tui.tui.state import text_plots, tradeoff_chart, value_charts
 from trt_tui.tui.state.chart import ChartFrame
+from trt_tui.tui.state.charts import CHARTS
 from trt_tui.tui.state.detail import detail_pane_lines
-from trt_tui.tui.state.pictures import CHARTS
 from trt_tui.tui.state.row_values import ColourMeasure, build_row_values
 from trt_tui.tui.state.text_plots import BarLabel, PlotAxis, PlotPoint
 from trt_tui.tui.state.tree import TreeModel, VisibleRow

@@ -10,10 +10,10 @@ from textual.widgets import Input
 from tests.local import H200, NO_GPU, QKV, Clock
 from tests.screen import LARGE, SMALL, answered, make_app, settle, taken_in
 from trt_tui.core.precision import Precision
-from trt_tui.jobs import engine_build, methods
+from trt_tui.jobs import engine_build, ranges
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.session import event_reducer, job
+from trt_tui.session import event_reducer, jobs
 from trt_tui.tui.state import job_list
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -83,8 +83,8 @@ PICTURES = {
 def steady(monkeypatch):
     """Builds and runs take the same time on every machine."""
     monkeypatch.setattr(engine_build, "time", Clock(13.0))
-    monkeypatch.setattr(methods, "time", Clock(0.004))
-    monkeypatch.setattr(job, "time", Clock(0.0))
+    monkeypatch.setattr(ranges, "time", Clock(0.004))
+    monkeypatch.setattr(jobs, "time", Clock(0.0))
     noon = SimpleNamespace(localtime=lambda seconds: None, strftime=lambda form, when: "12:00:00")
     monkeypatch.setattr(event_reducer, "time", noon)
     monkeypatch.setattr(job_list, "time", noon)

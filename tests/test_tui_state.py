@@ -21,7 +21,7 @@ from trt_tui.formatting import cell_width, decibels_text, number_text, percent_t
 from trt_tui.jobs import events as ev
 from trt_tui.jobs.row_toggles import list_toggled_configs
 from trt_tui.tui import config_status, spans, themes
-from trt_tui.tui.state import detail, parts, summary
+from trt_tui.tui.state import charts, detail, summary
 from trt_tui.tui.state.columns import bar_text, build_row_cells, column_title_line, fit_columns, layer_row_line
 from trt_tui.tui.state.config_list import config_difference_lines, config_table
 from trt_tui.tui.state.filters import FilterItem, parse_filter
@@ -506,7 +506,7 @@ def test_the_page_of_the_metrics_parts(tmp_path, measured_before):
     drops = {name: max(base - one[name] for one in found.values())
              for name, base in session.results.reference_metric.items() if name != "mean"}
     for width in (76, 40):
-        lines = ["".join(text for text, _ in line) for line in parts.metric_part_lines(session, width)]
+        lines = ["".join(text for text, _ in line) for line in charts.metric_part_lines(session, width)]
         names = [line.split()[0] for line in lines[:5]]
         assert names == ["part", "mean", *sorted(drops, key=lambda name: -drops[name])]
         assert all(len(line) <= width for line in lines) and lines[0].split()[-1] == "drop"

@@ -22,7 +22,7 @@ from trt_tui.backends.registry import get_simulation_backend
 from trt_tui.core.calibration.calibration import Calibration
 from trt_tui.core.calibration.statistics import TensorStats
 from trt_tui.core.data.dumps import list_dump_files
-from trt_tui.core.data.file_stamps import FileStamps, Fingerprint, cached_file_sha256, list_data_files
+from trt_tui.core.data.input_files import FileStamps, Fingerprint, cached_file_sha256, list_data_files
 from trt_tui.core.data.memory_fallbacks import MemoryFallbacks
 from trt_tui.core.data.samples import Samples, SampleSplit, load_samples, split_samples
 from trt_tui.core.data.shapes import ShapeRange, parse_additional_profiles, parse_shapes
@@ -375,7 +375,7 @@ class Workspace:
     @property
     def ranges(self) -> Mapping[str, float]:
         """The calibrated amax by tensor name, in the tensors' own units, with those that other code types have of their
-        own (`trt_tui.core.calibration.range_table`); empty while nothing is calibrated."""
+        own (`trt_tui.core.calibration.calibration`); empty while nothing is calibrated."""
         return self.calibration.range_table if self.calibration is not None else {}
 
     @property

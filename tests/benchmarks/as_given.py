@@ -32,7 +32,7 @@ from tests.benchmarks import measure
 from tests.networks import Handed
 from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
 from trt_tui.core.data.samples import SampleSplit, load_samples, split_samples
-from trt_tui.core.lowering.gated.lower import build_gated_graph
+from trt_tui.core.lowering.gated.assembly import build_gated_graph
 from trt_tui.core.lowering.source_typed_network import lower_from_source_model
 from trt_tui.core.measure.error_metrics import ErrorSums
 from trt_tui.core.moves.config import PrecisionConfig

@@ -33,7 +33,7 @@ from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
 from trt_tui.core.builder_options import BuilderOptions
 from trt_tui.core.calibration.calibration import calibrate
 from trt_tui.core.data.samples import Samples, load_samples
-from trt_tui.core.lowering.gated.lower import build_gated_graph
+from trt_tui.core.lowering.gated.assembly import build_gated_graph
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network, open_network
 from trt_tui.core.precision import Precision

@@ -25,8 +25,8 @@ OTHERS = {"qdq_loss_debug": "qdq_loss_debug", "Polygraphy, all marked": "polygra
 def ours(name: str, folder: str, kind: str):
     """Sums at all groups, without an activation leaving the session; ``kind`` is accumulated or isolated (both)."""
     from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
+    from trt_tui.core.lowering.gated.assembly import build_gated_graph
     from trt_tui.core.lowering.gated.error_sums import ERROR_SUM_COLUMNS
-    from trt_tui.core.lowering.gated.lower import build_gated_graph
     from trt_tui.core.measure.error_metrics import ErrorSums
     from trt_tui.core.precision import Precision
 

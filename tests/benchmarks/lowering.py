@@ -20,7 +20,7 @@ def lower(path: str, kind: str):
     """A pass lowers the opened network; it says by how many bytes memory grew."""
     import psutil
 
-    from trt_tui.core.lowering.gated.lower import build_gated_graph
+    from trt_tui.core.lowering.gated.assembly import build_gated_graph
     from trt_tui.core.lowering.typed_network import lower_to_typed_network
     from trt_tui.core.moves.config import PrecisionConfig
     from trt_tui.core.network.network import open_network

@@ -40,7 +40,7 @@ from trt_tui.core.measure.judged_outputs import select_judged_outputs
 from trt_tui.core.measure.results import Accuracy
 from trt_tui.core.measure.shares import GroupSensitivity
 from trt_tui.core.measure.target import Target
-from trt_tui.core.measure.target_result import TargetResult, check_targets
+from trt_tui.core.measure.target_outcome import TargetResult, check_targets
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision

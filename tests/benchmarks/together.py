@@ -24,7 +24,7 @@ from tests.benchmarks import measure, networks, prepared
 from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
 from trt_tui.core.calibration.calibration import calibrate
 from trt_tui.core.data.samples import Samples, load_samples
-from trt_tui.core.lowering.gated.lower import build_gated_graph
+from trt_tui.core.lowering.gated.assembly import build_gated_graph
 from trt_tui.core.measure.piecewise_runner import PiecewiseRunner
 from trt_tui.core.network.network import Network, open_network
 from trt_tui.core.precision import Precision

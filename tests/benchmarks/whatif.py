@@ -19,7 +19,7 @@ def toggle(name: str, folder: str, label: str):
     import onnxruntime
 
     from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
-    from trt_tui.core.lowering.gated.lower import build_gated_graph
+    from trt_tui.core.lowering.gated.assembly import build_gated_graph
     from trt_tui.core.measure.error_metrics import ErrorSums
     from trt_tui.core.measure.piecewise_runner import PiecewiseRunner
     from trt_tui.core.precision import Precision

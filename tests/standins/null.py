@@ -22,7 +22,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from trt_tui.core.data.adaptive_runner import load_adaptive_runner
-from trt_tui.core.engines.failures import BuildError
+from trt_tui.core.engines.fallback_ladder import BuildError
 from trt_tui.core.lowering.source_typed_network import lower_from_source_model
 from trt_tui.core.measure.results import ExportedRun
 from trt_tui.core.moves.config import PrecisionConfig

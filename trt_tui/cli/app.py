@@ -118,7 +118,7 @@ def _run_app(options: Options, config_path: str | None, target: str | None, forc
     _require_terminal()
     gc.set_threshold(100_000, 20, 50)  # what is imported stays, as do the many small objects of a big network
     with _temporary_message(f"opening {Path(options.model).name} …"):
-        from trt_tui.session.saved import SessionFolder
+        from trt_tui.session.saved_sessions import SessionFolder
         from trt_tui.tui.app import TrtTuiApp
         from trt_tui.tui.tutorial import Tutorial
 

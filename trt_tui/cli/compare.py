@@ -99,7 +99,7 @@ def compare(model: str, against: str | None, config_paths: tuple[str, ...], forc
     from trt_tui.cli.report import comparison_table
     from trt_tui.cli.stage_report import stage_table_lines
     from trt_tui.core.exporters.markdown import comparison_markdown
-    from trt_tui.session.config_results import RESULT_SUFFIXES
+    from trt_tui.session.results import RESULT_SUFFIXES
 
     config_path = config_paths[0] if config_paths else None
     if is_dump_comparison(model, against, config_paths):
@@ -183,7 +183,7 @@ def _write_calibration_comparison(options: Options, config_path: str | None, tar
     from trt_tui.core.calibration.range_methods import RANGE_METHODS
     from trt_tui.core.exporters.markdown import markdown_table, text_cell
     from trt_tui.formatting import table_lines
-    from trt_tui.session.methods import (
+    from trt_tui.session.result_tables import (
         find_best_range_method,
         method_comparison_record,
         method_comparison_table,

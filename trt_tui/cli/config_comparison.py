@@ -9,7 +9,7 @@ from trt_tui.cli.output_files import json_text, write_text_outputs
 from trt_tui.cli.streams import print_messages, print_table
 from trt_tui.core.exporters.junit import JUnitCase, junit_xml_text
 from trt_tui.core.exporters.markdown import markdown_table, text_cell
-from trt_tui.core.lowering.lowered import no_lower_precision_reason, reduces_precision
+from trt_tui.core.lowering.lowering_checks import no_lower_precision_reason, reduces_precision
 from trt_tui.core.measure.json_record import exported_run_record, target_outcome_record
 from trt_tui.core.measure.kernel_diff import KernelDiff, diff_kernels
 from trt_tui.core.measure.results import ConfigResults
@@ -22,7 +22,7 @@ from trt_tui.core.report.run_columns import list_run_columns
 from trt_tui.errors import ExitCode, InputError
 from trt_tui.formatting import NOT_MEASURED, escape_hidden_characters, table_lines
 from trt_tui.options import Options
-from trt_tui.session.config_results import RECORD_KEYS, RESULT_SUFFIXES, outcome_texts
+from trt_tui.session.results import RECORD_KEYS, RESULT_SUFFIXES, outcome_texts
 from trt_tui.session.session import Session
 
 _MAX_LISTED_KERNELS = 12

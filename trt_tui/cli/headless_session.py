@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 from trt_tui.cli.interrupts import defer_interrupts
 from trt_tui.cli.progress import ProgressLine
 from trt_tui.core.calibration.calibration import Calibration
-from trt_tui.core.engines.failures import NoEngineError
+from trt_tui.core.engines.fallback_ladder import NoEngineError
 from trt_tui.core.engines.inspector import EngineReport
 from trt_tui.core.engines.preview import Preview
-from trt_tui.core.lowering.lowered import replace_file_precision
+from trt_tui.core.lowering.lowering_checks import replace_file_precision
 from trt_tui.core.measure.results import Accuracy
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.keep_rules import apply_keep_rules, default_keep_rules_note

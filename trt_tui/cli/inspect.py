@@ -83,7 +83,7 @@ def inspect(model: str, nodes: bool, engine: str | None, preview: bool, scheme: 
     for note in network.notes:
         click.echo(f"  {escape_hidden_characters(note)}")
     if engine_report is not None:
-        from trt_tui.cli.made import engine_table
+        from trt_tui.cli.engine_report import engine_table
 
         click.echo(engine_table(network, engine_report))
         return

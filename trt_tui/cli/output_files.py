@@ -79,8 +79,7 @@ def check_input_files(arguments: dict[str, Any]) -> None:
 
 def check_output_folder(folder_path: str) -> None:
     """Refuses a folder that cannot be made, or that holds something, before anything is measured for it."""
-    from trt_tui.files.folders import require_empty_folder
-    from trt_tui.files.writing import convert_write_errors
+    from trt_tui.files.writing import convert_write_errors, require_empty_folder
 
     folder = Path(os.path.realpath(folder_path))
     require_empty_folder(folder)

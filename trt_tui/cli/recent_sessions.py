@@ -18,10 +18,9 @@ from filelock import Timeout
 
 from trt_tui.errors import InputError
 from trt_tui.files.damaged_files import rename_damaged_file
-from trt_tui.files.folders import make_private_folder
 from trt_tui.files.locks import file_lock
 from trt_tui.files.reading import MAX_TEXT_BYTES, read_bytes
-from trt_tui.files.writing import write_file_atomically
+from trt_tui.files.writing import make_private_folder, write_file_atomically
 from trt_tui.formatting import counted_noun_text, duration_text, pad_right, table_lines
 from trt_tui.module_path import python_command
 
@@ -90,7 +89,7 @@ def record_recent_session(session: Session, arguments: list[str]) -> None:
 
     The list is a convenience: where it cannot be written, nothing is said.
     """
-    from trt_tui.session.config_results import outcome_texts
+    from trt_tui.session.results import outcome_texts
     from trt_tui.tui.config_status import config_title
 
     if session.outline is None:

@@ -5,12 +5,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from trt_tui import formatting
-from trt_tui.cli.inside import engine_error_lines, engine_remark_lines
-from trt_tui.cli.made import preview_lines
+from trt_tui.cli.engine_report import engine_error_lines, engine_remark_lines, preview_lines
 from trt_tui.core.engines.fallback_ladder import attempt_lines
 from trt_tui.core.engines.inspector import ENGINE_PRECISION_TITLES
 from trt_tui.core.exporters.markdown import moves_markdown, text_cell
-from trt_tui.core.lowering.lowered import quantizes_activations, reduces_precision
+from trt_tui.core.lowering.lowering_checks import quantizes_activations, reduces_precision
 from trt_tui.core.measure.engine_agreement import fp32_engine_fault_text, sqnr_gap_of_engine_db
 from trt_tui.core.measure.error_metrics import list_error_columns
 from trt_tui.core.measure.results import Accuracy, EngineResult, ErrorShare, ExportedRun
@@ -30,7 +29,7 @@ from trt_tui.formatting import (
     run_title,
     table_lines,
 )
-from trt_tui.session.parts import metric_part_table
+from trt_tui.session.result_tables import metric_part_table
 from trt_tui.session.session import Session
 
 _RunCells = dict[str, str]

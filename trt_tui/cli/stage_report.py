@@ -1,7 +1,7 @@
 """The stages of a comparison as text: a row each, and where it first goes wrong."""
 
 from trt_tui import formatting
-from trt_tui.cli.made import engine_table
+from trt_tui.cli.engine_report import engine_table
 from trt_tui.cli.report import metric_heading
 from trt_tui.core.measure.error_metrics import list_error_columns
 from trt_tui.core.measure.results import Accuracy, EngineResult

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from trt_tui.core.data.file_stamps import FileStamp, Fingerprint, read_file_stamp
+from trt_tui.core.data.input_files import FileStamp, Fingerprint, read_file_stamp
 from trt_tui.core.data.samples import Samples
 from trt_tui.core.data.userscript import DETECTION_PREFIX, split_script_spec
 from trt_tui.options import Options

@@ -30,7 +30,7 @@ from trt_tui.core.lowering.rulebook import ARITHMETIC_VERSION
 from trt_tui.core.runner import Backend
 from trt_tui.core.source_hash import source_sha256
 from trt_tui.errors import BackendUnavailableError, InputError
-from trt_tui.files.folders import make_private_folder
+from trt_tui.files.writing import make_private_folder
 from trt_tui.workspace import Workspace
 
 POLL_INTERVAL_S = 0.05

@@ -10,10 +10,9 @@ from typing import Any
 
 from trt_tui.backends.registry import get_engine_builder
 from trt_tui.core.engines.builder_warnings import assign_warnings_to_groups
-from trt_tui.core.engines.failures import BuildError
-from trt_tui.core.engines.fallback_ladder import LOWEST_EFFORT
+from trt_tui.core.engines.fallback_ladder import LOWEST_EFFORT, BuildError
 from trt_tui.core.exporters.trtexec import command_file_names, trtexec_command_lines
-from trt_tui.core.lowering.lowered import reduces_precision
+from trt_tui.core.lowering.lowering_checks import reduces_precision
 from trt_tui.core.measure.results import EngineResult, failed_build_result
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision

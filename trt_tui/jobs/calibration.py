@@ -4,11 +4,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from trt_tui.core.calibration.cache import read_calibration_cache, select_network_ranges
-from trt_tui.core.calibration.calibration import Calibration, calibrate
+from trt_tui.core.calibration.calibration import Calibration, calibrate, override_ranges
 from trt_tui.core.calibration.range_methods import RANGE_METHODS, TYPES_WITH_OWN_RANGES, list_range_methods
-from trt_tui.core.calibration.range_table import override_ranges
-from trt_tui.core.guards.facts import CONFIG_SOURCE, MEASURED_SOURCE, RangeFacts
-from trt_tui.core.lowering.lowered import quantizes_activations
+from trt_tui.core.guards.guard import CONFIG_SOURCE, MEASURED_SOURCE, RangeFacts
+from trt_tui.core.lowering.lowering_checks import quantizes_activations
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.range_move import RangeMove
 from trt_tui.core.quantized_types import TYPES_WITH_RANGES

@@ -15,11 +15,10 @@ from typing import BinaryIO
 
 import platformdirs
 
-from trt_tui.files.folders import make_private_folder
+from trt_tui.files.writing import make_private_folder
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.jobs.child_exit import count_oom_kills, diagnose_exit
-from trt_tui.jobs.lifeline import kill_process_group, wait_and_end_process_group
+from trt_tui.jobs.child_exit import count_oom_kills, diagnose_exit, kill_process_group, wait_and_end_process_group
 from trt_tui.module_path import python_command
 
 STOP_GRACE_S = 1.0
@@ -49,7 +48,7 @@ class _ChildProcess:
     def __init__(self) -> None:
         self.pipe, child_pipe = Pipe()
         read_end, write_end = os.pipe()
-        self.lifeline = open(write_end, "wb")  # the process ends when this is closed, see `trt_tui.jobs.lifeline`
+        self.lifeline = open(write_end, "wb")  # the process ends when this is closed, see `trt_tui.jobs.child_exit`
         self._oom_kills_before = count_oom_kills()
         with _open_log() as log, open(read_end, "rb"):
             self._log_size_before = log.tell()

@@ -10,7 +10,6 @@ from trt_tui.core.data.adaptive_runner import load_adaptive_runner
 from trt_tui.core.engines.fallback_ladder import LADDER_REASON, LOWEST_EFFORT
 from trt_tui.core.engines.group_implementations import find_group_implementations
 from trt_tui.core.engines.inspector import EngineReport, read_engine_report
-from trt_tui.core.lowering.ends import extract_subgraph_of_outputs
 from trt_tui.core.measure.accuracy_reducer import convert_to_comparable_array
 from trt_tui.core.measure.analysis import Analysis, Fp32Run, PartialResult
 from trt_tui.core.measure.engine_agreement import find_groups_in_other_precision
@@ -20,6 +19,7 @@ from trt_tui.core.measure.reference import no_common_tensors_error
 from trt_tui.core.measure.results import Accuracy, EngineResult
 from trt_tui.core.measure.runs import IndexedRunSource
 from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.model_outputs import extract_subgraph_of_outputs
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import BuildSettings, EngineBackend, EngineRunner, Runner

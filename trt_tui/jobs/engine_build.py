@@ -11,23 +11,24 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from trt_tui.core.engines.failures import BuildError, NetworkParseError
 from trt_tui.core.engines.fallback_ladder import (
     LOWEST_EFFORT,
     NO_PRECISIONS,
     PREFERRED_PRECISIONS,
     BuildAttempt,
+    BuildError,
     FallbackLadder,
+    NetworkParseError,
     join_lines,
 )
 from trt_tui.core.exporters.onnx import export_typed_network
-from trt_tui.core.lowering.ends import add_outputs
 from trt_tui.core.lowering.explicit_quantization import lower_to_explicit_quantization
 from trt_tui.core.lowering.implicit_quantization import lower_to_implicit_quantization
-from trt_tui.core.lowering.releases import refuse_cubic_grid_samples, refuse_unsupported_precisions
+from trt_tui.core.lowering.lowering_checks import refuse_cubic_grid_samples, refuse_unsupported_precisions
 from trt_tui.core.lowering.source_typed_network import lower_from_source_model
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import Layer
+from trt_tui.core.network.model_outputs import add_outputs
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import (

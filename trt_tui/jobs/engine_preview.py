@@ -14,7 +14,7 @@ from multiprocessing import Pipe
 from typing import Any
 
 from trt_tui.backends.cuda import find_first_device
-from trt_tui.core.calibration.range_table import ranges_comparison_key
+from trt_tui.core.calibration.calibration import ranges_comparison_key
 from trt_tui.core.engines.preview import (
     BarrierEffect,
     Preview,
@@ -25,7 +25,7 @@ from trt_tui.core.engines.preview import (
     find_split_attention_groups,
     is_same_engine,
 )
-from trt_tui.core.lowering.lowered import quantizes_activations
+from trt_tui.core.lowering.lowering_checks import quantizes_activations
 from trt_tui.core.measure.reference import is_network_file
 from trt_tui.core.moves.barrier_move import BarrierMove
 from trt_tui.core.moves.config import PrecisionConfig

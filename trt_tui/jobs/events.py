@@ -10,11 +10,12 @@ from typing import ClassVar
 
 from trt_tui.core.calibration.calibration import Calibration
 from trt_tui.core.calibration.statistics import DominantChannels, TensorStats
-from trt_tui.core.data.file_stamps import Fingerprint
+from trt_tui.core.data.input_files import Fingerprint
+from trt_tui.core.data.shapes import ShapeRange
 from trt_tui.core.engines.fallback_ladder import BuildAttempt
 from trt_tui.core.engines.inspector import EngineReport
 from trt_tui.core.engines.preview import Preview
-from trt_tui.core.guards.facts import GuardFacts
+from trt_tui.core.guards.guard import GuardFacts
 from trt_tui.core.measure.dump_comparison import TensorDifference
 from trt_tui.core.measure.judged_outputs import JudgedOutput
 from trt_tui.core.measure.reference import ReferenceInfo
@@ -29,15 +30,52 @@ from trt_tui.core.measure.results import (
 )
 from trt_tui.core.measure.single_sample import SampleErrors, SingleSampleResult
 from trt_tui.core.measure.stages import StageResult
-from trt_tui.core.measure.target_outcome import TargetOutcome
-from trt_tui.core.measure.target_result import HeldOutResult
+from trt_tui.core.measure.target_outcome import HeldOutResult, TargetOutcome
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.config_file import LoadedConfig
 from trt_tui.core.moves.range_move import RangeMove
 from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.core.runner import ExecutionMode
 from trt_tui.core.search import Evaluation, SearchResult
-from trt_tui.jobs.summaries import BackendSummary, BuilderSummary, DataSummary
+
+
+@dataclass(frozen=True)
+class DataSummary:
+    """The samples in use, counted in samples, not in batches; ``shapes`` is the profile of the dynamic inputs."""
+
+    source: str
+    judged_count: int
+    calibration_count: int
+    what_if_count: int
+    is_random: bool
+    label_names: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    shapes: Mapping[str, ShapeRange] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class BackendSummary:
+    """The backend that runs and simulates networks; ``real_fp16`` if it computes FP16 in FP16."""
+
+    name: str
+    version: str
+    device: str
+    real_fp16: bool
+
+
+@dataclass(frozen=True)
+class BuilderSummary:
+    """What builds engines.
+
+    Attributes:
+        device: The GPU, "" where there is none.
+        can_run: Whether engines can run here.
+    """
+
+    name: str
+    version: str
+    device: str
+    can_run: bool
 
 
 @dataclass(frozen=True)

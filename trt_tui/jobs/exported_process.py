@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 
 from trt_tui.backends.onnxruntime_exported import ExportedFileRunner
 from trt_tui.errors import TrtTuiError
-from trt_tui.jobs.lifeline import tie_process_to_parent
+from trt_tui.jobs.child_exit import tie_process_to_parent
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from trt_tui.core.calibration.cache import read_cache_header
 from trt_tui.core.calibration.range_methods import RANGE_METHODS
-from trt_tui.core.guards.facts import CACHE_SOURCE, MEASURED_SOURCE, GuardFacts, LabelClassFacts, RangeFacts
+from trt_tui.core.guards.guard import CACHE_SOURCE, MEASURED_SOURCE, GuardFacts, LabelClassFacts, RangeFacts
 from trt_tui.core.guards.input_stats import (
     count_samples_by_label_class,
     count_samples_if_all_equal,

@@ -7,7 +7,7 @@ from functools import partial
 from trt_tui.backends.registry import get_engine_builder
 from trt_tui.core.data.input_files import refuse_overwriting_inputs
 from trt_tui.core.importers.any_config import read_any_config
-from trt_tui.core.lowering.lowered import no_lower_precision_reason
+from trt_tui.core.lowering.lowering_checks import no_lower_precision_reason
 from trt_tui.core.measure.judged_outputs import non_tensor_output_notes
 from trt_tui.core.measure.reference import collect_reference_info, reference_notes
 from trt_tui.core.network.quick_outline import iterate_preliminary_outlines
@@ -15,12 +15,12 @@ from trt_tui.core.runner import EngineBackend
 from trt_tui.errors import BackendUnavailableError, CancelledError, InputError, TrtTuiError
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
+from trt_tui.jobs.events import BackendSummary, BuilderSummary, DataSummary
 from trt_tui.jobs.executors import open_worker_pool
 from trt_tui.jobs.guard_facts import measure_data_guard_facts
 from trt_tui.jobs.scheduler import JobReporter
 from trt_tui.jobs.steps import Steps, Urgency
 from trt_tui.jobs.store import ResultStore
-from trt_tui.jobs.summaries import BackendSummary, BuilderSummary, DataSummary
 from trt_tui.options import Options
 from trt_tui.workspace import WorkerPool, Workspace, can_run_engines
 

@@ -5,9 +5,9 @@ import time
 from collections.abc import Mapping
 
 from trt_tui.core.calibration.calibration import calibrate
-from trt_tui.core.guards.facts import CalibrationConvergencePoint, ClippedShare, GuardFacts
+from trt_tui.core.guards.guard import CalibrationConvergencePoint, ClippedShare, GuardFacts
 from trt_tui.core.guards.range_checks import measure_clipped_shares
-from trt_tui.core.lowering.lowered import quantizes_activations
+from trt_tui.core.lowering.lowering_checks import quantizes_activations
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq

@@ -13,8 +13,8 @@ from trt_tui.jobs import requests as rq
 from trt_tui.jobs import zero_cost_moves
 from trt_tui.jobs.accuracy import measure_accuracy
 from trt_tui.jobs.calibration import ensure_ranges
+from trt_tui.jobs.ranges import measure_ranges_by_method
 from trt_tui.jobs.scheduler import JobReporter
-from trt_tui.jobs.statistics import measure_ranges_by_method
 from trt_tui.jobs.steps import Steps, Urgency
 from trt_tui.jobs.store import ResultStore
 from trt_tui.workspace import Workspace

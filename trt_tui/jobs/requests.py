@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from trt_tui.core.calibration.calibration import Calibration
-from trt_tui.core.data.file_stamps import Fingerprint
+from trt_tui.core.data.input_files import Fingerprint
 from trt_tui.core.measure.runs import Run
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
@@ -250,7 +250,7 @@ class MeasureToggles(Request):
 class MeasureTensorStats(Request):
     """Value statistics of a group's inputs and tail; answered by `TensorStatsMeasured`."""
 
-    job_kind = JobKind("trt_tui.jobs.statistics.run_tensor_stats_job", "values of {group}", Urgency.TENSOR_STATS,
+    job_kind = JobKind("trt_tui.jobs.ranges.run_tensor_stats_job", "values of {group}", Urgency.TENSOR_STATS,
                        is_automatic=True)
     group: str
 
@@ -264,7 +264,7 @@ class SetRanges(Request):
         ranges: Tensors with the text for each.
     """
 
-    job_kind = JobKind("trt_tui.jobs.setting_ranges.run_set_ranges_job", "ranges", Urgency.WHAT_IF,
+    job_kind = JobKind("trt_tui.jobs.ranges.run_set_ranges_job", "ranges", Urgency.WHAT_IF,
                        measures_current_config=True)
     config: PrecisionConfig
     ranges: tuple[tuple[str, str], ...]
@@ -274,7 +274,7 @@ class SetRanges(Request):
 class CompareRangeMethods(Request):
     """A config with the ranges of several calibration methods; answered by `RangeMethodsCompared` after each."""
 
-    job_kind = JobKind("trt_tui.jobs.methods.run_method_comparison_job", "calibration methods", Urgency.ACCURACY)
+    job_kind = JobKind("trt_tui.jobs.ranges.run_method_comparison_job", "calibration methods", Urgency.ACCURACY)
     config: PrecisionConfig
     methods: tuple[str, ...]
 
@@ -331,7 +331,7 @@ class ExportConfig(Request):
         method: How those were measured, "" where nobody says.
     """
 
-    job_kind = JobKind("trt_tui.jobs.exporting.run_export_job", "writing {file}", Urgency.BUILD, is_replaceable=False,
+    job_kind = JobKind("trt_tui.jobs.export.run_export_job", "writing {file}", Urgency.BUILD, is_replaceable=False,
                        needs_hashes=False)
     kind: str
     path: str
@@ -353,7 +353,7 @@ class WriteBundle(Request):
         config_ranges, method: See `ExportConfig`.
     """
 
-    job_kind = JobKind("trt_tui.jobs.bundling.run_write_bundle_job", "writing {file}", Urgency.BUILD,
+    job_kind = JobKind("trt_tui.jobs.export.run_write_bundle_job", "writing {file}", Urgency.BUILD,
                        is_replaceable=False, needs_hashes=False)
     path: str
     release: str
@@ -376,7 +376,7 @@ class WriteSubgraph(Request):
         config_ranges: See `ExportConfig`.
     """
 
-    job_kind = JobKind("trt_tui.jobs.cutting.run_write_subgraph_job", "writing {file}", Urgency.BUILD,
+    job_kind = JobKind("trt_tui.jobs.export.run_write_subgraph_job", "writing {file}", Urgency.BUILD,
                        is_replaceable=False, needs_hashes=False)
     path: str
     config: PrecisionConfig
@@ -423,7 +423,7 @@ class SaveOutputs(Request):
         runs: Configs by runner name.
     """
 
-    job_kind = JobKind("trt_tui.jobs.saving_outputs.run_save_outputs_job", "writing {file}", Urgency.BUILD,
+    job_kind = JobKind("trt_tui.jobs.dumps.run_save_outputs_job", "writing {file}", Urgency.BUILD,
                        phase="outputs for {file}", is_replaceable=False, needs_hashes=False)
     path: str
     runs: Mapping[str, PrecisionConfig]
@@ -439,7 +439,7 @@ class CompareDumps(Request):
         scaled_tensors: Tensors of the network whose channels a config scales.
     """
 
-    job_kind = JobKind("trt_tui.jobs.comparing_dumps.run_dump_comparison_job", "comparing dumps",
+    job_kind = JobKind("trt_tui.jobs.dumps.run_dump_comparison_job", "comparing dumps",
                        phase="comparing tensors", is_replaceable=False, needs_network=False)
     first: str
     second: str
@@ -471,7 +471,7 @@ class PreviewEngine(Request):
 class WriteTextFile(Request):
     """Write a text to a file; answered by `ConfigExported`."""
 
-    job_kind = JobKind("trt_tui.jobs.exporting.run_write_text_job", "writing {file}", is_replaceable=False,
+    job_kind = JobKind("trt_tui.jobs.export.run_write_text_job", "writing {file}", is_replaceable=False,
                        needs_network=False)
     path: str
     text: str

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
-from trt_tui.core.engines.failures import NoEngineError
+from trt_tui.core.engines.fallback_ladder import NoEngineError
 from trt_tui.core.execution import Executor
 from trt_tui.errors import CancelledError, TrtTuiError, convert_memory_error, convert_os_error, exception_text
 from trt_tui.jobs import events as ev

@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from trt_tui.core.calibration.range_table import select_ranges_for_type
+from trt_tui.core.calibration.calibration import select_ranges_for_type
 from trt_tui.core.engines.preview import Preview
-from trt_tui.core.lowering.lowered import no_lower_precision_reason, reduces_precision
+from trt_tui.core.lowering.lowering_checks import no_lower_precision_reason, reduces_precision
 from trt_tui.core.measure.group_sweep import GroupSweep, GroupSweepState
 from trt_tui.core.measure.results import Accuracy, EngineErrors, EngineResult, ExportedRun, GroupErrors
 from trt_tui.core.measure.shares import GroupSensitivity, sensitivity_from_sweep
 from trt_tui.core.measure.target import parse_target
-from trt_tui.core.measure.target_result import HeldOutResult, check_targets
+from trt_tui.core.measure.target_outcome import HeldOutResult, check_targets
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.zero_cost_checks import replace_file_precision
 from trt_tui.core.network.layers import FusionGroup
@@ -37,10 +37,10 @@ from trt_tui.jobs.comparison import send_group_errors
 from trt_tui.jobs.engine_preview import PreviewClient, is_tensorrt_rtx_installed
 from trt_tui.jobs.executors import choose_next_job_step, get_executor
 from trt_tui.jobs.exported_run import execute_exported_file
+from trt_tui.jobs.ranges import measure_ranges_by_method
 from trt_tui.jobs.scheduler import JobReporter
 from trt_tui.jobs.search_builds import count_candidate_macs
 from trt_tui.jobs.search_job import SearchJob
-from trt_tui.jobs.statistics import measure_ranges_by_method
 from trt_tui.jobs.steps import Steps, Urgency, override_urgency
 from trt_tui.jobs.store import ResultStore
 from trt_tui.jobs.zero_cost_moves import propose_zero_cost_moves

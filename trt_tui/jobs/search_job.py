@@ -12,16 +12,22 @@ from trt_tui.core.engines.preview import Preview
 from trt_tui.core.measure.results import Accuracy, Caveat, ExportedResult, ExportedRun
 from trt_tui.core.measure.shares import GroupSensitivity
 from trt_tui.core.measure.target import Target
-from trt_tui.core.measure.target_outcome import Outcome, TargetOutcome, judge_accuracy
-from trt_tui.core.measure.target_result import HeldOutResult, TargetResult, check_targets
+from trt_tui.core.measure.target_outcome import (
+    HeldOutResult,
+    Outcome,
+    TargetOutcome,
+    TargetResult,
+    check_targets,
+    judge_accuracy,
+)
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.smoothquant_move import SmoothQuantMove
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.network.network import Network
 from trt_tui.core.search import TOP_DOWN_METHODS, Evaluation, Search, SearchSpace, predict_next_configs
 from trt_tui.core.search.pareto import pareto_front
-from trt_tui.core.search.ranges import MIN_ERROR_SHARE
 from trt_tui.core.search.space import find_added_moves
+from trt_tui.core.search.zero_cost_passes import MIN_ERROR_SHARE
 from trt_tui.errors import CancelledError, InputError, TrtTuiError
 from trt_tui.formatting import milliseconds_text, name_list_text
 from trt_tui.jobs import events as ev

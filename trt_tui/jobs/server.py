@@ -20,7 +20,7 @@ from trt_tui.files.scratch import remove_unused_scratch_folders
 from trt_tui.jobs import engine_preview, opening
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.jobs.lifeline import end_own_process_group, tie_process_to_parent
+from trt_tui.jobs.child_exit import end_own_process_group, tie_process_to_parent
 from trt_tui.jobs.opening import WorkspaceSlot
 from trt_tui.jobs.scheduler import JobReporter, Scheduler
 from trt_tui.jobs.steps import Steps

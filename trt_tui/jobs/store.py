@@ -12,16 +12,16 @@ import platformdirs
 from filelock import Timeout
 
 import trt_tui
-from trt_tui.core.calibration.range_table import ranges_comparison_key as ranges_stamp
-from trt_tui.core.data.file_stamps import MAX_HASHED_BYTES, cached_file_sha256, is_stamp_trustworthy, read_file_stamp
-from trt_tui.core.lowering.lowered import quantizes_activations
+from trt_tui.core.calibration.calibration import ranges_comparison_key as ranges_stamp
+from trt_tui.core.data.input_files import MAX_HASHED_BYTES, cached_file_sha256, is_stamp_trustworthy, read_file_stamp
+from trt_tui.core.lowering.lowering_checks import quantizes_activations
 from trt_tui.core.lowering.rulebook import ARITHMETIC_VERSION
 from trt_tui.core.measure.results import EngineResult
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network
 from trt_tui.core.source_hash import source_sha256
 from trt_tui.errors import InputError
-from trt_tui.files.checksums import has_wrong_checksum, write_checksum_file
+from trt_tui.files.damaged_files import has_wrong_checksum, write_checksum_file
 from trt_tui.files.locks import file_lock
 from trt_tui.files.reading import MAX_BINARY_BYTES, open_regular_file, sampled_file_sha256
 from trt_tui.files.scratch import remove_stale_path

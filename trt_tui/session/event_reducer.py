@@ -10,7 +10,7 @@ from trt_tui.core.moves.range_move import RangeMove
 from trt_tui.formatting import duration_text
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.session.job import DONE, FAILED, REPLACED, STOPPED
+from trt_tui.session.jobs import DONE, FAILED, REPLACED, STOPPED
 from trt_tui.session.opening import SessionOpener
 from trt_tui.session.state import SessionState
 

@@ -5,8 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from trt_tui.core.calibration.range_methods import RANGE_METHODS
-from trt_tui.core.data.file_stamps import Fingerprint
-from trt_tui.core.guards.facts import GuardFacts
+from trt_tui.core.data.input_files import Fingerprint
+from trt_tui.core.guards.guard import GuardFacts
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.config_file import LoadedConfig
 from trt_tui.core.moves.keep_rules import apply_keep_rules, default_keep_rules_note
@@ -18,7 +18,7 @@ from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.session.history import ConfigHistory, ConfigNames
 from trt_tui.session.results import SessionResults
-from trt_tui.session.saved import SavedSession
+from trt_tui.session.saved_sessions import SavedSession
 from trt_tui.session.state import SessionState
 
 

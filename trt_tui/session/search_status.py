@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trt_tui.core.measure.target import parse_target
-from trt_tui.core.measure.target_result import HeldOutResult
+from trt_tui.core.measure.target_outcome import HeldOutResult
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.hierarchy import build_scope_tree, group_titles
 from trt_tui.core.network.layers import NetworkOutline

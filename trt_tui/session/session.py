@@ -28,7 +28,7 @@ from trt_tui.options import Options
 from trt_tui.session.editable_session import EditableSession
 from trt_tui.session.event_reducer import EventReducer
 from trt_tui.session.opening import SessionOpener
-from trt_tui.session.saved import SessionFolder
+from trt_tui.session.saved_sessions import SessionFolder
 from trt_tui.session.search_status import SearchStatus
 
 

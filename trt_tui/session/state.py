@@ -6,13 +6,12 @@ from pathlib import Path
 
 from trt_tui.core.calibration.calibration import Calibration
 from trt_tui.core.calibration.range_methods import RANGE_METHODS
-from trt_tui.core.data.file_stamps import Fingerprint
+from trt_tui.core.data.input_files import Fingerprint
 from trt_tui.core.engines.preview import PreviewRefusal
-from trt_tui.core.guards.facts import FloatWorkShare, GuardFacts
 from trt_tui.core.guards.float_work import measure_float_work_share
-from trt_tui.core.guards.guard import GuardWarning
+from trt_tui.core.guards.guard import FloatWorkShare, GuardFacts, GuardWarning
 from trt_tui.core.guards.registry import collect_guard_warnings
-from trt_tui.core.lowering.lowered import reduces_precision
+from trt_tui.core.lowering.lowering_checks import reduces_precision
 from trt_tui.core.measure.judged_outputs import JudgedOutput
 from trt_tui.core.measure.reference import is_network_file
 from trt_tui.core.measure.results import Accuracy, ConfigResults, EngineResult
@@ -29,14 +28,12 @@ from trt_tui.core.runner import ExecutionMode
 from trt_tui.errors import InputError, NotReadyError
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.jobs.summaries import BackendSummary, BuilderSummary, DataSummary
+from trt_tui.jobs.events import BackendSummary, BuilderSummary, DataSummary
 from trt_tui.options import Options
-from trt_tui.session.asked import PendingRequests
-from trt_tui.session.config_results import collect_run_accuracies
 from trt_tui.session.history import ConfigHistory, ConfigNames
-from trt_tui.session.results import SessionResults
-from trt_tui.session.saved import SavedSession, SessionFolder
-from trt_tui.session.saving import SessionWriter
+from trt_tui.session.jobs import PendingRequests
+from trt_tui.session.results import SessionResults, collect_run_accuracies
+from trt_tui.session.saved_sessions import SavedSession, SessionFolder, SessionWriter
 from trt_tui.session.search_status import SearchStatus
 
 TOLERANCE_SEPARATOR = "; "

@@ -18,10 +18,9 @@ from trt_tui.jobs import events as ev
 from trt_tui.options import Options
 from trt_tui.session.session import Session
 from trt_tui.tui import keys, themes
-from trt_tui.tui.hidden import ControlCharacterFilter
 from trt_tui.tui.main_screen import MainScreen
-from trt_tui.tui.painting import TerminalCells, TerminalUpdate
 from trt_tui.tui.terminal import TerminalDriver, call_on_termination_signal
+from trt_tui.tui.terminal_output import ControlCharacterFilter, TerminalCells, TerminalUpdate
 from trt_tui.tui.textual_internals import DrawingApp, is_screen_update
 from trt_tui.tui.timers import ReliableTimers
 from trt_tui.tui.tutorial import Tutorial

@@ -20,7 +20,7 @@ from trt_tui.formatting import (
     cell_width,
     counted_noun_text,
 )
-from trt_tui.session.config_results import find_decisive_outcome, outcome_texts
+from trt_tui.session.results import find_decisive_outcome, outcome_texts
 from trt_tui.session.session import Session
 from trt_tui.tui.spans import Line, Span, shorten_middle, sqnr_span
 
@@ -112,7 +112,7 @@ def exported_run_meets_target(session: Session, exported_run: ExportedRun | None
 
 
 def target_outcome_line(target_results: Mapping[RunKind, TargetOutcome], dim_failures: bool = False) -> Line:
-    """The outcome of a config and what says otherwise; see `trt_tui.session.config_results.outcome_texts`.
+    """The outcome of a config and what says otherwise; see `trt_tui.session.results.outcome_texts`.
 
     Args:
         dim_failures: A target that is missed here is nobody's trouble.

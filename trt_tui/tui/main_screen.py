@@ -31,10 +31,9 @@ from trt_tui.tui.state.tree import View
 from trt_tui.tui.timers import ReliableTimers
 from trt_tui.tui.tutorial import Tutorial
 from trt_tui.tui.widgets.block_map import BlockMap
+from trt_tui.tui.widgets.inputs import ConfigList, TextField
 from trt_tui.tui.widgets.layer_tree import LayerTree
 from trt_tui.tui.widgets.lines import WHEEL_LINES, Lines, TitleRule
-from trt_tui.tui.widgets.lists import ConfigList
-from trt_tui.tui.widgets.text_field import TextField
 
 ControllerT = TypeVar("ControllerT", bound=Controller)
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol, cast
 
 from textual.app import App
 
-from trt_tui.tui.painting import TerminalCells
+from trt_tui.tui.terminal_output import TerminalCells
 from trt_tui.tui.textual_internals import DrawingDriver
 
 _END_SIGNALS = (signal.SIGTERM, signal.SIGHUP)

@@ -7,10 +7,9 @@ import msgspec
 import platformdirs
 
 from trt_tui.errors import InputError
-from trt_tui.files.folders import make_private_folder
 from trt_tui.files.read_budget import limit_file_reading
 from trt_tui.files.reading import MAX_TEXT_BYTES, read_bytes
-from trt_tui.files.writing import write_file_atomically
+from trt_tui.files.writing import make_private_folder, write_file_atomically
 from trt_tui.session.session import Session
 from trt_tui.tui.config_status import (
     config_meets_target_simulated,

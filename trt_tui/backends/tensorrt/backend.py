@@ -26,7 +26,7 @@ from trt_tui.backends.tensorrt.package import (
     startup_failure_reason,
 )
 from trt_tui.backends.tensorrt.plugins import load_plugins
-from trt_tui.core.lowering.releases import WEAK_PRECISIONS
+from trt_tui.core.lowering.lowering_checks import WEAK_PRECISIONS
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
 from trt_tui.core.runner import BackendCapabilities, BuildSettings, BuildStep, LayerConstraints
 from trt_tui.errors import BackendUnavailableError

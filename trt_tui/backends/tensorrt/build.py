@@ -15,7 +15,7 @@ from trt_tui.core.lowering.implicit_quantization import apply_constraints
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import TIMING_CACHE_REFUSED, BuildSettings, BuildStep, LayerConstraints
 from trt_tui.errors import CancelledError, InputError, TrtTuiError
-from trt_tui.files.checksums import update_checksum_file
+from trt_tui.files.damaged_files import update_checksum_file
 from trt_tui.files.locks import file_lock
 from trt_tui.files.reading import read_bytes
 from trt_tui.files.writing import write_file_atomically

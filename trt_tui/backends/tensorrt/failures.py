@@ -8,7 +8,7 @@ from typing import Any
 import onnx
 
 from trt_tui.backends.tensorrt.log import PrintedMessages, printed_error_text
-from trt_tui.core.engines.failures import BuildError, NetworkParseError
+from trt_tui.core.engines.fallback_ladder import BuildError, NetworkParseError
 from trt_tui.errors import BackendUnavailableError, InputError, TrtTuiError
 
 OUT_OF_MEMORY_PATTERN = re.compile(

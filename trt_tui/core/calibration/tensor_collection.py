@@ -16,9 +16,9 @@ import onnx_ir as ir
 from trt_tui.core.data.adaptive_runner import load_adaptive_runner
 from trt_tui.core.data.samples import Samples
 from trt_tui.core.execution import Executor, LocalExecutor, Task
+from trt_tui.core.network.model_outputs import drop_unused_nodes
 from trt_tui.core.network.naming import value_name
 from trt_tui.core.network.small_layers import collect_garbage_and_trim_memory, has_many_small_layers
-from trt_tui.core.network.unused import drop_unused_nodes
 from trt_tui.core.runner import Backend, Runner
 from trt_tui.errors import InputError, OutOfMemoryError
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from trt_tui.core.data.array_files import StoredArray, convert_damaged_file_errors, open_npz
-from trt_tui.core.data.encoded import open_base64_array, polygraphy_object_kind
+from trt_tui.core.data.polygraphy_json import open_base64_array, polygraphy_object_kind
 from trt_tui.errors import InputError
 from trt_tui.files.lazy_json import FileSpan, read_lazy_json
 from trt_tui.files.reading import check_regular_file

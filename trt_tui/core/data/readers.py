@@ -12,7 +12,7 @@ from trt_tui.core.data.array_files import (
     open_npz,
     spool_feed,
 )
-from trt_tui.core.data.inputs_json import read_json_feeds
+from trt_tui.core.data.polygraphy_json import read_json_feeds
 from trt_tui.core.data.userscript import UserFunction, split_script_spec
 from trt_tui.errors import InputError
 from trt_tui.files.reading import check_regular_file, missing_file_error

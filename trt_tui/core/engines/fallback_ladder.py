@@ -18,6 +18,7 @@ from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
+from trt_tui.errors import InputError, TrtTuiError
 from trt_tui.formatting import name_list_text
 
 AS_REQUESTED, NAMED_GROUPS_CHANGED, LOWEST_EFFORT, PREFERRED_PRECISIONS, NO_PRECISIONS = ("asked", "named", "eased",
@@ -247,3 +248,40 @@ def _find_layers_in_message(message_text: str, network: Network) -> list[str]:
             if len(layer.name) > len(names_by_position.get(match.start(), "")):
                 names_by_position[match.start()] = layer.name
     return list(dict.fromkeys(names_by_position[position] for position in sorted(names_by_position)))
+
+
+class NoEngineError(TrtTuiError):
+    """A config could not be built.
+
+    Attributes:
+        attempts: What was tried, if the build went down the rungs.
+    """
+
+    attempts: tuple[BuildAttempt, ...] = ()
+
+
+class BuildError(NoEngineError):
+    """A build failed.
+
+    Attributes:
+        details: The last of the builder's verbose messages.
+        is_refused: The builder found no implementation in these precisions; False for other reasons, such as memory.
+    """
+
+    def __init__(self, title: str, cause: str = "", next_step: str = "", details: tuple[str, ...] = (),
+                 is_refused: bool = True) -> None:
+        super().__init__(title, cause, next_step)
+        self.details = details
+        self.is_refused = is_refused
+
+
+class NetworkParseError(NoEngineError, InputError):
+    """The builder's parser refused the network.
+
+    Attributes:
+        node: The node that it stopped at, "" if it names none.
+    """
+
+    def __init__(self, title: str, cause: str = "", next_step: str = "", node: str = "") -> None:
+        super().__init__(title, cause, next_step)
+        self.node = node

@@ -18,7 +18,7 @@ import numpy as np
 from trt_tui.core.builder_options import BuilderOptions
 from trt_tui.core.calibration.cache import calibration_algorithm, write_calibration_cache
 from trt_tui.core.calibration.statistics import TensorStats
-from trt_tui.core.data.runresults import RunResultsWriter, write_polygraphy_inputs
+from trt_tui.core.data.polygraphy_json import RunResultsWriter, write_polygraphy_inputs
 from trt_tui.core.data.shapes import ShapeRange, parse_additional_profiles
 from trt_tui.core.exporters.cpp_fragment import cpp_builder_fragment
 from trt_tui.core.exporters.markdown import code_cell, comparison_markdown, markdown_table, text_cell
@@ -29,9 +29,8 @@ from trt_tui.core.exporters.svg_charts import draw_all_charts
 from trt_tui.core.exporters.trtexec import TrtexecFiles, build_trtexec_command_lines, quote_command
 from trt_tui.core.lowering.explicit_quantization import lower_to_explicit_quantization
 from trt_tui.core.lowering.implicit_quantization import ImplicitQuantizationConstraints
-from trt_tui.core.lowering.lowered import replace_file_precision
+from trt_tui.core.lowering.lowering_checks import refuse_cubic_grid_samples, replace_file_precision
 from trt_tui.core.lowering.network_rewrite import config_barrier_notes
-from trt_tui.core.lowering.releases import refuse_cubic_grid_samples
 from trt_tui.core.lowering.scales import compute_activation_ranges
 from trt_tui.core.lowering.source_typed_network import lower_from_source_model
 from trt_tui.core.lowering.typed_network import TypedNetwork

@@ -2,7 +2,7 @@
 
 from trt_tui.core.calibration.cache import calibration_algorithm, write_calibration_cache
 from trt_tui.core.exporters.formats import ExportContext, WrittenExport
-from trt_tui.core.lowering.lowered import replace_file_precision
+from trt_tui.core.lowering.lowering_checks import replace_file_precision
 from trt_tui.core.lowering.scales import compute_activation_ranges
 from trt_tui.core.moves.smoothquant_move import SmoothQuantMove
 

@@ -19,9 +19,8 @@ from trt_tui.core.calibration.cache import calibration_algorithm, write_calibrat
 from trt_tui.core.exporters.formats import ExportContext, WrittenExport
 from trt_tui.core.exporters.omissions import omission_record
 from trt_tui.core.exporters.onnx import export_typed_network
-from trt_tui.core.lowering.lowered import replace_file_precision
+from trt_tui.core.lowering.lowering_checks import groups_by_release_dependent_precision, replace_file_precision
 from trt_tui.core.lowering.network_rewrite import config_barrier_notes
-from trt_tui.core.lowering.releases import groups_by_release_dependent_precision
 from trt_tui.core.lowering.rulebook import find_boundary_type
 from trt_tui.core.lowering.scales import compute_activation_ranges
 from trt_tui.core.lowering.source_typed_network import lower_from_source_model

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from trt_tui.core.lowering.implicit_quantization import ImplicitQuantizationConstraints
-from trt_tui.core.lowering.lowered import replace_file_precision
+from trt_tui.core.lowering.lowering_checks import replace_file_precision
 from trt_tui.core.moves.barrier_move import BarrierMove
 from trt_tui.core.moves.bias_correction_move import BiasCorrectionMove
 from trt_tui.core.moves.config import PrecisionConfig

@@ -28,9 +28,12 @@ from trt_tui.core.exporters.omissions import implicit_omission_record
 from trt_tui.core.exporters.onnx import export_typed_network, write_onnx_export
 from trt_tui.core.exporters.registry import find_companion_files
 from trt_tui.core.lowering.implicit_quantization import ImplicitQuantizationConstraints, lower_to_implicit_quantization
-from trt_tui.core.lowering.lowered import replace_file_precision
+from trt_tui.core.lowering.lowering_checks import (
+    WEAK_PRECISIONS,
+    groups_by_release_dependent_precision,
+    replace_file_precision,
+)
 from trt_tui.core.lowering.network_rewrite import config_barrier_notes
-from trt_tui.core.lowering.releases import WEAK_PRECISIONS, groups_by_release_dependent_precision
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision

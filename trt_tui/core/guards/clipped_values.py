@@ -10,8 +10,7 @@ within it of 1/440 (a step of 1/127 over the root of 12): 0.1 % of such values a
 
 from collections.abc import Iterator
 
-from trt_tui.core.guards.facts import MEASURED_SOURCE, GuardFacts
-from trt_tui.core.guards.guard import Guard, GuardWarning
+from trt_tui.core.guards.guard import MEASURED_SOURCE, Guard, GuardFacts, GuardWarning
 from trt_tui.formatting import counted_noun_text, escape_hidden_characters
 
 MIN_CLIPPED_SHARE = 0.001

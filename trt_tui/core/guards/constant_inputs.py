@@ -9,8 +9,7 @@ One input that never changes, such as a mask, is common and no reason to warn.
 
 from collections.abc import Iterator
 
-from trt_tui.core.guards.facts import GuardFacts
-from trt_tui.core.guards.guard import Guard, GuardWarning
+from trt_tui.core.guards.guard import Guard, GuardFacts, GuardWarning
 from trt_tui.formatting import counted_noun_text
 
 

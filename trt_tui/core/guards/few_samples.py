@@ -9,8 +9,7 @@ is missed with a chance above 3 % (0.9^32).
 
 from collections.abc import Iterator
 
-from trt_tui.core.guards.facts import CONFIG_SOURCE, GuardFacts
-from trt_tui.core.guards.guard import Guard, GuardWarning
+from trt_tui.core.guards.guard import CONFIG_SOURCE, Guard, GuardFacts, GuardWarning
 from trt_tui.formatting import counted_noun_text, escape_hidden_characters
 
 MIN_CALIBRATION_SAMPLES = 32

@@ -10,8 +10,7 @@ with a third of the products back in floats at half of INT8's rate, INT8's gain 
 
 from collections.abc import Iterator
 
-from trt_tui.core.guards.facts import GuardFacts
-from trt_tui.core.guards.guard import Guard, GuardWarning
+from trt_tui.core.guards.guard import Guard, GuardFacts, GuardWarning
 from trt_tui.formatting import percent_text
 
 MIN_FLOAT_SHARE = 1 / 3

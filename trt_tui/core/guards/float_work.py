@@ -1,6 +1,6 @@
 """How much of the work that a config's codes were to do it does in floats."""
 
-from trt_tui.core.guards.facts import FloatWorkShare
+from trt_tui.core.guards.guard import FloatWorkShare
 from trt_tui.core.measure.results import EngineResult
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import NetworkOutline

@@ -12,8 +12,7 @@ release fuses); releases up to 10.16 have calibrators. A cache says how it was m
 from collections.abc import Iterator
 
 from trt_tui.core.calibration.range_methods import RANGE_METHODS
-from trt_tui.core.guards.facts import GuardFacts
-from trt_tui.core.guards.guard import Guard, GuardWarning
+from trt_tui.core.guards.guard import Guard, GuardFacts, GuardWarning
 from trt_tui.formatting import escape_hidden_characters
 
 OLDEST_CACHE_RELEASE, NEWEST_CACHE_RELEASE = (8, 6), (10, 99)

@@ -9,8 +9,7 @@ there (10^-0.1 = 0.79), and all of its INT8 layers together are worth the last f
 
 from collections.abc import Iterator
 
-from trt_tui.core.guards.facts import GuardFacts
-from trt_tui.core.guards.guard import Guard, GuardWarning
+from trt_tui.core.guards.guard import Guard, GuardFacts, GuardWarning
 from trt_tui.core.measure.results import Accuracy
 from trt_tui.core.measure.target_outcome import judge_accuracy
 

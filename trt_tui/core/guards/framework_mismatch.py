@@ -9,8 +9,7 @@ otherwise, and no precision mends it.
 
 from collections.abc import Iterator
 
-from trt_tui.core.guards.facts import GuardFacts
-from trt_tui.core.guards.guard import Guard, GuardWarning
+from trt_tui.core.guards.guard import Guard, GuardFacts, GuardWarning
 from trt_tui.formatting import escape_hidden_characters
 
 MIN_SQNR_DB = 60.0

@@ -20,8 +20,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from trt_tui.core.guards.facts import GuardFacts, InputStats
-from trt_tui.core.guards.guard import Guard, GuardWarning
+from trt_tui.core.guards.guard import Guard, GuardFacts, GuardWarning, InputStats
 from trt_tui.formatting import escape_hidden_characters, number_text
 
 MIN_SPREAD_RATIO = 2.0

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 import numpy as np
 
 from trt_tui.core.data.samples import Samples
-from trt_tui.core.guards.facts import InputStats, LabelClassFacts
+from trt_tui.core.guards.guard import InputStats, LabelClassFacts
 from trt_tui.core.measure.error_metrics import flatten_each_sample
 
 MAX_SAMPLES = 64

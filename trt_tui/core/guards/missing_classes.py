@@ -12,8 +12,7 @@ The draw is binomial; with a thousand classes and 64 samples most are missing, a
 import math
 from collections.abc import Iterator
 
-from trt_tui.core.guards.facts import GuardFacts, LabelClassFacts
-from trt_tui.core.guards.guard import Guard, GuardWarning
+from trt_tui.core.guards.guard import Guard, GuardFacts, GuardWarning, LabelClassFacts
 from trt_tui.formatting import counted_noun_text, escape_hidden_characters, name_list_text
 
 

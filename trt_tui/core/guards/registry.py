@@ -2,13 +2,12 @@
 
 from trt_tui.core.guards.clipped_values import ClippedValuesGuard
 from trt_tui.core.guards.constant_inputs import ConstantInputsGuard
-from trt_tui.core.guards.facts import GuardFacts
 from trt_tui.core.guards.few_samples import FewSamplesGuard
 from trt_tui.core.guards.float_fallback import FloatFallbackGuard
 from trt_tui.core.guards.foreign_cache import ForeignCacheGuard
 from trt_tui.core.guards.fp16_floor import Fp16FloorGuard
 from trt_tui.core.guards.framework_mismatch import FrameworkMismatchGuard
-from trt_tui.core.guards.guard import Guard, GuardResult, GuardWarning
+from trt_tui.core.guards.guard import Guard, GuardFacts, GuardResult, GuardWarning
 from trt_tui.core.guards.input_mismatch import InputMismatchGuard
 from trt_tui.core.guards.missing_classes import MissingClassesGuard
 from trt_tui.core.guards.sample_convergence import SampleConvergenceGuard

@@ -10,8 +10,7 @@ help, falling ones that each more sample widens min-max ranges, and that few mak
 
 from collections.abc import Iterator
 
-from trt_tui.core.guards.facts import GuardFacts
-from trt_tui.core.guards.guard import Guard, GuardWarning
+from trt_tui.core.guards.guard import Guard, GuardFacts, GuardWarning
 
 MIN_CHANGE_DB = 1.0
 MAX_STEADY_CHANGE_DB = 0.1

@@ -12,8 +12,7 @@ differ by more, so one alone does not count until it costs 3 bits.
 import math
 from collections.abc import Iterator, Mapping
 
-from trt_tui.core.guards.facts import CACHE_SOURCE, GuardFacts
-from trt_tui.core.guards.guard import Guard, GuardWarning
+from trt_tui.core.guards.guard import CACHE_SOURCE, Guard, GuardFacts, GuardWarning
 from trt_tui.formatting import counted_noun_text, escape_hidden_characters, number_text
 
 MAX_RANGE_RATIO = 2.0

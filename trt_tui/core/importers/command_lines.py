@@ -1,15 +1,19 @@
-"""Command lines of trtexec and Polygraphy in scripts, taken apart as text."""
+"""Command lines of trtexec and Polygraphy in scripts, split into words and options without running them."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trt_tui.core.importers.shell_words import expand_variables, split_shell_words
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
-from trt_tui.files.reading import open_regular_file
+from trt_tui.files.reading import MAX_TEXT_BYTES, open_regular_file
+
+_WORD_PART = re.compile(r"""(?P<blank>\s+)|'(?P<single>[^']*)'|"(?P<double>[^"\\]*(?:\\.[^"\\]*)*)"|\\(?P<escaped>.)|"""
+                        r"""(?P<plain>[^\s'"\\]+)""", re.S)
+
+_ESCAPED_CHARACTER = re.compile(r'\\(["\\$`])')
 
 PRECISION_BY_NAME = {
     "fp32": Precision.FP32, "float32": Precision.FP32, "float": Precision.FP32, "fp16": Precision.FP16,
@@ -31,6 +35,55 @@ _ASSIGNMENT_PATTERN = re.compile(r"^\s*(?:export\s+)?(\w+)=(?:\"([^\"]*)\"|'([^'
 _VARIABLE_PATTERN = re.compile(r"\$\{(\w+)(?::-([^{}]*))?\}|\$(\w+)")
 _MAX_SCANNED_BYTES = 64 << 20
 """The nodes of an ONNX file stand before its weights; they are looked for in this many bytes."""
+
+
+def split_shell_words(line: str, location: str) -> list[str]:
+    """Returns the words of a line of a POSIX shell, without its comment; variables stay as they are.
+
+    Args:
+        location: The place of the line in messages.
+
+    Raises:
+        InputError: a quote does not end.
+    """
+    words: list[str] = []
+    parts: list[str] = []
+    position = 0
+    while position < len(line):
+        match = _WORD_PART.match(line, position)
+        if match is None:
+            raise InputError(f"{location}: no command line", "a quote or an escape does not end", "Correct the quotes.")
+        group_name, text = match.lastgroup, match[match.lastgroup or 0]
+        if group_name == "blank":
+            words += ["".join(parts)] if parts else []
+            parts = []
+        elif group_name == "plain" and not parts and text.startswith("#"):
+            break
+        else:
+            parts.append(_ESCAPED_CHARACTER.sub(r"\1", text) if group_name == "double" else text)
+        position = match.end()
+    return [*words, "".join(parts)] if parts else words
+
+
+def expand_variables(pattern: re.Pattern[str], find_value: Callable[[re.Match[str]], str], line: str,
+                     location: str) -> str:
+    """Returns a line with the values of its variables.
+
+    Raises:
+        InputError: the line would have over `MAX_TEXT_BYTES` characters.
+    """
+    total_length = len(line)
+
+    def replace_variable(match: re.Match[str]) -> str:
+        nonlocal total_length
+        text = find_value(match)
+        total_length += len(text)
+        if total_length > MAX_TEXT_BYTES:
+            raise InputError(f"{location}: a line is too long",
+                             f"with its variables it has over {MAX_TEXT_BYTES:,} characters", "Write the command out.")
+        return text
+
+    return pattern.sub(replace_variable, line)
 
 
 @dataclass(frozen=True)

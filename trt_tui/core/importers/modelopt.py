@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from trt_tui.core.builder_options import OMISSION_MARKER
+from trt_tui.core.importers.command_lines import split_shell_words
 from trt_tui.core.importers.imported_settings import ImportedSettings
-from trt_tui.core.importers.shell_words import split_shell_words
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision

@@ -14,9 +14,8 @@ that also held Q/DQ did not build.
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
-from trt_tui.core.lowering.lowered import replace_file_precision
+from trt_tui.core.lowering.lowering_checks import WEAK_PRECISIONS, refuse_unsupported_precisions, replace_file_precision
 from trt_tui.core.lowering.network_rewrite import rewrite_network_for_config
-from trt_tui.core.lowering.releases import WEAK_PRECISIONS, refuse_unsupported_precisions
 from trt_tui.core.lowering.rulebook import find_boundary_type
 from trt_tui.core.lowering.typed_network import TypedNetwork, lower_rewritten_network
 from trt_tui.core.moves.config import PrecisionConfig

@@ -28,9 +28,8 @@ from typing import Any
 import onnx_ir as ir
 
 from trt_tui.core.lowering import scales
-from trt_tui.core.lowering.lowered import replace_file_precision
+from trt_tui.core.lowering.lowering_checks import WEAK_PRECISIONS, refuse_unsupported_precisions, replace_file_precision
 from trt_tui.core.lowering.network_rewrite import rewrite_network_for_config
-from trt_tui.core.lowering.releases import WEAK_PRECISIONS, refuse_unsupported_precisions
 from trt_tui.core.lowering.rulebook import find_boundary_type, precision_refusal_reason
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import FusionGroup, Layer, LayerKind

@@ -19,7 +19,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from trt_tui.core.calibration.range_table import select_ranges_for_type
+from trt_tui.core.calibration.calibration import select_ranges_for_type
 from trt_tui.core.lowering import bias_scales, scales
 from trt_tui.core.lowering.bias_scales import RaisedWeightScales, weight_sqnr_db
 from trt_tui.core.lowering.folded_constants import FoldedConstants, has_constant_edits, list_normalisation_rewrites

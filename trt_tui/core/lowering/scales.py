@@ -1,4 +1,4 @@
-"""Ranges to scales of codes, and the type that the target holds them in. `lowering.rules` decides by it."""
+"""Ranges to scales of codes, and the type that the target holds them in. `rulebook` decides by it."""
 
 from collections.abc import Iterable, Mapping
 

@@ -23,10 +23,10 @@ from trt_tui.core.lowering.typed_network import (
 from trt_tui.core.moves.barrier_move import BarrierMove
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.constants import stored_tensor
-from trt_tui.core.network.conversion import convert_opset, find_ir_version
 from trt_tui.core.network.layers import Layer, LayerKind
 from trt_tui.core.network.naming import value_name
 from trt_tui.core.network.network import Network
+from trt_tui.core.network.opset_conversion import convert_opset, find_ir_version
 from trt_tui.core.network.qdq_steps import PRECISION_BY_HALF_TYPE, is_cast, is_dequantize, is_quantize
 from trt_tui.core.network.source_model import SourceModel
 from trt_tui.core.network.typed_refusals import replace_refused_nodes

@@ -16,7 +16,7 @@ from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
-from trt_tui.core.data.mixed_batches import SamplePosition, mix_samples_into_batches
+from trt_tui.core.data.samples import SamplePosition, mix_samples_into_batches
 from trt_tui.core.execution import Waitable
 from trt_tui.core.measure.accuracy_reducer import AccuracyReducer
 from trt_tui.core.measure.failed_runs import FailedRunOutputs, rounding_failure_error

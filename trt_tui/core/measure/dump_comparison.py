@@ -13,7 +13,7 @@ import numpy as np
 
 from trt_tui.core.data.array_files import StoredArray, convert_damaged_file_errors
 from trt_tui.core.data.dumps import Dump
-from trt_tui.core.data.encoded import Base64Array
+from trt_tui.core.data.polygraphy_json import Base64Array
 from trt_tui.core.measure.error_metrics import ErrorMetrics, ErrorSums
 from trt_tui.core.measure.reference import no_common_tensors_error
 from trt_tui.core.network.layers import LayerKind

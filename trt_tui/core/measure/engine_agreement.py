@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from trt_tui.core.engines.fallback_ladder import BuildAttempt
 from trt_tui.core.engines.group_implementations import GroupImplementation, has_unrequested_precision
 from trt_tui.core.engines.inspector import QDQ
-from trt_tui.core.lowering.lowered import quantizes_activations
+from trt_tui.core.lowering.lowering_checks import quantizes_activations
 from trt_tui.core.measure.error_metrics import ErrorMetrics
 from trt_tui.core.measure.results import MARKED, Accuracy, EngineErrors, EngineResult, GroupErrors
 from trt_tui.core.moves.config import PrecisionConfig

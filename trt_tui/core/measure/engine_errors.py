@@ -6,10 +6,10 @@ import numpy as np
 
 from trt_tui.core.data.adaptive_runner import load_adaptive_runner
 from trt_tui.core.engines.kernel_results import KernelResult, decode_kernel_result
-from trt_tui.core.lowering.ends import extract_subgraph_of_outputs
 from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.error_metrics import ErrorMetrics, ErrorSums
 from trt_tui.core.measure.masks import find_common_mask_name, read_mask
+from trt_tui.core.network.model_outputs import extract_subgraph_of_outputs
 from trt_tui.core.runner import EngineRunner, Runner
 from trt_tui.errors import TrtTuiError
 

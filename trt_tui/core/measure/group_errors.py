@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from trt_tui.core.execution import AnalysisContext, Executor, LocalExecutor
+from trt_tui.core.lowering.gated.assembly import build_gated_graph
 from trt_tui.core.lowering.gated.error_sums import ERROR_SUM_COLUMNS
-from trt_tui.core.lowering.gated.lower import build_gated_graph
 from trt_tui.core.lowering.rulebook import GatedFeatures, find_boundary_type
 from trt_tui.core.measure.analysis import Analysis, AnalysisProvider, PartialResult
 from trt_tui.core.measure.coordinates import (

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from trt_tui.core.data.mixed_batches import SamplePosition, can_mix_samples
+from trt_tui.core.data.samples import SamplePosition, can_mix_samples
 from trt_tui.core.execution import AnalysisContext, Executor, LocalExecutor
 from trt_tui.core.lowering.rulebook import find_boundary_type, preserves_precision_of_values
 from trt_tui.core.measure.analysis import Analysis, AnalysisProvider

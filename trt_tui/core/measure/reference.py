@@ -15,10 +15,10 @@ from trt_tui.core.data.adaptive_runner import load_adaptive_runner
 from trt_tui.core.data.dumps import Dump, DumpTensor, count_tensor_rows, open_dump
 from trt_tui.core.data.element_types import is_castable, is_float
 from trt_tui.core.data.samples import Samples
-from trt_tui.core.lowering.ends import extract_subgraph_of_outputs
 from trt_tui.core.measure.accuracy_reducer import convert_to_comparable_array
 from trt_tui.core.measure.judged_outputs import JudgedOutput, list_tensor_outputs
 from trt_tui.core.network.model_file import read_model
+from trt_tui.core.network.model_outputs import extract_subgraph_of_outputs
 from trt_tui.core.network.network import Network
 from trt_tui.core.runner import Backend, Runner
 from trt_tui.errors import InputError

@@ -6,8 +6,7 @@ A value that was not measured is None here and absent in the file; it is never z
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from trt_tui.core.engines.failures import NoEngineError
-from trt_tui.core.engines.fallback_ladder import BuildAttempt, join_lines
+from trt_tui.core.engines.fallback_ladder import BuildAttempt, NoEngineError, join_lines
 from trt_tui.core.engines.group_implementations import GroupImplementation
 from trt_tui.core.engines.inspector import EngineReport
 from trt_tui.core.engines.preview import Preview

@@ -8,11 +8,10 @@ from typing import TypeVar
 import numpy as np
 
 from trt_tui.core.calibration.non_finite import REMEDY, find_first_non_finite_value
-from trt_tui.core.data.mixed_batches import SamplePosition
-from trt_tui.core.data.samples import Samples
+from trt_tui.core.data.samples import SamplePosition, Samples
 from trt_tui.core.execution import AnalysisContext, Executor, LocalExecutor
+from trt_tui.core.lowering.gated.assembly import build_gated_graph
 from trt_tui.core.lowering.gated.gated_graph import GatedGraph
-from trt_tui.core.lowering.gated.lower import build_gated_graph
 from trt_tui.core.lowering.gated.output_comparison import ComparedTensor
 from trt_tui.core.lowering.rulebook import HALF_PRECISIONS, GatedFeatures
 from trt_tui.core.measure.accuracy_reducer import convert_to_comparable_array

@@ -8,11 +8,11 @@ from typing import Any, TypeAlias
 import numpy as np
 import onnx
 
-from trt_tui.core.network.conversion import detach_big_weights
 from trt_tui.core.network.graph import count_macs
 from trt_tui.core.network.inference import infer_graph_shapes
 from trt_tui.core.network.layers import NetworkOutline, Shape
 from trt_tui.core.network.network import Network
+from trt_tui.core.network.opset_conversion import detach_big_weights
 
 Attributes: TypeAlias = Mapping[str, Any]
 """Attributes of a node by name, as onnx reads them."""

@@ -15,16 +15,16 @@ import onnx_ir as ir
 from trt_tui.core.network import hashes, plugins, supported_precisions
 from trt_tui.core.network.constant_growth import check_constant_growth
 from trt_tui.core.network.constants import ConstantValues
-from trt_tui.core.network.conversion import convert_opset
 from trt_tui.core.network.fusion.groups import build_fusion_groups
 from trt_tui.core.network.graph import LayerGraph
 from trt_tui.core.network.index_paths import find_groups_computing_indices
+from trt_tui.core.network.inference import infer_plugin_types
 from trt_tui.core.network.known_issues import find_known_issues
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline, Shape
 from trt_tui.core.network.norm_finder import find_normalisations_and_biases
 from trt_tui.core.network.opening import OpenedModel, open_model
-from trt_tui.core.network.plugin_types import infer_plugin_types
-from trt_tui.core.network.true_weights import restore_original_weights
+from trt_tui.core.network.opset_conversion import convert_opset
+from trt_tui.core.network.original_network import restore_original_weights
 from trt_tui.core.precision import FP16_MAX
 from trt_tui.core.runner import Backend
 from trt_tui.errors import InputError
@@ -186,11 +186,11 @@ def open_network(path: Path | str, get_backend: Callable[[], Backend] | None = N
             `Network.constant_value` raises for those.
         has_operator_library: The backend was given libraries of operators, and runs plugins too.
         reference: The FP32 network that a quantized one was made from; it means nothing to one in FP32. See
-            `trt_tui.core.network.true_weights`.
+            `trt_tui.core.network.original_network`.
 
     Raises:
         InputError: see `trt_tui.core.network.opening.open_model`, `Network` and
-            `trt_tui.core.network.plugin_types.infer_plugin_types`.
+            `trt_tui.core.network.inference.infer_plugin_types`.
     """
     path = Path(path)
     with _pause_garbage_collection():

@@ -11,21 +11,20 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from trt_tui.core.network import adapters, half_precision, qdq_removal
+from trt_tui.core.network import half_precision, opset_conversion, qdq_removal
 from trt_tui.core.network.bias_quantization import find_overflowing_biases
-from trt_tui.core.network.conversion import convert_opset, drop_initializer_inputs, find_ir_version
-from trt_tui.core.network.inference import check_declared_sizes, infer_shapes
+from trt_tui.core.network.inference import check_declared_sizes, infer_shapes, propagate_types
 from trt_tui.core.network.inlining import inline_functions
 from trt_tui.core.network.integer_operators import convert_integer_operators_to_qdq, read_nbits_weights
 from trt_tui.core.network.model_file import read_model
 from trt_tui.core.network.naming import FreshNames, assign_node_names
+from trt_tui.core.network.opset_conversion import convert_opset, drop_initializer_inputs, find_ir_version
 from trt_tui.core.network.qdq_steps import is_dequantize, is_quantize, read_qdq_step
 from trt_tui.core.network.randomness import randomness_notes
 from trt_tui.core.network.rotary_caches import expand_rotary_caches
 from trt_tui.core.network.source_model import SourceModel
 from trt_tui.core.network.structure_check import OLDEST_OPSET, check_operand_ranks, check_operator_opsets
 from trt_tui.core.network.typed_refusals import refusal_summary_lines
-from trt_tui.core.network.types import propagate_types
 from trt_tui.core.network.unsupported_operators import unsupported_operator_notes
 from trt_tui.errors import InputError
 from trt_tui.formatting import counted_noun_text, name_list_text
@@ -152,16 +151,16 @@ def open_model(path: Path) -> OpenedModel:
 def _rewrite_grid_samples_for_parser(model: ir.Model) -> list[str]:
     """Writes GridSamples so that TensorRT's parser reads them as ONNX does; returns what to know of it."""
     notes = []
-    if node_names := adapters.drop_linear_grid_sample_modes(model):
+    if node_names := opset_conversion.drop_linear_grid_sample_modes(model):
         notes.append(
             f"{name_list_text(node_names, max_count=2)} (GridSample): the parsers of TensorRT up to 11.1 and of "
             f"TensorRT-RTX "
             "up to 1.5 read the mode linear of this file as nearest. Files that are written here leave the "
             "mode out, which is read as linear; build from these.")
-    if node_names := adapters.find_cubic_grid_samples(model):
+    if node_names := opset_conversion.find_cubic_grid_samples(model):
         notes.append(
-            f"{adapters.CUBIC_GRID_NOTE.format(name_list_text(node_names, max_count=2))}. "
-            f"{adapters.CUBIC_GRID_NEXT_STEP}"
+            f"{opset_conversion.CUBIC_GRID_NOTE.format(name_list_text(node_names, max_count=2))}. "
+            f"{opset_conversion.CUBIC_GRID_NEXT_STEP}"
         )
     return notes
 
@@ -262,7 +261,7 @@ def _convert_opened_model(opened_model: OpenedModel, path: Path, source_opset: i
     try:
         # The converter wants a model that its own checker's IR rules accept.
         opened_model.model.ir_version = max(opened_model.model.ir_version, 4)
-        opened_model.notes += adapters.parser_difference_notes(opened_model.model, target_opset)
+        opened_model.notes += opset_conversion.parser_difference_notes(opened_model.model, target_opset)
         model = convert_opset(opened_model.model, target_opset)
     except Exception as error:
         if source_opset >= 13:

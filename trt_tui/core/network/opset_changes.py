@@ -27,7 +27,7 @@ class OpsetChange(Enum):
     DEFAULT = "a new attribute or input, whose default is the earlier meaning, for ONNX and for TensorRT's parser"
     MOVED = "an attribute became an input, or an input is optional now; onnx's version converter moves it"
     CONVERTER = "onnx's version converter writes operators of the earlier meaning around it or sets an attribute"
-    ADAPTER = "an adapter in `trt_tui.core.network.adapters` writes the earlier meaning or refuses the node"
+    ADAPTER = "an adapter in `trt_tui.core.network.opset_conversion` writes the earlier meaning or refuses the node"
     UNSUPPORTED = "no TensorRT parser reads the operator; onnx's version converter keeps the meaning for ONNX Runtime"
     WORDING = "the wording of the schema: more types, negative axes, formulas written out"
 

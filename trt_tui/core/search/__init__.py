@@ -1,11 +1,10 @@
 """Finding the smallest set of groups to raise: strategies that ask for configs, and the search that remembers them."""
 
-from trt_tui.core.search.evaluation import Evaluation, Trial
 from trt_tui.core.search.lookahead import predict_next_configs
 from trt_tui.core.search.ranking import GroupRanking, choose_ranking
 from trt_tui.core.search.search import SEARCH_METHODS, TOP_DOWN_METHODS, Search, SearchOutcome, SearchResult
 from trt_tui.core.search.space import SearchSpace, lowest_precision_config, reduce_remaining_groups
-from trt_tui.core.search.strategy_context import ReductionStep
+from trt_tui.core.search.strategy_protocol import Evaluation, ReductionStep, Trial
 
 __all__ = [
     "TOP_DOWN_METHODS",

@@ -1,10 +1,9 @@
 """The method that is used when none is named."""
 
-from trt_tui.core.search import bisect
-from trt_tui.core.search.evaluation import Strategy
-from trt_tui.core.search.exchange import swap_raised_groups
+from trt_tui.core.search import prefix_search
 from trt_tui.core.search.greedy import raise_groups_greedily
-from trt_tui.core.search.strategy_context import StrategyContext
+from trt_tui.core.search.refinement import swap_raised_groups
+from trt_tui.core.search.strategy_protocol import Strategy, StrategyContext
 
 
 def run_auto_strategy(context: StrategyContext) -> Strategy:
@@ -23,11 +22,11 @@ def run_auto_strategy(context: StrategyContext) -> Strategy:
     if context.ranking.expected_shares:
         raised = yield from raise_groups_greedily(context)
         raised = yield from swap_raised_groups(context, raised)
-        return (yield from bisect.shorten_raised_prefix(context, raised))
+        return (yield from prefix_search.shorten_raised_prefix(context, raised))
     if context.ranking.basis_text:
-        return (yield from bisect.bisect_raised_prefix(context, context.order_candidates_by_suspicion()))
-    first = yield from bisect.bisect_from_first_layers(context)
-    last = yield from bisect.bisect_from_last_layers(context)
+        return (yield from prefix_search.bisect_raised_prefix(context, context.order_candidates_by_suspicion()))
+    first = yield from prefix_search.bisect_from_first_layers(context)
+    last = yield from prefix_search.bisect_from_last_layers(context)
     return min(first, last, key=len)
 
 

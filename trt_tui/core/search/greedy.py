@@ -10,9 +10,8 @@ are measured anew.
 import math
 from collections.abc import Generator
 
-from trt_tui.core.search.bisect import bisect_raised_prefix
-from trt_tui.core.search.evaluation import Evaluation, Strategy, Trial
-from trt_tui.core.search.strategy_context import StrategyContext
+from trt_tui.core.search.prefix_search import bisect_raised_prefix
+from trt_tui.core.search.strategy_protocol import Evaluation, Strategy, StrategyContext, Trial
 
 INITIAL_FRACTION = 0.5
 """Halving finds how many of the most suspicious groups are enough; this part of them is raised without being tried."""

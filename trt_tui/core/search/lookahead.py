@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Collection
 
-from trt_tui.core.measure.target_result import TargetResult
+from trt_tui.core.measure.target_outcome import TargetResult
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.search.search import Search
 

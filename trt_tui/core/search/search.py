@@ -17,19 +17,16 @@ from enum import Enum
 from typing import TypeVar
 
 from trt_tui.core.measure.results import ErrorShare, GroupErrors
-from trt_tui.core.measure.target_result import TargetResult
+from trt_tui.core.measure.target_outcome import TargetResult
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.range_move import RangeMove
 from trt_tui.core.precision import Precision, precision_rank
-from trt_tui.core.search import auto, bisect, greedy, linear, top_down, worst_first
-from trt_tui.core.search.evaluation import Evaluation, Strategy, Trial, TrialKey
-from trt_tui.core.search.free import try_zero_cost_moves
-from trt_tui.core.search.ranges import try_other_ranges
+from trt_tui.core.search import auto, greedy, prefix_search, top_down
 from trt_tui.core.search.ranking import GroupRanking, choose_ranking
-from trt_tui.core.search.revert import revert_unneeded_groups
-from trt_tui.core.search.rungs import assign_intermediate_precisions
+from trt_tui.core.search.refinement import assign_intermediate_precisions, revert_unneeded_groups
 from trt_tui.core.search.space import SearchSpace
-from trt_tui.core.search.strategy_context import ReductionStep, StrategyContext
+from trt_tui.core.search.strategy_protocol import Evaluation, ReductionStep, Strategy, StrategyContext, Trial, TrialKey
+from trt_tui.core.search.zero_cost_passes import try_other_ranges, try_zero_cost_moves
 from trt_tui.errors import InputError
 from trt_tui.formatting import counted_noun_text, mark_figures_as_simulated, milliseconds_text, percent_text
 
@@ -38,11 +35,11 @@ T = TypeVar("T")
 SEARCH_METHODS: dict[str, Callable[[StrategyContext], Strategy]] = {
     "auto": auto.run_auto_strategy,
     "greedy": greedy.raise_groups_greedily,
-    "bisect": bisect.bisect_from_first_layers,
-    "bisect-reverse": bisect.bisect_from_last_layers,
-    "linear": linear.raise_from_first_layers,
-    "linear-reverse": linear.raise_from_last_layers,
-    "worst-first": worst_first.raise_worst_groups_first,
+    "bisect": prefix_search.bisect_from_first_layers,
+    "bisect-reverse": prefix_search.bisect_from_last_layers,
+    "linear": prefix_search.raise_from_first_layers,
+    "linear-reverse": prefix_search.raise_from_last_layers,
+    "worst-first": prefix_search.raise_worst_groups_first,
     "scoped": top_down.reduce_in_network_order,
     "lower": top_down.reduce_slowest_groups_first,
 }

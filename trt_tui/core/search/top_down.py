@@ -10,8 +10,7 @@ What sticks is the result: nothing is taken back afterwards, and a start that pa
 
 from collections.abc import Sequence
 
-from trt_tui.core.search.evaluation import Strategy, Trial
-from trt_tui.core.search.strategy_context import ReductionStep, StrategyContext
+from trt_tui.core.search.strategy_protocol import ReductionStep, Strategy, StrategyContext, Trial
 
 
 def reduce_in_network_order(context: StrategyContext) -> Strategy:

@@ -6,20 +6,17 @@ A new key is a method in one of them, with `controller.register_action` above it
 from trt_tui.tui.actions import Action
 from trt_tui.tui.controllers.application import ApplicationController
 from trt_tui.tui.controllers.build import BuildController
-from trt_tui.tui.controllers.charts import ChartController
-from trt_tui.tui.controllers.configs import ConfigController
+from trt_tui.tui.controllers.configs import ConfigController, HistoryController
 from trt_tui.tui.controllers.controller import Controller
 from trt_tui.tui.controllers.export import ExportController
-from trt_tui.tui.controllers.history import HistoryController
 from trt_tui.tui.controllers.job import JobController
 from trt_tui.tui.controllers.navigation import NavigationController
-from trt_tui.tui.controllers.precision import PrecisionController
+from trt_tui.tui.controllers.precision import PrecisionController, RuleController
 from trt_tui.tui.controllers.ranges import RangeController
 from trt_tui.tui.controllers.row_filter import FilterController
-from trt_tui.tui.controllers.rules import RuleController
 from trt_tui.tui.controllers.search import SearchController
 from trt_tui.tui.controllers.target import TargetController
-from trt_tui.tui.controllers.view import ViewController
+from trt_tui.tui.controllers.view import ChartController, ViewController
 from trt_tui.tui.controllers.zero_cost_moves import ZeroCostController
 
 CONTROLLERS: tuple[type[Controller],

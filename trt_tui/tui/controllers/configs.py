@@ -1,4 +1,4 @@
-"""The configs: taking one up, marking, what differs between two."""
+"""Actions on configs: adopt, mark, compare, undo and redo."""
 
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.jobs import requests
@@ -62,3 +62,28 @@ class ConfigController(Controller):
         names = " and ".join(config_status.config_name(self.session, config) for config in (first, second))
         lines = config_difference_lines(self.session, self.layer_list.tree_model, first, second)
         self.open_dialog(TextPage(f"What differs: {names}", lines))
+
+
+class HistoryController(Controller):
+    """See the module's docstring."""
+
+    def undo_disabled_reason(self) -> str:
+        """Why nothing can be taken back."""
+        return self.network_not_open_reason() or ("" if self.session.history.can_undo else "nothing to undo")
+
+    @register_action(label="undo", help="Undo the last change", group="Change", disabled_reason=undo_disabled_reason,
+                     footer=40)
+    def undo(self) -> None:
+        """Takes the last change back."""
+        self.session.undo()
+        self.presenter.handle_config_change()
+
+    def redo_disabled_reason(self) -> str:
+        """Why nothing can be done again."""
+        return self.network_not_open_reason() or ("" if self.session.history.can_redo else "nothing to redo")
+
+    @register_action(label="redo", help="Redo what was undone", group="Change", disabled_reason=redo_disabled_reason)
+    def redo(self) -> None:
+        """Does again what was taken back."""
+        self.session.redo()
+        self.presenter.handle_config_change()

@@ -7,7 +7,7 @@ from typing import Any
 
 from trt_tui.core.exporters.bundle import RELEASE_TITLES
 from trt_tui.errors import InputError, TrtTuiError
-from trt_tui.files.folders import require_empty_folder
+from trt_tui.files.writing import require_empty_folder
 from trt_tui.jobs import events as ev
 from trt_tui.tui.controllers.controller import Controller, register_action
 from trt_tui.tui.keys import shown_key

@@ -5,7 +5,7 @@ from typing import Any
 
 from trt_tui.formatting import counted_noun_text, duration_text
 from trt_tui.jobs import events as ev
-from trt_tui.session.job import Job
+from trt_tui.session.jobs import Job
 from trt_tui.tui.controllers.controller import Controller, register_action
 from trt_tui.tui.keys import shown_key
 from trt_tui.tui.screens.dialogs import ConfirmDialog

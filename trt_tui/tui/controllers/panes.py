@@ -8,9 +8,9 @@ from trt_tui.core.network.layers import FusionGroup
 from trt_tui.tui.state.layer_list import LayerList
 from trt_tui.tui.state.tree import View, VisibleRow
 from trt_tui.tui.widgets.block_map import BlockMap
+from trt_tui.tui.widgets.inputs import ConfigList
 from trt_tui.tui.widgets.layer_tree import LayerTree
 from trt_tui.tui.widgets.lines import Lines, TitleRule
-from trt_tui.tui.widgets.lists import ConfigList
 
 
 class ScreenPanes:

@@ -1,15 +1,18 @@
-"""The precision of what is chosen."""
+"""Actions on precisions: those of the selected rows, and the rules that keep layers in a float precision."""
 
 from trt_tui.core.engines.preview import find_groups_sharing_kernel
-from trt_tui.core.lowering.releases import precision_requirements_text
+from trt_tui.core.lowering.lowering_checks import precision_requirements_text
 from trt_tui.core.moves.barrier_move import BarrierMove
+from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.keep_move import KeepMove
+from trt_tui.core.moves.keep_rules import apply_keep_rules, keep_rules_text
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.precision import ASSIGNABLE, Precision
 from trt_tui.formatting import counted_noun_text
 from trt_tui.tui.controllers.controller import Controller, register_action
 from trt_tui.tui.keys import shown_key
 from trt_tui.tui.screens.dialogs import Picker, PickerItem
+from trt_tui.tui.screens.rules import RulesDialog
 
 
 def precision_choice_text(precision: Precision) -> str:
@@ -144,3 +147,28 @@ class PrecisionController(Controller):
         if group is not None and lowest in group.refusal_reasons:
             return f"no lower: {group.refusal_reasons[lowest]}"
         return "that is the lowest precision"
+
+
+class RuleController(Controller):
+    """See the module's docstring."""
+
+    @register_action(label="rules", help="Keep norms, softmax, the head, names by pattern in FP32 or FP16 by rule",
+                     group="Change", disabled_reason=Controller.network_not_open_reason)
+    def rules(self) -> None:
+        """Asks which rules hold, and applies them as one change."""
+        session = self.session
+        outline = session.opened_network.outline
+
+        def apply_rules(rule_texts: list[str]) -> PrecisionConfig:
+            return apply_keep_rules(outline, session.config.without_moves(KeepMove), rule_texts)
+
+        def set_chosen_config(config: PrecisionConfig) -> None:
+            if config != session.config:
+                session.set_config(config, [
+                    group for group in outline.groups
+                    if group.name in config.groups_kept_by_rule.symmetric_difference(session.config.groups_kept_by_rule)
+                ])
+                self.presenter.handle_config_change()
+                self.presenter.show_message(keep_rules_text(config) or "no rule keeps a layer", "")
+
+        self.open_dialog(RulesDialog(outline, session.config, apply_rules), set_chosen_config)

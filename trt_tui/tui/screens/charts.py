@@ -14,7 +14,7 @@ from trt_tui.tui.keys import fill_in_keys
 from trt_tui.tui.screens.dialogs import CLOSE_BINDING, QUIT_BINDING, OverlayScreen
 from trt_tui.tui.spans import Line
 from trt_tui.tui.state.chart import ChartFrame, DrawnChart
-from trt_tui.tui.state.pictures import CHARTS
+from trt_tui.tui.state.charts import CHARTS
 from trt_tui.tui.state.row_values import RowValues
 from trt_tui.tui.widgets.lines import Lines
 

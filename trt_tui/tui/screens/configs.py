@@ -14,8 +14,8 @@ from trt_tui.session.session import Session
 from trt_tui.tui.keys import fill_in_keys
 from trt_tui.tui.screens.dialogs import CLOSE_BINDING, QUIT_BINDING, Dialog, Prompt
 from trt_tui.tui.state.config_list import ConfigMarks
+from trt_tui.tui.widgets.inputs import ConfigList
 from trt_tui.tui.widgets.lines import Lines
-from trt_tui.tui.widgets.lists import ConfigList
 
 
 class ConfigsPage(Dialog):

@@ -19,9 +19,8 @@ from textual.widgets.option_list import Option
 from trt_tui.formatting import escape_hidden_characters
 from trt_tui.tui.keys import ACTIONS_BY_SCREEN, fill_in_keys, get_action_keys, shown_key
 from trt_tui.tui.spans import Line
+from trt_tui.tui.widgets.inputs import KeyedOptionList, TextField
 from trt_tui.tui.widgets.lines import WHEEL_LINES, Lines
-from trt_tui.tui.widgets.lists import KeyedOptionList
-from trt_tui.tui.widgets.text_field import TextField
 
 ValueT = TypeVar("ValueT")
 

@@ -18,8 +18,7 @@ from trt_tui.formatting import escape_hidden_characters, is_hidden_character
 from trt_tui.session.session import Session
 from trt_tui.tui.keys import fill_in_keys
 from trt_tui.tui.screens.dialogs import CLOSE_BINDING, Dialog
-from trt_tui.tui.widgets.lists import KeyedOptionList
-from trt_tui.tui.widgets.text_field import TextField
+from trt_tui.tui.widgets.inputs import KeyedOptionList, TextField
 
 
 class ExportDialog(Dialog):

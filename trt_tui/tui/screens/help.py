@@ -14,8 +14,7 @@ from trt_tui.tui.actions import BoundAction
 from trt_tui.tui.keys import fill_in_keys, key_text
 from trt_tui.tui.screens.dialogs import CLOSE_BINDING, Dialog
 from trt_tui.tui.spans import wrap_text
-from trt_tui.tui.widgets.lists import KeyedOptionList
-from trt_tui.tui.widgets.text_field import TextField
+from trt_tui.tui.widgets.inputs import KeyedOptionList, TextField
 
 _TEXT_INDENT = 13
 """Cells before the words of an action."""

@@ -7,13 +7,13 @@ from textual.binding import Binding
 from textual.containers import Vertical
 from textual.widgets import Static
 
-from trt_tui.session.job import Job
+from trt_tui.session.jobs import Job
 from trt_tui.session.session import Session
 from trt_tui.tui.keys import fill_in_keys
 from trt_tui.tui.screens.dialogs import CLOSE_BINDING, QUIT_BINDING, Dialog
 from trt_tui.tui.state.job_list import job_table_header, job_table_rows
+from trt_tui.tui.widgets.inputs import ValueList
 from trt_tui.tui.widgets.lines import Lines
-from trt_tui.tui.widgets.lists import ValueList
 
 
 class JobList(ValueList[Job]):

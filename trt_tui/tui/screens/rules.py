@@ -15,7 +15,7 @@ from trt_tui.core.precision import Precision
 from trt_tui.errors import TrtTuiError
 from trt_tui.tui.keys import fill_in_keys
 from trt_tui.tui.screens.dialogs import CLOSE_BINDING, ChoiceField, Dialog
-from trt_tui.tui.widgets.text_field import TextField
+from trt_tui.tui.widgets.inputs import TextField
 
 
 class RulesDialog(Dialog):

@@ -8,7 +8,7 @@ from textual.binding import Binding
 from textual.containers import Vertical
 from textual.widgets import Input, Static
 
-from trt_tui.core.lowering.lowered import quantizes_activations
+from trt_tui.core.lowering.lowering_checks import quantizes_activations
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision, precision_rank
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
@@ -18,7 +18,7 @@ from trt_tui.session.search_status import MAX_BUILDS, make_search_request
 from trt_tui.session.session import Session
 from trt_tui.tui.keys import fill_in_keys
 from trt_tui.tui.screens.dialogs import CLOSE_BINDING, ChoiceField, Dialog
-from trt_tui.tui.widgets.text_field import TextField
+from trt_tui.tui.widgets.inputs import TextField
 
 STRATEGY_TEXTS = {
     "auto": "chooses by what is known",

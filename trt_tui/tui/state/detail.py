@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from trt_tui.core.calibration.range_table import select_ranges_for_type
+from trt_tui.core.calibration.calibration import select_ranges_for_type
 from trt_tui.core.calibration.statistics import TensorStats
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.keep_move import KeepMove

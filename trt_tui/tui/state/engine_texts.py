@@ -24,7 +24,7 @@ from trt_tui.formatting import (
     number_text,
     percent_text,
 )
-from trt_tui.jobs.summaries import BuilderSummary
+from trt_tui.jobs.events import BuilderSummary
 from trt_tui.session.session import Session
 from trt_tui.tui.config_status import config_name
 from trt_tui.tui.keys import shown_key

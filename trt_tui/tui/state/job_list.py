@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 
 from trt_tui.formatting import cell_width, counted_noun_text, duration_text, elapsed_text
-from trt_tui.session.job import DONE, Job
+from trt_tui.session.jobs import DONE, Job
 from trt_tui.session.search_status import best_evaluation_text
 from trt_tui.session.session import Session
 from trt_tui.tui.spans import Line, clip_line, line_width, pad_or_shorten, shorten_middle

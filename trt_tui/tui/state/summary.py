@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from trt_tui.core.lowering.lowered import reduces_precision
+from trt_tui.core.lowering.lowering_checks import reduces_precision
 from trt_tui.core.measure.engine_agreement import fp32_engine_fault_text
 from trt_tui.core.measure.results import Accuracy, ExportedRun
 from trt_tui.core.measure.runs import RunKind

@@ -8,7 +8,7 @@ the same arithmetic.
 Beside the gated network ("test") the graph can hold a reference branch in FP32 and, for each group, a copy whose inputs
 come from the reference ("isolated"), with reductions on each pair of tensors so that only sums leave the session.
 
-`lower` puts the graph together and `gated_graph` says what it is fed. A gate is an ``If`` on CPUs (`control_flow`) and
+`assembly` joins the graph and `gated_graph` says what it is fed. A gate is an ``If`` on CPUs (`control_flow`) and
 a ``Where`` on GPUs (`data_flow`); the graph's inputs, the walk over a group's layers (`group_body`) and roundings know
 nothing of that.
 """

@@ -3,22 +3,7 @@
 from collections.abc import Callable
 
 from trt_tui.core.network import supported_precisions
-from trt_tui.core.network.fusion import (
-    activation,
-    attention,
-    batch_normalisation,
-    constant_pointwise,
-    copies,
-    group_normalisation,
-    moved,
-    nan_guard,
-    normalisation,
-    pointwise_region,
-    residual,
-    rotary,
-    scores,
-    selection,
-)
+from trt_tui.core.network.fusion import attention, decomposed_operators, epilogues
 from trt_tui.core.network.fusion.grouping import (
     FusionGroupDraft,
     FusionGroupingState,
@@ -31,16 +16,16 @@ from trt_tui.core.network.operators import FUSED_COPIES, NORMALISATIONS, POINTWI
 from trt_tui.core.precision import Precision
 
 EPILOGUE_RULES: tuple[Callable[[FusionGroupingState, FusionGroupDraft], FusionRuleMatch],
-                      ...] = (batch_normalisation.match_batch_normalisation,
-                              constant_pointwise.match_constant_pointwise, residual.match_residual_add,
-                              moved.match_trailing_reshapes, pointwise_region.match_pointwise_region,
-                              selection.match_where_mask, nan_guard.match_nan_masking)
+                      ...] = (epilogues.match_batch_normalisation,
+                              epilogues.match_constant_pointwise, epilogues.match_residual_add,
+                              epilogues.match_trailing_reshapes, epilogues.match_pointwise_region,
+                              epilogues.match_where_mask, epilogues.match_nan_masking)
 """The rules by which a group grows, in the order in which they are tried."""
 
 START_RULES: tuple[Callable[[FusionGroupingState, Layer], FusionRuleMatch],
-                   ...] = (scores.match_attention_scaling, normalisation.match_normalisation,
-                           group_normalisation.match_group_normalisation, activation.match_activation,
-                           rotary.match_rotary_embedding)
+                   ...] = (attention.match_attention_scaling, decomposed_operators.match_normalisation,
+                           decomposed_operators.match_group_normalisation, decomposed_operators.match_activation,
+                           decomposed_operators.match_rotary_embedding)
 """The rules by which a layer starts a group of several, in the order in which they are tried."""
 
 _GROWING_OPERATORS = PRODUCTS | POINTWISE | NORMALISATIONS | {"Softmax"}
@@ -74,8 +59,8 @@ def build_fusion_groups(graph: LayerGraph) -> tuple[FusionGroup, ...]:
 
 def _add_copy_to_producer_group(grouping: FusionGroupingState, copy_layer: Layer) -> bool:
     """Puts a copy into the group that computed what it moves."""
-    draft = copies.find_producer_group_of_copy(grouping, copy_layer)
-    copy_match = FusionRuleMatch() if draft is None else copies.match_copy(grouping, draft, copy_layer)
+    draft = epilogues.find_producer_group_of_copy(grouping, copy_layer)
+    copy_match = FusionRuleMatch() if draft is None else epilogues.match_copy(grouping, draft, copy_layer)
     if draft is None or not copy_match:
         return False
     grouping.apply_match(draft, copy_match)

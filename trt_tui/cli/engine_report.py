@@ -1,0 +1,128 @@
+"""Text about engines: implementations of groups, errors inside an engine, and several builds of one config."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+from trt_tui.core.engines.group_implementations import find_group_implementations
+from trt_tui.core.engines.inspector import IDLE, EngineReport
+from trt_tui.core.exporters.markdown import preview_text
+from trt_tui.core.measure.engine_agreement import engine_errors_text, engine_variation_notes
+from trt_tui.core.measure.error_metrics import ErrorMetrics
+from trt_tui.core.measure.json_record import preview_record
+from trt_tui.core.measure.results import EngineErrors, EngineResult, GroupErrors
+from trt_tui.core.network.hierarchy import build_scope_tree, group_titles
+from trt_tui.core.network.layers import NetworkOutline
+from trt_tui.formatting import NOT_MEASURED, add_decibel_unit, counted_noun_text, table_lines
+from trt_tui.session.session import Session
+
+MAX_LISTED_WARNINGS = 5
+"""Warnings of parser and builder that are listed of a run."""
+
+MAX_GROUP_ROWS = 20
+
+
+def builder_warning_lines(warnings: Mapping[str, Sequence[str]]) -> list[str]:
+    """The first warnings of parser and builder, by the group that they are about."""
+    lines = [f"  {name}: {text}" for name, texts in warnings.items() for text in texts]
+    more_count = len(lines) - MAX_LISTED_WARNINGS
+    return lines[:MAX_LISTED_WARNINGS] + ([f"  and {counted_noun_text(more_count, 'more warning')}"]
+                                          if more_count > 0 else [])
+
+
+def engine_table(network: NetworkOutline, engine_report: EngineReport) -> str:
+    """What an engine made of a network's groups, and its layers counted by what they compute in."""
+    counts = ", ".join(f"{count} {word}" for word, (count, _) in engine_report.precision_shares().items())
+    implementations = find_group_implementations(engine_report, network)
+    titles_by_group = group_titles(build_scope_tree(network.layers, network.groups))
+    rows = [["layer", "operator", "engine", "engine layers"]]
+    for group in network.groups:
+        implementation = implementations.get(group.name)
+        if implementation is None:
+            cells = ["", "not named: folded, or part of another layer"]
+        else:
+            precision = (implementation.precision.label if implementation.precision is not None else
+                         "fused" if implementation.in_fused_region else "?")
+            cells = [precision, "; ".join(implementation.engine_layers)]
+        rows.append([titles_by_group.get(group.name, group.name), group.operator, *cells])
+    idle = sum(layer.kind == IDLE for layer in engine_report.layers)
+    return "\n".join([f"{len(engine_report.layers)} engine layers: {counts}" + (f", {idle} idle" if idle else ""), "",
+                      *table_lines(rows, left_aligned_columns=4)])
+
+
+def preview_lines(session: Session, run_titles: Mapping[str, str]) -> list[str]:
+    """How many groups of each run a builder would not run as asked and what it warns of, or why that is not known.
+
+    Args:
+        run_titles: What the runs are called, by run.
+    """
+    lines, configs = [], session.list_run_configs()
+    for run, title in run_titles.items():
+        preview = session.get_run_results(run).preview
+        if preview is None or preview.refusal is not None and preview.refusal.is_rtx_missing:
+            continue
+        if preview.refusal is not None:
+            lines.append(f"{title}: no preview of its engine: {preview.refusal.description}")
+            continue
+        lines.append(f"{title}: "
+                     f"{preview_text(preview_record(session.opened_network.outline, configs[run], preview))}")
+        lines += builder_warning_lines(preview.builder_warnings)
+    return lines and ["", *lines]
+
+
+def engine_remark_lines(engine_results: Mapping[str, EngineResult]) -> list[str]:
+    """How fast several profiles are, what several builds of a config came to, what engines do to identical samples, and
+    what parser and builder warned of, by their titles."""
+    lines = [f"{title}: {remark}" for title, result in engine_results.items()
+             for remark in (*result.profile_latency_lines, *engine_variation_notes(result))]
+    for title, result in engine_results.items():
+        lines += [f"{title}: warnings of parser and builder", *builder_warning_lines(result.builder_warnings)
+                  ] if result.builder_warnings else []
+    return ["", *lines] if lines else []
+
+
+def engine_error_lines(session: Session, run: str, engine_title: str, engine_errors: EngineErrors | None) -> list[str]:
+    """How the errors inside the engine of a run were read, where it parts from its simulation, and the groups at which
+    it is worse by most; nothing where they were not measured.
+
+    Args:
+        engine_title: The engine's.
+    """
+    if engine_errors is None:
+        return []
+    outline = session.opened_network.outline
+    titles_by_group = group_titles(build_scope_tree(outline.layers, outline.groups))
+    lines = ["", f"{engine_title}, {engine_errors_text(engine_errors, len(outline.groups))}"]
+    if engine_errors.accuracy is not None and engine_errors.accuracy.worst_output is not None:
+        name, worst = engine_errors.accuracy.worst_output
+        lines.append(f"  the marked engine: {add_decibel_unit(worst.errors.sqnr_text(''))} at {name}")
+    if (divergence := session.find_engine_divergence(run)) is not None:
+        lines.append(
+            f"  "
+            f"{titles_by_group.get(divergence.group_name, divergence.group_name)}: {divergence.divergence_description}"
+        )
+    group_errors = session.get_run_results(run).group_errors
+    rows = []
+    for group in outline.groups:
+        if (errors := engine_errors.group_errors.get(group.name)) is not None:
+            simulated_errors = _get_accumulated_errors(group_errors.get(group.name))
+            gap = _compute_sqnr_gap_db(errors, simulated_errors)
+            rows.append((-math.inf if gap is None else gap, [
+                titles_by_group.get(group.name, group.name), group.operator,
+                errors.sqnr_text(""), NOT_MEASURED if simulated_errors is None else simulated_errors.sqnr_text(),
+                "" if gap is None else f"{gap:+.1f}"
+            ]))
+    rows.sort(key=lambda row: -row[0])
+    header = ["where the engine is worse than simulated", "operator", "engine", "simulated", "gap, dB"]
+    return [*lines, *table_lines([header, *(row for _, row in rows[:MAX_GROUP_ROWS])], left_aligned_columns=2)
+            ] if rows else lines
+
+
+def _get_accumulated_errors(group_errors: GroupErrors | None) -> ErrorMetrics | None:
+    return None if group_errors is None else group_errors.accumulated
+
+
+def _compute_sqnr_gap_db(built_errors: ErrorMetrics, simulated_errors: ErrorMetrics | None) -> float | None:
+    """By how many dB the engine is worse; None where either is exact or not finite."""
+    if simulated_errors is None or built_errors.sqnr_db is None or simulated_errors.sqnr_db is None:
+        return None
+    return simulated_errors.sqnr_db - built_errors.sqnr_db

@@ -1,0 +1,289 @@
+"""Polygraphy's JSON files of arrays, inputs and RunResults, read and written one array at a time."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import io
+import json
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from trt_tui.core.data.array_files import (
+    DATA_FORMATS,
+    MAX_IN_MEMORY_BYTES,
+    ArraySpool,
+    ArrayWithHeader,
+    StoredArray,
+    convert_damaged_file_errors,
+    read_npy_bytes,
+    read_npy_header,
+)
+from trt_tui.errors import InputError
+from trt_tui.files.lazy_json import FileSpan
+from trt_tui.files.read_budget import limit_reading_resources
+from trt_tui.files.reading import open_regular_file
+
+MAX_WHOLE_BYTES = 256 << 20
+"""Most bytes of an array that can only be read in one piece: an ``.npz``, or bytes as Latin-1."""
+
+_HEADER_CHARACTERS = 4 * 16384 // 3 // 4 * 4
+_PIECE_CHARACTERS = 4 << 18
+"""Characters that are decoded at a time: whole groups of four."""
+
+MAX_FEED_CHARACTERS = 2 << 30
+"""Most characters of one feed."""
+
+_BLOCK_CHARACTERS = 1 << 20
+_ENDING_CHARACTERS = 16
+"""An error within so many characters of the end of what was read may be one of the cut."""
+
+_PIECE_BYTES = 3 << 18
+"""Bytes that are encoded at a time: whole groups of three."""
+
+
+@dataclass(frozen=True)
+class InMemoryArray:
+    """An array that is small enough to be kept.
+
+    Older releases wrote an ``.npz`` of one array, and bytes as Latin-1; both are read. Nothing is ever unpickled.
+    """
+
+    array: np.ndarray
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The type of its values."""
+        return self.array.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its sizes."""
+        return self.array.shape
+
+    def load(self) -> np.ndarray:
+        """The values."""
+        return self.array
+
+
+@dataclass(frozen=True)
+class Base64Array(ArrayWithHeader):
+    """An ``.npy`` in base64 in a file; its header was read and held against its length."""
+
+    span: FileSpan
+
+    def read_byte_pieces(self) -> Iterator[bytes]:
+        """The bytes of its values, in pieces of under a megabyte; raises binascii's errors (`reading`)."""
+        skip = self.header.offset
+        for piece in self.span.iterate_blocks(_PIECE_CHARACTERS):
+            data = base64.b64decode(piece, validate=True)
+            yield data[skip:]
+            skip = max(0, skip - len(data))
+
+    def load(self) -> np.ndarray:
+        """The values, from a temporary file where they are many."""
+        if self.header.nbytes <= MAX_IN_MEMORY_BYTES:
+            return self.header.build_array(b"".join(self.read_byte_pieces()))
+        return ArraySpool().append_byte_pieces(self.read_byte_pieces(), self.header).load()
+
+
+def open_base64_array(base64_text: str | FileSpan, title: str) -> StoredArray:
+    """The array that a string of Polygraphy's JSON holds.
+
+    Args:
+        title: What messages call it.
+
+    Raises:
+        InputError: it holds pickled objects, is damaged, or is too large for its form.
+    """
+    if isinstance(base64_text, str):
+        return InMemoryArray(_decode_base64_array(base64_text, title))
+    start = next(base64_text.iterate_blocks(_HEADER_CHARACTERS))
+    if not base64_text.has_escapes and start[:4] != b"UEsD":  # "PK", the head of an npz, in base64
+        try:
+            head = base64.b64decode(start[:len(start) // 4 * 4], validate=True)
+            ending = b"".join(
+                FileSpan(base64_text.path, base64_text.start + base64_text.length - 4, 4, False).iterate_blocks())
+            size = base64_text.length // 4 * 3 - ending.count(b"=")
+            if base64_text.length % 4:
+                raise binascii.Error("its length is no multiple of 4")
+            return Base64Array(read_npy_header(io.BytesIO(head), size, ""), base64_text)
+        except (binascii.Error, ValueError) as error:
+            raise InputError(f"{title} is no array", str(error), "Save it again with Polygraphy.") from None
+        except InputError as error:
+            raise InputError(f"{title}: {error.title}", error.cause, error.next_step) from None
+    if base64_text.length > MAX_WHOLE_BYTES:
+        raise InputError(
+            f"{title} is too large in this form", f"{base64_text.length:,} bytes as an old Polygraphy wrote them; "
+            f"up to {MAX_WHOLE_BYTES:,} are read", "Save it with Polygraphy 0.38 or later, or as .npz.")
+    return InMemoryArray(
+        _decode_base64_array(str(json.loads(b'"' + b"".join(base64_text.iterate_blocks()) + b'"', strict=False)),
+                             title))
+
+
+def _decode_base64_array(base64_text: str, title: str) -> np.ndarray:
+    try:
+        try:
+            data = base64.b64decode(base64_text, validate=True)
+        except (binascii.Error, ValueError):
+            data = base64_text.encode("latin-1")
+        return read_npy_bytes(read_first_npz_array(data) if data[:2] == b"PK" else data)
+    except InputError as error:
+        raise InputError(f"{title}: {error.title}", error.cause, error.next_step) from None
+    except Exception as error:  # numpy's, zipfile's and the codecs' own
+        raise InputError(f"{title} is no array", str(error), "Save it again with Polygraphy, or as .npz.") from None
+
+
+def read_first_npz_array(npz_bytes: bytes) -> bytes:
+    """The first array of an npz in memory, as an ``.npy``."""
+    with zipfile.ZipFile(io.BytesIO(npz_bytes)) as archive:
+        info = archive.infolist()[0]
+        if info.file_size > max(MAX_IN_MEMORY_BYTES, 2 * len(npz_bytes)):
+            raise ValueError(f"an array would unpack to {info.file_size:,} bytes")
+        return archive.read(info)
+
+
+def polygraphy_object_kind(json_object: dict[str, Any]) -> str | None:
+    """What an object of Polygraphy's JSON is: ``ndarray``, ``RunResults`` …; None for a plain one."""
+    kind = json_object.get("polygraphy_class")
+    if isinstance(kind, str):
+        return kind
+    for key, item in json_object.items():  # how older releases mark the type
+        if isinstance(item, str) and item == "polygraphy_serialized_json_type":
+            return key.replace("__polygraphy_encoded_", "")
+    return None
+
+
+def read_json_feeds(path: Path, source_title: str) -> Iterator[Any]:
+    """The feeds of a file, one at a time.
+
+    Polygraphy writes an array as ``{"array": base64 of an .npy, "polygraphy_class": "ndarray"}``.
+
+    Raises:
+        InputError: the file cannot be read, is no such JSON, or holds anything but arrays.
+    """
+    decoder = json.JSONDecoder(object_hook=lambda value: _decode_json_object(value, source_title))
+    with convert_damaged_file_errors(source_title), open_regular_file(path) as raw, io.TextIOWrapper(
+            raw, encoding="utf-8") as file:
+        text = file.read(_BLOCK_CHARACTERS)
+        position = _skip_characters(text, 0, " \t\r\n")
+        is_list = text[position : position + 1] == "["
+        position += is_list
+        while True:
+            position = _skip_characters(text, position, " \t\r\n,")
+            try:
+                if is_list and text[position : position + 1] == "]":
+                    return
+                with limit_reading_resources(source_title, len(text)):
+                    item, position = decoder.raw_decode(text, position)
+            except json.JSONDecodeError as error:
+                more = ""
+                if error.pos >= len(text) - _ENDING_CHARACTERS or error.msg.startswith("Unterminated"):
+                    more = file.read(max(_BLOCK_CHARACTERS, len(text) - position))
+                if not more:
+                    raise InputError(
+                        f"{source_title} is no valid JSON",
+                        f"{error.msg}; the file may have been cut off.",
+                        f"Give {DATA_FORMATS}.",
+                    ) from error
+                text, position = text[position:] + more, 0
+                if len(text) > MAX_FEED_CHARACTERS:
+                    raise InputError(f"{source_title}: a feed is too large",
+                                     f"it has over {MAX_FEED_CHARACTERS:,} characters",
+                                     "Save the arrays as .npz.") from error
+                continue
+            yield item
+            if not is_list:
+                return
+
+
+def _skip_characters(text: str, position: int, skipped_characters: str) -> int:
+    while position < len(text) and text[position] in skipped_characters:
+        position += 1
+    return position
+
+
+def _decode_json_object(json_object: dict[str, Any], source_title: str) -> Any:
+    kind = polygraphy_object_kind(json_object)
+    if kind is None:
+        return json_object
+    if kind != "ndarray" or not isinstance(json_object.get("array"), str):
+        raise InputError(
+            f"{source_title} holds Polygraphy's {kind}, not feeds of numpy arrays",
+            next_step="Save the inputs with polygraphy run --save-inputs, or as .npz.",
+        )
+    try:
+        data = base64.b64decode(json_object["array"], validate=True)
+    except (binascii.Error, ValueError):
+        data = json_object["array"].encode("latin-1")
+    try:
+        return read_npy_bytes(read_first_npz_array(data) if data[:2] == b"PK" else data)
+    except InputError as error:
+        raise InputError(f"{source_title}: {error.title}", error.cause, error.next_step) from error
+
+
+class RunResultsWriter:
+    """Writes runners one after another, each iteration by iteration, used as a context manager."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self._runner: str | None = None
+        self._is_first_iteration = True
+
+    def __enter__(self) -> RunResultsWriter:
+        self._stream.write(b'{"lst": [')
+        return self
+
+    def __exit__(self, kind: object, *exc: object) -> None:
+        if kind is None:
+            self._stream.write((b"]]" if self._runner is not None else b"") + b'], "polygraphy_class": "RunResults"}\n')
+
+    def begin_runner(self, runner_name: str) -> None:
+        """Begins a runner; what is added now is its."""
+        self._stream.write(b"]], " if self._runner is not None else b"")
+        self._stream.write(f"[{json.dumps(runner_name)}, [".encode())
+        self._runner, self._is_first_iteration = runner_name, True
+
+    def add_iteration(self, outputs: Mapping[str, np.ndarray]) -> None:
+        """Adds an iteration of the runner that was begun last."""
+        self._stream.write((b"" if self._is_first_iteration else b", ") + b'{"outputs": {')
+        self._is_first_iteration = False
+        for number, (name, array) in enumerate(outputs.items()):
+            self._stream.write(f"{', ' if number else ''}{json.dumps(name)}: {{\"values\": ".encode())
+            _write_array(self._stream, array)
+            self._stream.write(b', "polygraphy_class": "LazyArray"}')
+        self._stream.write(f'}}, "runtime": null, "runner_name": {json.dumps(self._runner)}, '
+                           '"polygraphy_class": "IterationResult"}'.encode())
+
+
+def write_polygraphy_inputs(stream: BinaryIO, feeds: Iterable[Mapping[str, np.ndarray]]) -> None:
+    """Writes feeds as ``polygraphy run --load-inputs`` reads them, an iteration each."""
+    stream.write(b"[")
+    for feed_index, feed in enumerate(feeds):
+        stream.write(b", {" if feed_index else b"{")
+        for array_index, (name, array) in enumerate(feed.items()):
+            stream.write(f"{', ' if array_index else ''}{json.dumps(name)}: ".encode())
+            _write_array(stream, array)
+        stream.write(b"}")
+    stream.write(b"]\n")
+
+
+def _write_array(stream: BinaryIO, array: np.ndarray) -> None:
+    stream.write(b'{"array": "')
+    for piece in _encode_base64(array):
+        stream.write(piece)
+    stream.write(b'", "polygraphy_class": "ndarray"}')
+
+
+def _encode_base64(array: np.ndarray) -> Iterator[bytes]:
+    """An ``.npy`` in base64, piece by piece."""
+    buffer = io.BytesIO()
+    np.lib.format.write_array(buffer, np.ascontiguousarray(array) if array.ndim else array, allow_pickle=False)
+    data = buffer.getbuffer()
+    for start in range(0, len(data), _PIECE_BYTES):
+        yield base64.b64encode(data[start:start + _PIECE_BYTES])

@@ -1,0 +1,244 @@
+"""Assembly of a gated graph: inputs, the reference branch, the gated branch in its order, and error sums."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import onnx_ir as ir
+
+from trt_tui.core.lowering.gated.control_flow import ControlFlowEmitter
+from trt_tui.core.lowering.gated.data_error_sums import DataFlowErrorSumsEmitter
+from trt_tui.core.lowering.gated.data_flow import DataFlowEmitter
+from trt_tui.core.lowering.gated.emitter import BranchTensors, NodeEmitter
+from trt_tui.core.lowering.gated.error_sums import ControlFlowErrorSumsEmitter, ErrorSumsEmitter
+from trt_tui.core.lowering.gated.gated_graph import GatedGraph
+from trt_tui.core.lowering.gated.graph_inputs import GraphInputs
+from trt_tui.core.lowering.gated.group_body import emit_ungated_group
+from trt_tui.core.lowering.gated.output_comparison import ComparedTensor, emit_error_sums_per_sample
+from trt_tui.core.lowering.gated.rounding import RoundingEmitter
+from trt_tui.core.lowering.rulebook import GatedFeatures, find_compute_type_results
+from trt_tui.core.network.layers import FusionGroup, Layer, LayerKind
+from trt_tui.core.network.naming import value_name
+from trt_tui.core.network.network import Network
+from trt_tui.core.precision import Precision
+from trt_tui.errors import TrtTuiError
+
+_MAX_KEPT_WEIGHT_BYTES = 1 << 28
+"""Weights up to this size are kept for one feed more than the last."""
+
+
+def sort_by_dependency(network: Network) -> list[FusionGroup | Layer]:
+    """Groups and loose layers, each after everything it reads.
+
+    Raises:
+        TrtTuiError: groups wait for each other.
+    """
+    units = {layer.name: network.find_group(layer.name) or layer for layer in network.layers}
+    order: list[FusionGroup | Layer] = []
+    begun: dict[str, FusionGroup | Layer] = {}
+    placed: set[str] = set()
+    for layer in network.layers:
+        stack = [(units[layer.name], False)]
+        while stack:
+            unit, complete = stack.pop()
+            if unit.name in placed:
+                continue
+            if complete:
+                placed.add(unit.name)
+                order.append(begun.pop(unit.name))
+                continue
+            if unit.name in begun:
+                raise _cycle_error(network, list(begun)[list(begun).index(unit.name):])
+            begun[unit.name] = unit
+            stack.append((unit, True))
+            stack.extend((units[name], False) for name in _list_layer_dependencies(network, unit))
+    return order
+
+
+def _list_layer_dependencies(network: Network, group_or_layer: FusionGroup | Layer) -> Iterable[str]:
+    """Layers outside a unit that compute what it reads."""
+    layer_names = (*group_or_layer.layers,
+                   *group_or_layer.shape_layers) if isinstance(group_or_layer, FusionGroup) else (group_or_layer.name, )
+    own = set(layer_names)
+    for name in layer_names:
+        for tensor in network.input_tensors(name):
+            producer = network.producer.get(tensor)
+            if producer is not None and producer not in own:
+                yield producer
+
+
+def _cycle_error(network: Network, group_names: Sequence[str]) -> TrtTuiError:
+    return TrtTuiError(f"groups of {network.name} wait for each other",
+                       " → ".join((*group_names, group_names[0])),
+                       "This is a defect of trt-tui; please report it with the network's structure.")
+
+
+def build_gated_graph(
+    network: Network,
+    *,
+    float_types: Collection[Precision] = (Precision.FP16,),
+    boundary_types: Collection[Precision] = (Precision.FP16,),
+    quantized_types: Collection[Precision] = (Precision.INT8,),
+    outputs: Sequence[str] = (),
+    with_reference: bool = False,
+    with_isolated: bool = False,
+    measured_groups: Sequence[str] | None = None,
+    editable_constants: bool = False,
+    norm_operators: bool = False,
+    gates_as_data: bool = False,
+    compared_tensors: Sequence[ComparedTensor] = (),
+    mask_axes: Mapping[str, tuple[bool, ...]] | None = None,
+) -> GatedGraph:
+    """Builds a gated graph.
+
+    Args:
+        float_types: The float precisions below FP32 that groups can be given.
+        boundary_types: What may surround layers that read codes.
+        quantized_types: The precisions of these.
+        outputs: Tensors to yield from each branch; the network's outputs by default.
+        with_reference: Add the FP32 branch and the sums of the accumulated error at each measured group.
+        with_isolated: Add each measured group with its inputs taken from the reference, and its sums; needs
+        ``with_reference``.
+        measured_groups: Groups to take sums at; all that can be simulated by default.
+        editable_constants: Scales and biases that moves change are fed; see `GatedFeatures`.
+        norm_operators: Decomposed normalisations can be run as the operator rounds.
+        gates_as_data: Gates are data, with no control flow; sums are not finite where tensors are not, and what FP16
+            cannot hold is always counted.
+        compared_tensors: What is compared in the graph with a reference that is fed; with ``gates_as_data`` only.
+        mask_axes: Tensors of which a mask that is fed says what sums count, by name which axes the mask has.
+
+    Raises:
+        TrtTuiError: groups wait for each other.
+    """
+    if with_isolated and not with_reference:
+        raise ValueError("the isolated branch reads the reference")
+    features = replace(GatedFeatures.from_precisions(float_types, boundary_types, quantized_types),
+                       editable_constants=editable_constants, norm_operators=norm_operators)
+    outputs = tuple(outputs) or tuple(info.name for info in network.outputs)
+    names = tuple(measured_groups) if measured_groups is not None else tuple(
+        group.name for group in network.groups if group.final_tensor not in network.blocking_plugins)
+    emitter = NodeEmitter(network)
+    _add_network_inputs(emitter)
+    inputs = GraphInputs(emitter, features, gates_as_data=gates_as_data)
+    flow = (DataFlowEmitter if gates_as_data else ControlFlowEmitter)(emitter, inputs, RoundingEmitter(emitter))
+    for layer in network.layers:
+        # Without a reference shape arithmetic follows the test branch's tensors.
+        if with_reference or layer.kind is LayerKind.CONSTANT:
+            emitter.copy_layer(layer, emitter.values, emitter.nodes,
+                               f"{'ref' if with_reference else 'shared'}/{layer.name}")
+    test_tensors = _emit_test_branch(emitter, flow, frozenset(outputs))
+    for tensor, factors in inputs.channel_factors.items():
+        if tensor in test_tensors:  # errors are taken in the network's own units
+            test_tensors[tensor] = flow.rounding.scale_channels("Mul", test_tensors[tensor], factors, emitter.nodes)
+    graph_outputs: list[ir.Value] = []
+    for tensor in outputs:
+        graph_outputs.append(_add_output(emitter, test_tensors[tensor], f"test/{tensor}"))
+        if with_reference:
+            graph_outputs.append(_add_output(emitter, emitter.values[tensor], f"reference/{tensor}"))
+    for compared_tensor in compared_tensors:
+        rank = len(network.shape(compared_tensor.tensor) or ())
+        reference_value = emitter.add_input(f"reference/{compared_tensor.name}", ir.DataType.FLOAT,
+                                            ir.Shape([None] * rank))
+        sums = emit_error_sums_per_sample(emitter, compared_tensor, test_tensors[compared_tensor.tensor],
+                                          reference_value)
+        graph_outputs.append(_add_output(emitter, sums, f"compared/{compared_tensor.name}"))
+    counting: str | None = None
+    padding: dict[tuple[bool, ...], ir.Value] = {}
+    if with_reference:
+        kinds = ("accumulated", "isolated")[:1 + with_isolated]
+        padding = {axes: emitter.add_input(f"present/{''.join('01'[has] for has in axes)}", ir.DataType.BOOL,
+                                           ir.Shape([None if has else 1 for has in axes]))
+                   for axes in dict.fromkeys((mask_axes or {}).values())}
+        share = _emit_true_fraction(emitter, next(iter(padding.values()))) if padding else None
+        present = {tensor: padding[axes] for tensor, axes in (mask_axes or {}).items()}
+        sums_emitter: ErrorSumsEmitter
+        if isinstance(flow, DataFlowEmitter):
+            sums_emitter = DataFlowErrorSumsEmitter(emitter, flow, present, share)
+        else:
+            gate = emitter.add_input("counting", ir.DataType.BOOL)
+            counting, sums_emitter = value_name(gate), ControlFlowErrorSumsEmitter(emitter, flow, gate, present, share)
+        graph_outputs += sums_emitter.emit_error_tables([network.get_group(name) for name in names], test_tensors,
+                                                        kinds)
+    return GatedGraph(
+        _build_model(emitter,
+                     graph_outputs), network, features, gates=inputs.gate_names(), scale_inputs=inputs.scale_names(),
+        weight_inputs=inputs.weight_inputs, factor_inputs=inputs.factor_input_names, compared_outputs={
+            compared_tensor.name: f"compared/{compared_tensor.name}"
+            for compared_tensor in compared_tensors
+        }, reference_inputs={
+            compared_tensor.name: f"reference/{compared_tensor.name}"
+            for compared_tensor in compared_tensors
+        }, edge_gates=flow.edge_gates if isinstance(flow, DataFlowEmitter) else {}, split_inputs={
+            value_name(value): group_and_count
+            for group_and_count, value in inputs.split_factors.items()
+        }, results_by_group={name: _list_compute_type_results(network, network.get_group(name))
+                             for name in inputs.operand_types},
+        test_outputs={tensor: f"test/{tensor}"
+                      for tensor in outputs}, reference_outputs={tensor: f"reference/{tensor}"
+                                                                 for tensor in outputs} if with_reference else {},
+        accumulated_sums="sums/accumulated" if with_reference else None,
+        isolated_sums="sums/isolated" if with_isolated else None, measured_groups=names, counting_gate=counting,
+        mask_inputs={axes: value_name(value)
+                     for axes, value in padding.items()
+                     }, kept_feeds=2 if gates_as_data or inputs.weight_bytes <= _MAX_KEPT_WEIGHT_BYTES else 1)
+
+
+def _emit_true_fraction(emitter: NodeEmitter, mask: ir.Value) -> ir.Value:
+    """How much of a mask is true, of one: float64."""
+    numbers = emitter.add_operator(emitter.nodes, "Cast", [mask], "present/numbers", to=int(ir.DataType.DOUBLE))
+    return emitter.add_operator(emitter.nodes, "ReduceMean", [numbers], "present/share", keepdims=0)
+
+
+def _add_network_inputs(emitter: NodeEmitter) -> None:
+    graph = emitter.network.model.graph
+    for value in graph.inputs:
+        copy = ir.Value(name=value.name, type=value.type, shape=value.shape)
+        emitter.values[value_name(value)] = copy
+        emitter.inputs.append(copy)
+    for name, value in graph.initializers.items():
+        assert value.const_value is not None  # as of every initializer that is no input
+        emitter.values[name] = emitter.add_shared_constant(name, value.const_value)
+
+
+def _emit_test_branch(emitter: NodeEmitter, flow_emitter: ControlFlowEmitter | DataFlowEmitter,
+                      requested_outputs: frozenset[str]) -> dict[str, ir.Value]:
+    """The gated branch; returns its tensors by the network's names."""
+    network = emitter.network
+    shared = {info.name for info in network.inputs} | network.static_tensors
+    test_tensors = {name: value for name, value in emitter.values.items() if name in shared}
+    for unit in sort_by_dependency(network):
+        if not isinstance(unit, FusionGroup):
+            if not all(not tensor or tensor in test_tensors for tensor in unit.outputs):
+                emitter.copy_layer(unit, test_tensors, emitter.nodes, f"test/{unit.name}")
+            continue
+        inner = [
+            output for name in unit.layers for output in network.get_layer(name).outputs if output in requested_outputs
+        ]
+        requested_tensors = tuple(dict.fromkeys((*unit.outputs, unit.final_tensor, *inner)))
+        if unit.name in flow_emitter.inputs.gates:
+            test_tensors.update(flow_emitter.emit_group(unit, test_tensors, requested_tensors))
+        else:
+            local = BranchTensors(test_tensors)
+            emit_ungated_group(emitter, flow_emitter.inputs, unit, local, emitter.nodes)
+            test_tensors.update({tensor: local[tensor] for tensor in requested_tensors})
+    return test_tensors
+
+
+def _add_output(emitter: NodeEmitter, value: ir.Value, name: str) -> ir.Value:
+    result = emitter.add_operator(emitter.nodes, "Identity", [value], name)
+    result.name = name
+    result.type, result.shape = value.type, value.shape
+    return result
+
+
+def _list_compute_type_results(network: Network, group: FusionGroup) -> frozenset[str]:
+    return frozenset(tensor for name in group.layers
+                     for tensor in find_compute_type_results(network, network.get_layer(name)))
+
+
+def _build_model(emitter: NodeEmitter, outputs: Sequence[ir.Value]) -> ir.Model:
+    base = emitter.network.model
+    nodes, initializers = emitter.find_used_nodes(outputs)
+    graph = ir.Graph(emitter.inputs, outputs, nodes=nodes, initializers=initializers,
+                     opset_imports=dict(base.graph.opset_imports), name="gated")
+    graph.sort()
+    return ir.Model(graph, ir_version=max(base.ir_version, 8))

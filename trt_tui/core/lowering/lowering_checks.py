@@ -1,0 +1,139 @@
+"""Checks of a config before it is lowered: whether it lowers a precision, and which releases and GPUs take it."""
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.range_move import RangeMove
+from trt_tui.core.network.layers import FusionGroup, NetworkOutline
+from trt_tui.core.network.network import Network
+from trt_tui.core.network.opset_conversion import CUBIC_GRID_NEXT_STEP, CUBIC_GRID_NOTE, find_cubic_grid_samples
+from trt_tui.core.precision import Precision, precision_rank
+from trt_tui.core.quantized_types import QUANTIZED_TYPES
+from trt_tui.errors import InputError
+from trt_tui.formatting import counted_noun_text, name_list_text
+
+WEAK_PRECISIONS = frozenset((Precision.INT8,))
+"""Those of `groups_by_release_dependent_precision` that a TensorRT takes which is told precisions layer by layer."""
+
+TYPED_ONLY_TEXT = "TensorRT 10 or later, typed"
+"""What takes products that are summed in FP32 by the Casts around them."""
+
+
+def reduces_precision(network: NetworkOutline, config: PrecisionConfig) -> bool:
+    """Whether any group runs below FP32 in a config, or multiplies in TF32."""
+    return any(
+        _is_below_fp32(group, config.precision_of(group)) or config.tf32 and group.qdq_sites_of_multiplied_inputs()
+        for group in network.groups)
+
+
+def _is_below_fp32(group: FusionGroup, precision: Precision) -> bool:
+    if precision is Precision.FILE and group.file_precision is not None:
+        return not group.file_precision.is_plain_fp32
+    return precision is not Precision.FP32
+
+
+def quantizes_activations(network: NetworkOutline, config: PrecisionConfig) -> bool:
+    """Whether any group of a config reads activations as codes, and so takes scales from ranges."""
+    return any(group.calibrated_qdq_sites(config.precision_of(group)) for group in network.groups)
+
+
+def replace_file_precision(network: NetworkOutline, config: PrecisionConfig) -> PrecisionConfig:
+    """A config for what cannot be told a file's own precisions: in place of each the one that comes nearest, and the
+    ranges of the file's Q/DQ pairs."""
+    file_groups = [group for group in network.groups if config.precision_of(group) is Precision.FILE]
+    if not file_groups:
+        return config
+    float_types = {group.file_precision.float_type for group in file_groups if group.file_precision is not None}
+    other_precision = config.other if config.other is not Precision.FILE else max(float_types, default=Precision.FP32,
+                                                                                  key=precision_rank)
+    replaced = replace(config, quantized=Precision.INT8 if config.quantized is Precision.FILE else config.quantized,
+                       other=other_precision)
+    for group in network.groups:
+        replaced = replaced.with_group_precision([group], group.resolve_file_precision(config.precision_of(group)),
+                                                 "file")
+    quantized_tensors = {
+        site.tensor
+        for group in file_groups
+        if group.file_precision is not None and group.file_precision.nearest_precision is Precision.INT8
+        for site in group.activation_qdq_sites()
+    }
+    for tensor, amax in network.quantized_ranges.items():
+        if tensor in quantized_tensors and tensor not in config.range_moves:
+            replaced = replaced.with_range(tensor, RangeMove(amax, "file"))
+    return replaced
+
+
+def no_lower_precision_reason(network: NetworkOutline) -> str:
+    """Why nothing of a network can be lowered, or nothing quantized; "" where something can."""
+    if not any(group.allowed_precisions - {Precision.FP32} for group in network.groups):
+        refusals = [reason for group in network.groups for reason in group.refusal_reasons.values()]
+        notes = [layer.refusal_reason for layer in network.layers if layer.refusal_reason]
+        first_reason = next(iter(refusals or notes), "it has no layer in FP32")
+        return f"Nothing of this network can be lowered ({first_reason}): every run is FP32, and exact for that reason"
+    if not any(Precision.INT8 in group.allowed_precisions for group in network.groups):
+        return "No layer of this network can run in INT8: the INT8 run is what the other layers lose"
+    return ""
+
+
+def precision_requirements_text(precision: Precision) -> str:
+    """The releases and GPUs that take a precision, in words; "" where all that are supported do."""
+    return (TYPED_ONLY_TEXT if precision is Precision.FP16_ACC_FP32 else
+            QUANTIZED_TYPES[precision].requirements_text if precision in QUANTIZED_TYPES else "")
+
+
+def groups_by_release_dependent_precision(network: NetworkOutline,
+                                          config: PrecisionConfig) -> dict[Precision, list[str]]:
+    """The groups of a config that not all releases can be told of, by precision: those that read codes, and those whose
+    products are summed in FP32."""
+    groups_by_precision: dict[Precision, list[str]] = {}
+    for group in network.groups:
+        precision = config.precision_of(group)
+        if precision in QUANTIZED_TYPES or precision is Precision.FP16_ACC_FP32:
+            groups_by_precision.setdefault(precision, []).append(group.name)
+    return groups_by_precision
+
+
+def refuse_cubic_grid_samples(network: Network, release_name: str) -> None:
+    """Checks that no parser reads a GridSample of a network with another meaning than ONNX gives it.
+
+    Args:
+        release_name: The release, for messages.
+
+    Raises:
+        InputError: a GridSample of opset 20 or later has mode cubic.
+    """
+    if node_names := find_cubic_grid_samples(network.model):
+        raise InputError(f"{release_name} may read {node_names[0]} with another meaning",
+                         CUBIC_GRID_NOTE.format(name_list_text(node_names, max_count=2)), CUBIC_GRID_NEXT_STEP)
+
+
+def refuse_unsupported_precisions(network: NetworkOutline, config: PrecisionConfig,
+                                  supported_precisions: Collection[Precision], release_name: str,
+                                  compute_capability: tuple[int, int] | None = None) -> None:
+    """Checks that a release and a GPU support what a config asks for.
+
+    Args:
+        supported_precisions: Those of `groups_by_release_dependent_precision` that the release takes.
+        release_name: The release, for messages.
+        compute_capability: The compute capability that is built for, None where it is not known.
+
+    Raises:
+        InputError: one of them does not; names the precision and a layer.
+    """
+    for precision, groups in groups_by_release_dependent_precision(network, config).items():
+        quantized_type = QUANTIZED_TYPES.get(precision)
+        min_capability = quantized_type.min_compute_capability if quantized_type is not None else None
+        if precision not in supported_precisions:
+            reason, next_step = (f"{release_name} has no {precision.label}",
+                                 "or build with a release that has it: " + precision_requirements_text(precision))
+        elif compute_capability is not None and min_capability is not None and compute_capability < min_capability:
+            reason = (
+                f"a GPU of compute capability {compute_capability[0]}.{compute_capability[1]} has no {precision.label}")
+            next_step = f"or build for {min_capability[0]}.{min_capability[1]} or later"
+        else:
+            continue
+        layer_text = f", {groups[0]} among them" if len(groups) > 1 else f", {groups[0]}"
+        raise InputError(reason,
+                         f"this config has {counted_noun_text(len(groups), 'layer')} in {precision.label}{layer_text}",
+                         f"Put them in FP16 or INT8, {next_step}.")

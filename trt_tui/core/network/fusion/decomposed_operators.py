@@ -1,0 +1,272 @@
+"""Fusion rules that start a group from an operator that an exporter decomposed."""
+
+from collections.abc import Collection, Mapping, Sequence
+
+from trt_tui.core.network.fusion.grouping import MAX_REGION_LAYERS, FusionGroupingState, FusionRuleMatch
+from trt_tui.core.network.layers import Layer, LayerKind
+from trt_tui.core.network.operators import POINTWISE, REDUCTIONS
+
+_START_OPERATORS = REDUCTIONS | {"Pow", "Mul", "Exp"}
+_REGION_OPERATORS = POINTWISE | REDUCTIONS
+_NONLINEAR_OPERATORS = frozenset(("Sqrt", "Exp", "Pow", "ReduceL2"))
+_SCALING_OPERATORS = frozenset(("Div", "Mul"))
+_SQUARE_OPERATORS = frozenset(("Pow", "Mul"))
+
+_ACTIVATION_BY_CURVE = {
+    "Erf": "GELU", "Softplus": "Mish", "Tanh": "GELU", "Sigmoid": "SiLU", "HardSigmoid": "HardSwish",
+    "Clip": "HardSwish"
+}
+
+_FIRST_OPERATORS = frozenset(("Mul", "Neg"))
+_MAX_DISTANCE = 8  # layers from the first to the Add
+
+
+def match_normalisation(grouping: FusionGroupingState, layer: Layer) -> FusionRuleMatch:
+    """Takes the region in that starts at ``layer``: a match without it, whose tail is the region's.
+
+    It is a region of reductions, pointwise operators and copies over one tensor, with a square root or an exponential
+    in it, that ends where values that are not reduced are scaled by reduced ones. The tensor it starts from may be
+    used elsewhere too (a residual).
+
+    Source: "Reduce" fusions and Normalization of TensorRT's catalog; TensorRT-RTX 1.7 lists them as one engine layer.
+    """
+    if layer.op_type not in _START_OPERATORS or layer.kind is not LayerKind.COMPUTE:
+        return FusionRuleMatch(reason=f"no normalisation starts with {layer.op_type}")
+    source_tensors = set(grouping.list_dynamic_inputs(layer))
+    if len(source_tensors) != 1:
+        return FusionRuleMatch(reason="it reads several tensors")
+    (start_tensor,) = source_tensors
+    region = [layer]
+    # Which tensors are there, and whether they are reduced.
+    reduced_by_tensor = {start_tensor: False, layer.outputs[0]: layer.op_type in REDUCTIONS}
+    while len(region) < MAX_REGION_LAYERS:
+        nearest_layer = min(_find_region_candidates(grouping, start_tensor, reduced_by_tensor, region),
+                            key=lambda item: item.index, default=None)
+        if nearest_layer is None:
+            return FusionRuleMatch(reason="what is computed from it leaves before it is scaled")
+        region.append(nearest_layer)
+        region.sort(key=lambda item: item.index)
+        reduced_flags = {
+            reduced_by_tensor[name]
+            for name in grouping.list_dynamic_inputs(nearest_layer)
+            if name in reduced_by_tensor
+        }
+        reduced_by_tensor[nearest_layer.outputs[0]] = nearest_layer.op_type in REDUCTIONS or reduced_flags == {True}
+        operators = {member.op_type for member in region}
+        if nearest_layer.op_type in _SCALING_OPERATORS and len(
+                reduced_flags) == 2 and operators & REDUCTIONS and operators & _NONLINEAR_OPERATORS:
+            output_tensor = grouping.find_region_output(region)
+            if output_tensor is not None:
+                return FusionRuleMatch(tuple(member for member in region if member is not layer), output_tensor,
+                                       operator_name=_normalisation_name(region))
+    return FusionRuleMatch(reason=f"it is made of more than {MAX_REGION_LAYERS} layers")
+
+
+def _find_region_candidates(grouping: FusionGroupingState, start_tensor: str, reduced_by_tensor: Mapping[str, bool],
+                            region: Sequence[Layer]) -> list[Layer]:
+    """Layers in no group that compute from what the region has alone, or move what it has reduced."""
+    layer_names = {member.name for member in region}
+    candidates = []
+    for tensor, is_reduced in reduced_by_tensor.items():
+        for user in grouping.list_readers_if_few(tensor):
+            if user.name in layer_names or user.name in grouping.draft_by_layer:
+                continue
+            if grouping.is_float_operator(user, _REGION_OPERATORS):
+                input_names = grouping.list_dynamic_inputs(user)
+                can_join = all(name in reduced_by_tensor
+                               for name in input_names) and (tensor != start_tensor or user.op_type in REDUCTIONS
+                                                             or any(name != start_tensor for name in input_names)
+                                                             or _is_square_before_reduction(grouping, user))
+            else:
+                can_join = is_reduced and grouping.is_fused_copy(user) and len(
+                    user.outputs) == 1 and user.inputs[0] == tensor
+            if can_join:
+                candidates.append(user)
+    return candidates
+
+
+def _is_square_before_reduction(grouping: FusionGroupingState, layer: Layer) -> bool:
+    """Whether a layer squares for a reduction alone: a variance as the mean of squares less the square of the mean."""
+    next_layer = grouping.find_sole_reader(layer.outputs[0])
+    return layer.op_type in _SQUARE_OPERATORS and next_layer is not None and next_layer.op_type in REDUCTIONS
+
+
+def _normalisation_name(region: Sequence[Layer]) -> str:
+    """What such a region is called: LayerNorm, RMSNorm, L2Norm or Softmax; "" for one that has no name."""
+    operators = [layer.op_type for layer in region]
+    if "ReduceL2" in operators:
+        return "L2Norm"
+    if not {"Sqrt", "Pow", "Reciprocal"}.isdisjoint(operators):
+        mean_count = operators.count("ReduceMean")
+        return ("L2Norm", "RMSNorm", "LayerNorm")[min(mean_count, 2)]
+    return "Softmax" if "Exp" in operators else ""
+
+
+def match_group_normalisation(grouping: FusionGroupingState, layer: Layer) -> FusionRuleMatch:
+    """Takes the Reshape in that gives the channels back; scale, shift and activation follow by rules of their own.
+
+    Source: PyTorch's exporters below opset 21. TensorRT makes one Normalization layer of an InstanceNormalization, and
+    fuses what is pointwise behind it.
+    """
+    if layer.op_type != "InstanceNormalization":
+        return FusionRuleMatch(reason=f"no GroupNorm is made of {layer.op_type}")
+    producer_name = grouping.graph.producer.get(layer.inputs[0], "")
+    if not producer_name or grouping.graph.by_name[producer_name].op_type != "Reshape":
+        return FusionRuleMatch(reason="its channels are normalised one by one")
+    next_layer = grouping.find_sole_reader(layer.outputs[0])
+    if next_layer is None or next_layer.op_type != "Reshape":
+        return FusionRuleMatch(reason="no Reshape gives the channels back")
+    return FusionRuleMatch((next_layer,), next_layer.outputs[0], computes_output=False, operator_name="GroupNorm")
+
+
+def match_activation(grouping: FusionGroupingState, layer: Layer) -> FusionRuleMatch:
+    """Takes in what computes x·f(x), of x and constants alone: a match without ``layer``, where it is the first of it.
+
+    The tensor x may be used elsewhere too.
+
+    Source: "PointWise fusion" of TensorRT's catalog. Spellings of GELU: Hendrycks and Gimpel, "Gaussian Error Linear
+    Units" (erf, tanh, and x·sigmoid(1.702x)).
+    """
+    source_tensors = set(grouping.list_dynamic_inputs(layer))
+    if not grouping.is_float_operator(layer, POINTWISE) or len(source_tensors) != 1:
+        return FusionRuleMatch(reason="it is not pointwise, or reads several tensors")
+    (start_tensor,) = source_tensors
+    derived_layers = _find_derived_layers(grouping, start_tensor)
+    for last_layer in derived_layers:
+        if last_layer.op_type != "Mul" or len(set(grouping.list_dynamic_inputs(last_layer))) != 2:
+            continue
+        region = _trace_region(grouping, last_layer, start_tensor, derived_layers)
+        activation_name = _activation_name(grouping, region, start_tensor)
+        if activation_name and region[0] is layer and grouping.find_region_output(region) == last_layer.outputs[0]:
+            return FusionRuleMatch(tuple(region[1:]), last_layer.outputs[0], operator_name=activation_name)
+    return FusionRuleMatch(reason="nothing that ends in a product of it and a curve over it starts there")
+
+
+def _find_derived_layers(grouping: FusionGroupingState, start_tensor: str) -> list[Layer]:
+    """The first layers in no group that compute from a tensor and constants alone, in network order."""
+    layer_by_name: dict[str, Layer] = {}
+    tensors = {start_tensor}
+    while len(layer_by_name) < MAX_REGION_LAYERS:
+        next_layers = [
+            user for tensor in tensors for user in grouping.list_readers_if_few(tensor)
+            if user.name not in layer_by_name and user.name not in grouping.draft_by_layer
+            and grouping.is_float_operator(user, POINTWISE) and tensors.issuperset(grouping.list_dynamic_inputs(user))
+        ]
+        nearest_layer = min(next_layers, key=lambda layer: layer.index, default=None)
+        if nearest_layer is None:
+            break
+        layer_by_name[nearest_layer.name] = nearest_layer
+        tensors.add(nearest_layer.outputs[0])
+    return sorted(layer_by_name.values(), key=lambda layer: layer.index)
+
+
+def _trace_region(grouping: FusionGroupingState, last_layer: Layer, start_tensor: str,
+                  derived_layers: Collection[Layer]) -> list[Layer]:
+    """What computes the result of a layer from a tensor, in network order."""
+    producers = {layer.outputs[0]: layer for layer in derived_layers}
+    region, stack = {last_layer.name: last_layer}, [last_layer]
+    while stack:
+        for name in grouping.list_dynamic_inputs(stack.pop()):
+            if name != start_tensor and producers[name].name not in region:
+                region[producers[name].name] = producers[name]
+                stack.append(producers[name])
+    return sorted(region.values(), key=lambda layer_in_region: layer_in_region.index)
+
+
+def _activation_name(grouping: FusionGroupingState, region: Sequence[Layer], start_tensor: str) -> str:
+    """What a region is called; "" where there is no curve in it that such activations have."""
+    by_type = {layer.op_type: layer for layer in region}
+    curve = next((curve_operator for curve_operator in _ACTIVATION_BY_CURVE if curve_operator in by_type), "")
+    if curve == "Sigmoid" and grouping.list_dynamic_inputs(by_type[curve]) != [start_tensor]:
+        return "GELU"
+    return _ACTIVATION_BY_CURVE.get(curve, "")
+
+
+def match_rotary_embedding(grouping: FusionGroupingState, layer: Layer) -> FusionRuleMatch:
+    """Takes the rotation in, from its first product or negation to the Add: a match without ``layer``.
+
+    Source: Su et al., "RoFormer"; halves are swapped (Llama) or neighbours (GPT-J), the sine's part negated.
+    """
+    if layer.op_type not in _FIRST_OPERATORS or layer.kind is not LayerKind.COMPUTE:
+        return FusionRuleMatch(reason=f"no rotation starts with {layer.op_type}")
+    add = _find_final_add(grouping, layer)
+    if add is None:
+        return FusionRuleMatch(reason="no Add follows that only it leads to")
+    products = [grouping.graph.by_name.get(grouping.graph.producer.get(name, "")) for name in add.inputs]
+    for direct_product, rotated_product in (products, products[::-1]):
+        if direct_product is None or rotated_product is None or {direct_product.op_type, rotated_product.op_type
+                                                                 } != {"Mul"}:
+            continue
+        region = _find_rotation_layers(grouping, direct_product, rotated_product, add)
+        if layer in region and grouping.find_region_output(region) == add.outputs[0]:
+            return FusionRuleMatch(tuple(member for member in region if member is not layer), add.outputs[0],
+                                   operator_name="RotaryEmbedding")
+    return FusionRuleMatch(reason="the Add does not join a tensor's product with that of its halves turned")
+
+
+def _find_final_add(grouping: FusionGroupingState, layer: Layer) -> Layer | None:
+    """The Add of two tensors to which layers lead one behind the other."""
+    for _ in range(_MAX_DISTANCE):
+        next_layer = grouping.find_sole_reader(layer.outputs[0])
+        if next_layer is None or next_layer.kind is LayerKind.OPAQUE:
+            return None
+        if next_layer.op_type == "Add":
+            return next_layer if len(next_layer.inputs) == 2 else None
+        layer = next_layer
+    return None
+
+
+def _find_rotation_layers(grouping: FusionGroupingState, direct_product: Layer, rotated_product: Layer,
+                          add: Layer) -> list[Layer]:
+    """The layers of a rotation that are in no group, in network order; [] where it is none."""
+    for factor in rotated_product.inputs:
+        rotated_concat = _match_rotated_concat(grouping, factor)
+        if rotated_concat is None:
+            continue
+        source_tensor, passed_layers = rotated_concat
+        if source_tensor in (_find_copy_source_tensor(grouping, name) for name in direct_product.inputs):
+            layers = {
+                member.name: member
+                for member in (*passed_layers, direct_product, rotated_product, add)
+                if member.name not in grouping.draft_by_layer
+            }
+            return sorted(layers.values(), key=lambda item: item.index)
+    return []
+
+
+def _match_rotated_concat(grouping: FusionGroupingState, tensor: str) -> tuple[str, Sequence[Layer]] | None:
+    """What a tensor is a Concat of pieces of, some negated and some not, and the layers that make it of them."""
+    passed_layers: dict[str, Layer] = {}
+    source_tensors: set[str] = set()
+    stack = [tensor]
+    while stack and len(passed_layers) < MAX_REGION_LAYERS:
+        name = stack.pop()
+        layer = grouping.graph.by_name.get(grouping.graph.producer.get(name, ""))
+        if layer is not None and (layer.op_type in ("Concat", "Neg")
+                                  or _is_copy_with_sole_reader(grouping, layer, name)):
+            passed_layers[layer.name] = layer
+            stack.extend(grouping.list_dynamic_inputs(layer))
+        else:
+            source_tensors.add(_find_copy_source_tensor(grouping, name))
+    operators = [member.op_type for member in passed_layers.values()]
+    return (source_tensors.pop(),
+            list(passed_layers.values())) if len(source_tensors) == 1 and {"Concat", "Neg"} <= set(operators) else None
+
+
+def _is_copy_with_sole_reader(grouping: FusionGroupingState, layer: Layer, tensor: str) -> bool:
+    """Whether a layer in no group moves values, in one output that one layer reads."""
+    return (layer.name not in grouping.draft_by_layer and grouping.is_fused_copy(layer) and len(layer.outputs) == 1
+            and len(grouping.list_dynamic_inputs(layer)) == 1 and grouping.find_sole_reader(tensor) is not None)
+
+
+def _find_copy_source_tensor(grouping: FusionGroupingState, tensor: str) -> str:
+    """The tensor that copies, one behind the other, took a tensor's values from."""
+    for _ in range(_MAX_DISTANCE):
+        layer = grouping.graph.by_name.get(grouping.graph.producer.get(tensor, ""))
+        if layer is None or not grouping.is_fused_copy(layer):
+            break
+        moved_tensors = [name for name in grouping.list_dynamic_inputs(layer) if grouping.graph.is_float(name)]
+        if len(moved_tensors) != 1:
+            break
+        tensor = moved_tensors[0]
+    return tensor

@@ -1,0 +1,216 @@
+"""Fusion rules by which a group grows behind what it computed; each docstring names the source of its rule."""
+
+from trt_tui.core.network.fusion.grouping import (
+    MAX_REGION_LAYERS,
+    FusionGroupDraft,
+    FusionGroupingState,
+    FusionRuleMatch,
+)
+from trt_tui.core.network.layers import Layer
+from trt_tui.core.network.operators import POINTWISE, PRODUCTS
+
+_ADD_OPERATORS = frozenset(("Add", "Sum"))
+
+_MAX_RESHAPES = 4
+
+
+def match_batch_normalisation(grouping: FusionGroupingState, group_draft: FusionGroupDraft) -> FusionRuleMatch:
+    """Takes the BatchNormalization in; in training form, with several outputs, it computes on its own.
+
+    Source: "Convolution and Scale" and "Scale and Activation" of TensorRT's catalog. Its parser makes one Scale layer
+    of a BatchNormalization in inference form.
+    """
+    layer = grouping.find_sole_reader(group_draft.output_tensor)
+    if layer is None:
+        return FusionRuleMatch(reason="what the group computes is read elsewhere too")
+    if layer.op_type != "BatchNormalization":
+        return FusionRuleMatch(reason="no BatchNormalization follows")
+    if len(layer.outputs) != 1:
+        return FusionRuleMatch(reason="it is in training form and computes on its own")
+    return FusionRuleMatch((layer,), layer.outputs[0])
+
+
+def match_constant_pointwise(grouping: FusionGroupingState, group_draft: FusionGroupDraft) -> FusionRuleMatch:
+    """Takes the operator in that alone reads what the group computed.
+
+    Source: "Convolution and ReLU", "Convolution and GELU", "Convolution and Clip", "Convolution And ElementWise
+    Operation", "Scale and Activation" and "PointWise fusion" of TensorRT's catalog.
+    """
+    layer = grouping.find_sole_reader(group_draft.output_tensor)
+    if layer is None:
+        return FusionRuleMatch(reason="what the group computes is read elsewhere too")
+    if not grouping.is_pointwise_with_constants(layer):
+        return FusionRuleMatch(reason="what follows is not pointwise, or reads another tensor")
+    return FusionRuleMatch((layer,), layer.outputs[0])
+
+
+def match_residual_add(grouping: FusionGroupingState, group_draft: FusionGroupDraft) -> FusionRuleMatch:
+    """Takes the Add in, once for a group; its other input is the skip.
+
+    Source: "Convolution And ElementWise Operation" of TensorRT's catalog. Groups of later layers grow first, so that
+    the Add goes to the one that is computed last.
+    """
+    layer = grouping.find_sole_reader(group_draft.output_tensor)
+    if layer is None:
+        return FusionRuleMatch(reason="what the group computes is read elsewhere too")
+    if group_draft.main_layer.op_type not in PRODUCTS:
+        return FusionRuleMatch(reason=f"{group_draft.main_layer.op_type} has no kernel that adds another tensor")
+    if not grouping.is_float_operator(layer, _ADD_OPERATORS) or len(layer.inputs) != 2:
+        return FusionRuleMatch(reason="no Add of two tensors follows")
+    if group_draft.skip_input is not None:
+        return FusionRuleMatch(reason="the group has a residual Add already")
+    other_indices = [index for index, name in enumerate(layer.inputs) if name != group_draft.output_tensor]
+    if len(other_indices) != 1:
+        return FusionRuleMatch(reason="both inputs of the Add are the group's own")
+    return FusionRuleMatch((layer,), layer.outputs[0], skip_input=(layer, other_indices[0]))
+
+
+def match_pointwise_region(grouping: FusionGroupingState, group_draft: FusionGroupDraft) -> FusionRuleMatch:
+    """Takes the smallest region in that hides what the group computed.
+
+    Source: "PointWise fusion" of TensorRT's catalog.
+    """
+    if grouping.is_network_output(group_draft.output_tensor):
+        return FusionRuleMatch(reason="what the group computes is an output of the network")
+    region = _find_pointwise_region(grouping, group_draft.output_tensor)
+    output_tensor = grouping.find_region_output(region)
+    if output_tensor is None:
+        return FusionRuleMatch(reason="no pointwise operators that end in one tensor are all that reads it")
+    return FusionRuleMatch(tuple(region), output_tensor)
+
+
+def is_read_by_closed_region(grouping: FusionGroupingState, tensor: str) -> bool:
+    """Whether pointwise operators that end in one tensor are all that reads a tensor."""
+    return not grouping.is_network_output(tensor) and bool(_find_pointwise_region(grouping, tensor))
+
+
+def _find_pointwise_region(grouping: FusionGroupingState, start_tensor: str) -> list[Layer]:
+    """Layers computed from ``start_tensor`` and constants alone that end in one tensor; [] where there are none."""
+    region: list[Layer] = []
+    derived_tensors = {start_tensor}
+    frontier = [start_tensor]
+    while frontier and len(region) < MAX_REGION_LAYERS:
+        tensor = frontier.pop(0)
+        for layer in grouping.list_readers_if_few(tensor):
+            if (layer in region or layer.name in grouping.draft_by_layer
+                    or not grouping.is_float_operator(layer, POINTWISE)
+                    or any(name not in derived_tensors for name in grouping.list_dynamic_inputs(layer))):
+                continue
+            region.append(layer)
+            region.sort(key=lambda member: member.index)
+            derived_tensors.add(layer.outputs[0])
+            frontier.append(layer.outputs[0])
+            # A layer that waited for this result can follow now.
+            frontier.extend(name for name in derived_tensors if name not in frontier and name != tensor)
+        if region and grouping.find_region_output(region) and not grouping.find_tensors_read_outside_region(
+            (start_tensor, ), region):
+            return region
+    return []
+
+
+def match_trailing_reshapes(grouping: FusionGroupingState, group_draft: FusionGroupDraft) -> FusionRuleMatch:
+    """Takes the copies in, where pointwise operators follow that would join; those follow by their own rules.
+
+    Source: exports of attention (the heads are split before the bias is added), of Gemms over sequences (flattened
+    around the Gemm), of Convs between layers over tokens; TensorRT-RTX 1.7 lists such MatMuls with their bias as one
+    engine layer.
+    """
+    if grouping.find_sole_reader(group_draft.output_tensor) is None:
+        return FusionRuleMatch(reason="what the group computes is read elsewhere too")
+    copies: list[Layer] = []
+    output_tensor = group_draft.output_tensor
+    while len(copies) < _MAX_RESHAPES:
+        layer = grouping.find_sole_reader(output_tensor)
+        if layer is None or not grouping.is_fused_copy(layer) or len(layer.outputs) != 1:
+            break
+        copies.append(layer)
+        output_tensor = layer.outputs[0]
+    if not copies:
+        return FusionRuleMatch(reason="what follows does more than move values")
+    next_layer = grouping.find_sole_reader(output_tensor)
+    if next_layer is not None and grouping.is_pointwise_with_constants(
+            next_layer) or is_read_by_closed_region(grouping, output_tensor):
+        return FusionRuleMatch(tuple(copies), output_tensor, computes_output=False)
+    return FusionRuleMatch(reason="no bias and no activation follows the copies")
+
+
+def match_where_mask(grouping: FusionGroupingState, group_draft: FusionGroupDraft) -> FusionRuleMatch:
+    """Takes the Where in that alone reads what the group computed, or whose result the group alone adds.
+
+    Source: "PointWise fusion" of TensorRT's catalog; PyTorch's exporters make an additive mask of a boolean one for
+    each scaled_dot_product_attention, and a Where of `masked_fill`.
+    """
+    if not grouping.multiplies_activations(group_draft.main_layer):
+        return FusionRuleMatch(reason=f"{group_draft.main_layer.op_type} does not multiply two activations")
+    layer = grouping.find_sole_reader(group_draft.output_tensor)
+    if layer is not None and layer.op_type == "Where" and _list_where_values(grouping,
+                                                                             layer) == {group_draft.output_tensor}:
+        return FusionRuleMatch((layer,), layer.outputs[0])
+    if group_draft.skip_input is None:
+        return FusionRuleMatch(reason="no mask follows")
+    add, index = group_draft.skip_input
+    mask_producer = grouping.graph.by_name.get(grouping.graph.producer.get(add.inputs[index], ""))
+    if mask_producer is None or mask_producer.op_type != "Where" or _list_where_values(
+            grouping, mask_producer) or mask_producer.name in grouping.draft_by_layer:
+        return FusionRuleMatch(reason="what it adds is no choice between constants")
+    if not grouping.is_sole_reader(add, mask_producer.outputs[0]):
+        return FusionRuleMatch(reason="the mask that it adds is read elsewhere too")
+    return FusionRuleMatch((mask_producer,))
+
+
+def _list_where_values(grouping: FusionGroupingState, layer: Layer) -> set[str]:
+    """What a layer chooses from beside constants."""
+    return set(grouping.list_dynamic_inputs(layer)) - {layer.inputs[0]}
+
+
+def match_nan_masking(grouping: FusionGroupingState, group_draft: FusionGroupDraft) -> FusionRuleMatch:
+    """Takes IsNaN and Where in, behind a Softmax that nothing else reads.
+
+    Source: PyTorch's exporters write it behind the Softmax of a scaled_dot_product_attention with a mask.
+    """
+    if group_draft.operator_name != "Softmax":
+        return FusionRuleMatch(reason=f"{group_draft.operator_name} is no Softmax")
+    users = grouping.list_readers_if_few(group_draft.output_tensor)
+    if {user.op_type
+            for user in users} != {"IsNaN", "Where"} or len(users) != 2 or grouping.is_network_output(
+                group_draft.output_tensor):
+        return FusionRuleMatch(reason="no IsNaN and Where are all that reads it")
+    is_nan_layer, where_layer = sorted(users, key=lambda item: item.op_type)
+    if (grouping.find_sole_reader(is_nan_layer.outputs[0]) is not where_layer
+            or where_layer.inputs[0] != is_nan_layer.outputs[0]
+            or set(grouping.list_dynamic_inputs(where_layer)) != {is_nan_layer.outputs[0], group_draft.output_tensor}):
+        return FusionRuleMatch(reason="the Where does not choose between it and a constant")
+    return FusionRuleMatch((is_nan_layer, where_layer), where_layer.outputs[0])
+
+
+def find_producer_group_of_copy(grouping: FusionGroupingState, copy_layer: Layer) -> FusionGroupDraft | None:
+    """The group that computed the one float tensor a layer reads.
+
+    Source: "Shuffle and Shuffle", "Shuffle and Reduce" of TensorRT's catalog: moving values takes no precision of its
+    own.
+    """
+    moved_tensors = _list_float_inputs(grouping, copy_layer)
+    return grouping.draft_by_layer.get(grouping.graph.producer.get(moved_tensors[0],
+                                                                   "")) if len(moved_tensors) == 1 else None
+
+
+def match_copy(grouping: FusionGroupingState, group_draft: FusionGroupDraft, copy_layer: Layer) -> FusionRuleMatch:
+    """Takes a copy in, where it can wait for the group.
+
+    Whatever else it reads must be there at the group's position, shape arithmetic on the group itself apart: that is
+    the group's own (`FusionGroup.shape_layers`).
+    """
+    if not group_draft.accepts_copies:
+        return FusionRuleMatch(reason=f"{group_draft.main_layer.op_type} is kept as it is")
+    if not grouping.is_fused_copy(copy_layer):
+        return FusionRuleMatch(reason="it does more than move values")
+    (moved_tensor,) = _list_float_inputs(grouping, copy_layer)
+    for name in grouping.graph.input_tensors(copy_layer.name):
+        last_position = group_draft.position if name in grouping.graph.static_tensors else group_draft.position - 1
+        if name != moved_tensor and grouping.ready_positions.get(name, -1) > last_position:
+            return FusionRuleMatch(reason=f"it reads {name}, which the group would have to wait for")
+    return FusionRuleMatch((copy_layer,))
+
+
+def _list_float_inputs(grouping: FusionGroupingState, layer: Layer) -> list[str]:
+    return [name for name in grouping.list_dynamic_inputs(layer) if grouping.graph.is_float(name)]

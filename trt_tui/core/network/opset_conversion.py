@@ -1,0 +1,350 @@
+"""Conversion of models to another opset, with the corrections that onnx's version converter leaves out.
+
+Each adapter stands with the opset that changed the operator. What has no form in newer opsets is refused with
+the node's name. `trt_tui.core.network.opset_changes` lists all changes, with their sources.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from trt_tui.core.network import plugins
+from trt_tui.core.network.constants import stored_tensor
+from trt_tui.core.network.model_file import SMALL_TENSOR_BYTES
+from trt_tui.core.network.naming import FreshNames, assign_node_names, value_name
+from trt_tui.core.network.opset_changes import NEWEST_WRITTEN_OPSET
+from trt_tui.formatting import name_list_text
+
+
+def drop_batch_normalisation_outputs(model: ir.Model, source_opset: int, target_opset: int) -> None:
+    """Removes the two outputs of BatchNormalizations that opset 14 no longer has; the model is changed.
+
+    Raises:
+        ValueError: something reads one of them.
+    """
+    if not source_opset < 14 <= target_opset:
+        return
+    for node in model.graph.all_nodes():
+        if node.op_type == "BatchNormalization" and not node.domain and len(node.outputs) > _MAX_BATCH_NORM_OUTPUTS:
+            if any(output.uses() or output.is_graph_output() for output in node.outputs[_MAX_BATCH_NORM_OUTPUTS:]):
+                raise ValueError(f"{node.name} (BatchNormalization) is in training mode, and its saved statistics are "
+                                 "read, which newer opsets do not have")
+            node.resize_outputs(_MAX_BATCH_NORM_OUTPUTS)
+
+
+class OpsetError(ValueError):
+    """A node whose meaning an opset cannot express for the runtimes that read it.
+
+    Args:
+        next_step: The way out, as a sentence; "" for a newer export.
+    """
+
+    def __init__(self, message: str, next_step: str = "") -> None:
+        super().__init__(message)
+        self.next_step = next_step
+
+
+CUBIC_GRID_NOTE = ("{} (GridSample) has mode cubic: from opset 20 on the parsers of TensorRT up to 11.1 and of "
+                   "TensorRT-RTX up to 1.5 read it as nearest")
+"""Source: `trt_tui.core.network.opset_changes`."""
+
+CUBIC_GRID_NEXT_STEP = "Export the network with an opset from 16 to 19, which names the mode bicubic."
+
+
+def adapt_converted_operators(model: ir.Model, source_opset: int) -> None:
+    """Puts operators right that a conversion from an opset left with another meaning; the model is changed.
+
+    Raises:
+        ValueError: an operator means what no operator of the new opset does.
+    """
+    target_opset = model.graph.opset_imports[""]
+    fresh_names = FreshNames(model.graph)
+    for node in list(model.graph.all_nodes()):
+        change = _ADAPTERS.get(node.op_type) if node.domain == "" else None
+        if change is not None and source_opset < change.opset <= target_opset:
+            change.adapter(node, fresh_names)
+
+
+def parser_difference_notes(model: ir.Model, target_opset: int) -> list[str]:
+    """Returns what TensorRT's parser reads otherwise than ONNX Runtime, whose reading a conversion keeps."""
+    if model.graph.opset_imports.get("", 0) >= _ADAPTERS["Resize"].opset or target_opset < _ADAPTERS["Resize"].opset:
+        return []
+    resize_names = [node.name or "" for node in model.graph.all_nodes() if node.op_type == "Resize" and not node.domain
+                    and node.attributes.get_string("mode", "nearest") == "nearest" and _find_min_resize_scale(node) < 1]
+    return ([
+        f"{name_list_text(resize_names, max_count=2)} (Resize of opset 10) shrinks by nearest values: ONNX Runtime "
+        f"takes the value "
+        "behind a place between two, TensorRT's parser the one before. Files that are written here say what ONNX "
+        "Runtime does, for both."
+    ] if resize_names else [])
+
+
+def _find_min_resize_scale(node: ir.Node) -> float:
+    """Returns the least scale of a Resize of opset 10; 1.0 if it is computed."""
+    scales = stored_tensor(node.inputs[1]) if len(node.inputs) > 1 and node.inputs[1] is not None else None
+    return 1.0 if scales is None else float(scales.numpy().min(initial=1))
+
+
+def drop_linear_grid_sample_modes(model: ir.Model) -> list[str]:
+    """Leaves the mode out of GridSamples of opset 20 or later where it is the default, linear; returns their names.
+
+    TensorRT's parser reads "linear" as nearest, and an absent mode as linear; ONNX means linear by both.
+    """
+    if model.graph.opset_imports.get("", 0) < _GRID_MODE_OPSET:
+        return []
+    linear_nodes = [node for node in model.graph.all_nodes() if node.op_type == "GridSample" and not node.domain
+                    and node.attributes.get_string("mode", "") == "linear"]
+    for node in linear_nodes:
+        del node.attributes["mode"]
+    return [node.name or "" for node in linear_nodes]
+
+
+def find_cubic_grid_samples(model: ir.Model) -> list[str]:
+    """Returns the names of the GridSamples whose mode TensorRT's parser may read as nearest."""
+    if model.graph.opset_imports.get("", 0) < _GRID_MODE_OPSET:
+        return []
+    return [node.name or "" for node in model.graph.all_nodes() if node.op_type == "GridSample" and not node.domain
+            and node.attributes.get_string("mode", "") == "cubic"]
+
+
+def _adapt_grid_sample(node: ir.Node, fresh_names: FreshNames) -> None:
+    """GridSample spells its modes otherwise since opset 20, and TensorRT's parser knows the older words alone."""
+    mode = node.attributes.get_string("mode", "")
+    if mode in ("cubic", "bicubic"):
+        raise OpsetError(CUBIC_GRID_NOTE.format(node.name),
+                         "Give no layer FP8, INT4 or BF16, and write no normalisation as RMSNormalization: all else is "
+                         "written at opset 19 or lower, which names the mode bicubic.")
+    if mode in ("linear", "bilinear"):
+        del node.attributes["mode"]
+
+
+def _adapt_pad(node: ir.Node, fresh_names: FreshNames) -> None:
+    """The value of a Pad is an input since opset 11; the converter leaves the attribute where the mode needs none."""
+    node.attributes.pop("value", None)
+
+
+def _adapt_batch_normalisation(node: ir.Node, fresh_names: FreshNames) -> None:
+    """More outputs than one meant training mode."""
+    if len(node.outputs) > 1:
+        node.attributes["training_mode"] = ir.AttrInt64("training_mode", 1)
+
+
+def _adapt_resize(node: ir.Node, fresh_names: FreshNames) -> None:
+    """Resize-10 and Upsample count from the corner, and take the value before a place between two (ONNX Runtime, as
+    TensorRT; where they shrink, the one behind)."""
+    node.attributes["coordinate_transformation_mode"] = ir.AttrString("coordinate_transformation_mode", "asymmetric")
+    if node.attributes.get_string("mode", "nearest") != "nearest":
+        return
+    scales = stored_tensor(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] is not None else None
+    scale_values = np.ones(1) if scales is None else scales.numpy()
+    if scale_values.min(initial=1) < 1 < scale_values.max(initial=1):
+        raise ValueError(f"{node.name} ({node.op_type}) takes the nearest value both up and down, which newer opsets "
+                         "have no form of")
+    node.attributes["nearest_mode"] = ir.AttrString("nearest_mode",
+                                                    "ceil" if scale_values.min(initial=1) < 1 else "floor")
+
+
+def _adapt_group_normalisation(node: ir.Node, fresh_names: FreshNames) -> None:
+    """GroupNormalization has a scale and a bias for each channel since opset 21, for each group before."""
+    groups = node.attributes.get_int("num_groups", 1)
+    data = node.inputs[0]
+    channels = data.shape[1] if data is not None and data.shape is not None and len(data.shape) > 1 else None
+    if not isinstance(channels, int):
+        raise ValueError(f"{node.name} (GroupNormalization) has a scale for each group, and how many channels a group "
+                         "has is not known")
+    for index, value in enumerate(node.inputs[1:3], 1):
+        if value is not None and channels != groups:
+            node.replace_input_with(index, _repeat_elements(node, value, channels // groups, fresh_names))
+
+
+def _repeat_elements(node: ir.Node, value: ir.Value, count: int, fresh_names: FreshNames) -> ir.Value:
+    """Each element of a vector some times, one behind the other."""
+    constant = stored_tensor(value)
+    if constant is not None:
+        return _add_initializer(node, np.repeat(constant.numpy(), count),
+                                fresh_names.make_unique_name(f"{value_name(value)}_per_channel"))
+    column = _insert_operator_before(
+        node, "Reshape",
+        [value, _add_initializer(node, np.array([-1, 1]), fresh_names.make_unique_name("column"))], fresh_names)
+    ones = _add_initializer(node, np.array([1, count]), fresh_names.make_unique_name("times"))
+    return _insert_operator_before(node, "Reshape", [
+        _insert_operator_before(node, "Expand", [column, ones], fresh_names),
+        _add_initializer(node, np.array([-1]), fresh_names.make_unique_name("whole"))
+    ], fresh_names)
+
+
+def _adapt_hardmax(node: ir.Node, fresh_names: FreshNames) -> None:
+    """Below opset 13 Hardmax works over all axes from its own on, since then over that one."""
+    axis = node.attributes.get_int("axis", 1)
+    node.attributes["axis"] = ir.AttrInt64("axis", -1)
+    (source,), (result,) = node.inputs, node.outputs
+    assert source is not None
+    shape = _insert_operator_before(node, "Shape", [source], fresh_names)
+    node.replace_input_with(0, _insert_operator_before(node, "Flatten", [source], fresh_names, axis=axis))
+    reshape_node = ir.Node("", "Reshape", [result, shape], name=fresh_names.make_unique_name(f"{node.name}_reshaped"))
+    graph = _get_graph(node)
+    graph.insert_after(node, reshape_node)
+    new_value, = reshape_node.outputs
+    new_value.type, new_value.shape = result.type, result.shape
+    users = [use for use in result.uses() if use.node is not reshape_node]
+    for use in users:
+        use.node.replace_input_with(use.idx, new_value)
+    for index, value in enumerate(graph.outputs):
+        if value is result:
+            graph.outputs[index] = new_value
+    new_value.name, result.name = result.name, fresh_names.make_unique_name(f"{value_name(result)}_flat")
+    result.shape = None
+
+
+def _insert_operator_before(next_node: ir.Node, operator: str, inputs: list[ir.Value], fresh_names: FreshNames,
+                            **attributes: int) -> ir.Value:
+    new_node = ir.node(operator, inputs, attributes,
+                       name=fresh_names.make_unique_name(f"{next_node.name}_{operator.lower()}"))
+    _get_graph(next_node).insert_before(next_node, new_node)
+    output = new_node.outputs[0]
+    output.name = fresh_names.make_unique_name(f"{new_node.name}_output")
+    source = inputs[0]
+    output.type = ir.TensorType(ir.DataType.INT64) if operator == "Shape" else source.type
+    return output
+
+
+def _add_initializer(node: ir.Node, array: np.ndarray, name: str) -> ir.Value:
+    tensor = ir.tensor(array, name=name)
+    value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(array.shape), const_value=tensor)
+    _get_graph(node).register_initializer(value)
+    return value
+
+
+def _get_graph(node: ir.Node) -> ir.Graph:
+    assert isinstance(node.graph, ir.Graph)  # functions are inlined
+    return node.graph
+
+
+_MAX_BATCH_NORM_OUTPUTS = 3
+_GRID_MODE_OPSET = 20
+
+
+@dataclass(frozen=True)
+class _OpsetAdapter:
+    opset: int
+    adapter: Callable[[ir.Node, FreshNames], None]
+
+
+_ADAPTERS = {
+    "BatchNormalization": _OpsetAdapter(14, _adapt_batch_normalisation), "Resize": _OpsetAdapter(11, _adapt_resize),
+    "Hardmax": _OpsetAdapter(13, _adapt_hardmax), "GroupNormalization": _OpsetAdapter(21, _adapt_group_normalisation),
+    "GridSample": _OpsetAdapter(20, _adapt_grid_sample), "Pad": _OpsetAdapter(11, _adapt_pad)
+}
+"""By operator as the converter writes it: the opset that changed it, and what puts it right."""
+
+ADAPTED_OPERATORS = frozenset(_ADAPTERS)
+"""The operators that have an adapter."""
+
+
+def find_ir_version(opset: int) -> int:
+    """The IR version that came with an opset; that of opset 22 for opsets that onnx does not know."""
+    try:
+        return onnx.helper.find_min_ir_version_for([onnx.helper.make_opsetid("", opset)])
+    except ValueError:
+        return 10
+
+
+def detach_big_weights(model: ir.Model) -> tuple[onnx.ModelProto, dict[str, ir.Value]]:
+    """The model without its big weights, and those by name.
+
+    The weights over 1 KiB stand as graph inputs, so that neither size limits nor copies matter. The given model is left
+    as it was.
+    """
+    graph = model.graph
+    inputs = list(graph.inputs)
+    initializers = dict(graph.initializers)
+    big: dict[str, ir.Value] = {}
+    for name, value in list(graph.initializers.items()):
+        tensor = value.const_value
+        if tensor is not None and (tensor.nbytes > SMALL_TENSOR_BYTES or isinstance(tensor, ir.ExternalTensor)):
+            value.shape = value.shape or ir.Shape(tensor.shape.numpy())
+            value.dtype = value.dtype or tensor.dtype
+            big[name] = graph.initializers.pop(name)
+    graph.inputs.extend(big.values())
+    try:
+        return ir.to_proto(model), big
+    finally:
+        graph.inputs.clear()
+        graph.inputs.extend(inputs)
+        graph.initializers.clear()
+        graph.initializers.update(initializers)
+
+
+def _attach_big_weights(proto: onnx.ModelProto, weights: dict[str, ir.Value]) -> ir.Model:
+    """The model of a skeleton, its big weights put back."""
+    model = ir.from_proto(proto)
+    graph = model.graph
+    inputs = list(graph.inputs)
+    graph.inputs.clear()
+    graph.inputs.extend(value for value in inputs if value.name not in weights)
+    for value in inputs:
+        weight = weights.get(value.name or "")
+        if weight is not None and weight.name:
+            value.const_value, value.shape, value.type = weight.const_value, weight.shape, weight.type
+            graph.initializers[weight.name] = value
+    return model
+
+
+def convert_opset(model: ir.Model, opset: int) -> ir.Model:
+    """The model at a higher opset, by onnx's version converter and `trt_tui.core.network.opset_conversion`.
+
+    Raises:
+        Exception: whatever the converter raises for an operator that it cannot convert; a ValueError for one whose
+            meaning the new opset cannot express, and for an opset whose changes nobody has looked at.
+    """
+    if opset > NEWEST_WRITTEN_OPSET:
+        raise ValueError(f"no network is raised above opset {NEWEST_WRITTEN_OPSET}")
+    before_opset = model.graph.opset_imports[""]
+    drop_batch_normalisation_outputs(model, before_opset, opset)
+    with plugins.move_plugins_to_own_domain(model):
+        skeleton, weights = detach_big_weights(model)
+    converted_model = _attach_big_weights(onnx.version_converter.convert_version(skeleton, opset), weights)
+    plugins.restore_plugin_domains(converted_model)
+    _restore_names_of_replaced_nodes(model.graph, converted_model.graph)
+    adapt_converted_operators(converted_model, before_opset)
+    node_by_name = {node.name: node for node in model.graph}
+    for node in converted_model.graph:
+        if node.name in node_by_name:
+            node.metadata_props.update(node_by_name[node.name].metadata_props)
+            node.meta.update(node_by_name[node.name].meta)
+    assign_node_names(converted_model.graph)
+    converted_model.ir_version = max(model.ir_version, find_ir_version(opset))
+    drop_initializer_inputs(converted_model.graph)
+    return converted_model
+
+
+def _restore_names_of_replaced_nodes(source_graph: ir.Graph, converted_graph: ir.Graph) -> None:
+    """Gives operators that the converter rewrote (Upsample is Resize) the names that they and their outputs had."""
+    node_names = {node.name for node in converted_graph}
+    tensor_names = {value.name
+                    for node in converted_graph
+                    for value in node.outputs} | set(converted_graph.initializers)
+    lost_nodes = [node for node in source_graph if node.name not in node_names]
+    for node in converted_graph:
+        if node.name:
+            continue
+        old_node = next((candidate for candidate in lost_nodes if candidate.op_type == node.op_type
+                         or (candidate.op_type, node.op_type) == ("Upsample", "Resize")), None)
+        if old_node is None:
+            continue
+        lost_nodes.remove(old_node)
+        node.name = old_node.name
+        for new_value, value in zip(node.outputs, old_node.outputs, strict=False):
+            if value.name and value.name not in tensor_names:
+                new_value.name = value.name
+
+
+def drop_initializer_inputs(graph: ir.Graph) -> None:
+    """Old files list every weight among the inputs; only what has no value is an input."""
+    inputs = [value for value in graph.inputs if value.name not in graph.initializers]
+    if len(inputs) != len(graph.inputs):
+        graph.inputs.clear()
+        graph.inputs.extend(inputs)

@@ -1,0 +1,68 @@
+"""Passes before a strategy, which try what costs no run time: zero-cost moves and other ranges."""
+
+from collections.abc import Generator, Mapping
+
+from trt_tui.core.moves.config import MoveKey
+from trt_tui.core.moves.move import Move
+from trt_tui.core.moves.precision_move import PrecisionMove
+from trt_tui.core.moves.range_move import RangeMove
+from trt_tui.core.search.space import SearchSpace
+from trt_tui.core.search.strategy_protocol import Evaluation, StrategyContext, Trial
+
+MIN_ERROR_SHARE = 0.01
+"""Groups that own less of the error than this are skipped."""
+
+
+def try_zero_cost_moves(context: StrategyContext, search_space: SearchSpace) -> Generator[Trial, Evaluation, None]:
+    """Settles ``zero_cost_sets`` on the sets that lower the loss; of sets with moves on the same target one at most.
+
+    Each set of moves is tried as a whole, on top of those that were kept before: the moves of one set act on different
+    layers and hardly on each other, so that one evaluation tells of them all.
+    """
+    best = yield Trial(frozenset(), zero_cost_sets=())
+    for name, moves in search_space.zero_cost_sets.items():
+        if best.passes:
+            break
+        kept_sets = tuple(set_name for set_name in best.zero_cost_sets
+                          if _find_subjects_of_moves(search_space.zero_cost_sets[set_name]).isdisjoint(moves))
+        evaluation = yield Trial(frozenset(), zero_cost_sets=(*kept_sets, name))
+        if evaluation.passes or evaluation.comparable_loss < best.comparable_loss:
+            best = evaluation
+    context.zero_cost_sets = best.zero_cost_sets
+
+
+def _find_subjects_of_moves(moves: Mapping[MoveKey, Move]) -> set[MoveKey]:
+    """What a set moves, less the precisions that groups as in the file take for it, which are the same in each."""
+    return {key for key in moves if key[0] != PrecisionMove.kind}
+
+
+def try_other_ranges(context: StrategyContext, search_space: SearchSpace,
+                     ranges_by_method: Mapping[str, Mapping[str, float]]) -> Generator[Trial, Evaluation, None]:
+    """Sets ``board.ranges`` to what lowers the loss, with one evaluation for each method and group that reads codes.
+
+    Source: setting ranges by the error that they cause (Nagel et al., "A White Paper on Neural Network Quantization",
+    2021), here the error at the judged outputs. It is a coordinate descent over groups, the most suspicious first,
+    among the ranges that the calibration methods propose.
+
+    Args:
+        ranges_by_method: amax by tensor and method.
+    """
+    best = yield Trial(frozenset())
+    for name in context.order_candidates_by_suspicion():
+        if best.passes:
+            return
+        group = search_space.network.get_group(name)
+        range_sites = group.calibrated_qdq_sites(search_space.start_config.precision_of(group))
+        if not range_sites:
+            continue
+        if context.ranking.expected_shares and context.ranking.expected_shares.get(name, 0.0) < MIN_ERROR_SHARE:
+            continue
+        tensors = dict.fromkeys(site.tensor for site in range_sites)
+        methods = dict.fromkeys(method for tensor in tensors for method in ranges_by_method.get(tensor, ()))
+        for method in methods:
+            choices = {tensor: RangeMove(ranges_by_method[tensor][method], method)
+                       for tensor in tensors if method in ranges_by_method.get(tensor, ())}
+            evaluation = yield Trial(frozenset(), {**context.chosen_ranges, **choices}, group=name)
+            if evaluation.comparable_loss < best.comparable_loss or evaluation.passes:
+                best = evaluation
+        context.chosen_ranges = dict(best.range_moves)

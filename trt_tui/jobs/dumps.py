@@ -1,0 +1,83 @@
+"""Jobs on dumps: two dumps are compared, and the outputs of runs are written as one."""
+
+import contextlib
+import time
+from pathlib import Path
+
+from trt_tui.core.data.dumps import open_dump
+from trt_tui.core.data.input_files import refuse_overwriting_inputs
+from trt_tui.core.data.polygraphy_json import RunResultsWriter
+from trt_tui.core.measure.analysis import Analysis
+from trt_tui.core.measure.dump_comparison import (
+    TensorDifference,
+    compare_tensor_of_dumps,
+    comparison_advice_lines,
+    find_common_tensors,
+    find_min_mask_magnitude,
+    sort_in_network_order,
+)
+from trt_tui.core.measure.judged_outputs import list_tensor_outputs
+from trt_tui.core.measure.reference import no_common_tensors_error
+from trt_tui.files.writing import open_atomic_writer
+from trt_tui.jobs import events as ev
+from trt_tui.jobs import requests as rq
+from trt_tui.jobs.calibration import ensure_ranges
+from trt_tui.jobs.opening import WorkspaceSlot
+from trt_tui.jobs.scheduler import JobReporter
+from trt_tui.jobs.steps import Steps, Urgency
+from trt_tui.jobs.store import ResultStore
+from trt_tui.workspace import Workspace
+
+
+def run_dump_comparison_job(slot: WorkspaceSlot, store: ResultStore, reporter: JobReporter,
+                            request: rq.CompareDumps) -> Steps[None]:
+    """Compares all tensors of both.
+
+    Raises:
+        InputError: one cannot be read, they do not fit each other, or neither fits the network.
+    """
+    reporter.send(ev.JobProgress(reporter.job, "reading the dumps", 0, 0))
+    yield Urgency.OPENING
+    first, second = open_dump(request.first), open_dump(request.second)
+    yield Urgency.OPENING
+    common_names, only_first, only_second = find_common_tensors(first, second)
+    network = slot.workspace.network if slot.workspace is not None else None
+    inputs = [info.name for info in network.inputs] if network is not None else []
+    if network is not None and not any(network.has_tensor(name) for name in common_names):
+        raise no_common_tensors_error(first.source, common_names, network.name,
+                                      [layer_output for layer in network.layers for layer_output in layer.outputs])
+    mask, start_time, tensor_errors = find_min_mask_magnitude(network), time.monotonic(), list[TensorDifference]()
+    for index, name in enumerate(common_names):
+        for result in compare_tensor_of_dumps(first, second, name, request.threshold, mask):
+            if result is not None:
+                tensor_errors.append(result)
+            reporter.send_progress(request.phase, index, len(common_names), start_time)
+            yield Urgency.BUILD
+    ordered = sort_in_network_order(tensor_errors, network, request.scaled_tensors)
+    advice_texts = comparison_advice_lines(ordered, first.source, second.source, inputs, network is not None)
+    reporter.send(ev.DumpsCompared(reporter.job, first.source, second.source, len(first.iterations), tuple(ordered),
+                                   only_first, only_second, tuple(advice_texts),
+                                   store.network_sha256(network) if network is not None else ""))
+
+
+def run_save_outputs_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
+                         request: rq.SaveOutputs) -> Steps[None]:
+    """Runs each config on all samples, those that calibrate too, so that others can be held against it."""
+    network, samples = workspace.network, workspace.samples
+    path, start_time, done = Path(request.path), time.monotonic(), 0
+    refuse_overwriting_inputs([path], [network.path, *network.external_files])
+    ensure_ranges(workspace, store, reporter, list(request.runs.values()))
+    names = list_tensor_outputs(network)
+    analysis = Analysis(network, workspace.backend, samples, workspace.judged_outputs,
+                        boundary_type=workspace.options.other, extra_tensors=names)
+    with contextlib.closing(analysis), open_atomic_writer(path) as stream, RunResultsWriter(stream) as writer:
+        for name, config in request.runs.items():
+            writer.begin_runner(name)
+            for outputs in analysis.execute_config(config, workspace.ranges):
+                writer.add_iteration(
+                    {tensor: outputs[tensor]
+                     for tensor in dict.fromkeys((*names, *analysis.fetched_tensors))})
+                done += 1
+                reporter.send_progress(request.phase, done, len(samples) * len(request.runs), start_time)
+                yield Urgency.BUILD
+    reporter.send(ev.ConfigExported(reporter.job, (request.path,)))

@@ -1,0 +1,223 @@
+"""Jobs that export: files for other tools, bundles for production, and pieces of the network."""
+
+import contextlib
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx_ir as ir
+
+from trt_tui.core.builder_options import BuilderOptions
+from trt_tui.core.calibration.cache import read_cache_header
+from trt_tui.core.calibration.statistics import TensorStats, collect_tensor_stats
+from trt_tui.core.data.adaptive_runner import load_adaptive_runner
+from trt_tui.core.data.input_files import refuse_overwriting_inputs
+from trt_tui.core.exporters.bundle import MAX_FEEDS, MAX_SAMPLE_BYTES, BundleContents, SampleRun, write_bundle
+from trt_tui.core.exporters.formats import write_export
+from trt_tui.core.exporters.registry import EXPORT_FORMATS
+from trt_tui.core.exporters.subgraph import (
+    FP32_FILE,
+    TYPED_FILE,
+    check_tensor_names,
+    extract_subgraph,
+    find_group_boundary,
+    write_subgraph,
+)
+from trt_tui.core.lowering.lowering_checks import refuse_cubic_grid_samples, replace_file_precision
+from trt_tui.core.lowering.source_typed_network import lower_from_source_model
+from trt_tui.core.measure.analysis import Analysis
+from trt_tui.core.measure.failed_runs import attribute_failures_to_rounding
+from trt_tui.core.measure.judged_outputs import list_tensor_outputs
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.model_outputs import add_outputs
+from trt_tui.core.precision import Precision
+from trt_tui.files.writing import fill_folder_atomically, require_empty_folder, write_file_atomically
+from trt_tui.jobs import events as ev
+from trt_tui.jobs import requests as rq
+from trt_tui.jobs.calibration import collect_ranges_to_write
+from trt_tui.jobs.engine_accuracy import make_build_settings
+from trt_tui.jobs.engine_build import lower_for_builder, timing_cache_path
+from trt_tui.jobs.opening import WorkspaceSlot
+from trt_tui.jobs.scheduler import JobReporter
+from trt_tui.jobs.steps import Steps, Urgency
+from trt_tui.jobs.store import ResultStore
+from trt_tui.workspace import Workspace
+
+MAX_HISTOGRAMS = 3
+"""How many layers that lose have their values drawn."""
+
+
+def run_export_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
+                   request: rq.ExportConfig) -> Steps[None]:
+    """Writes a config in another tool's format."""
+    path, network, config = Path(request.path), workspace.network, request.config
+    export_format = EXPORT_FORMATS[request.kind]
+    reporter.send(ev.JobProgress(reporter.job, request.phase, 0, 0))
+    yield Urgency.BUILD
+    shapes = workspace.shape_profile if export_format.has_build_commands else workspace.requested_shape_ranges
+    written_config = config if export_format.keeps_file_precision else replace_file_precision(network, config)
+    ranges, no_data_reason = collect_ranges_to_write(workspace, store, reporter, written_config, request.config_ranges,
+                                                     all_tensors=export_format.needs_all_ranges)
+    workspace.require_unchanged_files()
+    refuse_cubic_grid_samples(network, "TensorRT")
+    method = range_method_text(workspace, request.config_ranges, request.method, bool(no_data_reason))
+    written = write_export(request.kind, path, network, config, ranges, shapes=shapes,
+                           builder_options=workspace.options.production, range_method=method)
+    reporter.send(ev.ConfigExported(reporter.job, tuple(map(str, written.paths)), written.notes, no_data_reason))
+
+
+def range_method_text(workspace: Workspace, config_ranges: Mapping[str, float] | None, range_method: str,
+                      uses_known_ranges: bool) -> str:
+    """How the ranges that are written were measured; "" where nobody knows.
+
+    Args:
+        config_ranges, range_method: See `trt_tui.jobs.requests.ExportConfig`.
+        uses_known_ranges: Whether none had to be measured for this.
+    """
+    if workspace.options.calib_cache is not None:
+        return read_cache_header(workspace.options.calib_cache).range_method
+    if config_ranges is None:
+        return workspace.calibration.method if workspace.calibration is not None else ""
+    return range_method if uses_known_ranges else workspace.options.calib_method
+
+
+def run_write_text_job(slot: WorkspaceSlot, store: ResultStore, reporter: JobReporter,
+                       request: rq.WriteTextFile) -> Steps[None]:
+    """Writes a text, for which nothing has to be open; never overwrites a file that is open."""
+    if (workspace := slot.workspace) is not None:
+        refuse_overwriting_inputs([request.path], [workspace.network.path, *workspace.network.external_files])
+    write_file_atomically(Path(request.path), request.text)
+    reporter.send(ev.ConfigExported(reporter.job, (request.path,)))
+    yield from ()
+
+
+def run_write_bundle_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
+                         request: rq.WriteBundle) -> Steps[None]:
+    """Writes a bundle; the folder appears whole or not at all."""
+    destination, network, config = Path(request.path), workspace.network, request.config
+    reporter.send(ev.JobProgress(reporter.job, request.phase, 0, 0))
+    yield Urgency.BUILD
+    require_empty_folder(destination)
+    ranges, no_data_reason = collect_ranges_to_write(workspace, store, reporter, config, request.config_ranges)
+    workspace.require_unchanged_files()
+    iterations = yield from _collect_bundle_sample_runs(workspace, reporter, config, ranges)
+    histograms = _collect_input_histograms(workspace, reporter, request, ranges)
+    bundle = BundleContents(request.release, network, config, ranges, request.config_text,
+                            range_method_text(workspace, request.config_ranges, request.method,
+                                              bool(no_data_reason)), workspace.shape_profile,
+                            _choose_builder_options(workspace, store, request, ranges), workspace.samples.source,
+                            iterations, request.with_samples, request.comparison_record, histograms)
+    with fill_folder_atomically(destination) as folder:
+        written_paths = write_bundle(folder, bundle)
+    paths = [destination / path.relative_to(folder) for path in written_paths]
+    reporter.send(ev.ConfigExported(reporter.job, (str(destination), *map(str, paths)), (), ""))
+
+
+def _choose_builder_options(workspace: Workspace, store: ResultStore, request: rq.WriteBundle,
+                            ranges: Mapping[str, float]) -> BuilderOptions:
+    """How the builder is to work: with the tactics that were measured where this config was built here, if none are
+    named and the bundle is for the release that is here."""
+    production, builder = workspace.options.production, workspace.builder
+    if production.timing_cache or builder is None or builder.name != "tensorrt" or not builder.version.startswith(
+            f"{request.release}."):
+        return production
+    plan, network, config = workspace.plan, workspace.network, request.config
+    constraints = lower_for_builder(network, config, ranges, builder.capabilities, builder.name).constraints
+    settings = make_build_settings(workspace.analysis, workspace.feeds, plan, config)
+    timing_cache = timing_cache_path(settings, builder, network, constraints, store.engines)
+    return replace(production, timing_cache=str(timing_cache)) if timing_cache.is_file() else production
+
+
+def _collect_bundle_sample_runs(workspace: Workspace, reporter: JobReporter, config: PrecisionConfig,
+                                ranges: Mapping[str, float]) -> Steps[list[SampleRun]]:
+    """Returns the first judged feeds with the network's own outputs, in FP32 and simulated."""
+    network, samples = workspace.network, workspace.data_sets.judged_samples
+    names = list_tensor_outputs(network)
+    analysis = Analysis(network, workspace.backend, samples, workspace.judged_outputs,
+                        boundary_type=workspace.options.other, extra_tensors=names)
+    iterations: list[SampleRun] = []
+    start_time, feed_indices = time.monotonic(), list(range(min(MAX_FEEDS, len(samples))))
+    with contextlib.closing(analysis):
+        runs = zip(analysis.execute_config(PrecisionConfig.from_precision(Precision.FP32), {}, feed_indices),
+                   analysis.execute_config(config, ranges, feed_indices), strict=True)
+        for index, (reference, simulated) in zip(feed_indices, runs, strict=True):
+            iteration = SampleRun(samples.read_feed(index), {name: reference[name] for name in names},
+                                  {name: simulated[name] for name in names})
+            if iterations and sum(item.size_bytes for item in (*iterations, iteration)) > MAX_SAMPLE_BYTES:
+                break
+            iterations.append(iteration)
+            reporter.send_progress("samples for the bundle", index + 1, len(feed_indices), start_time)
+            yield Urgency.BUILD
+    return iterations
+
+
+def _collect_input_histograms(workspace: Workspace, reporter: JobReporter, request: rq.WriteBundle,
+                              ranges: Mapping[str, float]) -> list[tuple[str, TensorStats, float | None]]:
+    """What the inputs of the layers hold that own most of the config's error; nothing where shares are not known."""
+    network = workspace.network
+    groups = request.comparison_record.get("runs", {}).get("config", {}).get("groups", {})
+    shares = {name: entry["owns"] for name, entry in groups.items() if (entry.get("owns") or 0) > 0}
+    tensors: dict[str, None] = {}
+    for name in sorted(shares, key=lambda name: -shares[name]):
+        group = network.get_group(name)
+        tensor_names = [site.tensor for site in group.activation_qdq_sites()] or list(group.inputs)
+        tensor = next(
+            (entry for entry in tensor_names if network.is_float(entry) and entry not in network.blocking_plugins),
+            None)
+        if tensor is not None and len(tensors) < MAX_HISTOGRAMS:
+            tensors[tensor] = None
+    missing = [tensor for tensor in tensors if tensor not in workspace.statistics]
+    if missing:
+        workspace.statistics.update(collect_tensor_stats(
+            network.model, missing, workspace.calibration_samples, workspace.backend,
+            progress=reporter.make_progress_callback("activation statistics", is_preemptible=True)))
+    return [(tensor, workspace.statistics[tensor], ranges.get(tensor)) for tensor in tensors]
+
+
+def run_write_subgraph_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
+                           request: rq.WriteSubgraph) -> Steps[None]:
+    """Writes the folder; it appears whole or not at all."""
+    destination, network = Path(request.path), workspace.network
+    require_empty_folder(destination)
+    start, stop = find_group_boundary(network, network.get_group(
+        request.group)) if request.group else (request.start_tensors, request.stop_tensors)
+    check_tensor_names(network, (*start, *stop))
+    reporter.send(ev.JobProgress(reporter.job, request.phase, 0, 0))
+    yield Urgency.BUILD
+    ranges, no_data_reason = collect_ranges_to_write(workspace, store, reporter, request.config, request.config_ranges)
+    typed_model = lower_from_source_model(network, request.config, ranges).model
+    iterations = _collect_subgraph_sample_runs(workspace, typed_model, start, stop)
+    workspace.require_unchanged_files()
+    with fill_folder_atomically(destination) as folder:
+        written_paths = write_subgraph(folder, network, {FP32_FILE: network.model, TYPED_FILE: typed_model}, start,
+                                       stop, iterations)
+    reporter.send(
+        ev.ConfigExported(reporter.job, (str(destination), *(str(destination / path.name) for path in written_paths)),
+                          (), no_data_reason))
+
+
+def _collect_subgraph_sample_runs(workspace: Workspace, typed_model: ir.Model, start_tensors: Sequence[str],
+                                  stop_tensors: Sequence[str]) -> list[SampleRun]:
+    """What goes into the piece on the first judged feeds, and what FP32 and the typed piece make of it."""
+    network, samples = workspace.network, workspace.data_sets.judged_samples
+    produced = {value.name for node in network.model.graph for value in node.outputs}
+    output_names = {output.name for output in network.model.graph.outputs}
+    read_names = [name for name in dict.fromkeys((*start_tensors, *stop_tensors)) if name in produced]
+    extended_model = add_outputs(network.model, [name for name in read_names if name not in output_names])
+    iterations: list[SampleRun] = []
+    piece_model = extract_subgraph(typed_model, start_tensors, stop_tensors)
+    with load_adaptive_runner(workspace.backend, extended_model,
+                              samples) as fp32, workspace.backend.load(piece_model) as lowered:
+        for index in range(min(MAX_FEEDS, len(samples))):
+            feed: Mapping[str, np.ndarray] = samples.read_feed(index)
+            values = {**feed, **fp32.run(feed, read_names)}
+            inputs = {name: values[name] for name in start_tensors}
+            reference = {name: values[name] for name in stop_tensors}
+            with attribute_failures_to_rounding(network):
+                iteration = SampleRun(inputs, reference, lowered.run(inputs, list(stop_tensors)))
+            if iterations and sum(item.size_bytes for item in (*iterations, iteration)) > MAX_SAMPLE_BYTES:
+                break
+            iterations.append(iteration)
+    return iterations

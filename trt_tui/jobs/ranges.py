@@ -1,0 +1,129 @@
+"""Jobs on ranges: statistics of tensors, ranges that the user sets, and the comparison of range methods."""
+
+import difflib
+import time
+from collections.abc import Iterable
+
+from trt_tui.core.calibration.statistics import DominantChannels, TensorStats, collect_tensor_stats
+from trt_tui.core.calibration.user_ranges import parse_amax, resolve_amax_text
+from trt_tui.core.measure.results import Accuracy
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.range_move import RangeMove
+from trt_tui.core.network.layers import FusionGroup
+from trt_tui.core.quantized_types import INT8, QUANTIZED_TYPES
+from trt_tui.errors import InputError
+from trt_tui.jobs import events as ev
+from trt_tui.jobs import requests as rq
+from trt_tui.jobs.calibration import measure_ranges
+from trt_tui.jobs.executors import get_executor
+from trt_tui.jobs.scheduler import JobReporter
+from trt_tui.jobs.steps import Steps, Urgency
+from trt_tui.jobs.store import ResultStore
+from trt_tui.workspace import Workspace
+
+
+def run_tensor_stats_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
+                         request: rq.MeasureTensorStats) -> Steps[None]:
+    """Measures the values of a group's inputs and of its tail, and the ranges of its weights' channels."""
+    network = workspace.network
+    group = network.get_group(request.group)
+    tensor_names = (*(site.tensor for site in group.activation_qdq_sites()), *group.inputs[:2], group.final_tensor)
+    tensors = [
+        tensor for tensor in dict.fromkeys(tensor_names)
+        if network.is_float(tensor) and tensor not in network.blocking_plugins
+    ]
+    axes = {}
+    for site in group.activation_qdq_sites():
+        rank = len(network.shape(site.tensor) or ())
+        conv = network.get_layer(site.layer).op_type in ("Conv", "ConvTranspose")
+        axes[site.tensor] = 1 if conv or rank < 2 else rank - 1
+    stats = collect_tensor_stats(network.model, tensors, workspace.calibration_samples, workspace.backend,
+                                 channel_axes=axes,
+                                 progress=reporter.make_progress_callback("activation statistics", is_preemptible=True),
+                                 executor=get_executor(workspace, reporter))
+    workspace.statistics.update(stats)
+    weights = {
+        site.tensor: DominantChannels.from_channel_amaxes(site.axis, network.constant_amax(site.tensor, site.axis))
+        for site in group.weight_qdq_sites()
+        if site.axis is not None
+    }
+    reporter.send(ev.TensorStatsMeasured(reporter.job, group.name, stats,
+                                         {tensor: top for tensor, top in weights.items() if top is not None}))
+    yield Urgency.TENSOR_STATS
+
+
+def measure_ranges_by_method(workspace: Workspace, reporter: JobReporter, groups: Iterable[FusionGroup],
+                             config: PrecisionConfig, *, one_pass: bool = False) -> dict[str, dict[str, float]]:
+    """The ranges (amax) of the activations of some groups, by tensor and method, for the codes that a config has them
+    read, the last group's where they differ; measured where they are not known.
+
+    Args:
+        one_pass: Measured in one pass over these tensors alone, whatever is known of them; see
+    `Workspace.one_pass_values`.
+    """
+    tensors = {site.tensor: config.precision_of(group) for group in groups for site in group.activation_qdq_sites()}
+    tensor_stats: dict[str, TensorStats] = workspace.statistics
+    if one_pass:
+        tensor_stats = workspace.one_pass_values.setdefault(("statistics", *tensors), {})
+    missing = [tensor for tensor in tensors if tensor not in tensor_stats]
+    if missing:
+        executor = get_executor(workspace, reporter)
+        stats = collect_tensor_stats(
+            workspace.network.model, missing, workspace.calibration_samples, workspace.backend,
+            progress=reporter.make_progress_callback("other ranges", is_preemptible=True,
+                                                     executor=executor), executor=executor)
+        tensor_stats.update(stats)
+    return {tensor: tensor_stats[tensor].amax_by_range_method(precision) for tensor, precision in tensors.items()}
+
+
+def run_set_ranges_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
+                       request: rq.SetRanges) -> Steps[None]:
+    """Sends a range for each tensor; measures what is not given as a number."""
+    network, config = workspace.network, request.config
+    for tensor, text in request.ranges:
+        if tensor not in network.calibrated_tensors:
+            similar_names = difflib.get_close_matches(tensor, network.calibrated_tensors, 3, 0.5)
+            raise InputError(
+                f"no layer reads codes of {tensor}", "so it has no range", f"Did you mean {', '.join(similar_names)}?"
+                if similar_names else "trt-tui inspect --nodes lists tensors.")
+        parse_amax(text)
+    unmeasured = [tensor for tensor, text in request.ranges
+                  if parse_amax(text) is None and tensor not in workspace.statistics]
+    if unmeasured:
+        stats = collect_tensor_stats(
+            network.model, unmeasured, workspace.calibration_samples, workspace.backend,
+            progress=reporter.make_progress_callback("activation statistics", is_preemptible=True))
+        workspace.statistics.update(stats)
+    quantized_types = {site.tensor: QUANTIZED_TYPES.get(config.precision_of(group), INT8) for group in network.groups
+                       for site in group.activation_qdq_sites()}
+    moves = {}
+    for tensor, text in request.ranges:
+        amax = parse_amax(text)
+        moves[tensor] = RangeMove(amax, "user") if amax is not None else RangeMove(
+            resolve_amax_text(text, workspace.statistics[tensor], quantized_types[tensor]), text.lower())
+    reporter.send(ev.RequestedRangesReady(reporter.job, moves))
+    yield from ()
+
+
+def run_method_comparison_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
+                              request: rq.CompareRangeMethods) -> Steps[None]:
+    """Calibrates by each method and judges the config with its ranges; sends the table as it grows.
+
+    Seconds are those of calibrating alone; 0 where the ranges were known from before.
+    """
+    if workspace.options.calib_cache is not None:
+        raise InputError("methods cannot be compared", "ranges are taken from a cache", "Leave out --calib-cache.")
+    rows: list[ev.RangeMethodResult] = []
+    for method in request.methods:
+        start = time.perf_counter()
+        calibration = measure_ranges(workspace, store, reporter, method)
+        seconds = time.perf_counter() - start
+        yield Urgency.ACCURACY
+        accuracy, start_time = Accuracy({}), time.monotonic()
+        for partial in workspace.analysis.measure_accuracy(request.config, calibration.range_table, workspace.feeds,
+                                                           with_metric_interval=True):
+            accuracy = partial.value
+            reporter.send_progress(f"judging {method}", partial.done_count, partial.total_count, start_time)
+            yield Urgency.ACCURACY
+        rows.append(ev.RangeMethodResult(method, accuracy, seconds, calibration.samples))
+        reporter.send(ev.RangeMethodsCompared(reporter.job, request.config, tuple(rows)))

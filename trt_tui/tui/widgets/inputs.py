@@ -1,0 +1,113 @@
+"""Widgets for input: lists to choose from and a text field."""
+
+from collections.abc import Mapping, Sequence
+from typing import Generic, TypeVar
+
+from textual.binding import Binding
+from textual.content import Content
+from textual.message import Message
+from textual.widgets import Input, OptionList
+from textual.widgets.option_list import Option
+
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.formatting import escape_hidden_characters
+from trt_tui.session.session import Session
+from trt_tui.tui.spans import Line
+from trt_tui.tui.state.config_list import config_table
+from trt_tui.tui.widgets.lines import Lines
+
+ValueT = TypeVar("ValueT")
+
+
+class KeyedOptionList(OptionList, inherit_bindings=False):
+    """A list whose keys are those of `trt_tui.tui.keys`."""
+
+    BINDINGS = [Binding("down,j", "cursor_down", id="down"), Binding("up,k", "cursor_up", id="up"),
+                Binding("pagedown", "page_down", id="page_down"), Binding("pageup", "page_up", id="page_up"),
+                Binding("home", "first", id="first"), Binding("end", "last", id="last"),
+                Binding("enter", "select", id="open"), Binding("space", "select", id="toggle")]
+
+    def action_page_up(self) -> None:
+        """Moves up by a page; a list without room for a letter has no lines, which Textual 8.2 looks for."""
+        if self.scrollable_content_region:
+            super().action_page_up()  # type: ignore[no-untyped-call]
+
+    def action_page_down(self) -> None:
+        """Moves down by a page, as `action_page_up` moves up."""
+        if self.scrollable_content_region:
+            super().action_page_down()  # type: ignore[no-untyped-call]
+
+
+class ValueList(KeyedOptionList, Generic[ValueT]):
+    """A list of lines that stand for values; filled again, its cursor stays on its value.
+
+    Attributes:
+        values: What the lines stand for.
+    """
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id, compact=True)
+        self.values: list[ValueT] = []
+        self._shown_lines: list[Line] = []
+
+    def fill_list(self, values: Sequence[ValueT], lines: Sequence[Line]) -> None:
+        """Shows these in place of those before, where anything differs."""
+        new_lines = list(lines)
+        if new_lines == self._shown_lines:
+            return
+        current = self.selected_value
+        self._shown_lines, self.values = new_lines, list(values)
+        self.clear_options()
+        self.add_options([Option(_build_line_content(line)) for line in new_lines])
+        if self.values:
+            self.highlighted = self.values.index(current) if current in self.values else 0
+
+    @property
+    def text(self) -> str:
+        """What is listed, without styles."""
+        return "\n".join("".join(text for text, _ in line).rstrip() for line in self._shown_lines)
+
+    @property
+    def selected_value(self) -> ValueT | None:
+        """What stands under the cursor."""
+        if self.highlighted is None or self.highlighted >= len(self.values):
+            return None
+        return self.values[self.highlighted]
+
+
+class ConfigList(ValueList[PrecisionConfig]):
+    """The configs of a session, the newest first; enter switches to one."""
+
+    class Taken(Message):
+        """A config was chosen."""
+
+        def __init__(self, config: PrecisionConfig) -> None:
+            super().__init__()
+            self.config = config
+
+    def show_configs(self, session: Session, config_marks: Mapping[str, PrecisionConfig], header: Lines) -> None:
+        """Refills the list and its header where they changed; the cursor stays on its config."""
+        titles, lines = config_table(session, config_marks, header.size.width - 1 or 60)
+        header.lines = [[(" ", ""), *titles]]  # an option stands one cell in
+        self.fill_list([config_line.config for config_line in lines], [config_line.line for config_line in lines])
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        """Enter was pressed."""
+        event.stop()
+        self.post_message(self.Taken(self.values[event.option_index]))
+
+
+def _build_line_content(line: Line) -> Content:
+    return Content.assemble(*((escape_hidden_characters(text), _CONTENT_STYLES.get(style, "")) for text, style in line))
+
+
+_CONTENT_STYLES = {"dim": "$quiet", "strong": "bold", "key": "bold $accent", "bad": "bold $error", "good": "$success",
+                   "warn": "$warning"}
+
+
+class TextField(Input):
+    """A line to type on whose cursor does not blink: where nothing changes, nothing is written to the terminal."""
+
+    def on_mount(self) -> None:
+        """Keeps the cursor lit."""
+        self.cursor_blink = False
