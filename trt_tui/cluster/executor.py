@@ -35,20 +35,16 @@ class ClusterWorkerPool:
 
     @property
     def failure_reason(self) -> str:
-        """See `trt_tui.workspace.WorkerPool`."""
         return self.cluster.failure_reason
 
     def count_workers(self, for_engines: bool = False) -> int:
-        """See `trt_tui.workspace.WorkerPool`."""
         return self.cluster.count_workers(for_engines)
 
     def take_new_messages(self) -> Iterator[tuple[str, str]]:
-        """See `trt_tui.workspace.WorkerPool`."""
         while self.cluster.messages:
             yield self.cluster.messages.popleft()
 
     def open_workspace_on_workers(self, workspace: Workspace) -> None:
-        """See `trt_tui.workspace.WorkerPool`."""
         workspace = workspace.full_workspace
         if self._open_workspace is workspace:
             return
@@ -63,7 +59,6 @@ class ClusterWorkerPool:
 
     def make_executor(self, workspace: Workspace, wake_caller: Callable[[], None],
                       for_engines: bool = False) -> ClusterExecutor:
-        """See `trt_tui.workspace.WorkerPool`."""
         self.cluster.wake = wake_caller
         self.open_workspace_on_workers(workspace)
         if for_engines:
@@ -93,7 +88,6 @@ class ClusterExecutor:
         self._is_running_locally = False
 
     def map(self, task: Task[Workspace, Item, T], items: Iterable[Item]) -> Iterator[tuple[Item, T] | None]:
-        """See `trt_tui.core.execution.Executor`."""
         task_run = self._task_run = TaskRun(task, items, self._wake, self._for_engines)
         try:
             while True:
@@ -121,7 +115,6 @@ class ClusterExecutor:
             self._task_run, self._is_running_locally = None, False
 
     def is_ready(self) -> bool:
-        """See `trt_tui.core.execution.Executor`."""
         task_run = self._task_run
         if self._is_running_locally:
             return self._local_executor.is_ready()
@@ -130,7 +123,6 @@ class ClusterExecutor:
 
     @property
     def location_text(self) -> str:
-        """See `trt_tui.core.execution.Executor`."""
         return self._cluster.worker_count_text
 
     @property

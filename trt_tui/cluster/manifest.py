@@ -37,7 +37,6 @@ class ManifestFile:
 
     @property
     def size_bytes(self) -> int:
-        """In bytes."""
         return self.stamp[1]
 
 

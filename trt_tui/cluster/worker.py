@@ -165,17 +165,14 @@ class WorkerWorkspace:
 
 
 def list_missing_files(worker_workspace: WorkerWorkspace) -> list[int]:
-    """See `WorkerWorkspace.list_missing_files`."""
     return worker_workspace.list_missing_files()
 
 
 def receive_file_piece(worker_workspace: WorkerWorkspace, file_index: int, piece: bytes) -> None:
-    """See `WorkerWorkspace.receive_file_piece`."""
     worker_workspace.receive_file_piece(file_index, piece)
 
 
 def open_workspace(worker_workspace: WorkerWorkspace) -> None:
-    """See `WorkerWorkspace.open_workspace`."""
     worker_workspace.open_workspace()
 
 

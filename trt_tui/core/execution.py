@@ -72,7 +72,6 @@ class LocalExecutor(Generic[S]):
         self._waitable: Waitable | None = None
 
     def map(self, task: Task[S, Item, T], items: Iterable[Item]) -> Iterator[tuple[Item, T] | None]:
-        """See `Executor`."""
         for item in items:
             execution = task.run_item(self._context, item)
             try:
@@ -86,7 +85,6 @@ class LocalExecutor(Generic[S]):
                 execution.close()
 
     def is_ready(self) -> bool:
-        """See `Executor`."""
         return self._waitable is None or self._waitable.ready()
 
 

@@ -78,7 +78,6 @@ class _JsonText:
 
     @property
     def file_position(self) -> int:
-        """Position in the file."""
         return self._block_start + self.offset
 
     def invalid_json_error(self, reason: str) -> InputError:

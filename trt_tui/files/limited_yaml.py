@@ -20,7 +20,6 @@ class _LimitedLoader(yaml.SafeLoader):  # type: ignore[misc]
         self._counts: dict[yaml.Node, int] = {}
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        """Implements `yaml.composer.Composer.compose_node`."""
         is_alias = self.check_event(yaml.AliasEvent)
         node = super().compose_node(parent, index)
         if is_alias and node not in self._counts:

@@ -41,11 +41,9 @@ class AccuracyTask:
         self._ranges, self._feed_indices = ranges, tuple(feed_indices)
 
     def describe_item(self, item: PrecisionConfig) -> str:
-        """See `trt_tui.core.execution.Task`."""
         return "the verdict of a config"
 
     def run_item(self, context: Workspace, item: PrecisionConfig) -> Generator[None, None, Accuracy]:
-        """See `trt_tui.core.execution.Task`."""
         accuracy = Accuracy({})
         for partial in context.analysis.measure_accuracy(item, self._ranges, self._feed_indices):
             accuracy = partial.value

@@ -122,12 +122,10 @@ class BuildTask:
         return {**self.__dict__, "_cache": None, "_wake": _do_nothing_on_wake}
 
     def describe_item(self, item: ConfigBuild) -> str:
-        """See `trt_tui.core.execution.Task`."""
         return f"build {item[1] + 1} of a config" if item[1] else "the build of a config"
 
     def run_item(self, context: Workspace,
                  item: ConfigBuild) -> Generator[Wait | None, None, BuildOutput | TrtTuiError]:
-        """See `trt_tui.core.execution.Task`."""
         config, index = item
         options = context.options
         printed: list[tuple[str, str]] = []

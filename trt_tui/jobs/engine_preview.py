@@ -119,11 +119,9 @@ class PreviewTask:
         return {**self.__dict__, "_previewer": None}
 
     def describe_item(self, item: PrecisionConfig) -> str:
-        """See `trt_tui.core.execution.Task`."""
         return "the preview of a config"
 
     def run_item(self, context: Workspace, item: PrecisionConfig) -> Generator[Wait, None, Preview]:
-        """See `trt_tui.core.execution.Task`."""
         from trt_tui.jobs.preview_server import PreviewServer  # needed in workers alone
 
         network = _make_preview_network(context, self._request.network.sha256)

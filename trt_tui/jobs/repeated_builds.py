@@ -119,7 +119,6 @@ class WorstBuildReducer:
 
     @property
     def can_run_engine(self) -> bool:
-        """Whether the engine can run here."""
         return self._worst is not None and self._worst.result.accuracy is not None
 
     def store_worst_result(self) -> EngineResult:

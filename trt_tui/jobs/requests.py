@@ -181,7 +181,6 @@ class MeasureWhatIf(Request):
     with_shares: bool = False
 
     def job_title(self, config_name: str = "", has_builder: bool = True) -> str:
-        """Implements `Request.job_title`."""
         return super().job_title(config_name or "of a config")
 
 
@@ -298,7 +297,6 @@ class BuildEngine(Request):
     later_configs: tuple[PrecisionConfig, ...] = ()
 
     def job_title(self, config_name: str = "", has_builder: bool = True) -> str:
-        """Implements `Request.job_title`."""
         work = "execution of the export" if not has_builder else "quick build" if self.quick else "build"
         return f"{work} of {config_name or 'a config'}"
 

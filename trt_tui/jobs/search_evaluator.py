@@ -224,11 +224,9 @@ class WorkspaceEvaluator:
         return accuracy
 
     def count_candidate_macs(self, search_space: SearchSpace) -> dict[str, float]:
-        """See `trt_tui.jobs.search_job.SearchEvaluator`."""
         return count_candidate_macs(search_space, self._workspace.outline)
 
     def measure_candidate_times(self, search_space: SearchSpace) -> dict[str, float]:
-        """See `trt_tui.jobs.search_job.SearchEvaluator`."""
         engine = self._store.load_engine_result(self._workspace, search_space.build_config(search_space.candidates))
         implementations = engine.implementations if engine is not None else {}
         return {
@@ -248,7 +246,6 @@ class WorkspaceEvaluator:
         return latest
 
     def propose_zero_cost_moves(self, config: PrecisionConfig, kinds: str) -> dict[str, PrecisionConfig]:
-        """See `trt_tui.jobs.search_job.SearchEvaluator`."""
         workspace, leaves_file = self._workspace, False
         if workspace.network.source_model is not None:
             try:
@@ -282,7 +279,6 @@ class WorkspaceEvaluator:
         return other_ranges
 
     def build_engines_in_parallel(self, configs: Sequence[PrecisionConfig]) -> Steps[int]:
-        """See `trt_tui.jobs.search_job.SearchEvaluator`."""
         return (yield from build.build_engines_in_parallel(self._workspace, self._store, self._report, configs))
 
     def build_engine(self, config: PrecisionConfig) -> Steps[EngineResult]:
@@ -296,7 +292,6 @@ class WorkspaceEvaluator:
         return cached
 
     def execute_exported_file(self, config: PrecisionConfig) -> Steps[ExportedRun]:
-        """Implements `trt_tui.jobs.search_job.SearchEvaluator.execute_exported_file`."""
         feed_indices = None if self.feed_index is None else [self.feed_index]
         exported_run = yield from execute_exported_file(self._workspace, self._store, self._report, config,
                                                         Urgency.SEARCH, feed_indices)
@@ -305,14 +300,12 @@ class WorkspaceEvaluator:
         return exported_run
 
     def measure_engine_errors(self, config: PrecisionConfig) -> Steps[EngineErrors | None]:
-        """See `trt_tui.jobs.triage.EngineErrorProvider`."""
         builder = self._workspace.builder
         use_marked_engine = builder is None or not builder.capabilities.debug_tensors
         return (yield from engine_errors.send_engine_errors(self._workspace, self._store, self._report, config,
                                                             use_marked_engine))
 
     def measure_group_errors(self, config: PrecisionConfig) -> Steps[Mapping[str, GroupErrors]]:
-        """See `trt_tui.jobs.triage.EngineErrorProvider`."""
         workspace, store, reporter = self._workspace, self._store, self._report
         yield from send_group_errors(workspace, store, reporter, {"config": config}, Urgency.SEARCH)
         return store.load_result(workspace, "layers", config, dict[str, GroupErrors]) or {}

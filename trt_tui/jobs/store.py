@@ -209,7 +209,6 @@ class ResultStore:
 
     def load_result(self, workspace: Workspace, result_kind: str, config: PrecisionConfig,
                     result_type: type[T]) -> T | None:
-        """A result of a config, or None."""
         return self.results.get(self.make_result_key(workspace, result_kind, config), result_type)
 
     def save_result(self, workspace: Workspace, result_kind: str, config: PrecisionConfig, result: Any) -> None:

@@ -61,7 +61,6 @@ class Job:
         self.progress = progress if progress.total and not is_over else None
 
     def end(self, outcome: str) -> None:
-        """It ended."""
         self.outcome, self.end_time, self.progress = outcome, time.monotonic(), None
 
     @property

@@ -30,7 +30,6 @@ class Action:
 
     @property
     def shown_key(self) -> str:
-        """The key that is shown."""
         return keys.shown_key(self.id)
 
 

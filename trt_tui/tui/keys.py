@@ -78,7 +78,6 @@ def get_action_keys(action_id: str) -> tuple[str, ...]:
 
 
 def shown_key(action_id: str) -> str:
-    """The key of an action as it is shown."""
     return key_text(_current_keys[action_id][0])
 
 

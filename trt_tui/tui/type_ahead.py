@@ -45,7 +45,6 @@ class TypeAheadQueue:
             await self._send_next_key()
 
     def drop_waiting_keys(self) -> None:
-        """Drops all that waits."""
         self._waiting_keys.clear()
 
     async def _send_next_key(self) -> None:

@@ -93,11 +93,9 @@ class TensorRTBackend:
 
     def build(self, model_path: Path, settings: BuildSettings, constraints: LayerConstraints | None = None, *,
               on_step: BuildStep | None = None, on_message: MessageCallback | None = None) -> bytes:
-        """See `trt_tui.core.runner.EngineBackend.build`."""
         return build_engine(self._package, model_path, settings, constraints, on_step, on_message)
 
     def load_engine(self, data: bytes) -> TensorRTRunner:
-        """See `trt_tui.core.runner.EngineBackend.load_engine`."""
         if not self.capabilities.can_execute:
             reason = ("no GPU is visible" if self._device is None else (
                 f"{self.device} has compute capability "

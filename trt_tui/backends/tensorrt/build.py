@@ -30,7 +30,6 @@ _MAGIC_BYTES = 4
 def build_engine(package: TensorRTPackage, model_path: Path, settings: BuildSettings,
                  constraints: LayerConstraints | None, on_step: BuildStep | None,
                  on_message: MessageCallback | None) -> bytes:
-    """See `trt_tui.core.runner.EngineBackend.build`."""
     log = package.log
     if constraints is None and not package.capabilities.strongly_typed:
         raise ValueError("this release has to be told precisions layer by layer")

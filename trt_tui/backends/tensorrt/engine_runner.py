@@ -240,7 +240,6 @@ class TensorRTRunner:
             self._active_profile = chosen
 
     def select_profile(self, index: int | None) -> None:
-        """See `trt_tui.core.runner.EngineRunner`."""
         self._release_device_inputs()
         self._pinned_profile = index
 

@@ -160,11 +160,9 @@ class MinMaxTask:
         return {"_tensors": self._tensors, "_loaded": None}
 
     def describe_item(self, item: int) -> str:
-        """See `trt_tui.core.execution.Task`."""
         return f"the ranges of feed {item}"
 
     def run_item(self, context: CalibrationContext, item: int) -> Generator[None, None, dict[str, float]]:
-        """See `trt_tui.core.execution.Task`."""
         if self._loaded is None:
             self._loaded = self._load_amax_runner(context)
         runner, reductions = self._loaded

@@ -29,7 +29,6 @@ class Histogram:
 
     @property
     def bin_width(self) -> float:
-        """Width of a bin."""
         return math.ldexp(1.0, self._exponent) / self.BINS
 
     @property

@@ -207,12 +207,10 @@ class _TensorCollectionTask:
         return {**self.__dict__, "_loaded": None}
 
     def describe_item(self, item: FeedSlice) -> str:
-        """See `trt_tui.core.execution.Task`."""
         return f"the values of feeds {item.start} to {item.stop - 1}"
 
     def run_item(self, context: CalibrationContext,
                  item: FeedSlice) -> Generator[None, None, dict[str, TensorCollector] | _NonFiniteValue]:
-        """See `trt_tui.core.execution.Task`."""
         if self._loaded is None or self._loaded[0] != item.chunk_index:
             self.close()
             probe = NetworkProbe(context.fp32_model)

@@ -117,12 +117,10 @@ class AdaptiveRunner:
 
     @property
     def inputs(self) -> tuple[TensorInfo, ...]:
-        """See `trt_tui.core.runner.Runner`."""
         return self._loaded_runner.inputs
 
     @property
     def outputs(self) -> tuple[TensorInfo, ...]:
-        """See `trt_tui.core.runner.Runner`."""
         return self._loaded_runner.outputs
 
     def run(self, feed: Mapping[str, np.ndarray], fetch: Sequence[str] | None = None) -> dict[str, np.ndarray]:
@@ -150,7 +148,6 @@ class AdaptiveRunner:
                         "Use a smaller batch (--batch)."))
 
     def close(self) -> None:
-        """See `trt_tui.core.runner.Runner`."""
         if self._runner is not None:
             self._runner.close()
             self._runner = None

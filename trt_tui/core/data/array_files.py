@@ -105,12 +105,10 @@ class ArrayWithHeader:
 
     @property
     def dtype(self) -> np.dtype:
-        """By the header."""
         return self.header.dtype
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """By the header."""
         return self.header.shape
 
 

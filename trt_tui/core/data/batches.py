@@ -210,7 +210,6 @@ class StoredFeeds:
 
     @property
     def per_sample_array_names(self) -> frozenset[str]:
-        """As `trt_tui.core.data.samples.Samples.per_sample_array_names`."""
         names_by_layout = [
             {name
              for name, step in layout.rows_per_feed_by_array.items()

@@ -43,7 +43,6 @@ class RandomFeeds:
 
     @property
     def per_sample_array_names(self) -> frozenset[str]:
-        """As `trt_tui.core.data.samples.Samples.per_sample_array_names`."""
         return self.sample_inputs
 
     def count_samples_of_feed(self, feed_index: int) -> int:
@@ -56,7 +55,6 @@ class RandomFeeds:
 
     @property
     def total_sample_count(self) -> int:
-        """Samples in all."""
         return sum(self.feed_sizes)
 
     def read_feed(self, feed_index: int) -> dict[str, np.ndarray]:

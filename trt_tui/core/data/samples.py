@@ -377,15 +377,12 @@ class _MixedFeeds:
 
     @property
     def per_sample_array_names(self) -> frozenset[str]:
-        """As `Samples.per_sample_array_names`."""
         return self._samples.per_sample_array_names
 
     def count_samples_of_feed(self, feed_index: int) -> int:
-        """As `Samples.count_samples_of_feed`."""
         return len(self._batches[feed_index])
 
     def read_feed(self, feed_index: int) -> dict[str, np.ndarray]:
-        """As `Samples.read_feed`."""
         if self._cached_feed is None or self._cached_feed[0] != feed_index:
             source_feeds = {
                 feed: self._samples.read_feed(feed)
@@ -407,7 +404,6 @@ class _MixedFeeds:
 
     @property
     def total_sample_count(self) -> int:
-        """As `Samples.total_sample_count`."""
         return self._samples.total_sample_count
 
     def read_labels(self, feed_index: int) -> dict[str, np.ndarray]:

@@ -112,7 +112,6 @@ class EngineReport:
     layers: tuple[EngineLayer, ...]
 
     def count_layers(self, layer_kind: str) -> int:
-        """How many layers are of a kind."""
         return sum(layer.kind == layer_kind for layer in self.layers)
 
     def precision_shares(self) -> dict[str, tuple[int, float | None]]:

@@ -26,7 +26,6 @@ class FrameworkMismatchGuard(Guard):
         return "" if guard_facts.framework_errors else "no outputs of the framework were given"
 
     def find_warnings(self, guard_facts: GuardFacts) -> Iterator[GuardWarning]:
-        """Yields what it warns of."""
         for name, errors in (guard_facts.framework_errors or {}).items():
             bad = errors.nonfinite_count or not errors.exact and (errors.sqnr_db is None
                                                                   or errors.sqnr_db < MIN_SQNR_DB)

@@ -42,12 +42,10 @@ class InputStats:
 
     @property
     def sample_count(self) -> int:
-        """How many samples."""
         return len(self.mean)
 
     @property
     def channel_count(self) -> int:
-        """How many channels."""
         return int(self.mean.shape[1])
 
 
@@ -207,7 +205,6 @@ class GuardWarning:
 
     @property
     def warning_line(self) -> str:
-        """All of it in a line."""
         return f"{self.summary}: {self.reason}. {self.next_step}"
 
 

@@ -44,7 +44,6 @@ class InputMismatchGuard(Guard):
         return "" if guard_facts.input_stats else "no input of floats or bytes"
 
     def find_warnings(self, guard_facts: GuardFacts) -> Iterator[GuardWarning]:
-        """Yields what it warns of."""
         for name, (calibration_stats, judged_stats) in (guard_facts.input_stats or {}).items():
             difference = _describe_input_difference(calibration_stats, judged_stats)
             if difference is not None:

@@ -27,7 +27,6 @@ class MissingClassesGuard(Guard):
         return guard_facts.no_classes_reason or ("" if guard_facts.class_facts else "no labels that name classes")
 
     def find_warnings(self, guard_facts: GuardFacts) -> Iterator[GuardWarning]:
-        """Yields what it warns of."""
         for class_facts in guard_facts.class_facts or ():
             missing = sorted(class_facts.judged_counts.keys() - class_facts.calibration_counts.keys())
             if missing and (2 * len(class_facts.judged_counts) <= class_facts.calibration_samples

@@ -102,7 +102,6 @@ class ErrorMetric(BoundedValue):
 
     @property
     def column_heading(self) -> str:
-        """The heading of its columns."""
         return self.heading or self.title
 
 
@@ -159,7 +158,6 @@ ERROR_METRICS = {metric.name: metric for metric in (
 
 
 def list_error_columns(table: ErrorTable) -> list[ErrorMetric]:
-    """Returns the metrics that have a column in a table."""
     return [metric for metric in ERROR_METRICS.values() if table in metric.tables]
 
 

@@ -54,7 +54,6 @@ class GatedGraphLoader:
 
     @property
     def uses_gates_as_data(self) -> bool:
-        """Whether gates are data."""
         return self._graph_forms[self._memory_fallbacks.form_index][2]
 
     def switch_to_next_graph_form(self) -> bool:

@@ -122,11 +122,9 @@ class _GroupErrorsTask:
         return {**self.__dict__, "_tables": None}
 
     def describe_item(self, feed_index: int) -> str:
-        """See `trt_tui.core.execution.Task`."""
         return f"the errors at the groups on feed {feed_index}"
 
     def run_item(self, context: AnalysisProvider, feed_index: int) -> Generator[None, None, _FeedTables]:
-        """See `trt_tui.core.execution.Task`."""
         analysis, tables = context.analysis, []
         if self._tables is None:
             features = GatedFeatures.from_precisions((), ())
@@ -210,7 +208,6 @@ class _ErrorTableSession:
         return self._gated_graph.measured_groups
 
     def make_mask_feed(self, mask: np.ndarray) -> dict[str, np.ndarray]:
-        """See `trt_tui.core.lowering.gated.gated_graph.GatedGraph.make_mask_feed`."""
         return self._gated_graph.make_mask_feed(mask)
 
     def measure_error_tables(self, run_name: str, feed: Mapping[str, np.ndarray], *,

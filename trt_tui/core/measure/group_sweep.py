@@ -87,12 +87,10 @@ class _ConfigNoiseTask:
         self._config, self._ranges = config, ranges
 
     def describe_item(self, feed_index: int) -> str:
-        """See `trt_tui.core.execution.Task`."""
         return f"the config on feed {feed_index}"
 
     def run_item(self, context: AnalysisProvider,
                  feed_index: int) -> Generator[None, None, tuple[np.ndarray, np.ndarray]]:
-        """See `trt_tui.core.execution.Task`."""
         noise_and_signal = np.zeros((0, 0)), np.zeros((0, 0))
         for partial in context.analysis.measure_noise_by_sample(self._config, self._ranges, [feed_index]):
             noise_and_signal = partial.value
@@ -121,13 +119,11 @@ class _GroupNoiseTask:
         return {**self.__dict__, "_batches": {}, "_rounded": None}
 
     def describe_item(self, measurement: GroupMeasurement) -> str:
-        """See `trt_tui.core.execution.Task`."""
         name, units = measurement
         return f"{name or 'the config'} on {counted_noun_text(len(units), 'sample')}" if self._by_sample else (
             f"{name or 'the config'} on feed {self._sample_positions[units[0]][0][0]}")
 
     def run_item(self, context: AnalysisProvider, measurement: GroupMeasurement) -> Generator[None, None, np.ndarray]:
-        """See `trt_tui.core.execution.Task`."""
         (name, units), full_analysis = measurement, context.analysis
         if self._rounded is None:
             self._rounded = full_analysis.make_config_feed(self._config,

@@ -113,7 +113,6 @@ class MagnitudeTask:
         return f"the largest values of feed {feed_index}"
 
     def run_item(self, context: MagnitudeContext, feed_index: int) -> Generator[None, None, Magnitudes]:
-        """Implements `trt_tui.core.execution.Task.run_item`."""
         if self._loaded is None:
             self._loaded = _MagnitudeSession(context.analysis)
         magnitudes = yield from self._loaded.measure_feed_magnitudes(feed_index)

@@ -46,7 +46,6 @@ class _CachedPieceResult:
         return sum(array.nbytes for array in self.values.values())
 
     def is_result_of_inputs(self, input_arrays: Sequence[np.ndarray], input_run_numbers: Sequence[int]) -> bool:
-        """Whether it is what the piece yields for this."""
         return self.input_stamps == input_run_numbers and all(
             ref() is array for ref, array in zip(self.input_arrays, input_arrays, strict=True))
 

@@ -137,7 +137,6 @@ class DumpedOutputs:
                 "Save the outputs for all samples of --data, in their order.")
 
     def get_outputs(self, samples: Samples, feed_index: int) -> dict[str, np.ndarray]:
-        """See `ExternalOutputs`."""
         number, first = samples.feed_position(feed_index)
         count = samples.count_samples_of_feed(feed_index)
         arrays = {}
@@ -233,7 +232,6 @@ class NetworkOutputs:
         self._runner: Runner | None = None
 
     def get_outputs(self, samples: Samples, feed_index: int) -> dict[str, np.ndarray]:
-        """See `ExternalOutputs`."""
         if self._runner is None:
             self._runner = load_adaptive_runner(self._backend, self._model, samples, optimize=False)
         types = {info.name: info.dtype for info in self._runner.inputs}
@@ -247,7 +245,6 @@ class NetworkOutputs:
             }
 
     def close(self) -> None:
-        """See `ExternalOutputs`."""
         if self._runner is not None:
             self._runner.close()
             self._runner = None

@@ -73,7 +73,6 @@ class Target:
 
     @property
     def bounded_value(self) -> BoundedValue:
-        """What is bounded."""
         return list_bounded_values()[self.kind]
 
     @property

@@ -33,5 +33,4 @@ class KeepMove(Move):
 
     @property
     def group_precision(self) -> Precision:
-        """The precision."""
         return self.precision

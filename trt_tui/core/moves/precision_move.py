@@ -31,7 +31,6 @@ class PrecisionMove(Move):
 
     @property
     def group_precision(self) -> Precision:
-        """The precision."""
         return self.precision
 
     @classmethod

@@ -241,12 +241,10 @@ class NetworkOutline:
 
     @cached_property
     def group_by_name(self) -> dict[str, FusionGroup]:
-        """Groups by name."""
         return {group.name: group for group in self.groups}
 
     @cached_property
     def layer_by_name(self) -> dict[str, Layer]:
-        """Layers by name."""
         return {layer.name: layer for layer in self.layers}
 
     @cached_property
@@ -265,15 +263,12 @@ class NetworkOutline:
             tensor for layer in self.layers for tensor in (*layer.inputs, *layer.outputs) if tensor}
 
     def get_layer(self, name: str) -> Layer:
-        """The layer of a name."""
         return self.layer_by_name[name]
 
     def has_layer(self, name: str) -> bool:
-        """Whether there is a layer of this name."""
         return name in self.layer_by_name
 
     def get_group(self, name: str) -> FusionGroup:
-        """The group of a name."""
         return self.group_by_name[name]
 
     def find_group(self, layer_name: str) -> FusionGroup | None:

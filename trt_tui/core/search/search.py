@@ -265,7 +265,6 @@ class Search:
         return self.max_raised is not None or self.max_latency is not None
 
     def is_within_budget(self, evaluation: Evaluation) -> bool:
-        """Whether it is within the budgets."""
         return self._are_groups_within_budget(frozenset(evaluation.raised_groups), evaluation.precisions)
 
     def _are_groups_within_budget(self, raised_groups: frozenset[str],

@@ -65,12 +65,10 @@ class NavigationController(Controller):
 
     @register_action(label="page up", help="Move up by a page", group="Move")
     def page_up(self) -> None:
-        """One page up."""
         self._move_cursor(-self.presenter.layer_tree.page_size)
 
     @register_action(label="page down", help="Move down by a page", group="Move")
     def page_down(self) -> None:
-        """One page down."""
         self._move_cursor(self.presenter.layer_tree.page_size)
 
     @register_action(label="first", help="Go to the first row", group="Move")

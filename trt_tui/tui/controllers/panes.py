@@ -46,7 +46,6 @@ class ScreenPanes:
 
     @property
     def heat_map(self) -> BlockMap:
-        """The heat map."""
         return self.screen.query_one("#blocks", BlockMap)
 
     @property
@@ -61,11 +60,9 @@ class ScreenPanes:
 
     @property
     def config_list(self) -> ConfigList:
-        """The list of configs."""
         return self.screen.query_one("#configs", ConfigList)
 
     def text_pane(self, pane_id: str) -> Lines:
-        """A pane of text."""
         return self.screen.query_one(f"#{pane_id}", Lines)
 
     def title_rule(self, pane_id: str) -> TitleRule:

@@ -92,7 +92,6 @@ class Presenter(ScreenPanes):
             self.draw_status_lines()
 
     def show_error(self, error: TrtTuiError) -> None:
-        """Shows an error."""
         self.show_failure_dialog(error.title, error.cause, error.next_step)
 
     def show_failure_dialog(self, title: str, cause: str, next_step: str) -> None:
@@ -231,7 +230,6 @@ class Presenter(ScreenPanes):
         self.screen.call_after_refresh(self.draw_all)
 
     def draw_config_list(self) -> None:
-        """Draws the list of configs."""
         self.config_list.show_configs(self.session, self.config_marks.configs_by_letter,
                                       self.text_pane("configs-header"))
 

@@ -109,7 +109,6 @@ class ChartsPage(OverlayScreen):
             self.show_chart(int(event.character) - 1)
 
     def scroll_by_wheel(self, line_count: int) -> None:
-        """The wheel."""
         self.action_scroll(line_count)
 
     def action_scroll(self, line_count: int) -> None:

@@ -36,5 +36,4 @@ class LogPage(LivePage):
             super().update_lines()
 
     def build_page_lines(self, width: int) -> list[Line]:
-        """The log."""
         return log_lines(self.session.log, width)

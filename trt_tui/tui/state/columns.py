@@ -441,7 +441,6 @@ def _cost_weights(row_values: RowValues) -> dict[str, float]:
 
 
 def sort_by_weight(group_names: list[str], weights: Mapping[str, float]) -> list[str]:
-    """Names of groups by weight."""
     return sorted(group_names, key=lambda name: -weights.get(name, -math.inf))
 
 

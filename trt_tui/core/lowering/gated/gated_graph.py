@@ -249,7 +249,6 @@ def _accumulates_in_fp16(group_lowering: GroupLowering) -> bool:
 
 
 def _is_fp32_in_file(group: FusionGroup) -> bool:
-    """Whether a group is FP32 in the file."""
     return group.file_precision is None or group.file_precision.is_plain_fp32
 
 
