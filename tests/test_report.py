@@ -21,6 +21,7 @@ from trt_tui.core.precision import Precision
 from trt_tui.core.runner import ExecutionMode
 from trt_tui.formatting import duration_text, megabytes_text, number_text, percent_text
 from trt_tui.jobs import events as ev
+from trt_tui.tui.state.columns import build_row_cells
 from trt_tui.tui.state.detail import detail_lines
 from trt_tui.tui.state.row_values import ColourMeasure, build_row_values
 from trt_tui.tui.state.summary import header_line
@@ -187,6 +188,6 @@ def test_a_share_whose_interval_is_wider_than_the_error_is_unknown(built):
     assert "| unknown |" in report and "631974" not in report
     shown = build_row_values(session, TreeModel(VIT), ColourMeasure.SHARE, "int8")
     line = VisibleRow("x", 0, shown.model.rows_by_group[QKV])
-    assert QKV not in shown.group_values and shown.build_row_cells(line).value_text == "?"
+    assert QKV not in shown.group_values and build_row_cells(shown, line).cells["share"].text == "?"
     assert "unknown: its interval" in "".join(span[0] for one in detail_lines(session, shown, line, 120, 40)
                                               for span in one)

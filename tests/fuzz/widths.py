@@ -37,9 +37,11 @@ from trt_tui.tui import main_screen, spans
 from trt_tui.tui.app import TrtTuiApp
 from trt_tui.tui.controllers import presenter
 from trt_tui.tui.state import summary
+from trt_tui.tui.state.columns import RowCells, ShareCell, build_row_cells
 from trt_tui.tui.state.config_list import config_table
 from trt_tui.tui.state.hint import Hint
 from trt_tui.tui.state.status import StatusLines, status_lines
+from trt_tui.tui.state.toggles import ToggleResult
 from trt_tui.tui.state.tree import SmallSharesRow
 
 WIDTHS, HEIGHTS, LEAST = (40, 220), (12, 60), (60, 15)
@@ -117,6 +119,22 @@ def cut(shown: str, whole: Iterable[str | float]) -> list[str]:
         for other in known)]
 
 
+def cell_texts(row_cells: RowCells) -> list[str]:
+    """The texts in the cells of a row, whole."""
+    texts: list[str] = []
+    for cell in row_cells.cells.values():
+        match cell:
+            case str():
+                texts.append(cell)
+            case ShareCell():
+                texts += [cell.text, cell.replacement, cell.config_name]
+            case ToggleResult():
+                texts += [cell.value_text, cell.outcome_text]
+            case _:
+                texts.append(cell[0])
+    return texts
+
+
 class Case:
     """One app on a network of its own."""
 
@@ -162,13 +180,8 @@ class Case:
             line, name = tree._get_cached_line(index), figures.model.get_row_name(row, full)
             text = tree.line_text(index)
             assert spans.line_width(line) <= tree.row_width, f"{width} cells: {text!r} is wider"
-            one = figures.build_row_cells(row, full)
-            whole = [
-                name,
-                escape_hidden_characters(name), one.operator, one.precision_text, one.engine_text, one.value_text,
-                one.cost_text, one.toggle.value_text, one.toggle.outcome_text, one.config_name, one.reason,
-                one.replacement
-            ]
+            one = build_row_cells(figures, row, full)
+            whole = [name, escape_hidden_characters(name), one.reason, *cell_texts(one)]
             label = line[3][0].strip() if len(line) > 3 else line[-1][0].strip()
             behind = "".join(part for part, _ in line[4:]).replace("<0", "")
             wrong = cut(re.sub(r"#\d+$", "", label), [name, escape_hidden_characters(name)]) + cut(behind, whole)
