@@ -638,11 +638,17 @@ async def test_a_row_is_written_as_a_piece(tmp_path, monkeypatch):
         assert [one.name for one in made.graph.output] == [group.final_tensor]
 
 
-async def test_offers_the_formats_of_the_table_and_says_why_it_fails(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+@pytest.fixture
+def two_formats():
     formats = {name: EXPORT_FORMATS[name] for name in ("onnx", "markdown")}
+    with mock.patch.dict(EXPORT_FORMATS, formats, clear=True):
+        yield
+
+
+async def test_offers_the_formats_of_the_table_and_says_why_it_fails(tmp_path, monkeypatch, two_formats):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "vit.typed.onnx").mkdir()
-    async with opened(tmp_path) as (app, main, pilot), mock.patch.dict(EXPORT_FORMATS, formats, clear=True):
+    async with opened(tmp_path) as (app, main, pilot):
         await press(pilot, "e")
         assert app.screen.export_formats == ["onnx", "markdown"]
         path, note = app.screen.query_one(Input), app.screen.query_one("#note")
