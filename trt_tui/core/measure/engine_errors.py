@@ -7,7 +7,7 @@ import numpy as np
 from trt_tui.core.data.adaptive_runner import load_adaptive_runner
 from trt_tui.core.engines.kernel_results import KernelResult, decode_kernel_result
 from trt_tui.core.measure.analysis import Analysis
-from trt_tui.core.measure.error_metrics import ErrorMetrics, ErrorSums
+from trt_tui.core.measure.error_metrics import ErrorMetrics, ErrorSums, compute_error_metrics_of_all
 from trt_tui.core.measure.masks import find_common_mask_name, read_mask
 from trt_tui.core.network.model_outputs import extract_subgraph_of_outputs
 from trt_tui.core.runner import EngineRunner, Runner
@@ -79,7 +79,7 @@ def measure_engine_errors(analysis: Analysis, read_group_results: ReadGroupResul
                     sums.setdefault(group,
                                     ErrorSums()).merge_sums({name: getattr(chosen_sums, name)
                                                              for name in vars(chosen_sums)})
-            yield {group: chosen_sums.compute_error_metrics() for group, chosen_sums in sums.items()}
+            yield dict(zip(sums, compute_error_metrics_of_all([*sums.values()]), strict=True))
 
 
 def _find_unmasked_elements(analysis: Analysis, mask_name: str, tensor: str, feed_index: int,

@@ -5,8 +5,8 @@
 """
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 import numpy as np
@@ -316,11 +316,26 @@ class ErrorSums:
         return self.diff2 / self.ref2 if self.ref2 > 0 else math.inf
 
     def compute_error_metrics(self) -> ErrorMetrics:
-        """The metrics; one that is not finite is None, and what made it so is counted under nan and inf."""
-        nan, inf = int(self.nan), int(self.inf)
-        if nan or inf or not (math.isfinite(self.diff2) and math.isfinite(self.ref2)):
-            return ErrorMetrics(nan=nan, inf=inf)
-        return ErrorMetrics.from_sums(vars(self), exact=self.diff2 == 0)
+        """Returns the metrics of these sums; see `compute_error_metrics_of_all`."""
+        return compute_error_metrics_of_all([self])[0]
+
+
+def compute_error_metrics_of_all(all_sums: Sequence[ErrorSums]) -> list[ErrorMetrics]:
+    """Returns the metrics of each of some sums; one that is not finite is None, with its cause under nan and inf."""
+    values = compute_metric_values({name: [getattr(sums, name) for sums in all_sums] for name in _SUM_NAMES})
+    columns = {ERROR_METRICS[name].key: array.tolist() for name, array in values.items()}
+    metrics = []
+    for index, sums in enumerate(all_sums):
+        nan, inf = int(sums.nan), int(sums.inf)
+        if nan or inf or not (math.isfinite(sums.diff2) and math.isfinite(sums.ref2)):
+            metrics.append(ErrorMetrics(nan=nan, inf=inf))
+        else:
+            metrics.append(ErrorMetrics.from_values({key: column[index] for key, column in columns.items()
+                                                     if math.isfinite(column[index])}, exact=sums.diff2 == 0))
+    return metrics
+
+
+_SUM_NAMES = tuple(item.name for item in fields(ErrorSums))
 
 
 def _sum_of_squares(values: np.ndarray) -> float:

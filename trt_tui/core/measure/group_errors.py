@@ -16,7 +16,7 @@ from trt_tui.core.measure.coordinates import (
     find_coordinate_warnings,
     infer_shapes_of_first_feed,
 )
-from trt_tui.core.measure.error_metrics import ErrorMetrics, ErrorSums
+from trt_tui.core.measure.error_metrics import ErrorMetrics, ErrorSums, compute_error_metrics_of_all
 from trt_tui.core.measure.fp16_range import (
     Fp16Overflow,
     Fp16RangeState,
@@ -253,19 +253,20 @@ def _compute_group_errors(network: Network, config: PrecisionConfig, group_names
                           magnitudes: Magnitudes) -> dict[str, GroupErrors]:
     result, fp16 = {}, _needs_fp16_range_counts(network, config)
     large_values = find_fp16_overflows(network, config, magnitudes)
+    errors_by_kind = {kind: compute_error_metrics_of_all(sums) for kind, sums in error_sums_by_kind.items()}
     for position, name in enumerate(group_names):
         group = network.get_group(name)
         precision = config.precision_of(group)
         accumulated, isolated_sums = error_sums_by_kind["accumulated"][position], error_sums_by_kind["isolated"][
             position]
-        isolated = isolated_sums.compute_error_metrics() if isolated_sums.count else None
+        isolated = errors_by_kind["isolated"][position] if isolated_sums.count else None
         largest = find_largest_magnitude(network, config, group, magnitudes) if fp16 else None
         lossy = isolated is not None and (isolated.nonfinite_count or not isolated.exact and
                                           (isolated.sqnr_db or 0) < MIN_LOSSLESS_SQNR_DB)
         headroom = fp16_headroom_text(network, config, group, largest, bool(lossy))
         large = large_values.get(name)
         result[name] = GroupErrors(
-            precision, accumulated.compute_error_metrics(), isolated, accumulated.ref_max or None,
+            precision, errors_by_kind["accumulated"][position], isolated, accumulated.ref_max or None,
             _fp16_warning_text(find_boundary_type(group, precision, config.other), accumulated, isolated, headroom,
                                Precision.BF16 in group.allowed_precisions, large),
             int(accumulated.fp16_over) if fp16 else None, int(accumulated.fp16_under) if fp16 else None,
