@@ -1,17 +1,22 @@
 """trt_tui.jobs.engine_accuracy: what stands where a part of judging an engine fails."""
 
 import numpy as np
+import onnx
 import pytest
 
+from tests.networks import Builder as Builders
+from tests.networks import floats
 from trt_tui.core.data.samples import load_samples
 from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.judged_outputs import select_judged_outputs
 from trt_tui.core.measure.results import EngineResult
 from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.model_outputs import extract_subgraph_of_outputs
+from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import BackendCapabilities
-from trt_tui.errors import TrtTuiError
-from trt_tui.jobs.engine_accuracy import build_and_judge_engine
+from trt_tui.errors import InputError, TrtTuiError
+from trt_tui.jobs.engine_accuracy import build_and_judge_engine, measure_engine_accuracy
 from trt_tui.workspace import BuildPlan
 
 FP16 = PrecisionConfig.from_precision(Precision.FP16)
@@ -85,3 +90,17 @@ def test_what_was_judged_stands_where_a_further_part_fails(backend, named_networ
     assert (made.latency_ms is None) == (fails == "latency")
     usual.close()
     most.close()
+
+
+def test_an_engine_that_lacks_an_output_is_not_judged_by_the_others(backend, tmp_path) -> None:
+    b = Builders()
+    b.node("Relu", ["x"], "/first", output="y")
+    b.node("Neg", ["x"], "/second", output="z")
+    onnx.save(b.model([floats("x", "n", 4)], [floats("y", "n", 4), floats("z", "n", 4)]), tmp_path / "two.onnx")
+    network = open_network(tmp_path / "two.onnx")
+    np.savez(tmp_path / "x.npz", x=np.ones((4, 4), np.float32))
+    with Analysis(network, backend, load_samples(str(tmp_path / "x.npz"), network.inputs, batch=4),
+                  select_judged_outputs(network, ())) as analysis, \
+            backend.load(extract_subgraph_of_outputs(network.model, ["y"])) as engine, \
+            pytest.raises(InputError, match="lacks outputs of two.*: z"):
+        list(measure_engine_accuracy(analysis, engine, [0]))

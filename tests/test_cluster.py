@@ -1,5 +1,6 @@
 """Workers of a Dask cluster: the same results, whatever becomes of workers and of the scheduler."""
 
+import asyncio
 import os
 import shutil
 import signal
@@ -336,6 +337,18 @@ def test_workers_that_come_and_go_without_an_event_are_known(workspace, running,
                     and len(set(alone.hired.cluster._workers) & before) == 1)
         assert len(alone.done(Errand(tmp_path), ["1", "2", "3"])) == 3
         alone.hired.close()
+
+
+def test_a_scheduler_that_gives_no_list_does_not_hold_up_the_end(other):
+    async def never(cluster, client):
+        await asyncio.sleep(60)
+
+    alone = other()
+    with mock.patch.object(clusters.Cluster, "_synchronize_workers", never):
+        time.sleep(clusters.WORKER_LIST_INTERVAL_S + 0.5)
+        since = time.monotonic()
+        alone.hired.close()
+    assert time.monotonic() - since < 4
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")

@@ -8,9 +8,8 @@ gone has what it was doing done by another.
 import asyncio
 import pickle
 import threading
-import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -173,12 +172,10 @@ class Cluster:
                 self._worker_calls = WorkerCalls(client)
                 self._provisioner = WorkerProvisioner(self._worker_calls, self.transfer_counts)
                 client.subscribe_topic("all", self._handle_scheduler_event)
-                next_listing_time = 0.0
+                await self._synchronize_workers(client)
+                self._connected.set()
+                self._start_task(self._keep_workers_synchronized(client))
                 while client.status == "running" and not self._closing.is_set():
-                    if (now := time.monotonic()) >= next_listing_time:
-                        next_listing_time = now + WORKER_LIST_INTERVAL_S
-                        await self._synchronize_workers(client)
-                        self._connected.set()
                     with suppress(asyncio.TimeoutError):  # time to look again
                         await asyncio.wait_for(self._closing.wait(), POLL_INTERVAL_S)
                 if not self._closing.is_set():
@@ -219,6 +216,13 @@ class Cluster:
         elif fields.get("action") == "remove-worker" and (handle := self._workers.get(fields["worker"])) is not None:
             handle.gone_event.set()
 
+    async def _keep_workers_synchronized(self, client: Client) -> None:
+        """Asks for the list again and again, beside the look at the connection, which does not wait for an answer."""
+        while True:
+            await asyncio.sleep(WORKER_LIST_INTERVAL_S)
+            with suppress(asyncio.TimeoutError, OSError):  # that the connection is lost shows there
+                await asyncio.wait_for(self._synchronize_workers(client), CONNECT_TIMEOUT_S)
+
     async def _synchronize_workers(self, client: Client) -> None:
         """Adds the workers that the scheduler lists, and ends those that it no longer lists.
 
@@ -236,9 +240,12 @@ class Cluster:
     def _add_worker(self, address: str) -> None:
         if address not in self._workers:
             handle = self._workers[address] = WorkerHandle(address)
-            task = self._loop.create_task(self._dispatch_batches_to_worker(handle))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._start_task(self._dispatch_batches_to_worker(handle))
+
+    def _start_task(self, steps: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(steps)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def _announce_task_changes(self) -> None:
         self._task_runs = [task_run for task_run in self._task_runs if not task_run.is_closed]

@@ -190,9 +190,17 @@ def measure_engine_accuracy(analysis: Analysis, runner: Runner, feed_indices: Se
 
     Args:
         against_own_fp32: Compare with FP32 of the network, whatever else errors are taken against.
+
+    Raises:
+        InputError: an output is missing, so that its error would not be judged.
     """
+    source = EngineRun(runner, analysis)
+    if missing := [name for name in (*list_tensor_outputs(analysis.network), *analysis.extra_outputs)
+                   if name not in source.available_tensors]:
+        raise InputError(f"what was built lacks outputs of {analysis.network.name}: {name_list_text(missing)}",
+                         f"it yields {name_list_text([info.name for info in runner.outputs])}", "Report this network.")
     accuracy: Accuracy | None = None
-    for partial in analysis.compare(EngineRun(runner, analysis), feed_indices,
+    for partial in analysis.compare(source, feed_indices,
                                     reference=Fp32Run(analysis) if against_own_fp32 else None,
                                     with_caveats=not against_own_fp32):
         assert isinstance(partial, PartialResult), "an engine is executed at once"
