@@ -136,7 +136,10 @@ def product(what: str, depth: int, data: str) -> tuple[onnx.ModelProto, np.ndarr
     """
     rng = np.random.default_rng(depth)
     kind, what = what, what.removeprefix("int8-").removesuffix("-codes")
-    normal = functools.partial(rng.standard_normal, dtype=np.float32)
+
+    def normal(shape: int | tuple[int, ...]) -> np.ndarray:
+        return rng.standard_normal(shape, dtype=np.float32)
+
     spread = np.float32(1 / np.sqrt(depth))
     nodes, weights = [], {}
     mean = np.float32(0.3 if data == "drift" else 0)

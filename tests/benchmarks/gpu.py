@@ -18,8 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -92,8 +91,12 @@ def measured(model: Path, data: Path, batch: int, groups: int, rounds: int, data
             found[f"SQNR among {label}"] = (worst[1].errors.sqnr_db if worst is not None else None) or float("nan")
             changed = iter([config.with_group_precision([group], Precision.FP32) for group in quantizable] *
                            (rounds + 3))
-            run = partial(lambda analysis, changed: list(analysis.verdict(next(changed), ranges)), analysis, changed)
-            found[f"what-if among {label}"] = median_ms(run, rounds)
+
+            def measure_next_config(analysis: Analysis = analysis,
+                                    changed: Iterator[PrecisionConfig] = changed) -> None:
+                list(analysis.measure_accuracy(next(changed), ranges))
+
+            found[f"what-if among {label}"] = median_ms(measure_next_config, rounds)
             levels.append(f"{analysis.execution_mode.name}: {analysis.execution_mode.reason}" if analysis.
                           execution_mode is not None else "")
             since = time.perf_counter()

@@ -226,8 +226,8 @@ def shapley(one: Simulated, permutations: int) -> dict[str, float]:
 
 def places(values: Sequence[float]) -> np.ndarray:
     """Ranks from 0, ties by their mean."""
-    values = np.asarray(values)
-    return np.array([(values < value).sum() + ((values == value).sum() - 1) / 2 for value in values])
+    array = np.asarray(values)
+    return np.array([np.count_nonzero(array < value) + (np.count_nonzero(array == value) - 1) / 2 for value in array])
 
 
 def spearman(one: Sequence[float], other: Sequence[float]) -> float:
