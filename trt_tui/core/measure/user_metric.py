@@ -79,7 +79,7 @@ class Metric:
             try:
                 yield self({name: array[samples] for name, array in outputs.items()},
                            {name: array[samples] for name, array in labels.items()})
-            except InputError:  # for one, if no sample of a class was drawn
+            except InputError:  # for example, if no sample of a class was drawn
                 yield None
 
     def _parse_result_or_none(self, returned_value: object) -> MetricResult | None:
