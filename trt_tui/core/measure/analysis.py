@@ -253,7 +253,7 @@ class SimulatedConfig(IterableRunSource):
         executions = analysis.execute_feeds(self._config, self._ranges, feed_indices, compares_in_graph=True)
         with closing(self._measure_magnitudes(feed_indices)) as magnitude_steps:
             if len(feed_indices) <= MAX_FEEDS_MEASURED_FIRST and has_many_small_layers(analysis.network.model.graph):
-                for _ in magnitude_steps:  # its session is freed before that of the runs is made
+                for _ in magnitude_steps:  # frees its inference session before that of the simulation is loaded
                     pass
             for done, (index, (outputs, sums)) in enumerate(zip(feed_indices, executions, strict=True), 1):
                 reducer.add_feed_outputs(index, outputs, sums)

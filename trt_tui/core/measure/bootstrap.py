@@ -192,7 +192,7 @@ class BootstrapSampler:
         """Adds one feed of a judged integer output. In arrays of different shapes every element counts as different."""
         if reference.shape == output.shape:
             differ = flatten_each_sample(np.asarray(reference != output),
-                                         sample_count)  # of two single texts the comparison is a bool
+                                         sample_count)  # comparing two single texts gives a bool
             sums = np.stack([differ.sum(1), np.full(len(differ), differ.shape[1])], 1).astype(np.float64)
         else:
             sums = np.full((1, 2), float(reference.size))

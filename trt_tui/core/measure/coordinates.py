@@ -204,7 +204,7 @@ def _find_sources_of_coordinate(network: Network, layer: Layer,
             return
         if layer.op_type == "Div" and computed[0] != layer.inputs[0]:
             return
-        # Each axis has a factor that goes with its size. The largest size is assumed, to which the smallest gain belongs.
+        # Each axis has a factor that goes with its size. The largest size is assumed, so the smallest gain is used.
         gain = float(factors.min() if layer.op_type == "Mul" else 1 / factors.max())
     elif layer.op_type not in _ERROR_PRESERVING_OPERATORS:
         return

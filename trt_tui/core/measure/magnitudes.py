@@ -471,7 +471,7 @@ class _ExactMagnitudeGraph:
         probe = self._probe
         placeholder = probe.append_operator("Identity", inputs[0])
         node = placeholder.producer()
-        assert node is not None  # `NetworkProbe.append_operator` has just made it
+        assert node is not None  # `NetworkProbe.append_operator` has just created it
         node_to_insert = ir.node(operator, list(inputs), dict(attributes), name=f"{node.name}_{operator}")
         probe.model.graph.insert_after(node, node_to_insert)
         result = node_to_insert.outputs[0]

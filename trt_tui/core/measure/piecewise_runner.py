@@ -83,7 +83,7 @@ class PiecewiseRunner:
         self._runners = tuple(runners)
         self._network_inputs = [info.name for info in gated_graph.network.inputs]
         computed_names: set[str] = set()
-        self._inner_inputs: list[list[str]] = []  # of earlier pieces
+        self._inner_inputs: list[list[str]] = []  # results of earlier pieces
         self._external_inputs: list[list[str]] = []
         for runner in runners:
             names = [info.name for info in runner.inputs]

@@ -103,7 +103,7 @@ def estimate_sum_over_all_samples(values: np.ndarray, sample_draw: StratifiedSam
     if len(values) < MIN_SAMPLES_FOR_INTERVAL:
         return total, math.nan
     freedom = 1 / float(
-        sample_draw.part_probabilities @ sample_draw.part_probabilities) - 1  # that of as many parts of one probability
+        sample_draw.part_probabilities @ sample_draw.part_probabilities) - 1  # as if all parts were equally probable
     return total, student_t_quantile(freedom) * math.sqrt(sample_draw.variance_factor) * estimate_standard_deviation(
         values, sample_draw)
 

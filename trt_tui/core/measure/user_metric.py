@@ -132,7 +132,7 @@ def _describe_value(value: object) -> str:
         return f"an array of shape {value.shape} and type {value.dtype}"
     try:
         text = repr(value)
-    except Exception:  # a class of the user, whose text fails
+    except Exception:  # the `repr` of a user's class may fail
         return type(value).__name__
     return f"{type(value).__name__} {text}" if value is not None and len(text) <= 40 else type(value).__name__
 
