@@ -1,4 +1,4 @@
-"""The reduction of a run's outputs, simulated or from an engine, to one accuracy over all samples."""
+"""The reduction of the outputs of a run, simulated or from an engine, to one accuracy over all samples."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -78,7 +78,7 @@ class AccuracyReducer:
 
     def add_feed_outputs(self, feed_index: int, outputs: Mapping[str, np.ndarray],
                          precomputed_sums: Mapping[str, np.ndarray] | None = None) -> None:
-        """Adds the outputs of a run for one feed.
+        """Adds the outputs of a run for one feed to the sums from which its accuracy is computed.
 
         Args:
             precomputed_sums: The sums that the graph computed itself, by judged output: `SAMPLE_SUM_COLUMNS`, Σref² and
@@ -189,7 +189,7 @@ class AccuracyReducer:
                         sum(noise) if noise else None, spread, caveats=tuple(self._failures[:1]))
 
     def noise_and_signal_by_sample(self) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the noise and the signal of each sample at each output that counts in the judged error.
+        """Returns the noise (squared error) and the signal energy of each sample at each output in the judged error.
 
         The arrays are those of `BootstrapSampler.noise_and_signal_by_sample`.
         """

@@ -40,8 +40,7 @@ more feeds the magnitudes are measured between feeds, so that the first values d
 
 @dataclass(frozen=True)
 class PartialResult(Generic[T]):
-    """A result over the first ``done_count`` of ``total_count`` feeds (or groups), yielded while the measurement
-    continues."""
+    """An intermediate result after ``done_count`` of ``total_count`` feeds (or groups) were measured."""
 
     value: T
     done_count: int
@@ -124,8 +123,9 @@ class Analysis(Simulation):
 
     def add_caveats(self, accuracy: Accuracy, feed_indices: Sequence[int],
                     config_caveats: Sequence[Caveat] = ()) -> Accuracy:
-        """Adds all caveats, and the dependence of the reference on the sample, to an accuracy that covers all of some
-        feeds.
+        """Returns an accuracy with all its caveats, and with the dependence of the reference on the sample.
+
+        The accuracy must cover all of the feeds.
 
         Args:
             config_caveats: The caveats of the config, in addition to the caveats of the reference.
@@ -146,7 +146,7 @@ class Analysis(Simulation):
             caveats=(*accuracy.caveats, *config_caveats, *dependence.make_steady_output_caveats(list(outputs))))
 
     def _get_sample_dependence(self, feed_indices: tuple[int, ...]) -> SampleDependence:
-        """Returns how much the reference depends on the sample, measured once for the same feeds."""
+        """Returns the dependence of the reference on the sample over some feeds, which is measured only once."""
         if feed_indices not in self._dependences:
             single = sum(self.samples.count_samples_of_feed(index) for index in feed_indices) < 2
             self._dependences[feed_indices] = SampleDependence() if single else measure_sample_dependence(
@@ -157,7 +157,7 @@ class Analysis(Simulation):
     def measure_noise_by_sample(
             self, config: PrecisionConfig, ranges: Mapping[str, float],
             feed_indices: Sequence[int] | None = None) -> Iterator[PartialResult[tuple[np.ndarray, np.ndarray]]]:
-        """Yields the noise and the signal of each sample in the judged error, after each feed.
+        """Yields the noise (squared error) and the signal energy of each sample at the judged outputs, after each feed.
 
         The arrays are those of `BootstrapSampler.noise_and_signal_by_sample`, over the feeds so far.
 
@@ -172,7 +172,7 @@ class Analysis(Simulation):
             yield PartialResult(reducer.noise_and_signal_by_sample(), done, len(indices))
 
     def copy_with_batches(self, sample_batches: Sequence[Sequence[SamplePosition]]) -> Analysis:
-        """Returns a copy of this simulation whose feeds are other batches of the same samples.
+        """Returns a copy of this simulation in which the samples are grouped into other batches.
 
         The copy shares the loaded inference session and has no metric. Its errors are computed against the outputs of
         each sample in its original feed.
@@ -193,7 +193,7 @@ class Analysis(Simulation):
 
     def execute_config(self, config: PrecisionConfig, ranges: Mapping[str, float],
                        feed_indices: Sequence[int] | None = None) -> Iterator[dict[str, np.ndarray]]:
-        """Yields the ``fetched_tensors`` of a simulated config, feed by feed.
+        """Yields the outputs (``fetched_tensors``) of a simulated config, feed by feed.
 
         The fetched tensors are the judged tensors, the tensors that the metric needs, and the requested extra tensors.
 
@@ -231,7 +231,7 @@ class Fp32Run(IndexedRunSource):
 
 
 class SimulatedConfig(IterableRunSource):
-    """The run of a precision config in the simulation.
+    """The source of the outputs of a precision config in the simulation.
 
     Raises:
         InputError: an input of an INT8 layer has no range.
@@ -245,7 +245,7 @@ class SimulatedConfig(IterableRunSource):
         return self._analysis.execute_config(self._config, self._ranges, feed_indices)
 
     def measure(self, reducer: AccuracyReducer, feed_indices: Sequence[int]) -> Iterator[None]:
-        """Implements `RunSource.measure` with error sums from the graph where the graph can compute them.
+        """Implements `RunSource.measure` with error sums that the graph computes itself if it can.
 
         Between two feeds, the magnitudes are measured that the caveats of the config need.
         """
@@ -266,7 +266,7 @@ class SimulatedConfig(IterableRunSource):
                 yield None
 
     def _measure_magnitudes(self, feed_indices: Sequence[int]) -> Generator[None, None, None]:
-        """Measures the magnitudes that the caveats of the config need; yields after each execution.
+        """Measures the FP32 magnitudes from which FP16 overflow is predicted; yields after each execution.
 
         Nothing is measured on regrouped samples: these serve error shares, which have no caveats.
         """

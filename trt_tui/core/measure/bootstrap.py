@@ -63,7 +63,7 @@ class ConfidenceInterval:
 
 @dataclass(frozen=True)
 class AccuracyIntervals:
-    """The confidence intervals of all values of an accuracy. Mappings of error metrics have the keys that targets use.
+    """The confidence intervals of all values of an accuracy. The keys of error metrics are their names in targets.
 
     Attributes:
         outputs: By judged output and error metric: the intervals of the `ERROR_METRICS` that follow from `SAMPLE_SUMS`
@@ -117,7 +117,7 @@ def _count_occurrences_in_resamples(sample_count: int) -> np.ndarray:
 
 
 def _sum_over_resamples(sample_sums: np.ndarray) -> np.ndarray:
-    """Returns the sums over the samples of each bootstrap draw, ``(RESAMPLE_COUNT, columns)``.
+    """Returns the sums over the samples of each bootstrap draw, float64 ``(RESAMPLE_COUNT, columns)``.
 
     Args:
         sample_sums: The sums of each sample, ``(samples, columns)``.
@@ -129,7 +129,8 @@ def _sum_over_resamples(sample_sums: np.ndarray) -> np.ndarray:
 
 
 def percentile_interval(resample_values: np.ndarray, sample_count: int) -> ConfidenceInterval | None:
-    """Returns the expanded percentile interval of a value from its bootstrap draws; None if a draw is NaN.
+    """Returns the confidence interval of a value from its bootstrap draws, by expanded percentiles; None if a draw is
+    NaN.
 
     Args:
         resample_values: The value on each draw, one axis.
@@ -144,7 +145,7 @@ def percentile_interval(resample_values: np.ndarray, sample_count: int) -> Confi
 
 
 def upper_bound_of_rate(event_count: int, sample_count: int) -> float:
-    """Returns the upper end of the exact confidence interval of a rate.
+    """Returns the upper end of the exact 95 % confidence interval of a rate (Clopper and Pearson).
 
     At this rate, ``event_count`` events or fewer in ``sample_count`` samples have a probability of 2.5 %. Source:
     Clopper and Pearson, The Use of Confidence or Fiducial Limits, 1934.
@@ -163,7 +164,8 @@ def upper_bound_of_rate(event_count: int, sample_count: int) -> float:
 
 
 def rate_interval(event_count: int, sample_count: int) -> ConfidenceInterval:
-    """Returns the exact confidence interval of a rate, from the events counted in some samples."""
+    """Returns the exact 95 % confidence interval of a rate (Clopper and Pearson), from the events counted in some
+    samples."""
     return ConfidenceInterval(1 - upper_bound_of_rate(sample_count - event_count, sample_count),
                               upper_bound_of_rate(event_count, sample_count))
 
@@ -180,7 +182,7 @@ class BootstrapSampler:
         self._agreements: list[np.ndarray] = []
 
     def add_float_output_sums(self, output_name: str, sample_sums: np.ndarray) -> None:
-        """Adds the sums of one feed at a judged float output.
+        """Adds the error sums of one feed at a judged float output.
 
         Args:
             sample_sums: Sums by `trt_tui.core.measure.error_metrics.compute_error_sums_by_sample`.
@@ -189,7 +191,8 @@ class BootstrapSampler:
 
     def add_integer_output(self, output_name: str, reference: np.ndarray, output: np.ndarray,
                            sample_count: int) -> None:
-        """Adds one feed of a judged integer output. In arrays of different shapes every element counts as different."""
+        """Adds the mismatches of one feed at a judged integer output. If two arrays differ in shape, every element is a
+        mismatch."""
         if reference.shape == output.shape:
             differ = flatten_each_sample(np.asarray(reference != output),
                                          sample_count)  # comparing two single texts gives a bool
@@ -199,7 +202,7 @@ class BootstrapSampler:
         self._mismatch_sums.setdefault(output_name, []).append(sums)
 
     def add_top1_agreement(self, is_same_class: np.ndarray) -> None:
-        """Adds one feed of a classifier.
+        """Adds the top-1 agreement of the samples of one feed.
 
         Args:
             is_same_class: One bool a sample: True if run and reference have the same top class.
@@ -219,7 +222,7 @@ class BootstrapSampler:
 
     @staticmethod
     def _join_sums_by_sample_or_feed(sums_by_output: Sequence[Sequence[np.ndarray]]) -> tuple[bool, list[np.ndarray]]:
-        """Returns the sums of each output over all feeds, with one row for each sample or one for each feed.
+        """Joins the error sums of each output over all feeds, with one row for each sample, or one row for each feed.
 
         The bool is True if all outputs have one row for each sample. The rows are feeds if not.
         """

@@ -33,14 +33,16 @@ FLOAT_TYPES = frozenset((ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOA
 
 @dataclass(frozen=True)
 class _AxisMap:
-    """The mapping of an axis of an inner tensor to an axis of the final tensor: index · ratio + offset."""
+    """A linear mapping from indices along an axis of an inner tensor to an axis of the judged tensor: index · ratio +
+    offset."""
 
     final_axis: int
     ratio: Fraction = Fraction(1)
     offset: Fraction = Fraction(0)
 
     def map_range_to_final_axis(self, start: int, stop: int) -> tuple[int, int] | None:
-        """Returns a range of indices on the axis of the final tensor; None if its ends are not whole numbers."""
+        """Returns the range on the axis of the judged tensor for a range on the inner tensor; None if an end is not
+        whole."""
         ends = [index * self.ratio + self.offset for index in (start, stop)]
         if any(end.denominator != 1 for end in ends):
             return None
@@ -49,7 +51,7 @@ class _AxisMap:
 
 @dataclass(frozen=True)
 class _ConcatPart:
-    """A part of the final tensor, with the tensor that computes the part.
+    """A part of a judged tensor that Concats join, with the inner tensor that computes the part.
 
     Attributes:
         source_tensor: The tensor at which the backward search is; the part may be a range of it.
@@ -67,7 +69,8 @@ class _ConcatPart:
 
 def find_concat_parts(network: Network, shapes: FoldedShapes, tensor: str,
                       max_parts: int) -> list[tuple[AxisRanges, str]]:
-    """Returns the parts of a tensor as index ranges, each with the tensor that the part comes from.
+    """Returns the parts that Concats join into a tensor: for each part its index ranges and the tensor that computes
+    it.
 
     The only part is the whole tensor if no Concat computes it.
 
@@ -155,7 +158,7 @@ def _has_same_sizes(input_sizes: PartialShape, output_sizes: PartialShape) -> bo
 
 
 def _shift_axis_map(axis_map: _AxisMap | None, cut_start: int) -> _AxisMap | None:
-    """Returns the axis mapping of a tensor from the mapping of its slice that begins at ``cut_start``."""
+    """Returns the axis mapping of a whole tensor, from that of its slice that begins at ``cut_start``."""
     return axis_map if axis_map is None else replace(axis_map, offset=axis_map.offset - cut_start * axis_map.ratio)
 
 
@@ -176,7 +179,7 @@ def _find_index_ranges_of_part(part: _ConcatPart, input_sizes: PartialShape,
 
 def _find_slice_starts(network: Network, shapes: FoldedShapes, layer: Layer, output_name: str,
                        input_sizes: PartialShape) -> list[int] | None:
-    """Returns the start of a Split or Slice output within the input, one index an axis; None if unknown."""
+    """Returns the start index of a Split or Slice output within its input, for each axis; None if unknown."""
     starts = [0] * len(input_sizes)
     if layer.op_type == "Split":
         attr = network.node(layer.name).attributes.get("axis")
@@ -214,7 +217,7 @@ def _find_integer_values(network: Network, shapes: FoldedShapes, tensor: str) ->
 
 def _map_reshaped_axes(input_sizes: PartialShape, output_sizes: PartialShape,
                        output_axes: Sequence[_AxisMap | None]) -> list[_AxisMap | None]:
-    """Returns the mappings to the final tensor for the axes of a reshape's input.
+    """Returns the mapping to the judged tensor for each axis of a reshape's input.
 
     Sizes are matched from the left in blocks of equal product. The outermost axes of two such blocks correspond.
     """
@@ -259,7 +262,7 @@ def _count_leading_axes_of_equal_size(input_sizes: PartialShape, output_sizes: P
 
 
 def _list_leading_known_sizes(sizes: PartialShape) -> list[int]:
-    """Returns the sizes from the left up to the first that is unknown or 0."""
+    """Returns the sizes of a shape from the left up to the first that is unknown or 0."""
     leading_sizes: list[int] = []
     for size in sizes:
         if not isinstance(size, int) or size <= 0:
@@ -269,7 +272,7 @@ def _list_leading_known_sizes(sizes: PartialShape) -> list[int]:
 
 
 def _split_part_at_concat(network: Network, shapes: FoldedShapes, part: _ConcatPart) -> list[_ConcatPart] | None:
-    """Returns the inputs of a Concat as parts of the final tensor.
+    """Returns the inputs of a Concat as parts of the judged tensor that the Concat leads to.
 
     None if the part does not come from a Concat, or the Concat joins along the batch, or a size is not static.
     """

@@ -81,7 +81,7 @@ def max_rounding_error(magnitude: float, precision: Precision) -> float:
 
 def find_coordinate_warnings(network: Network, config: PrecisionConfig, magnitudes: Mapping[str, float],
                              get_shapes: ShapesCallback) -> dict[str, str]:
-    """Returns the warnings about coordinates that are too coarse, by the name of the group that rounds the coordinate.
+    """Returns warnings about coordinates that a 16-bit type rounds too coarsely, by the name of the rounding group.
 
     Args:
         magnitudes: The largest magnitude of each tensor in FP32.
@@ -119,7 +119,7 @@ def infer_shapes_of_first_feed(shape_source: ShapeSource) -> Mapping[str, Shape 
 
 
 def _find_coordinate_inputs(network: Network, layer: Layer, get_shapes: ShapesCallback) -> Iterator[_CoordinateTensor]:
-    """Yields the inputs of a layer that are coordinates or angles."""
+    """Yields the inputs that a layer reads as coordinates or angles."""
     if layer.domain not in ("", "ai.onnx"):
         return
     if layer.op_type in ("Sin", "Cos"):
@@ -161,7 +161,8 @@ def _find_largest_spatial_size(network: Network, tensor: str, get_shapes: Shapes
 
 def _estimate_coordinate_shifts(network: Network, config: PrecisionConfig, coordinate: _CoordinateTensor,
                                 magnitudes: Mapping[str, float]) -> Iterator[tuple[str, Precision, float, float]]:
-    """Yields the shift of a coordinate by each group that rounds it, or rounds a value that it is computed from.
+    """Yields the shift of a sampling point by each group that rounds the coordinate, or a value that it is computed
+    from.
 
     Each item has the name of the group, its float type, the magnitude of the rounded value, and the shift of the
     sampling point in the unit of the coordinate.

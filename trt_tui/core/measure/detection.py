@@ -80,7 +80,7 @@ _SETTING_VALUES = {"boxes": ("cxcywh", "xyxy"), "fit": ("letterbox", "stretch")}
 
 
 def parse_detection_spec(metric_spec: str) -> tuple[Path, DetectionSettings]:
-    """Parses ``detection:map=FILE.json[,boxes=xyxy][,fit=stretch][,iou=0.7][,score=0.001]``.
+    """Parses the detection option ``detection:map=FILE.json[,boxes=xyxy][,fit=stretch][,iou=0.7][,score=0.001]``.
 
     Raises:
         InputError: a setting is not one of `DetectionSettings`, or its value is invalid.

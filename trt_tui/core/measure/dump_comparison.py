@@ -90,14 +90,14 @@ class TensorDifference:
 
     @property
     def sqnr_text(self) -> str:
-        """The SQNR of the tensor in dB; "NaN" if it has no meaning."""
+        """The SQNR of the tensor in dB as a text; "NaN" if it has no meaning."""
         unknown = self.nonfinite_count or self.common_nan_count and math.isinf(self.relative_error)
         return "NaN" if unknown else self.errors.sqnr_text("")
 
 
 @dataclass
 class _RelativeErrorTotals:
-    """The sum, count and maximum of the relative errors of elements."""
+    """The sum, the count and the maximum of the relative errors of the elements of a tensor."""
 
     total_error: float = 0.0
     count: int = 0
@@ -237,7 +237,7 @@ def _read_array_blocks(stored_array: StoredArray) -> Iterator[np.ndarray]:
 
 def sort_in_network_order(differences: Sequence[TensorDifference], network: Network | None,
                           scaled_tensors: Collection[str] = ()) -> list[TensorDifference]:
-    """Returns the compared tensors in network order, with the tensors marked at which errors begin.
+    """Sorts the compared tensors in network order, and marks the tensors at which errors begin.
 
     Tensors that the network lacks come last. Without a network the order stays, and a tensor counts as computed from
     all tensors before it.
@@ -300,7 +300,7 @@ def _find_reader_groups(network: Network, tensor: str) -> tuple[str, ...]:
 
 
 def _is_error_origin(difference: TensorDifference, input_errors: Sequence[float]) -> bool:
-    """Returns True if an error begins at a tensor.
+    """Returns True if the error of a tensor arises at that tensor, and not at those from which it is computed.
 
     Args:
         input_errors: The relative errors of the tensors from which it is computed.
@@ -310,7 +310,7 @@ def _is_error_origin(difference: TensorDifference, input_errors: Sequence[float]
 
 
 def _find_nearest_measured_tensors(network: Network, tensor: str, measured_tensors: Mapping[str, float]) -> set[str]:
-    """Returns the measured tensors from which a tensor is computed, the nearest on each path."""
+    """Returns the measured tensors from which a tensor is computed: on each path back, the first that was measured."""
     nearest_tensors: set[str] = set()
     stack, visited = [tensor], {tensor}
     while stack:
@@ -409,8 +409,7 @@ def _tensor_error_text(difference: TensorDifference) -> str:
 
 
 def find_groups_to_raise_to_fp32(differences: Sequence[TensorDifference]) -> tuple[str, ...]:
-    """Returns the groups that a fix keeps in FP32: those at which errors begin, or all above the threshold if there are
-    none.
+    """Returns the groups to keep in FP32: those at which errors begin, or else all whose tensors exceed the threshold.
 
     If only one of the dumps is finite at a tensor, the groups that read the tensor are included.
     """

@@ -1,4 +1,4 @@
-"""The comparison of an engine with its simulation, and the checks to suggest if both differ."""
+"""The comparison of an engine with its simulation, and the checks to suggest if the two differ."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -67,7 +67,8 @@ def sqnr_gap_of_engine_db(simulated_accuracy: Accuracy | None, engine_accuracy: 
 
 
 def engine_variation_notes(engine_result: EngineResult) -> list[str]:
-    """Returns notes on the spread of repeated builds of one config, and on identical samples with different outputs."""
+    """Returns notes about repeated builds of one config that differ, and about identical samples with different
+    outputs."""
     notes = []
     if engine_result.repeated_builds:
         sqnrs_db = [
@@ -95,7 +96,7 @@ def engine_variation_notes(engine_result: EngineResult) -> list[str]:
 
 @dataclass(frozen=True)
 class EngineDivergence:
-    """The first group at which an engine is worse than its simulation by more than `UNEXPLAINED_GAP_DB`."""
+    """The first group in an engine that is worse than simulated by more than `UNEXPLAINED_GAP_DB`."""
 
     group_name: str
     engine_errors: ErrorMetrics
@@ -103,7 +104,7 @@ class EngineDivergence:
 
     @property
     def divergence_description(self) -> str:
-        """The divergence as a text without the name of the group."""
+        """The divergence of an engine from its simulation as a text, without the name of the group."""
         return (
             f"{KERNEL_FAULT_TEXT}: "
             f"{add_decibel_unit(self.engine_errors.sqnr_text(''))} for "
@@ -134,7 +135,7 @@ def find_engine_divergence(network: NetworkOutline, simulated_errors: Mapping[st
 
 
 def engine_errors_text(engine_errors: EngineErrors, group_count: int) -> str:
-    """Returns a text about the errors inside an engine: how they were read, and at how many of its groups.
+    """Returns a text about the measurement of errors inside an engine: its source, and the number of groups it covers.
 
     Args:
         group_count: The number of groups of the network.
@@ -173,8 +174,7 @@ def fp32_engine_fault_text(fp32_engine: EngineResult | None) -> str:
 
 def engine_fault_text(simulated_accuracy: Accuracy | None, engine_accuracy: Accuracy | None,
                       fp32_engine: EngineResult | None = None) -> str:
-    """Returns a text about the output at which an engine computes something else; "" if rounding may explain the
-    difference.
+    """Returns a text about the output at which an engine is wrong; "" if rounding may explain its error.
 
     Args:
         fp32_engine: The all-FP32 engine, if it was built.

@@ -85,8 +85,8 @@ def measure_engine_errors(analysis: Analysis, read_group_results: ReadGroupResul
 
 def _find_unmasked_elements(analysis: Analysis, mask_name: str, tensor: str, feed_index: int,
                             shape: tuple[int, ...]) -> np.ndarray | None:
-    """Returns the elements of a tensor that the mask lets count, as a bool array in its shape; None if all elements
-    count."""
+    """Returns the elements of a tensor that no mask leaves out, as a bool array in its shape; None if all are compared.
+    """
     axes = analysis.mask_axes_by_tensor.get(tensor) if mask_name else None
     if axes is None:
         return None

@@ -56,12 +56,13 @@ class BoundedValue:
     format_value: Callable[[float], str] = number_text
 
     def value_text(self, value: float, mark: str = "") -> str:
-        """Returns the text of a value without its unit, after a mark. Words such as ``exact`` have no mark."""
+        """Returns the text of a value without its unit, with a mark such as "~" before a number. Words like ``exact``
+        get no mark."""
         text = self.format_value(value)
         return text if text.isalpha() else mark + text
 
     def value_with_unit_text(self, value: float, mark: str = "") -> str:
-        """Returns the text of a value with its unit, after a mark."""
+        """Returns the text of a value with its unit, and with a mark such as "~" before the number."""
         text = self.value_text(value, mark)
         return add_decibel_unit(text) if self.unit else text
 
@@ -203,23 +204,24 @@ class ErrorMetrics:
 
     @classmethod
     def from_sums(cls, sums: Mapping[str, float], exact: bool) -> "ErrorMetrics":
-        """Returns error metrics with a value for each metric whose sums are present."""
+        """Computes each error metric whose sums are given."""
         return cls.from_values({ERROR_METRICS[name].key: float(value)
                                 for name, value in compute_metric_values(sums).items() if np.isfinite(value)}, exact)
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any], exact: bool) -> "ErrorMetrics":
-        """Returns error metrics from values by key, as in records, including the counts of NaN and Inf."""
+        """Builds error metrics from values by their keys in records, including the counts of NaN and Inf."""
         own_values = {key: value for key, value in values.items() if hasattr(cls, key)}
         return cls(**own_values, exact=exact,
                    other_values={key: value for key, value in values.items() if key not in own_values})
 
     def value(self, metric: ErrorMetric) -> float | None:
-        """Returns the value of a metric, also for an exact copy; None if it was not measured or is not finite."""
+        """Returns the value of an error metric, also for an exact copy; None if it was not measured or is not finite.
+        """
         return metric.exact_value if self.exact else self.recorded_value(metric)
 
     def cell_texts(self, table: ErrorTable, mark: str = "") -> list[str]:
-        """Returns the cells of a row in a printed table, the first one after a mark. Integer outputs have only the
+        """Returns the table cells of these error metrics, with a mark in the first cell. Integer outputs fill only the
         first cell."""
         first_metric, *other_metrics = list_error_columns(table)
         if self.mismatch is not None:
@@ -227,11 +229,11 @@ class ErrorMetrics:
         return [self.value_text(first_metric, mark), *map(self.value_text, other_metrics)]
 
     def recorded_value(self, metric: ErrorMetric) -> float | None:
-        """Returns the stored value of a metric. The SQNR of an exact copy is stored as None."""
+        """Returns the value of an error metric as stored. The SQNR of an exact copy is stored as None."""
         return self.other_values.get(metric.key, getattr(self, metric.key, None))
 
     def value_text(self, metric: ErrorMetric, mark: str = "") -> str:
-        """Returns the value of a metric in a table, after a mark. `sqnr_text` formats the SQNR."""
+        """Returns the text of an error metric in a table, with a mark such as "~" before the number."""
         if metric.key == "sqnr_db":
             return self.sqnr_text(mark)
         value = self.recorded_value(metric)
@@ -250,8 +252,8 @@ class ErrorMetrics:
         return self.sqnr_db if self.sqnr_db is not None and not self.nonfinite_count else -math.inf
 
     def sqnr_text(self, prefix: str = SIMULATED_MARK) -> str:
-        """Returns the SQNR in the format of `trt_tui.formatting.decibels_text`, after a prefix that marks a simulated
-        value."""
+        """Returns the text of the SQNR in the format of `trt_tui.formatting.decibels_text`, by default marked as
+        simulated."""
         return decibels_text(self.sqnr_db, exact=self.exact, nan=self.nan, inf=self.inf, mark=prefix)
 
 
@@ -272,7 +274,7 @@ class ErrorSums:
     fp16_under: float = 0.0
 
     def add_tensor_pair(self, reference: np.ndarray, test: np.ndarray, counts_values_beyond_fp16: bool = False) -> None:
-        """Adds a pair of float arrays of the same shape.
+        """Adds the error sums of a reference array and a test array of the same shape.
 
         Args:
             counts_values_beyond_fp16: Also count the values of the reference that FP16 cannot represent.
@@ -317,7 +319,7 @@ class ErrorSums:
 
     @property
     def noise_to_signal_ratio(self) -> float:
-        """Σ(test-ref)² / Σref²: 0 for an exact copy, infinite if the test is not finite."""
+        """The noise-to-signal ratio Σ(test-ref)² / Σref²: 0 for an exact copy, infinite if the test is not finite."""
         if not math.isfinite(self.diff2):
             return math.inf
         if self.diff2 == 0:

@@ -28,7 +28,7 @@ FAILED_RUN_KIND = "failed run"
 
 
 class FailedRunOutputs(dict[str, np.ndarray]):
-    """The outputs of a failed run: NaN for floats, and different values for all other types.
+    """The outputs that replace those of a failed run: NaN for floats, and different values for all other types.
 
     Attributes:
         caveat: The reason of the failure.
@@ -42,7 +42,7 @@ class FailedRunOutputs(dict[str, np.ndarray]):
 
 
 def find_failure_reason(accuracy: Accuracy) -> str:
-    """Returns the reason why the run of an accuracy failed; "" if it did not fail."""
+    """Returns the reason why a run failed, from its accuracy; "" if it did not fail."""
     return next((caveat.text for caveat in accuracy.caveats if caveat.kind == FAILED_RUN_KIND), "")
 
 
@@ -89,7 +89,8 @@ def rounding_failure_error(cause: str) -> InputError:
 
 
 def refuse_undeclared_output_sizes(network: NetworkOutline, outputs: Mapping[str, np.ndarray]) -> None:
-    """Checks that FP32 outputs have the sizes that the network file declares. Engines are built for the declared sizes.
+    """Raises an error if FP32 outputs have other sizes than the network file declares, because engines are built for
+    these.
 
     Raises:
         InputError: a size differs.

@@ -1,4 +1,4 @@
-"""Overflow of FP16 by the values of a config, from FP32 magnitudes on the samples in use.
+"""The prediction of FP16 overflow in a config, from the FP32 magnitudes measured on the samples.
 
 Each fusion group has one state. The rules follow TensorRT 8.6 on an H200, measured on 41 small networks. TensorRT folds
 a constant Mul or a BatchNormalization into the weights of a Conv, and multiplies a constant into a MatMul. It computes
@@ -71,7 +71,7 @@ class Fp16Overflow:
 
     @property
     def overflow_text(self) -> str:
-        """The overflow as one clause without the name of the group."""
+        """The description of the overflow as one clause without the name of the group."""
         if math.isinf(self.magnitude):
             return f"{self.value_text} vanishes in FP16, and a Log reads it"
         verb = "reach" if self.value_text.startswith("partial sums") else "reaches"
@@ -87,12 +87,11 @@ class LargestMagnitude:
 
     @property
     def fp16_headroom(self) -> float:
-        """The factor by which the magnitude could grow before FP16 overflows."""
+        """The FP16 headroom: the factor by which the magnitude could grow before FP16 overflows."""
         return FP16_MAX / self.magnitude
 
 
 def uses_fp16(network: Network, config: PrecisionConfig) -> bool:
-    """Returns True if any group of a config has FP16 results."""
     return any(find_boundary_type(group, config.precision_of(group), config.other) is Precision.FP16
                for group in network.groups)
 
@@ -168,7 +167,7 @@ def _accumulates_in_fp16(group: FusionGroup, precision: Precision) -> bool:
 
 
 def _list_layers_with_rounded_results(network: Network, config: PrecisionConfig, group: FusionGroup) -> list[str]:
-    """Returns the layers of a group whose results are rounded.
+    """Returns the layers of a group whose results are rounded to the group's float type.
 
     If a normalisation is rewritten as one operator, only the result of its last layer is rounded.
     """
@@ -179,7 +178,7 @@ def _list_layers_with_rounded_results(network: Network, config: PrecisionConfig,
 
 def _find_constants_in_float_type(network: Network, config: PrecisionConfig,
                                   group: FusionGroup) -> Iterator[tuple[str, str, bool]]:
-    """Yields the layer, the name and a quantized flag for each constant that a group reads in its float type.
+    """Yields each constant that a group reads in its float type: its layer, its name, and True if it is quantized.
 
     The exported network dequantizes a quantized constant to that type.
     """

@@ -1,4 +1,4 @@
-"""The forms in which a gated graph is executed: gates as data on a device, gates as control flow there, or on the host.
+"""The forms of a gated graph, in which runtime inputs (gates) select the precision of each group, by speed and memory.
 
 A gate is the runtime input that selects the precision of a group. If memory runs out, the next form is used. On a CPU
 gates are control flow, which computes only the selected branch. A network of very many small layers has gates as data
@@ -24,7 +24,7 @@ CONTROL_FLOW_MODE = "gates as control flow"
 
 
 class GatedGraphLoader:
-    """The loader of one kind of gated graphs, in the fastest form for which memory suffices.
+    """The loader of a gated graph, in the fastest form for which memory suffices.
 
     Args:
         samples: The samples, whose memory fallbacks record the form that earlier executions needed.
@@ -39,7 +39,8 @@ class GatedGraphLoader:
 
     @cached_property
     def _graph_forms(self) -> list[tuple[str, Backend, bool]]:
-        """Name, backend and gates-as-data flag of each form, the fastest form first."""
+        """The forms in which the gated graph can be executed, the fastest first: name, backend, and True if gates are
+        data."""
         backend = self._backend
         forms = [("", backend, False)]
         if backend.capabilities.has_device or self._has_many_small_layers_on_cpu:
@@ -50,7 +51,7 @@ class GatedGraphLoader:
 
     @cached_property
     def _has_many_small_layers_on_cpu(self) -> bool:
-        """True on a CPU if creating an inference session costs more than executing it."""
+        """True on a CPU if the network has so many small layers that loading a session costs more than executing it."""
         return not self._backend.capabilities.has_device and has_many_small_layers(self._network.model.graph)
 
     @property
@@ -58,7 +59,7 @@ class GatedGraphLoader:
         return self._graph_forms[self._memory_fallbacks.form_index][2]
 
     def switch_to_next_graph_form(self) -> bool:
-        """Switches to the next form of the graph, which needs less memory; returns False if there is none."""
+        """Switches to the next form of the gated graph, which needs less memory; returns False if there is none."""
         fallbacks = self._memory_fallbacks
         if fallbacks.form_index + 1 == len(self._graph_forms):
             return False
@@ -69,7 +70,7 @@ class GatedGraphLoader:
                    allow_data_gates: bool = True, extra_inputs: Collection[str] = (),
                    output_joins: Mapping[str, OutputJoin] | None = None,
                    few_executions: bool = False) -> AdaptiveRunner:
-        """Loads a gated graph in the current form.
+        """Loads a gated graph in the form that was chosen last.
 
         Args:
             on_mode_change: Callback of `load_adaptive_runner`, which describes all arguments that are missing here.
@@ -97,8 +98,11 @@ class GatedGraphLoader:
         return runner
 
     def estimate_recomputed_fraction(self, changed_inputs: Collection[str]) -> float:
-        """Returns the estimate of `PiecewiseRunner.estimate_recomputed_fraction`; 1.0 if the graph is not executed in
-        pieces."""
+        """Estimates the fraction of the graph that must be executed again if some inputs change; 1.0 if it is not in
+        pieces.
+
+        See `PiecewiseRunner.estimate_recomputed_fraction`.
+        """
         return self._piecewise_runner.estimate_recomputed_fraction(
             changed_inputs) if self._piecewise_runner is not None else 1.0
 

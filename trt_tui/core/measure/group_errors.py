@@ -1,5 +1,5 @@
-"""Accumulated and isolated errors at the fusion groups, computed inside one graph with the reference and the gated
-network.
+"""Accumulated and isolated errors at the fusion groups, measured in one graph that holds both the reference and the
+config.
 
 Only error sums leave the graph.
 """
@@ -54,7 +54,8 @@ def measure_group_errors(
                                                                                float], *, with_isolated: bool = True,
         feed_indices: Sequence[int] | None = None, executor: Executor[AnalysisProvider] | None = None
 ) -> Iterator[PartialResult[dict[str, dict[str, GroupErrors]]]]:
-    """Yields ``{run: {group: GroupErrors}}`` for several configs after each config on each feed.
+    """Measures the errors at all groups for several configs; yields ``{run: {group: GroupErrors}}`` after each
+    execution.
 
     One loaded graph holds the reference, the gated network and, with ``with_isolated``, a copy of each group that reads
     the reference. Only error sums leave the graph. Nothing is yielded if no group can be simulated. If the judged
@@ -114,7 +115,7 @@ _FeedTables = tuple[Sequence[str], list[dict[str, np.ndarray]]]
 
 
 class _GroupErrorsTask:
-    """A task that measures the error tables of all configs on one feed."""
+    """A task that measures the errors at all groups on one feed, for all configs."""
 
     def __init__(self, configs: Mapping[str, PrecisionConfig], ranges: Mapping[str, float],
                  masked_groups: Mapping[str, tuple[bool, ...]], with_isolated: bool, counts_fp16: bool) -> None:
@@ -159,7 +160,7 @@ class _GroupErrorsTask:
 
 
 class _ErrorTableSession:
-    """The loaded graph that computes error sums at the groups, in a form that suits the backend.
+    """The loaded graph that computes error sums at every group, so that no tensor must leave the graph.
 
     On a device gates are data. That form cannot tell apart sums that are not finite. From the first such sum on, gates
     are control flow on a device too.
@@ -207,7 +208,7 @@ class _ErrorTableSession:
 
     @property
     def measured_groups(self) -> Sequence[str]:
-        """The names of the groups in the order of the rows of the error tables."""
+        """The names of the groups in the order of the rows of an error table."""
         return self._gated_graph.measured_groups
 
     def make_mask_feed(self, mask: np.ndarray) -> dict[str, np.ndarray]:
@@ -215,7 +216,11 @@ class _ErrorTableSession:
 
     def measure_error_tables(self, run_name: str, feed: Mapping[str, np.ndarray], *,
                              counts_values_beyond_fp16: bool) -> dict[str, np.ndarray]:
-        """Returns the error tables of a config on a feed, by kind: "accumulated" and, if requested, "isolated"."""
+        """Returns the error sums at all groups for a config on one feed: one table of accumulated and one of isolated
+        errors.
+
+        The isolated table is absent if it was not requested.
+        """
         gated_graph, extra_inputs = self._gated_graph, {}
         if gated_graph.counting_gate is not None:
             extra_inputs[gated_graph.counting_gate] = np.array(counts_values_beyond_fp16)
@@ -244,7 +249,7 @@ class _ErrorTableSession:
 
 
 def _merge_error_tables(tables_by_portion: Sequence[np.ndarray]) -> np.ndarray:
-    """Returns the error table of a feed from the tables of its portions.
+    """Merges the error tables of the portions of a feed into one table.
 
     The columns `ERROR_SUM_COLUMNS` are added; of largest magnitudes the maximum is taken.
     """

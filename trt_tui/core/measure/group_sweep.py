@@ -1,4 +1,4 @@
-"""The execution of the measurements that a `SweepPlanner` plans: the effect of single groups on the judged outputs.
+"""The measurement of each group's effect on the judged outputs, in the order that a `SweepPlanner` plans.
 
 Samples are executed apart from their feeds if the result stays the same. This needs two things: the rows of every input
 and judged output are the samples, and samples of several feeds in one batch have equal FP32 outputs. If not, whole
@@ -84,7 +84,10 @@ GroupMeasurement = tuple[str, tuple[int, ...]]
 
 
 class _ConfigNoiseTask:
-    """A task that measures noise and signal of each sample of a feed, see `Analysis.measure_noise_by_sample`."""
+    """A task that measures the noise (squared output error) and the signal energy of each sample of a feed.
+
+    The values are those of `Analysis.measure_noise_by_sample`.
+    """
 
     def __init__(self, config: PrecisionConfig, ranges: Mapping[str, float]) -> None:
         self._config, self._ranges = config, ranges
@@ -102,7 +105,7 @@ class _ConfigNoiseTask:
 
 
 class _GroupNoiseTask:
-    """A task that measures the noise of the config with one group changed.
+    """A task that measures the noise (squared output error) of the config with the precision of one group changed.
 
     The result is ``(samples, outputs)``, or ``(1, outputs)`` for a whole feed if ``by_sample`` is False.
 
@@ -158,7 +161,7 @@ class _GroupNoiseTask:
 
 
 class GroupSweep:
-    """One sweep that measures every group of a config.
+    """One sweep over a config: the effect of changing the precision of each single group is measured.
 
     Args:
         group_order: Names of the groups, those with the largest expected error first; all groups by default.
@@ -196,7 +199,6 @@ class GroupSweep:
 
     @property
     def sample_count(self) -> int:
-        """The number of samples in all feeds of the sweep."""
         return sum(self._rows_by_feed)
 
     @property
@@ -206,7 +208,7 @@ class GroupSweep:
 
     @property
     def fully_measured_groups(self) -> list[str]:
-        """The groups that are not measured any further."""
+        """The names of the groups whose measurement is complete."""
         planner = self.planner
         return self.unchanged_groups + [
             name for name in self.measured_groups if planner is not None and name in planner.settled_groups
@@ -214,11 +216,10 @@ class GroupSweep:
 
     @property
     def has_estimate_of_every_group(self) -> bool:
-        """True if every group has an estimate."""
         return not self.measured_groups or self.planner is not None and self.planner.has_estimate_of_every_group
 
     def measure_groups(self) -> Iterator[tuple[float, float]]:
-        """Measures the groups; yields the spent cost and the expected total cost after each execution.
+        """Measures the effect of each group; after each execution, yields the cost so far and the expected total cost.
 
         Costs are in samples of whole executions. If executions share the results of pieces of the graph, a group near
         the outputs costs less than a group near the inputs.
@@ -314,7 +315,7 @@ class GroupSweep:
     def _join_noise_of_batches(self, samples: Sequence[int], noise_by_batch: Mapping[tuple[int, ...], np.ndarray],
                                batches_without_config_noise: Collection[tuple[int, ...]],
                                is_nonfinite: bool) -> list[list[float]] | None:
-        """Returns the noise of a group on all its samples; None while a batch is missing.
+        """Joins the noise (squared error) of a group over all batches of its samples; None while a batch is missing.
 
         If the noise is not finite and that settles the group, the rows end with the first batch that is not finite. No
         further sample can change such a result.
@@ -371,7 +372,8 @@ class GroupSweep:
             self._estimate_group_cost(name, units) for name, units in self.planner.estimate_remaining_samples().items())
 
     def _estimate_group_cost(self, group_name: str, sample_count: float) -> float:
-        """Returns the cost of a group ("" for the unchanged config) on some samples or feeds."""
+        """Returns the cost of executing a config with one group changed ("" for the unchanged config) on some samples
+        or feeds."""
         rows = 1.0 if self.state.by_sample else self.sample_count / len(self.feed_indices)
         if group_name not in self._recomputed_fractions:
             self._recomputed_fractions[group_name] = self.analysis.estimate_recomputed_fraction(
@@ -400,7 +402,8 @@ class GroupSweep:
 
     @property
     def _can_run_samples_separately(self) -> bool:
-        """True if the rows of all inputs and judged outputs are the samples."""
+        """True if inputs and judged outputs have one row for each sample, so that samples can be executed in other
+        batches."""
         return len(self.state.config_noise) == self.sample_count and can_mix_samples(self.analysis.samples,
                                                                                      self.feed_indices)
 
@@ -449,13 +452,13 @@ class GroupSweep:
 
     @property
     def _samples_or_feeds_per_run(self) -> int:
-        """The maximum number of samples, or of feeds, in one execution."""
         return max(self._rows_by_feed) if self.state.by_sample else 1
 
     # -- figures ------------------------------------------------------------------------------------------------------
 
     def _get_config_noise(self, samples: Sequence[int]) -> np.ndarray:
-        """Returns the noise of the config on some samples (or feeds), measured in the same batches as the groups."""
+        """Returns the noise (squared error) of the unchanged config on some samples or feeds, in the same batches as
+        the groups."""
         if self.state.by_sample:
             return np.array([self.state.base_noise[unit] for unit in samples])
         noise = np.array(self.state.config_noise)
@@ -465,7 +468,8 @@ class GroupSweep:
         return chosen
 
     def _divide_by_signal_energy(self, noise: np.ndarray) -> np.ndarray:
-        """Returns noise as a fraction of the signal of all samples; infinite if it is not finite."""
+        """Returns the noise (squared error) as a fraction of the signal energy of all samples; infinite if it is not
+        finite."""
         with np.errstate(divide="ignore", invalid="ignore"):
             parts: np.ndarray = noise / np.array(self.state.signal_energies)
         parts[noise == 0] = 0.0

@@ -87,7 +87,7 @@ def output_errors_record(output_errors: OutputErrors) -> dict[str, Any]:
 
 
 def target_outcome_record(target_outcome: TargetOutcome | None) -> dict[str, Any]:
-    """Returns the outcome against the targets under its key in the record of a run; empty if the outcome is unknown."""
+    """Returns the JSON record of an outcome against the targets; empty if the outcome is unknown."""
     return {"result": {"outcome": target_outcome.outcome.value, "reasons": list(target_outcome.reasons)}
             } if target_outcome is not None else {}
 
@@ -348,8 +348,9 @@ def comparison_record(network: NetworkOutline, model_sha256: str, data: _JudgedD
                       results_by_config: Mapping[str, ConfigResults],
                       reference_metric: Mapping[str, float] | None = None, fp32_engine: EngineResult | None = None,
                       reference_info: ReferenceInfo | None = None) -> dict[str, Any]:
-    """Returns the record of schema ``comparison-v1``. An engine is a run of its own beside the simulated run of its
-    config.
+    """Returns the JSON record of a whole comparison, in schema ``comparison-v1``.
+
+    An engine is listed as a separate run, in addition to the simulated run of its config.
 
     Args:
         reference_metric: The metric of the reference and its parts, headline first.

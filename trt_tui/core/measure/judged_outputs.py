@@ -144,7 +144,7 @@ def find_class_score_output(network: NetworkOutline, judged_outputs: Sequence[Ju
 
 def select_judged_outputs(
     network: Network, judge_texts: Sequence[str] = (), label_names: Sequence[str] = ()) -> tuple[JudgedOutput, ...]:
-    """Returns the judged outputs of a network: the requested ones, or a default selection.
+    """Selects the judged outputs of a network: the tensors named by the user, or a default selection.
 
     Args:
         judge_texts: ``TENSOR``, ``TENSOR[slice]`` or ``TENSOR@MASK`` texts; they replace the default altogether.
@@ -165,7 +165,8 @@ def select_judged_outputs(
 
 
 def _exclude_masked_values(network: Network, judged_outputs: Sequence[JudgedOutput]) -> tuple[JudgedOutput, ...]:
-    """Returns judged outputs that leave out the mask values which a Where operator of the network writes into them.
+    """Returns judged outputs with a threshold that leaves out the mask values written by a Where operator of the
+    network.
 
     FP16 cannot represent a mask value such as -3.4e38, and no reader of the output needs it.
     """
@@ -238,7 +239,8 @@ def _select_judged_tensors_before_plugins(network: Network, output_name: str) ->
 
 
 def _find_tensors_before_selection(network: Network, output_name: str, is_integer: bool) -> tuple[list[str], str]:
-    """Returns the last float tensors that decide a selection on the way to an output, and the selecting operator.
+    """Returns the float tensors before a selection (such as ArgMax) that an output depends on, and the selecting
+    operator.
 
     The tensors are in network order. For a float output, selections between the output and the nearest Conv or MatMul
     count. For an integer output, the nearest float tensors decide.
@@ -261,8 +263,7 @@ def _find_tensors_before_selection(network: Network, output_name: str, is_intege
 
 
 def _find_nearest_floats_before_selection(network: Network, output_name: str, is_integer: bool) -> tuple[set[str], str]:
-    """Returns the first float tensors on the way back from an integer output, or from a selection behind a float
-    output.
+    """Returns the nearest float tensors before an integer output, or before a selection that leads to a float output.
 
     The second value is the type of the selecting operator, "" without a selection.
     """
@@ -292,8 +293,8 @@ def _find_nearest_floats_before_selection(network: Network, output_name: str, is
 
 
 def _split_tensor_into_concat_parts(network: Network, tensor: str) -> list[JudgedOutput]:
-    """Returns one judged output for each part that Concats join into a tensor; the whole tensor if there is no Concat.
-    """
+    """Returns one judged output for each part of a tensor that Concats join, and one for the whole tensor without
+    Concats."""
     shape = network.shape(tensor) or ()
     parts = find_concat_parts(network, FoldedShapes(network), tensor, MAX_JUDGED_PARTS)
     if len(parts) < 2:
@@ -401,7 +402,7 @@ def _parse_axis_slices(judge_text: str, slices_text: str,
 
 
 def _parse_axis_slice(axis: int, bound_texts: list[str], size: int | None) -> AxisSlice | None:
-    """Returns the slice of one index or ``start:stop``; None if it is empty.
+    """Returns the slice along one axis for an index or ``start:stop``; None if it is empty.
 
     Negative indices are converted to positive ones if the size of the axis is known.
     """

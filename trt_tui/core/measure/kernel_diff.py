@@ -1,4 +1,4 @@
-"""The differences between the kernels of two configs' engines or previews."""
+"""The kernels that differ between two configs, by their engines or their previews."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +10,7 @@ from trt_tui.formatting import counted_noun_text
 
 @dataclass(frozen=True)
 class KernelDiff:
-    """The kernels that are added and removed from one config to another.
+    """The kernels that are removed and added from one config to another.
 
     Attributes:
         source: The origin of both kernel lists: the builder of both engines, or the preview of both configs.
@@ -52,7 +52,7 @@ class KernelDiff:
 
 
 def diff_kernels(first_results: ConfigResults, second_results: ConfigResults) -> KernelDiff | None:
-    """Returns the difference between the kernels of two configs; None if it is unknown.
+    """Returns the kernels that differ between two configs; None if the kernels of either are unknown.
 
     The engines as built are compared if both list their layers, and the previews if not.
     """

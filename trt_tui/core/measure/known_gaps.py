@@ -50,7 +50,7 @@ def _is_large_depthwise_convolution(network: Network, group: FusionGroup, layer:
 
 
 def _has_unsimulated_accumulator(network: Network, group: FusionGroup, layer: Layer) -> bool:
-    """Returns True if a layer adds products in an FP16 accumulator that the simulation lacks."""
+    """Returns True if TensorRT adds the products of a layer in an FP16 accumulator that is not simulated."""
     if layer.op_type in ("Einsum", *_RECURRENT_OPERATORS):
         return True
     if layer.op_type not in _PRODUCT_OPERATORS or len(layer.inputs) < 2:
@@ -110,6 +110,6 @@ def find_known_gap_caveats(network: Network, config: PrecisionConfig) -> tuple[C
 
 @functools.lru_cache(maxsize=1)
 def _find_layers_of_gap_patterns(network: Network) -> list[list[tuple[FusionGroup, str]]]:
-    """Returns the layers of each gap pattern with their groups, in whatever precision they are."""
+    """Returns the layers of each gap pattern together with their groups, regardless of precision."""
     return [[(group, name) for group in network.groups for name in group.layers
              if pattern.matches_layer(network, group, network.get_layer(name))] for pattern in GAP_PATTERNS]

@@ -1,4 +1,4 @@
-"""The largest FP32 magnitudes of a network over samples: of its tensors, and of values inside its operators.
+"""The largest FP32 magnitudes of a network over samples: those of its tensors, and of values inside its operators.
 
 A tensor is measured by reductions in the graph, so that only scalars leave the inference session. Three kinds of values
 are not in any tensor:
@@ -65,7 +65,6 @@ class Magnitudes:
 
     @classmethod
     def from_feeds(cls, feed_magnitudes: Iterable["Magnitudes"]) -> "Magnitudes":
-        """Returns the largest magnitudes over several feeds."""
         tensors: dict[str, float] = {}
         inner: dict[str, float] = {}
         for feed in feed_magnitudes:
@@ -85,11 +84,11 @@ class MagnitudeSource(Protocol):
 
 
 class MagnitudeContext(Protocol):
-    """The context of `MagnitudeTask`."""
+    """The context in which a `MagnitudeTask` measures the largest magnitudes of tensors."""
 
     @property
     def analysis(self) -> MagnitudeSource:
-        """The simulation."""
+        """The simulation of the network."""
 
 
 class MagnitudeTask:
@@ -122,7 +121,8 @@ class MagnitudeTask:
 
 
 class _MagnitudeSession:
-    """Two loaded graphs: one reduces every tensor to its extremes, the other measures selected values exactly."""
+    """The two loaded graphs that measure magnitudes: one reduces every tensor, the other computes selected values
+    exactly."""
 
     def __init__(self, analysis: MagnitudeSource) -> None:
         self._network = network = analysis.network
@@ -272,7 +272,7 @@ def _softmax_row_length(network: Network, layer: Layer, shapes: Mapping[str, Seq
 
 
 class _ProductBound:
-    """An upper bound of the sum of absolute products at any result of a layer.
+    """An upper bound of the sum of absolute products that a Conv, MatMul or similar layer adds for one result.
 
     Attributes:
         operands: The operands that are computed.
@@ -289,7 +289,7 @@ class _ProductBound:
 
     @cached_property
     def _max_weight_l1_norm(self) -> float:
-        """The largest L1 norm of the weights of one result; 1 if both operands are computed."""
+        """The largest sum of absolute weights that contribute to one result; 1 if both operands are computed."""
         first, second = self.layer.inputs[:2]
         if first not in self._network.constant_tensors and second not in self._network.constant_tensors:
             return 1.0
@@ -311,7 +311,7 @@ class _ProductBound:
 
     def compute_product_bound(self, tensor_magnitudes: Mapping[str, float], shapes: Mapping[str,
                                                                                             Sequence[int]]) -> float:
-        """Returns the bound for the magnitudes and shapes of one feed; 0 if an operand is masked or not finite.
+        """Returns the bound of the sum of absolute products for one feed; 0 if an operand is masked or not finite.
 
         An unnormalised attention product is at most the sum of the values of a column. The bound of a product of two
         activations therefore covers it too.
@@ -333,7 +333,7 @@ class _ProductBound:
 
     @cached_property
     def _constant_amax(self) -> float:
-        """The largest magnitude of the constant operand; 1 if there is none."""
+        """The largest magnitude of a product's constant operand; 1 if there is none."""
         amaxes = (float(np.max(self._network.constant_amax(tensor), initial=0)) for tensor in self.layer.inputs[:2]
                   if tensor in self._network.constant_tensors)
         return math.prod(amaxes)
@@ -405,7 +405,7 @@ class _ExactMagnitudeGraph:
         self._runner.close()
 
     def measure_exact_magnitudes(self, feed: Mapping[str, np.ndarray]) -> tuple[dict[str, float], dict[str, float]]:
-        """Returns the largest finite magnitudes by tensor, and the largest inner values by layer."""
+        """Returns the largest finite magnitudes by tensor, and the largest values inside operators by layer."""
         scalars = self._runner.run(feed)
         finite, inner = ({name: float(scalars[output]) for name, output in outputs.items()}
                          for outputs in (self._finite_outputs, self._inner_outputs))
@@ -457,7 +457,7 @@ class _ExactMagnitudeGraph:
         return self._probe.append_operator("Cast", constant, to=int(ir.DataType.FLOAT))
 
     def _emit_product_without_bias(self, layer: Layer, operands: Sequence[ir.Value]) -> ir.Value:
-        """Emits the layer's operator on other operands, without its bias."""
+        """Emits the operator of a layer on other operands, without the bias."""
         node = self._network.node(layer.name)
         inputs = [*operands]
         if layer.op_type == "Gemm":  # opsets below 11 require a bias
@@ -467,7 +467,7 @@ class _ExactMagnitudeGraph:
                                 for name, attribute in node.attributes.items()})
 
     def _emit_node(self, operator: str, inputs: Sequence[ir.Value], attributes: Mapping[str, Any]) -> ir.Value:
-        """Emits a node with any attributes, placed behind the nodes that compute its inputs."""
+        """Emits a node with the given attributes, placed behind the nodes that compute its inputs."""
         probe = self._probe
         placeholder = probe.append_operator("Identity", inputs[0])
         node = placeholder.producer()

@@ -21,7 +21,8 @@ _MIN_MASK_MAGNITUDE = FP16_MASK_VALUE / 2
 
 def find_unmasked_elements(judged_output: JudgedOutput, samples: Samples, feed_index: int, reference: np.ndarray,
                            test: np.ndarray | None = None) -> np.ndarray | None:
-    """Returns the elements of a judged output that count in a feed, as a bool array; None if all count.
+    """Returns the elements of a judged output that no mask leaves out in a feed, as a bool array; None if there is no
+    mask.
 
     A mask has the leading axes of the tensor (or 1 in their place) and applies to all other axes: ``(samples, tokens)``
     for ``(samples, tokens, features)``. An element counts if the mask is not 0 there. An element that the network
@@ -72,7 +73,7 @@ def _find_elements_outside_network_mask(judged_output: JudgedOutput, reference: 
 
 def refuse_nan_in_judged_tensors(judged_outputs: Sequence[JudgedOutput], samples: Samples, feed_index: int,
                                  arrays_by_tensor: Mapping[str, np.ndarray], source_text: str) -> None:
-    """Checks that the tensors of a reference contain no NaN that counts.
+    """Raises an error if the judged tensors of a reference contain NaN outside masked elements.
 
     NaN counts unless every judged output of its tensor leaves it out as padding.
 
@@ -101,14 +102,14 @@ def find_common_mask_name(judged_outputs: Iterable[JudgedOutput]) -> str:
 
 
 def read_mask(mask_name: str, samples: Samples, feed_index: int) -> np.ndarray:
-    """Returns the mask of a feed as a bool array: an element counts if it is not 0."""
+    """Returns the mask of a feed as a bool array, True for each element that is compared."""
     mask: np.ndarray = {**samples.read_labels(feed_index), **samples.read_feed(feed_index)}[mask_name] != 0
     return mask
 
 
 def find_mask_axes(network: Network, backend: Backend, samples: Samples, mask_name: str, tensors: Sequence[str]
                    ) -> dict[str, tuple[bool, ...]]:
-    """Returns the axes that tensors share with a mask: one bool for each axis of a tensor.
+    """Returns for each tensor the axes that it shares with a mask: one bool for each axis of the tensor.
 
     Shared axes are recognised by their sizes in the first and the last feed, which are executed for this purpose. The
     first axis of mask and tensor is that of the samples. The second axis of the mask is the only other axis of the

@@ -74,8 +74,10 @@ class MetricScorer:
                 yield {}
 
     def score_meaningless_outputs(self, feed_indices: Sequence[int]) -> dict[str, dict[str, float]]:
-        """Returns the metric and its parts on meaningless outputs made from the reference, by `SHUFFLED` and
-        `SCRAMBLED`.
+        """Returns the metric that meaningless outputs reach: reference outputs of other samples, or reference values in
+        any order.
+
+        The keys are `SHUFFLED` and `SCRAMBLED`.
 
         A key is absent if the metric fails on these outputs, or if there is only one sample to shuffle.
         """
@@ -112,7 +114,8 @@ class MetricScorer:
 
     def measure_metric_intervals(self, feed_outputs: FeedOutputs, feed_indices: Sequence[int],
                                  intervals: AccuracyIntervals) -> Iterator[AccuracyIntervals]:
-        """Yields the intervals of an accuracy after each bootstrap draw of the metric.
+        """Measures the confidence intervals of the metric; yields the intervals of the accuracy after each bootstrap
+        draw.
 
         Only the last item has the intervals of the metric and of its difference from FP32.
         """

@@ -1,4 +1,4 @@
-"""A gated graph that is executed in pieces, so that results shared by several configs of a feed are computed only once.
+"""A runner for a graph that is cut into pieces, so that pieces with the same result for several configs run only once.
 
 A search tries one group after the other, and so does the measurement of error shares. All configs of such a step are
 equal before the first group that differs. Each piece keeps its results for two configs of a feed, one of them the last
@@ -54,7 +54,7 @@ class _CachedPieceResult:
 
 @dataclass(eq=False)
 class _CachedFeedResults:
-    """The cached results of one feed, by piece.
+    """The cached results of all pieces of a graph for one feed.
 
     Attributes:
         last_run: The number of the last execution of this feed.
@@ -176,7 +176,7 @@ class PiecewiseRunner:
 
     def _cache_piece(self, cached_feed: _CachedFeedResults, cached_pieces: list[_CachedPieceResult],
                      piece: _CachedPieceResult) -> None:
-        """Caches the result of a piece, in place of the least recently read one if the cache is full."""
+        """Caches the result of a piece. If the cache is full, the result replaces the one that was read longest ago."""
         is_full = self._cached_bytes + piece.size_bytes > MAX_CACHED_BYTES
         replaced = None
         if cached_pieces and (is_full or len(cached_pieces) == _MAX_CONFIGS_PER_FEED):

@@ -1,4 +1,4 @@
-"""The comparison of input tensors dumped in production with the local ones, and explanations of their differences."""
+"""The comparison of the inputs that production dumped with the inputs used here, with explanations of differences."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ _MAX_EXPLAINED_ELEMENTS = 1 << 20
 
 @dataclass(frozen=True)
 class InputDifference:
-    """The difference between an input in production and the local one.
+    """The difference between an input tensor in production and the same input here.
 
     Attributes:
         description: The difference in words, with an explanation if there is one.
@@ -66,7 +66,8 @@ def compare_input_over_feeds(input_name: str, array_pairs: Iterator[tuple[np.nda
 
 
 def explain_input_difference(local_array: np.ndarray, production_array: np.ndarray) -> str:
-    """Returns a text with the transformation from the local input to the one in production; "" if none of these fits.
+    """Returns an explanation why an input differs in production, such as a scale or swapped channels; "" if there is
+    none.
 
     The possible transformations are a scale and an offset, channels in another order, an axis mirrored or swapped, and
     samples in another order.
@@ -110,8 +111,7 @@ def _linear_formula_text(scale: float, offset: float) -> str:
 
 
 def _fit_scale_and_offset(local_array: np.ndarray, production_array: np.ndarray) -> tuple[float, float] | None:
-    """Returns the scale and the offset that convert one array into the other with at least 40 dB; None if there are
-    none.
+    """Fits a scale and an offset that convert one array into another; None if the result has less than 40 dB.
 
     Equal arrays have (1.0, 0.0).
     """
@@ -130,7 +130,7 @@ def _fit_scale_and_offset(local_array: np.ndarray, production_array: np.ndarray)
 
 
 def _find_sample_order(local_array: np.ndarray, production_array: np.ndarray) -> Sequence[int] | None:
-    """Returns the index of the local sample that each production sample equals; None if a sample has no equal.
+    """Returns the order of the local samples in which production has them; None if a sample has no equal.
 
     Also None if all samples are in the same order.
     """

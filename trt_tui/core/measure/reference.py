@@ -41,19 +41,19 @@ class ExternalOutputs(Protocol):
     source_files: tuple[Path, ...]
 
     def get_outputs(self, samples: Samples, feed_index: int) -> dict[str, np.ndarray]:
-        """Returns the available tensors for a feed of some of the samples, in the types of the network.
+        """Returns the available tensors of the reference for one feed, in the types of the network.
 
         Raises:
             InputError: the tensors cannot be read or computed, or their shapes do not fit the samples.
         """
 
     def close(self) -> None:
-        """Frees files and inference sessions."""
+        """Frees the files and inference sessions of a reference."""
 
 
 @dataclass(frozen=True)
 class ReferenceInfo:
-    """A description of a named reference.
+    """The name of the reference that the user chose, and the tensors that it or the network lacks.
 
     Attributes:
         name: The name beside measured values.
@@ -76,7 +76,7 @@ def is_network_file(reference_spec: str) -> bool:
 
 
 class DumpedOutputs:
-    """The tensors of a dump as `ExternalOutputs`.
+    """The tensors of a dump, used as a reference or as inputs.
 
     Args:
         samples: All samples of the data, in their order. The dump was made of these samples.
@@ -107,7 +107,8 @@ class DumpedOutputs:
             self._check_type_and_shape(dump, network, samples, name)
 
     def _check_type_and_shape(self, dump: Dump, network: Network, samples: Samples, tensor: str) -> None:
-        """Checks the type and shape of a dumped tensor against the network, and its rows against the samples."""
+        """Raises an error if type or shape of a dumped tensor do not fit the network, or its rows do not fit the
+        samples."""
         member, shape = dump.iterations[0][tensor], network.shape(tensor)
         if not is_castable(member.dtype, self._tensor_types[tensor]):
             raise InputError(f"{tensor} is {member.dtype} in {dump.source}", f"in {network.name} it is "
@@ -160,7 +161,8 @@ def no_common_tensors_error(
         first_name: str, first_tensors: Sequence[str], second_name: str, second_tensors: Sequence[str],
         verb: str = "yields",
         next_step: str = "Name the arrays after the network's outputs, or name another file.") -> NoCommonTensorsError:
-    """Returns the error that two sides have no tensor in common, with the tensors of both and similar names.
+    """Returns the error that two dumps or networks have no tensor in common, with the tensors of both and similar
+    names.
 
     Args:
         verb: The verb between the second side and its tensors.
@@ -178,8 +180,7 @@ def no_common_tensors_error(
 
 
 def _find_rows_per_sample(network: Network, tensor: str) -> int | None:
-    """Returns the number of rows on a tensor's first axis that belong to one sample, by declared shapes; None if
-    unknown."""
+    """Returns the number of rows of a tensor that belong to one sample, by the declared shapes; None if unknown."""
     shape = network.shape(tensor)
     leads = [info.shape[0] for info in network.inputs if info.shape]
     if not shape or not leads:
@@ -202,7 +203,7 @@ def _find_reference_dtype(network: Network, tensor: str) -> np.dtype:
 
 
 class NetworkOutputs:
-    """The tensors of another network on the same samples, executed as written in its file, as `ExternalOutputs`.
+    """The tensors of another network on the same samples, used as a reference and executed as written in its file.
 
     Args:
         requested_tensors: The tensors to yield, as far as the other network has them.
@@ -255,7 +256,7 @@ class NetworkOutputs:
 def open_external_outputs(reference_spec: str, network: Network, get_samples: Callable[[], Samples],
                           get_backend: Callable[[],
                                                 Backend], judged_outputs: Sequence[JudgedOutput]) -> ExternalOutputs:
-    """Opens a named reference: a network, or a dump of tensors.
+    """Opens the reference that the user named: another network, or a dump of tensors.
 
     Raises:
         InputError: see `DumpedOutputs` and `NetworkOutputs`.

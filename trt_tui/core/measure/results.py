@@ -105,7 +105,7 @@ class Accuracy:
         return self.worst_output[1].errors if self.worst_output is not None else None
 
     def find_worst_value(self, metric: ErrorMetric, output_name: str | None = None) -> float | None:
-        """Returns the value of an error metric at a judged output, or the worst value over all outputs by default.
+        """Returns the value of an error metric at a judged output, or by default the worst value over all outputs.
 
         The output with the worst SQNR need not have the worst cosine. None if no output has the metric, or if one of
         the values is unknown.
@@ -120,23 +120,23 @@ class Accuracy:
 
     @property
     def nonfinite_count(self) -> int:
-        """The number of NaN and Inf over all judged outputs."""
         return sum(output_errors.errors.nonfinite_count for output_errors in self.outputs.values())
 
     @property
     def fails_every_target(self) -> bool:
-        """True if the run misses every target, whatever its values are."""
         return any(caveat.fails_run for caveat in self.caveats)
 
     @property
     def headline_metric(self) -> float | None:
-        """The first value of the metric; None without a metric."""
+        """The first value of the user's metric; None without a metric."""
         return next(iter(self.metric.values()), None)
 
 
 def worst_value_text(accuracy: Accuracy | None, metric: ErrorMetric, mark: str = "") -> str:
-    """Returns the worst value of an error metric for a table, after a mark. The SQNR is that of
-    `Accuracy.worst_output`."""
+    """Returns the text of an accuracy's worst value of an error metric, with a mark such as "~" before the number.
+
+    The SQNR is that of `Accuracy.worst_output`.
+    """
     if accuracy is not None and metric.key == "sqnr_db" and accuracy.worst_errors is not None:
         return accuracy.worst_errors.sqnr_text(mark)
     value = accuracy.find_worst_value(metric) if accuracy is not None else None
@@ -263,7 +263,7 @@ class ProfileLatency:
 
     @property
     def profile_latency_text(self) -> str:
-        """The shapes, throughput and latency as a text."""
+        """The shapes, throughput and latency of an optimization profile as a text."""
         shapes = ", ".join(profile_shapes_text(name, *ranges) for name, ranges in self.shapes.items())
         parts = [f"{round(rate):,} samples/s"] if (rate := self.samples_per_s) is not None else []
         parts += [milliseconds_text(self.latency_ms[0])] if self.latency_ms is not None else []
@@ -346,7 +346,6 @@ class EngineResult:
 
     @property
     def profile_latency_lines(self) -> tuple[str, ...]:
-        """The latency in each of several optimization profiles, one line each."""
         return tuple(
             f"profile {index}: {profile.profile_latency_text}" for index, profile in enumerate(self.profile_latencies))
 
@@ -361,7 +360,7 @@ class EngineResult:
         return not self.failure_reason and (not self.attempts or self.attempts[-1].has_requested_precisions)
 
     def select_comparable_simulation(self, requested_accuracy: Accuracy | None) -> Accuracy | None:
-        """Returns the simulated accuracy to compare the engine with.
+        """Returns the simulated accuracy of the config that was built, with which the engine is compared.
 
         It is ``requested_accuracy`` if the engine was built as requested, and the simulation of the config that was
         built if not.
@@ -389,7 +388,7 @@ class ExportedRun:
 
     @property
     def source_name_in_records(self) -> str:
-        """The source of the values in records: ``onnxruntime-cpu``."""
+        """The source of the values in JSON records: ``onnxruntime-cpu``."""
         return f"onnxruntime-{self.provider}"
 
 
@@ -412,7 +411,7 @@ class ExportedResult:
 
     @property
     def exported_result_text(self) -> str:
-        """The result in words, without a full stop."""
+        """The result of executing the exported file, as a text without a full stop."""
         if self.is_met is None:
             return f"the exported network was not executed: {self.value_text}"
         if self.is_met:
@@ -437,7 +436,7 @@ def failed_build_result(builder_name: str, error: TrtTuiError) -> EngineResult:
 
 @dataclass
 class ConfigResults:
-    """All results of one config; new measurements are added to it.
+    """All results of one config. New measurements are added to this object.
 
     Attributes:
         accuracy: The simulated accuracy; None if nothing was measured yet.

@@ -51,7 +51,7 @@ class Run:
 
 
 class RunSource(ABC):
-    """The source of the outputs of a run.
+    """A source of the outputs of a run: simulation, engine, dump or another network.
 
     Args:
         available_tensors: The names of the tensors that the run yields.
@@ -62,7 +62,7 @@ class RunSource(ABC):
 
     @abstractmethod
     def measure(self, reducer: AccuracyReducer, feed_indices: Sequence[int]) -> Iterator[Waitable | None]:
-        """Adds the outputs of a run on some feeds to a reducer.
+        """Passes the outputs of a run on some feeds to an `AccuracyReducer`.
 
         Yields None after each feed, and each `Waitable` that the run waits for.
 
@@ -83,7 +83,7 @@ class IterableRunSource(RunSource):
 
     @abstractmethod
     def iterate_outputs(self, feed_indices: Sequence[int]) -> Iterator[Mapping[str, np.ndarray]]:
-        """Yields the available tensors of each feed, in the types that the network declares.
+        """Yields the available tensors of a run for each feed, in the types that the network declares.
 
         Raises:
             TrtTuiError: as `RunSource.measure`.
@@ -100,7 +100,7 @@ class IndexedRunSource(IterableRunSource):
 
     @abstractmethod
     def get_outputs(self, feed_index: int) -> Mapping[str, np.ndarray]:
-        """Returns the available tensors of a feed.
+        """Returns the available tensors of a run for one feed.
 
         Raises:
             TrtTuiError: as `RunSource.measure`.
@@ -111,7 +111,7 @@ class IndexedRunSource(IterableRunSource):
 
 
 class ExternalRun(IndexedRunSource):
-    """The run of a dump of tensors, or of another network, on some samples."""
+    """The source of a run that is a dump of tensors or another network."""
 
     def __init__(self, outputs: ExternalOutputs, samples: Samples) -> None:
         super().__init__(outputs.available_tensors)
@@ -136,7 +136,7 @@ class RecordedRun(IndexedRunSource):
         self._source, self._recorded_outputs = source, TensorCache()
 
     def record(self, feed_indices: Sequence[int]) -> Iterator[None]:
-        """Records the outputs of feeds; yields after each feed."""
+        """Records the outputs of a run on some feeds; yields after each feed."""
         for index, outputs in zip(feed_indices, self._source.iterate_outputs(feed_indices), strict=True):
             self._recorded_outputs.put(index, {tensor: outputs[tensor] for tensor in self.available_tensors})
             yield

@@ -1,5 +1,4 @@
-"""The dependence of the reference on the sample: its variation between samples, and the accuracy of meaningless
-outputs.
+"""The dependence of the reference outputs on the sample, and the accuracy that meaningless outputs reach.
 
 A pass proves little if outputs that have nothing to do with their inputs pass as well. Two values show this. Both
 depend only on the network and the data, so they are measured once for all configs:
@@ -51,7 +50,7 @@ class _SampleVariation:
     difference_sums: np.ndarray | float = 0.0
 
     def add_samples(self, samples: np.ndarray) -> None:
-        """Adds samples, float64 ``(samples, elements)``."""
+        """Adds samples to the variation sums, float64 ``(samples, elements)``."""
         differences = samples - self.first_sample
         self.count += len(samples)
         self.energy += float(np.einsum("ij,ij->", samples, samples))
@@ -70,7 +69,7 @@ class _SampleVariation:
 
 @dataclass(frozen=True)
 class SampleDependence:
-    """The dependence of the reference on the sample: variations, and the accuracy of meaningless outputs.
+    """The dependence of the reference outputs on the sample, and the accuracy that meaningless outputs reach.
 
     Attributes:
         variations_db: The variation in dB by judged float output. An output whose samples differ in shape is absent.
@@ -161,8 +160,7 @@ def measure_sample_dependence(samples: Samples, feed_indices: Sequence[int], jud
 
 
 def _flatten_unmasked_elements(array: np.ndarray, is_unmasked: np.ndarray | None, sample_count: int) -> np.ndarray:
-    """Returns the elements of each sample that are compared, float64 ``(samples, elements)``, with 0 for masked
-    elements.
+    """Returns the elements of each sample as one row, float64 ``(samples, elements)``, with 0 for masked elements.
 
     At most `MAX_ELEMENTS` elements are drawn at random.
     """

@@ -33,7 +33,7 @@ _NORMAL_QUANTILE = 1.959964
 
 @dataclass(frozen=True)
 class StratifiedSampleDraw:
-    """Drawn samples, one from each random part of all samples.
+    """A random draw of samples: all samples are divided into random parts, and one sample is drawn from each part.
 
     Attributes:
         samples: Indices of the drawn samples; the samples of the previous stage come first.
@@ -50,7 +50,8 @@ class StratifiedSampleDraw:
 
 def draw_stratified_samples(sample_errors: np.ndarray, draw_sizes: Sequence[int],
                             seed: int = 0) -> list[StratifiedSampleDraw]:
-    """Draws samples in stages; each stage includes the samples of the previous one.
+    """Draws samples at random in stages, with a probability that grows with their error. Each stage includes the
+    previous one.
 
     Args:
         sample_errors: The error of each sample, ``(samples,)``: finite, not negative, and not all zero.
@@ -109,7 +110,10 @@ def estimate_sum_over_all_samples(values: np.ndarray, sample_draw: StratifiedSam
 
 
 def estimate_standard_deviation(values: np.ndarray, sample_draw: StratifiedSampleDraw) -> float:
-    """Returns the standard deviation of the estimates that each drawn sample gives alone; 0 with a single sample."""
+    """Returns the standard deviation of the separate estimates that the drawn samples give of a sum over all samples.
+
+    It is 0 with a single sample.
+    """
     scaled = values / sample_draw.probabilities
     return math.sqrt(float(sample_draw.part_probabilities @ (scaled - sample_draw.part_probabilities @ scaled) ** 2))
 

@@ -1,4 +1,4 @@
-"""The effect of single groups on the judged outputs: error shares, sensitivities, and accuracy with the worst raised.
+"""The effect of single groups on the judged outputs: error shares, sensitivities, and the accuracy with groups raised.
 
 All measurements use the loaded inference session of an `Analysis`.
 """
@@ -34,7 +34,7 @@ class GroupSensitivity(ErrorShare):
 
 
 def error_share_from_sweep(group_sweep: GroupSweep, group_name: str) -> ErrorShare:
-    """Returns the error share of a group from a sweep in which groups are raised to FP32."""
+    """Returns the error share of a group, from a sweep in which each group alone is raised to FP32."""
     effect = group_sweep.estimate_group_effect(group_name)
     half = effect.estimate.half_width
     margin = half if math.isfinite(half) and effect.sample_count < group_sweep.sample_count else None
@@ -47,7 +47,7 @@ def error_share_from_sweep(group_sweep: GroupSweep, group_name: str) -> ErrorSha
 
 def sensitivity_from_sweep(group_sweep: GroupSweep, group_name: str,
                            error_share: ErrorShare | None = None) -> GroupSensitivity:
-    """Returns the sensitivity of a group from a sweep in which only one group is reduced, together with its error
+    """Returns the sensitivity of a group, from a sweep in which each group alone is reduced, together with its error
     share."""
     effect, energy = group_sweep.estimate_group_effect(group_name), group_sweep.judged_error
     scale = energy if 0 < energy < math.inf else 1.0

@@ -54,7 +54,7 @@ WHAT_IFS_TEXT = "what-ifs"
 
 
 class Simulation:
-    """The executions of one network on one set of samples, used as a context manager.
+    """The simulation of one network on one set of samples, with its reference, used as a context manager.
 
     Args:
         samples: The judged samples. Every value is measured on all of them unless a method receives feeds.
@@ -169,7 +169,7 @@ class Simulation:
     # -- the gated session --------------------------------------------------------------------------------------
 
     def _load_session(self, config: PrecisionConfig) -> tuple[GatedGraph, Runner]:
-        """Returns a loaded graph that can execute a config and all configs before it."""
+        """Returns a loaded gated graph that can execute a config and all configs before it."""
         if self._original is not None:
             loaded = self._original._load_session(config)
             self._compared_outputs = self._original._compared_outputs
@@ -199,7 +199,7 @@ class Simulation:
         return self._loaded_graph
 
     def estimate_recomputed_fraction(self, group_name: str) -> float:
-        """Returns the fraction of an execution that a config needs which differs in one group from an executed config.
+        """Estimates the fraction of the graph that must be executed again if only the precision of one group changes.
         """
         return self._graph_loader.estimate_recomputed_fraction(self._loaded_graph[0].gates.get(
             group_name, {}).values()) if self._loaded_graph is not None else 1.0
@@ -214,7 +214,7 @@ class Simulation:
         self.execution_mode = mode
 
     def make_config_feed(self, config: PrecisionConfig, ranges: Mapping[str, float]) -> dict[str, np.ndarray]:
-        """Returns the inputs that switch the loaded graph to a config (`GatedGraph.make_feed`).
+        """Returns the graph inputs that switch the loaded gated graph to a config (`GatedGraph.make_feed`).
 
         Callers reuse the arrays, because they contain rounded weights.
         """
@@ -243,14 +243,14 @@ class Simulation:
             task.close()
 
     def get_magnitudes(self, feed_indices: Sequence[int] | None = None) -> Magnitudes | None:
-        """Returns the largest magnitudes over feeds; None if one of the feeds was not measured."""
+        """Returns the largest FP32 magnitudes over feeds; None if one of the feeds was not measured."""
         indices = self.resolve_feed_indices(feed_indices)
         if not all(index in self._magnitudes for index in indices):
             return None
         return Magnitudes.from_feeds(self._magnitudes[index] for index in indices)
 
     def resolve_feed_indices(self, feed_indices: Sequence[int] | None) -> list[int]:
-        """Returns the requested feeds, all feeds if None."""
+        """Returns the indices of the requested feeds; all feeds for None."""
         return list(range(len(self.samples)) if feed_indices is None else feed_indices)
 
     def _select_outputs_compared_in_graph(self) -> tuple[ComparedTensor, ...]:
@@ -280,7 +280,7 @@ class Simulation:
     def execute_feeds(
             self, config: PrecisionConfig, ranges: Mapping[str, float], feed_indices: Sequence[int], *,
             compares_in_graph: bool = False) -> Iterator[tuple[dict[str, np.ndarray], dict[str, np.ndarray]]]:
-        """Yields the judged tensors of a config and the error sums that the graph computed, feed by feed.
+        """Executes a config feed by feed; yields its judged tensors, and the error sums that the graph computed itself.
 
         Args:
             compares_in_graph: Compute error sums in the graph. Tensors whose sums are finite are not fetched then.
@@ -343,7 +343,7 @@ class Simulation:
 
     def _make_zero_filled_reference(self, compared_output: ComparedTensor, feed: Mapping[str,
                                                                                          np.ndarray]) -> np.ndarray:
-        """Returns zeros in place of a part of the reference, for an execution whose error sums are not needed.
+        """Returns zeros as the reference input of a graph whose error sums are not needed in this execution.
 
         The shape is that of the part in executions with sums, if it is known, so that both executions have the same
         shapes.
@@ -415,8 +415,7 @@ class Simulation:
         return self._fp32_cache.get(feed_index)
 
     def _refuse_nan_in_fp32_outputs(self, feed_index: int, fp32_outputs: Mapping[str, np.ndarray]) -> None:
-        """Checks that the FP32 outputs of the network contain no NaN that counts. The error names the origin of the
-        NaN.
+        """Raises an error if the FP32 outputs of the network contain NaN outside masked elements, and names its origin.
 
         Raises:
             InputError: a NaN counts.
@@ -431,7 +430,7 @@ class Simulation:
             raise InputError(error.title, f"{error.cause}: {first_non_finite.origin_text}", REMEDY) from None
 
     def explain_missing_shares(self, feed_indices: Sequence[int] | None = None) -> str:
-        """Returns the reason why raising groups to FP32 cannot show error shares, as a sentence; "" if it can.
+        """Returns the reason why error shares cannot be measured, as a sentence; "" if they can.
 
         The FP32 network then yields NaN, which is only possible with another reference: without one it is refused.
         """

@@ -57,7 +57,7 @@ class SingleSampleResult:
 
 
 def _compute_sample_errors(noise: np.ndarray, signal: np.ndarray, are_mismatch_shares: bool) -> np.ndarray:
-    """Returns the error of each sample from its sums.
+    """Returns the SQNR of each sample from its noise and signal sums, or the fraction that differs for integers.
 
     Args:
         noise, signal: Sums of each sample at each output, float64 ``(samples, outputs)``.

@@ -28,7 +28,7 @@ larger by more than this gap. It also differs if the two are not nearer to each 
 
 @dataclass(frozen=True)
 class StageResult:
-    """The results of a run that is a stage on the way to production.
+    """The results of one stage on the way to production, such as an ONNX file, an engine or production itself.
 
     Attributes:
         effect_text: The change that this stage makes, in a word or two: "quantization", "the build".
@@ -95,7 +95,7 @@ def find_run_kind_of_file(file_name: str, option_text: str) -> RunKind:
 
 def list_requested_stages(stage_texts: Sequence[str], engine_file: str | None,
                           outputs_file: str | None) -> tuple[Run, ...]:
-    """Returns all requested stages in their order: named stages, then an engine file, then production.
+    """Returns all stages that the user requested: named stages in their order, then an engine file, then production.
 
     Raises:
         InputError: a text cannot be parsed, two stages have the same name, or the file of production is not a dump.
@@ -116,7 +116,7 @@ def list_requested_stages(stage_texts: Sequence[str], engine_file: str | None,
 
 
 def worst_output_sqnr_db(accuracy: Accuracy | None) -> float | None:
-    """Returns the SQNR of the worst output: infinite for an exact copy, minus infinity if not finite; None without
+    """Returns the SQNR of the worst output: infinite for an exact copy, minus infinity for NaN or Inf; None without
     outputs.
 
     For an integer output, the fraction that differs counts as the noise-to-signal ratio.
@@ -129,7 +129,7 @@ def worst_output_sqnr_db(accuracy: Accuracy | None) -> float | None:
 
 def first_divergence_text(stages_with_accuracy: Sequence[tuple[StageResult, Accuracy | None]],
                           targets: Sequence[Target], has_unmeasured_stages: bool = False) -> str:
-    """Returns a line about the stage at which the results first go wrong; "" if no stage has results.
+    """Returns a line about the first stage at which the results go wrong; "" if no stage has results.
 
     This is the first stage that misses the targets. If its outputs agree and only the metric fails, the cause is behind
     the judged outputs. If no stage misses the targets, the line names the stage that is furthest from its predecessor.
@@ -173,7 +173,7 @@ def _stage_sqnr_db(stage_result: StageResult, accuracy: Accuracy | None) -> floa
 
 def compare_production_with_tested_run(stage_result: StageResult, accuracy: Accuracy | None,
                                        tested_accuracy: Accuracy | None, tested_name: str) -> tuple[bool, str] | None:
-    """Returns whether production computes the same as the tested run, with a sentence; None if it is unknown.
+    """Returns True if production computes the same as the tested run, together with a sentence; None if it is unknown.
 
     Two runs with the same precisions have mostly the same errors, so they are nearer to each other than to FP32. With
     other ranges or other layers they are not.

@@ -54,7 +54,7 @@ _DRAW_SIZES = (8, 16, 24)
 
 @dataclass(frozen=True)
 class GroupContributionEstimate:
-    """The estimated contribution of one group to a sum over all samples.
+    """The estimated contribution of one group to the judged error, from the samples measured so far.
 
     Attributes:
         value: The estimate; exact if all samples were measured.
@@ -68,7 +68,8 @@ class GroupContributionEstimate:
 
 
 def choose_draw_sizes(sample_count: int, first_size: int, step: int = 1) -> list[int]:
-    """Returns the number of samples in each stage, increasing up to all samples.
+    """Returns the number of samples on which groups are measured in each stage of a sweep, increasing up to all
+    samples.
 
     Args:
         first_size: The number of samples in the first stage.
@@ -85,7 +86,7 @@ def choose_draw_sizes(sample_count: int, first_size: int, step: int = 1) -> list
 
 
 class SweepPlanner:
-    """The plan of a sweep: it chooses the next groups and samples from the results so far.
+    """The planner of a sweep, which chooses the next groups and samples to measure from the results so far.
 
     Args:
         group_names: The groups, those with the largest expected error first.
@@ -118,7 +119,6 @@ class SweepPlanner:
 
     @property
     def has_estimate_of_every_group(self) -> bool:
-        """True if every group was measured on some samples."""
         return self._draw_index > 0 or not self._queued_groups
 
     def plan_next_measurements(self) -> dict[str, tuple[int, ...]]:
@@ -137,8 +137,8 @@ class SweepPlanner:
         return {name: units[len(self.contributions.get(name, ())):] for name in self._queued_groups}
 
     def add_error_contributions(self, group_name: str, contributions: np.ndarray) -> None:
-        """Takes the contributions of a planned group on its planned samples. A value that is not finite settles the
-        group."""
+        """Stores the measured error contributions of a group on its planned samples. A group that is not finite is
+        finished."""
         self._queued_groups.remove(group_name)
         self.contributions[group_name] = np.concatenate(
             [self.contributions.get(group_name, np.zeros(0)), contributions])
@@ -147,7 +147,7 @@ class SweepPlanner:
             self.settled_groups.add(group_name)
 
     def estimate_group_contribution(self, group_name: str) -> GroupContributionEstimate:
-        """Returns the estimated contribution of a group that has results."""
+        """Returns the estimated contribution of a measured group to the judged error."""
         values = self.contributions[group_name]
         if not np.isfinite(values).all():
             return GroupContributionEstimate(-math.inf, 0.0, len(values))
@@ -155,12 +155,13 @@ class SweepPlanner:
                                          len(values))
 
     def last_sample_draw(self, group_name: str) -> StratifiedSampleDraw:
-        """Returns the stage whose samples a group was last measured on."""
+        """Returns the draw of samples on which a group was last measured."""
         count = len(self.contributions[group_name])
         return next(stage for stage in self.sample_draws if len(stage.samples) >= count)
 
     def estimate_remaining_samples(self) -> dict[str, float]:
-        """Returns the expected number of samples still to be measured, for each group that is not settled.
+        """Returns the expected number of samples still to be measured, for each group whose measurement is not
+        finished.
 
         A measured group is expected to need as many samples as would settle it with the spread of its samples so far. A
         group that the first stage has not measured yet is expected to need as many as the measured ones. This is their
@@ -198,7 +199,7 @@ class SweepPlanner:
         return self._needed_samples[key]
 
     def _select_groups_to_measure_further(self) -> list[str]:
-        """Returns the groups that the next stage measures, the largest contributions first, and settles the others."""
+        """Selects the groups that need more samples, by decreasing error share, and marks all others as finished."""
         stage = self.sample_draws[self._draw_index]
         measured = [name for name in self.group_names if name not in self.settled_groups]
         estimates = {name: self.estimate_group_contribution(name) for name in measured}

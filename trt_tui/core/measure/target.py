@@ -44,8 +44,7 @@ _TARGET_PATTERN = re.compile(
 
 
 def list_bounded_values() -> dict[str, BoundedValue]:
-    """Returns all values that a target can bound, by name. Any other word is the name of a metric or of a part of it.
-    """
+    """Returns all values that a target can bound, by name, except the names of a metric and its parts."""
     return {METRIC.name: METRIC, AGREEMENT.name: AGREEMENT, **ERROR_METRICS}
 
 
@@ -84,12 +83,13 @@ class Target:
 
     @property
     def is_higher_better(self) -> bool:
-        """True if the bound is a lower one."""
+        """True if higher values are better, so that the bound is a lower bound."""
         return self.bounded_value.is_higher_better
 
     @property
     def bound(self) -> float | None:
-        """The value to reach; None until the baseline is known, and if each part has a bound of its own."""
+        """The value to reach; None until the FP32 baseline is known, and if each part of the metric has another bound.
+        """
         if not self.is_relative:
             return self.value
         base = next(iter(self.base_values.values()), None) if self.part_name is None else self.base_values.get(
@@ -99,7 +99,7 @@ class Target:
         return base + (abs(base) * self.value / 100 if self.is_percent else self.value)
 
     def split_into_part_targets(self, accuracy: Accuracy) -> list[Target]:
-        """Returns one target for each part of an accuracy's metric if this target bounds each part; only itself if not.
+        """Returns one target for each part of the metric if this target bounds each part, and only this target if not.
         """
         if self.part_name != ALL_PARTS:
             return [self]
@@ -110,7 +110,7 @@ class Target:
         ] or [self]
 
     def _find_worst_part_target(self, accuracy: Accuracy) -> Target:
-        """Returns the target of the metric part with the lowest margin if this target bounds each part; itself if not.
+        """Returns the target of the worst part of the metric if this target bounds each part, and this target if not.
         """
         margins = [(part_target, accuracy.metric[part_target.part_name or ""] - part_bound)
                    for part_target in self.split_into_part_targets(accuracy)
@@ -121,7 +121,7 @@ class Target:
 
     @property
     def text(self) -> str:
-        """The target in the form of the command line."""
+        """The target as written on the command line."""
         if self.source:
             return self.source
         kind = self.kind if self.part_name is None else f"{self.kind}[{self.part_name}]"
@@ -142,7 +142,7 @@ class Target:
 
     @property
     def description(self) -> str:
-        """The target in words."""
+        """The target in words, such as "SQNR ≥ 20 dB"."""
         bound_value, output_text = self.bound, f" of {self.output_name}" if self.output_name else ""
         if (metric := self.error_metric) is not None:
             unit_text = f" {metric.unit}" if metric.unit else ""
@@ -199,8 +199,7 @@ class Target:
         return value >= bound_value if self.is_higher_better else value <= bound_value
 
     def confidence_interval(self, accuracy: Accuracy) -> ConfidenceInterval | None:
-        """Returns the confidence interval of the bounded value in its own unit; None if it is unknown, as for a
-        maximum.
+        """Returns the confidence interval of the bounded value in its unit; None if it is unknown, as for a maximum.
 
         For a bound relative to FP32, both metrics are computed on the same samples, draw by draw.
         """
@@ -313,7 +312,7 @@ class Target:
 
     def refuse_if_unmeasurable(self, judged_outputs: Sequence[JudgedOutput], network: NetworkOutline,
                                metric_name: str | None) -> None:
-        """Checks that the judged outputs and the metric can provide the bounded value.
+        """Raises an error if the judged outputs or the metric cannot provide the bounded value.
 
         Raises:
             InputError: the named output is not among ``judged_outputs``, or does not have this value. Or there is no
@@ -350,7 +349,7 @@ class Target:
 
 
 def parse_target(target_text: str) -> Target:
-    """Parses the text of a target.
+    """Parses the text of a target, such as "sqnr>=20" or "metric>=base-1%".
 
     - "metric>=base-0.01", "metric>=base-1%": the metric, relative to FP32.
     - "metric[f1/8]>=base-1%": one part of the metric; "metric[*]>=base-2%": each part.

@@ -63,7 +63,6 @@ class TargetOutcome:
 
     @property
     def passes(self) -> bool:
-        """True for PASS and PASS?."""
         return self.outcome.passes
 
     @property
@@ -113,7 +112,7 @@ def judge_accuracy(targets: Sequence[Target], accuracy: Accuracy) -> TargetOutco
 
 
 def _missed_target_reason(target: Target, accuracy: Accuracy, has_other_failure: bool) -> str:
-    """Returns the reason why a target is missed; "" if its value alone is the reason.
+    """Returns the reason why a target is missed; "" if the measured value says enough.
 
     Args:
         has_other_failure: True if the run also fails for another reason. The value is then named too.
@@ -172,7 +171,7 @@ def _missing_interval_reason(target: Target, accuracy: Accuracy) -> str:
 
 
 def _is_caveat_relevant(caveat: Caveat, targets: Sequence[Target], accuracy: Accuracy) -> bool:
-    """Returns True if a caveat counts at the margin of an accuracy.
+    """Returns True if a caveat makes the outcome of an accuracy uncertain at its margin to the targets.
 
     A gap in dB cannot be compared with values that are not noise, so a caveat always counts if a target bounds one.
     """
@@ -185,7 +184,7 @@ def _is_caveat_relevant(caveat: Caveat, targets: Sequence[Target], accuracy: Acc
 
 
 def _find_trivial_target_caveat(target: Target, accuracy: Accuracy) -> Caveat | None:
-    """Returns a caveat if a run with meaningless outputs meets the target; None if not."""
+    """Returns a caveat if even meaningless outputs, such as those of other samples, meet the target; None if not."""
     for kind, done in MEANINGLESS_OUTPUT_CHANGES.items():
         run = accuracy.meaningless_accuracies.get(kind)
         if run is not None and target.is_met_by(run):
@@ -206,7 +205,7 @@ def _limit_reason_count(reasons: Sequence[str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class TargetResult:
-    """The result of one config against the targets, from which searches compare configs.
+    """The result of one config against the targets, with the scores by which a search compares configs.
 
     Attributes:
         passes: True if the config meets every tolerance, as PASS and PASS? do.
@@ -229,7 +228,6 @@ class TargetResult:
 
     @property
     def target_outcome(self) -> TargetOutcome:
-        """The outcome with its reasons."""
         return self.measured_outcome or TargetOutcome(Outcome.PASS if self.passes else Outcome.FAIL)
 
     @property
@@ -259,8 +257,7 @@ class HeldOutResult:
 
 
 def check_targets(targets: Sequence[Target], accuracy: Accuracy) -> TargetResult:
-    """Returns the result of an accuracy against targets that must all be met, with the lowest score and the largest
-    loss.
+    """Judges an accuracy by targets that must all be met. The score is the lowest of all targets, the loss the largest.
 
     A run that fails whatever its values are has the score and the loss of a run with NaN.
 

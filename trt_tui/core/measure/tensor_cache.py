@@ -23,7 +23,6 @@ class TensorCache:
         self._memory_bytes = 0
 
     def __contains__(self, feed_index: int) -> bool:
-        """Returns True if the tensors of a feed are cached."""
         return feed_index in self._arrays or feed_index in self._spooled
 
     def put(self, feed_index: int, arrays: Mapping[str, np.ndarray]) -> None:
@@ -53,7 +52,7 @@ class TensorCache:
 
 
 class FeedCache:
-    """A cache of feeds for a device.
+    """A cache of feeds (input batches) for a device, so that the device receives the same arrays each time.
 
     A device keeps the arrays that it received before, so it receives the same arrays again. Nothing is cached without a
     device.

@@ -27,18 +27,18 @@ class MetricResult:
 
 
 class MetricFunction(Protocol):
-    """The function behind a metric: that of the user, or one of this program. Its `str` is the name of the metric."""
+    """The function behind a metric: a function of the user or of this program. Its `str` is the name of the metric."""
 
     @property
     def path(self) -> Path:
         """The file to correct if the function returns an invalid value."""
 
     def __call__(self, outputs: dict[str, np.ndarray], labels: dict[str, np.ndarray], /) -> Any:
-        """Returns a number, or a mapping of names to numbers."""
+        """Computes the metric from outputs and labels: a number, or a mapping of names to numbers."""
 
 
 class Metric:
-    """A metric that checks the values of its function ``(outputs, labels) -> float | mapping of names to floats``.
+    """A metric: a function ``(outputs, labels) -> float | mapping of names to floats`` with a check of its result.
 
     Attributes:
         needs_inner_tensors: True if the metric also receives judged tensors inside the network, such as those before

@@ -32,7 +32,7 @@ from trt_tui.core.runner import Backend
 
 def propose_normalisation_rewrites(network: Network, groups: Iterable[FusionGroup],
                                    reason: str = "user") -> dict[str, RewriteMove]:
-    """Returns moves that write normalisations as one operator, for the groups where this is possible."""
+    """Returns moves that replace decomposed normalisations by one operator, for the groups where this is possible."""
     return {
         group.name: RewriteMove(network.zero_cost_support.norms[group.name].operator, reason)  # type: ignore[arg-type]
         for group in groups
@@ -50,7 +50,8 @@ class ChannelMaxCollector:
     maxima: np.ndarray | None = None
 
     def add_values(self, array: np.ndarray) -> None:
-        """Adds a float array. Its last axis must have the same size each time.
+        """Adds the values of a float array to the maxima of its channels. The last axis must have the same size each
+        time.
 
         Raises:
             ValueError: the array contains NaN or an infinity.
@@ -137,7 +138,7 @@ class ChannelMeanCollector:
     count: int = 0
 
     def add_values(self, array: np.ndarray) -> None:
-        """Adds a float array.
+        """Adds the values of a float array to the means of its channels.
 
         Raises:
             ValueError: the array contains NaN or an infinity.
@@ -155,7 +156,7 @@ class ChannelMeanCollector:
         self.count += array.size // max(array.shape[axis], 1)
 
     def merge_values(self, later_collector: ChannelMeanCollector) -> None:
-        """Adds the sums of another collector, which has seen later feeds."""
+        """Adds the channel sums of another collector, which has seen later feeds."""
         self.exact_sums = self.exact_sums + later_collector.exact_sums
         self.rounded_sums = self.rounded_sums + later_collector.rounded_sums
         self.count += later_collector.count
