@@ -37,8 +37,8 @@ RESAMPLE_COUNT = 999
 """The number of draws for values that are computed from sums of each sample."""
 
 METRIC_RESAMPLE_COUNT = 199
-"""The number of draws for the user's metric, which is called once for each. It is the smallest number with which 95 %
-are covered from 8 samples on, because the ends of that interval are the smallest and the largest draw."""
+"""The number of draws for the user's metric, which is called once for each. With 8 samples the ends of the interval are
+the smallest and the largest draw. This is the smallest number of draws that then covers 95 %."""
 
 MIN_SAMPLES = 8
 """The minimum number of samples for an interval. Fewer samples say too little about others."""

@@ -1,7 +1,7 @@
 """The parts of a judged tensor that Concat operators join, also behind reshapes and elementwise operators.
 
 A detector joins boxes and scores of several strides, often before a Sigmoid, a Split or a Reshape. Each input of such a
-Concat is a part of the final tensor: a range of indices along some of its axes.
+Concat is a part of the judged tensor: a range of indices along some of its axes.
 """
 
 import math
@@ -55,9 +55,9 @@ class _ConcatPart:
 
     Attributes:
         source_tensor: The tensor at which the backward search is; the part may be a range of it.
-        axis_maps: For each axis of ``source_tensor`` its mapping to the final tensor; None if there is none.
+        axis_maps: For each axis of ``source_tensor`` its mapping to the judged tensor; None if there is none.
         origin_tensor: The earliest tensor whose elements are exactly this part.
-        concat_depth: Number of Concats between the part and the final tensor.
+        concat_depth: Number of Concats between the part and the judged tensor.
     """
 
     source_tensor: str

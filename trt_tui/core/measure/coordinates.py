@@ -6,7 +6,7 @@ and 1. With W pixels, half an FP16 step below 1 is 2^-12, which moves the point 
 exceeds the limit.
 
 Coordinates are the grid of GridSample, the computed region or factors of Resize, the boxes of RoiAlign, and the inputs
-of Sin and Cos (rotary and sinusoidal positions). From there the search walks back through copies, and through additions
+of Sin and Cos (rotary and sinusoidal positions). The search walks back from there through copies, and through additions
 and multiplications by constants, as long as the effect of a rounded value on the coordinate is known.
 """
 
@@ -164,8 +164,8 @@ def _estimate_coordinate_shifts(network: Network, config: PrecisionConfig, coord
     """Yields the shift of a sampling point by each group that rounds the coordinate, or a value that it is computed
     from.
 
-    Each item has the name of the group, its float type, the magnitude of the rounded value, and the shift of the
-    sampling point in the unit of the coordinate.
+    An item has the group's name, its float type, the magnitude of the rounded value, and the shift in the coordinate's
+    unit.
     """
     waiting, visited = [coordinate], set()
     while waiting:

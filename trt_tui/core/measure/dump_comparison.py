@@ -2,8 +2,8 @@
 
 Errors are those of the second dump relative to the first. The threshold applies to the relative error of a tensor: the
 norm of the difference divided by the norm of the first. A relative error of 0.1 is an SQNR of 20 dB. Behind a wrong
-layer all other layers are wrong too. So an error is said to begin at a tensor if its error is at least twice that of
-the tensors from which it is computed.
+layer all other layers are wrong too. So an error begins at a tensor only if it is at least twice the error of the
+tensors from which it is computed.
 """
 
 import math

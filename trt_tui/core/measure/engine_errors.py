@@ -14,8 +14,8 @@ from trt_tui.core.runner import EngineRunner, Runner
 from trt_tui.errors import TrtTuiError
 
 ReadGroupResults = Callable[[Mapping[str, np.ndarray], Mapping[str, np.ndarray]], Mapping[str, Sequence[np.ndarray]]]
-"""A function from a feed, and the FP32 tensors for it, to the result of each group in the engine: one array, or several
-possible readings."""
+"""A function that reads the result of each group in an engine, from a feed and the FP32 tensors for that feed. A result
+is one array, or several possible readings."""
 
 
 def make_kernel_output_reader(runner: EngineRunner, kernel_results: Mapping[str, KernelResult]) -> ReadGroupResults:

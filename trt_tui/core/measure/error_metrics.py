@@ -30,8 +30,8 @@ MISMATCH_SUMS = ("differ", "count")
 """The sums of integer outputs: the number of elements that differ, and the number of all elements."""
 
 ErrorTable = Literal["runs", "configs", "outputs", "stages", "dumps", "test report"]
-"""The tables with columns of error metrics: runs and dumps as printed, configs as printed and in the app, judged
-outputs in Markdown, stages as printed and in Markdown, and the values listed in the JUnit file."""
+"""The tables with columns of error metrics. Runs and dumps are printed tables; configs are printed and shown in the
+app. Outputs are in Markdown, stages are printed and in Markdown, and the test report is the JUnit file."""
 
 
 @dataclass(frozen=True, kw_only=True)

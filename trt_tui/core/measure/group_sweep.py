@@ -1,8 +1,8 @@
 """The measurement of each group's effect on the judged outputs, in the order that a `SweepPlanner` plans.
 
-Samples are executed apart from their feeds if the result stays the same. This needs two things: the rows of every input
-and judged output are the samples, and samples of several feeds in one batch have equal FP32 outputs. If not, whole
-feeds are executed.
+Samples are executed apart from their feeds if the result stays the same. The rows of every input and judged output must
+then be the samples. Samples of several feeds in one batch must also have the same FP32 outputs as in their own feeds.
+Whole feeds are executed if not.
 """
 
 import math
@@ -381,7 +381,7 @@ class GroupSweep:
         return self._recomputed_fractions[group_name] * (
             sample_count * rows + RUN_OVERHEAD_SAMPLES * math.ceil(sample_count / self._samples_or_feeds_per_run))
 
-    # -- running ------------------------------------------------------------------------------------------------------
+    # -- execution ----------------------------------------------------------------------------------------------------
 
     def _measure_config_noise(self) -> Iterator[tuple[float, float]]:
         sums_by_feed: dict[int, tuple[np.ndarray, np.ndarray]] = {}
@@ -454,7 +454,7 @@ class GroupSweep:
     def _samples_or_feeds_per_run(self) -> int:
         return max(self._rows_by_feed) if self.state.by_sample else 1
 
-    # -- figures ------------------------------------------------------------------------------------------------------
+    # -- estimates ----------------------------------------------------------------------------------------------------
 
     def _get_config_noise(self, samples: Sequence[int]) -> np.ndarray:
         """Returns the noise (squared error) of the unchanged config on some samples or feeds, in the same batches as

@@ -186,7 +186,7 @@ def _remove_duplicates(judged_outputs: Iterable[JudgedOutput]) -> tuple[JudgedOu
     return tuple(first.values())
 
 
-# -- the default --------------------------------------------------------------------------------------------------
+# -- default selection ------------------------------------------------------------------------------------------------
 
 
 def _select_judged_tensors(network: Network, output_name: str) -> list[JudgedOutput]:
@@ -317,7 +317,7 @@ def slice_text(slices: Sequence[AxisSlice], rank: int) -> str:
     return f"[{', '.join(texts[:rank] if rank else texts)}]"
 
 
-# -- named by the user --------------------------------------------------------------------------------------------
+# -- selection by the user --------------------------------------------------------------------------------------------
 
 
 def _parse_judged_output(network: Network, judge_text: str, label_names: Sequence[str]) -> JudgedOutput:

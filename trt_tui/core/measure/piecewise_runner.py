@@ -22,8 +22,8 @@ MAX_CACHED_BYTES = 1 << 28
 """The maximum size of all cached results. A feed beyond this size is executed from the start."""
 
 _MAX_CONFIGS_PER_FEED, _MAX_AGE_ROUNDS = 2, 4
-"""The maximum number of configs that are cached for a feed, and the number of rounds through all cached feeds after
-which a feed without a new execution is dropped."""
+"""The maximum number of configs that are cached for a feed, and the maximum age of a cached feed. A feed is dropped
+after this number of rounds through all cached feeds without a new execution."""
 
 
 @dataclass(eq=False)

@@ -460,5 +460,3 @@ class Simulation:
             self._reference_row_sums[feed_index, output_name] = np.stack(
                 [np.einsum("ij,ij->i", rows, rows), np.abs(rows).max(axis=1)], 1)
         return self._reference_row_sums[feed_index, output_name]
-
-    # -- verdicts -----------------------------------------------------------------------------------------------

@@ -40,7 +40,7 @@ def propose_normalisation_rewrites(network: Network, groups: Iterable[FusionGrou
     }
 
 
-# -- scaled channels --------------------------------------------------------------------------------------------------
+# -- SmoothQuant --------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -117,7 +117,7 @@ def add_smoothquant_moves(config: PrecisionConfig, network: NetworkOutline,
     return config.without_moves(BiasCorrectionMove, readers).with_moves(moves)
 
 
-# -- corrected biases -------------------------------------------------------------------------------------------------
+# -- bias correction -------------------------------------------------------------------------------------------------
 
 
 @dataclass
