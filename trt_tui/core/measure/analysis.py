@@ -278,7 +278,7 @@ class SimulatedConfig(IterableRunSource):
 
 
 class AnalysisProvider(Protocol):
-    """The context of a `trt_tui.core.execution.Task` that executes the simulation."""
+    """The context in which a `trt_tui.core.execution.Task` executes the simulation."""
 
     @property
     def analysis(self) -> Analysis:

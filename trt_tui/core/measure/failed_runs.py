@@ -83,7 +83,6 @@ def attribute_failures_to_rounding(network: NetworkOutline) -> Iterator[None]:
 
 
 def rounding_failure_error(cause: str) -> InputError:
-    """Returns the error for an execution that fails because values were rounded."""
     return InputError("the network cannot be executed in these precisions", cause,
                       "Keep what computes indices and sizes in FP32: --keep indices, or the layers by name.")
 

@@ -24,7 +24,8 @@ CONTROL_FLOW_MODE = "gates as control flow"
 
 
 class GatedGraphLoader:
-    """The loader of a gated graph, in the fastest form for which memory suffices.
+    """The loader of a gated graph, in which runtime inputs select precisions, in the fastest form for which memory
+    suffices.
 
     Args:
         samples: The samples, whose memory fallbacks record the form that earlier executions needed.
@@ -70,7 +71,7 @@ class GatedGraphLoader:
                    allow_data_gates: bool = True, extra_inputs: Collection[str] = (),
                    output_joins: Mapping[str, OutputJoin] | None = None,
                    few_executions: bool = False) -> AdaptiveRunner:
-        """Loads a gated graph in the form that was chosen last.
+        """Loads a gated graph in the current form: gates as data or as control flow, on a device or on the host.
 
         Args:
             on_mode_change: Callback of `load_adaptive_runner`, which describes all arguments that are missing here.

@@ -65,7 +65,7 @@ class GroupSweepState:
 
 @dataclass(frozen=True)
 class GroupEffect:
-    """The change of the judged error when the precision of one group is changed.
+    """The change of the judged error when the precision of one group alone is changed.
 
     Attributes:
         estimate: The fraction of the config's error that disappears if the group is raised; in a sweep that reduces
@@ -203,7 +203,6 @@ class GroupSweep:
 
     @property
     def judged_error(self) -> float:
-        """The judged error of the config; see `trt_tui.core.measure.results.Accuracy.judged_error`."""
         return float(self._divide_by_signal_energy(np.array(self.state.config_noise)).sum())
 
     @property

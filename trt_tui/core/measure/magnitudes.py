@@ -51,7 +51,7 @@ MAX_STEPS_PER_FEED = 3
 
 @dataclass(frozen=True)
 class Magnitudes:
-    """The largest FP32 magnitudes over samples, infinities left out.
+    """The largest FP32 magnitudes of tensors, and of values inside layers, over samples. Infinities are left out.
 
     Attributes:
         tensor_magnitudes: By name of a float tensor that a fusion group computes or reads, and of a constant that FP16
@@ -92,7 +92,7 @@ class MagnitudeContext(Protocol):
 
 
 class MagnitudeTask:
-    """A task that measures the largest FP32 magnitudes of one feed.
+    """A task that measures the largest FP32 magnitudes of tensors in one feed.
 
     Values that a mask of the network hides are left out. Padding (elements that the one mask of the judged outputs
     leaves out) is left out too, with two exceptions. It counts if the tensor lacks the axes of the mask. It also counts
@@ -197,7 +197,7 @@ class _MagnitudeSession:
         return in_use
 
     def measure_feed_magnitudes(self, feed_index: int) -> Generator[None, None, Magnitudes]:
-        """Measures the largest magnitudes of one feed; yields between two executions."""
+        """Measures the largest FP32 magnitudes of tensors in one feed; yields between two executions."""
         if self._runner is None:
             return Magnitudes()
         samples = self._analysis.samples

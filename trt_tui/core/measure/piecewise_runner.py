@@ -193,7 +193,6 @@ class PiecewiseRunner:
         self._cached_bytes += added_bytes
 
     def close(self) -> None:
-        """Frees the inference sessions and the cached results."""
         for runner in self._runners:
             runner.close()
         self._cached_feeds.clear()

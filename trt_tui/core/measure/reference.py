@@ -48,7 +48,7 @@ class ExternalOutputs(Protocol):
         """
 
     def close(self) -> None:
-        """Frees the files and inference sessions of a reference."""
+        ...
 
 
 @dataclass(frozen=True)

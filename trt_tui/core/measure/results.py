@@ -128,7 +128,6 @@ class Accuracy:
 
     @property
     def headline_metric(self) -> float | None:
-        """The first value of the user's metric; None without a metric."""
         return next(iter(self.metric.values()), None)
 
 

@@ -1,4 +1,5 @@
-"""The random draw of samples for a first measurement, and the estimate of a sum over all samples from the drawn ones.
+"""The random draw of samples that are measured first, and the estimate of a sum over all samples from the drawn
+samples.
 
 The judged error is a sum over samples, and one execution shows the contribution of each sample. An error share is a sum
 of contributions too, which grow with the error of the sample. So a sample is drawn with a probability that grows with

@@ -83,7 +83,6 @@ class Target:
 
     @property
     def is_higher_better(self) -> bool:
-        """True if higher values are better, so that the bound is a lower bound."""
         return self.bounded_value.is_higher_better
 
     @property
