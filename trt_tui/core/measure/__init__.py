@@ -1,1 +1,2 @@
-"""What is judged, and by which figures: judged outputs, metrics, targets, errors at the groups, shares, records."""
+"""The measured values of a run: judged outputs, metrics, targets, errors at the fusion groups, error shares and
+records."""

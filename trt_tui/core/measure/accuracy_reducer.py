@@ -1,4 +1,4 @@
-"""Pools the judged outputs of a run, be it of the simulation or of an engine."""
+"""The reduction of the outputs of a run, simulated or from an engine, to one accuracy over all samples."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,22 +21,25 @@ from trt_tui.errors import InputError, TrtTuiError
 
 
 def convert_to_comparable_array(output: Any) -> np.ndarray:
-    """An output as an array of fixed element size: strings arrive as objects, a single one as a str."""
+    """Returns an output of ONNX Runtime as an array whose elements have a fixed size.
+
+    ONNX Runtime returns strings as an object array, and a single string as a `str`.
+    """
     if isinstance(output, np.ndarray) and output.dtype.kind != "O":
         return output
     return np.asarray(output, np.str_)
 
 
 class AccuracyReducer:
-    """Pools the judged outputs of one run over feeds.
+    """The sums from which the accuracy of one run is computed, collected feed by feed.
 
     Args:
         samples: The judged samples.
-        feed_indices: Numbers of the feeds that are to be added.
-        judged_outputs: What errors are taken at.
-        get_reference: Yields the FP32 network's judged tensors for a feed.
-        classifier_output: The judged output whose largest class is compared.
-        metric_scorer: The user's metric; None without one.
+        feed_indices: The indices of the feeds that will be added.
+        judged_outputs: The outputs at which errors are computed.
+        get_reference: Returns the judged tensors of the reference for a feed.
+        classifier_output: The judged output at which top-1 agreement is counted; None if there is none.
+        metric_scorer: The user's metric; None without a metric.
     """
 
     def __init__(
@@ -75,14 +78,14 @@ class AccuracyReducer:
 
     def add_feed_outputs(self, feed_index: int, outputs: Mapping[str, np.ndarray],
                          precomputed_sums: Mapping[str, np.ndarray] | None = None) -> None:
-        """Adds the outputs of a run for one feed.
+        """Adds the outputs of a run for one feed to the sums from which its accuracy is computed.
 
         Args:
-            precomputed_sums: What the run compared itself, by judged output: `SAMPLE_SUM_COLUMNS`, Σref² and the
-                largest |ref| of each sample, all finite. Their tensors are not looked at.
+            precomputed_sums: The sums that the graph computed itself, by judged output: `SAMPLE_SUM_COLUMNS`, Σref² and
+                the largest |ref| of each sample, all finite. The tensors of these outputs are not read.
 
         Raises:
-            TrtTuiError: a judged float tensor has another shape than in FP32.
+            TrtTuiError: a judged float tensor has another shape than the reference.
         """
         rows = self._samples.count_samples_of_feed(feed_index)
         reference = self._get_reference(feed_index)
@@ -131,7 +134,7 @@ class AccuracyReducer:
 
     def _add_precomputed_sums(self, output_name: str, precomputed_sums: np.ndarray, reference: np.ndarray,
                               sample_count: int) -> None:
-        """Adds what a run compared itself."""
+        """Adds the error sums that the graph of a run computed itself for one judged output."""
         columns = dict(zip((*SAMPLE_SUM_COLUMNS, "ref2", "ref_max"), precomputed_sums.T, strict=True))
         self.error_sums[output_name].merge_sums({column: values.max() if column.endswith("_max") else values.sum()
                                                  for column, values in columns.items()} | {"count": reference.size})
@@ -143,7 +146,11 @@ class AccuracyReducer:
 
     def _add_error_sums_by_sample(self, output_name: str, sample_sums: np.ndarray, reference: np.ndarray,
                                   sample_count: int) -> None:
-        """Adds the sums of samples (`error_metrics.sample_sums`)."""
+        """Adds the error sums of each sample, and updates the worst sample of the output.
+
+        Args:
+            sample_sums: Sums by `error_metrics.compute_error_sums_by_sample`.
+        """
         self._bootstrap_sampler.add_float_output_sums(output_name, sample_sums)
         if reference.ndim and len(reference) == sample_count:
             sqnrs_db = error_metrics.compute_sqnr_db_by_sample(sample_sums)
@@ -152,10 +159,10 @@ class AccuracyReducer:
                 self.worst_samples[output_name] = (self.added_samples + lowest, float(sqnrs_db[lowest]))
 
     def compute_accuracy(self, with_metric: bool = True) -> Accuracy:
-        """What is pooled so far.
+        """Returns the accuracy over all feeds that were added so far.
 
         Raises:
-            InputError: a judged slice takes nothing of any sample, or the metric fails.
+            InputError: a judged slice contains no element of any sample, or the metric fails.
         """
         outputs = {}
         for judged_output in self.judged_outputs:
@@ -182,12 +189,15 @@ class AccuracyReducer:
                         sum(noise) if noise else None, spread, caveats=tuple(self._failures[:1]))
 
     def noise_and_signal_by_sample(self) -> tuple[np.ndarray, np.ndarray]:
-        """Noise and signal of each sample at each output that the judged error is made of; see
-        `BootstrapSampler.noise_and_signal_by_sample`."""
+        """Returns the noise (squared error) and the signal energy of each sample at each output in the judged error.
+
+        The arrays are those of `BootstrapSampler.noise_and_signal_by_sample`.
+        """
         return self._bootstrap_sampler.noise_and_signal_by_sample()
 
     def resample_metric_interval(self, accuracy: Accuracy) -> Iterator[Accuracy]:
-        """Yields the verdict of all feeds after each draw of the metric, and last with the metric's interval.
+        """Yields the accuracy of all feeds after each bootstrap draw of the metric, and last with the interval of the
+        metric.
 
         Yields nothing without a metric, or if the metric failed.
         """

@@ -1,8 +1,8 @@
-"""What a precision config does to a network: verdicts at the judged outputs.
+"""The comparison of precision configs and other runs with the reference, at the judged outputs.
 
-`Analysis` holds the loaded gated session and the FP32 reference of the judged samples; `trt_tui.core.measure.shares`
-and `trt_tui.core.measure.group_errors` use it. Everything that measures is a generator that yields what is known so
-far: a caller can show that, and can stop between two runs by closing the generator.
+`Analysis` holds the loaded gated graph and the FP32 reference of the judged samples. `trt_tui.core.measure.shares` and
+`trt_tui.core.measure.group_errors` use it. Every measuring function is a generator that yields partial results. A
+caller can show each partial result, and can stop between two executions by closing the generator.
 """
 
 from __future__ import annotations
@@ -34,12 +34,13 @@ from trt_tui.core.network.small_layers import has_many_small_layers
 T = TypeVar("T")
 
 MAX_FEEDS_MEASURED_FIRST = 16
-"""With more feeds the first values of a network of many small layers do not wait for the magnitudes of all."""
+"""The maximum number of feeds whose magnitudes are measured before a network of many small layers is executed. With
+more feeds the magnitudes are measured between feeds, so that the first values do not wait for them."""
 
 
 @dataclass(frozen=True)
 class PartialResult(Generic[T]):
-    """What is known after one more run: ``done_count`` of ``total_count`` feeds (or groups) are measured."""
+    """An intermediate result after ``done_count`` of ``total_count`` feeds (or groups) were measured."""
 
     value: T
     done_count: int
@@ -47,20 +48,22 @@ class PartialResult(Generic[T]):
 
     @property
     def is_final_result(self) -> bool:
-        """Whether all of them are measured."""
         return self.done_count >= self.total_count
 
 
 class Analysis(Simulation):
-    """The simulation of one network on one set of samples: see `Simulation` for what it takes and raises."""
+    """The simulation of one network on one set of samples, with comparisons against the reference.
+
+    Arguments and errors are those of `Simulation`.
+    """
 
     def measure_accuracy(self, config: PrecisionConfig, ranges: Mapping[str, float],
                          feed_indices: Sequence[int] | None = None, *,
                          with_metric_interval: bool = False) -> Iterator[PartialResult[Accuracy]]:
-        """Compares a simulated config with the reference; see `compare`.
+        """Yields the accuracy of a simulated config against the reference after each feed, as `compare` does.
 
         Raises:
-            InputError: an INT8 layer's input has no range, or the metric fails.
+            InputError: an input of an INT8 layer has no range, or the metric fails.
         """
         for partial in self.compare(SimulatedConfig(self, config, ranges), feed_indices,
                                     with_metric_interval=with_metric_interval):
@@ -72,14 +75,14 @@ class Analysis(Simulation):
                 with_caveats: bool = True) -> Iterator[PartialResult[Accuracy] | Waitable]:
         """Compares a run with a reference at the judged outputs that both have.
 
-        Yields an `Accuracy` after each feed, of the feeds so far, and what has to be waited for in between. The last
-        accuracy holds for all feeds.
+        Yields an `Accuracy` of the feeds so far after each feed, and in between each `Waitable` that the run waits for.
+        The last accuracy covers all feeds.
 
         Args:
-            reference: Another run; the reference that everything is judged by if None.
-            with_metric: Compute the metric if the run yields all that it is given.
-            with_metric_interval: Go on with the metric on draws of the samples: the same accuracy is yielded again
-                after each draw, and in the end with the interval of the metric.
+            reference: Another run as the reference. None for the reference of the simulation.
+            with_metric: Compute the metric if the run yields all tensors that the metric needs.
+            with_metric_interval: Continue with the metric on bootstrap draws of the samples. The same accuracy is
+                yielded again after each draw, and at the end with the interval of the metric.
             with_caveats: Add the caveats of the run and of the reference to the last accuracy.
 
         Raises:
@@ -106,7 +109,8 @@ class Analysis(Simulation):
             yield PartialResult(refined, len(indices), len(indices))
 
     def find_config_caveats(self, config: PrecisionConfig, feed_indices: Sequence[int]) -> tuple[Caveat, ...]:
-        """Returns the caveats of a simulated config: FP16's range on feeds, and known gaps to engines."""
+        """Returns the caveats of a simulated config: FP16 overflows on some feeds, and known gaps between simulation
+        and engine."""
         if self.is_regrouped:
             return ()
         gaps = find_known_gap_caveats(self.network, config)
@@ -119,10 +123,12 @@ class Analysis(Simulation):
 
     def add_caveats(self, accuracy: Accuracy, feed_indices: Sequence[int],
                     config_caveats: Sequence[Caveat] = ()) -> Accuracy:
-        """Joins all caveats of an accuracy that is measured on all of some feeds, and adds how much depends on samples.
+        """Returns an accuracy with all its caveats, and with the dependence of the reference on the sample.
+
+        The accuracy must cover all of the feeds.
 
         Args:
-            config_caveats: Those of its config, in addition to those of the reference.
+            config_caveats: The caveats of the config, in addition to the caveats of the reference.
         """
         dependence = self._get_sample_dependence(tuple(feed_indices))
         meaningless = {
@@ -130,7 +136,7 @@ class Analysis(Simulation):
                 output: output_errors
                 for output, output_errors in run.outputs.items()
                 if output in accuracy.outputs
-            })  # an engine may lack some of them
+            })  # an engine may lack some of the outputs
             for name, run in dependence.meaningless_accuracies.items()
         }
         outputs = {name: replace(output_errors, variation_db=dependence.variations_db.get(name))
@@ -140,7 +146,7 @@ class Analysis(Simulation):
             caveats=(*accuracy.caveats, *config_caveats, *dependence.make_steady_output_caveats(list(outputs))))
 
     def _get_sample_dependence(self, feed_indices: tuple[int, ...]) -> SampleDependence:
-        """How much the reference depends on the sample, measured once for some feeds."""
+        """Returns the dependence of the reference on the sample over some feeds, which is measured only once."""
         if feed_indices not in self._dependences:
             single = sum(self.samples.count_samples_of_feed(index) for index in feed_indices) < 2
             self._dependences[feed_indices] = SampleDependence() if single else measure_sample_dependence(
@@ -151,11 +157,12 @@ class Analysis(Simulation):
     def measure_noise_by_sample(
             self, config: PrecisionConfig, ranges: Mapping[str, float],
             feed_indices: Sequence[int] | None = None) -> Iterator[PartialResult[tuple[np.ndarray, np.ndarray]]]:
-        """Yields after each feed what each sample adds to the judged error so far; see
-        `BootstrapSampler.noise_and_signal_by_sample`.
+        """Yields the noise (squared error) and the signal energy of each sample at the judged outputs, after each feed.
+
+        The arrays are those of `BootstrapSampler.noise_and_signal_by_sample`, over the feeds so far.
 
         Raises:
-            InputError: an INT8 layer's input has no range.
+            InputError: an input of an INT8 layer has no range.
         """
         indices = self.resolve_feed_indices(feed_indices)
         reducer = AccuracyReducer(self.samples, indices, self.judged_outputs, self.get_reference_outputs)
@@ -165,10 +172,13 @@ class Analysis(Simulation):
             yield PartialResult(reducer.noise_and_signal_by_sample(), done, len(indices))
 
     def copy_with_batches(self, sample_batches: Sequence[Sequence[SamplePosition]]) -> Analysis:
-        """The same simulation on feeds of single samples (`mix_samples_into_batches`), without a metric, with the
-        session loaded here.
+        """Returns a copy of this simulation in which the samples are grouped into other batches.
 
-        Errors are taken against what each sample yields in its own feed.
+        The copy shares the loaded inference session and has no metric. Its errors are computed against the outputs of
+        each sample in its original feed.
+
+        Args:
+            sample_batches: The samples of each new feed, see `mix_samples_into_batches`.
         """
         regrouped = copy.copy(self)
         regrouped.samples, regrouped._original, regrouped._sample_positions = mix_samples_into_batches(
@@ -183,11 +193,12 @@ class Analysis(Simulation):
 
     def execute_config(self, config: PrecisionConfig, ranges: Mapping[str, float],
                        feed_indices: Sequence[int] | None = None) -> Iterator[dict[str, np.ndarray]]:
-        """Yields ``fetched_tensors`` of a config, feed by feed: what is judged, what a metric is given, what was asked
-        for.
+        """Yields the outputs (``fetched_tensors``) of a simulated config, feed by feed.
+
+        The fetched tensors are the judged tensors, the tensors that the metric needs, and the requested extra tensors.
 
         Raises:
-            InputError: an INT8 layer's input has no range, or rounding makes the run fail.
+            InputError: an input of an INT8 layer has no range, or rounding makes the execution fail.
         """
         for result, _ in self.execute_feeds(config, ranges, self.resolve_feed_indices(feed_indices)):
             if isinstance(result, FailedRunOutputs):
@@ -195,9 +206,9 @@ class Analysis(Simulation):
             yield result
 
     def measure_reference_metric(self, feed_indices: Sequence[int] | None = None) -> dict[str, float]:
-        """The metric of the reference and its parts, the headline first; {} without one.
+        """Returns the metric of the reference and its parts, headline first; {} without a metric.
 
-        It is that of the network's own FP32 where the reference lacks what the metric is given.
+        If the reference lacks a tensor that the metric needs, the metric is that of the network in FP32.
 
         Raises:
             InputError: the metric fails.
@@ -209,7 +220,7 @@ class Analysis(Simulation):
 
 
 class Fp32Run(IndexedRunSource):
-    """The network in FP32, whatever errors are taken against."""
+    """The run of the network in FP32, also if the reference is something else."""
 
     def __init__(self, analysis: Analysis) -> None:
         super().__init__(analysis.fetched_tensors)
@@ -220,10 +231,10 @@ class Fp32Run(IndexedRunSource):
 
 
 class SimulatedConfig(IterableRunSource):
-    """A config in the simulation.
+    """The source of the outputs of a precision config in the simulation.
 
     Raises:
-        InputError: an INT8 layer's input has no range.
+        InputError: an input of an INT8 layer has no range.
     """
 
     def __init__(self, analysis: Analysis, config: PrecisionConfig, ranges: Mapping[str, float]) -> None:
@@ -234,12 +245,15 @@ class SimulatedConfig(IterableRunSource):
         return self._analysis.execute_config(self._config, self._ranges, feed_indices)
 
     def measure(self, reducer: AccuracyReducer, feed_indices: Sequence[int]) -> Iterator[None]:
-        """Adds sums that the graph computes where it can, and measures between two feeds what caveats need."""
+        """Implements `RunSource.measure` with error sums that the graph computes itself if it can.
+
+        Between two feeds, the magnitudes are measured that the caveats of the config need.
+        """
         analysis = self._analysis
         executions = analysis.execute_feeds(self._config, self._ranges, feed_indices, compares_in_graph=True)
         with closing(self._measure_magnitudes(feed_indices)) as magnitude_steps:
             if len(feed_indices) <= MAX_FEEDS_MEASURED_FIRST and has_many_small_layers(analysis.network.model.graph):
-                for _ in magnitude_steps:  # its session is freed before that of the runs is made
+                for _ in magnitude_steps:  # frees its inference session before that of the simulation is loaded
                     pass
             for done, (index, (outputs, sums)) in enumerate(zip(feed_indices, executions, strict=True), 1):
                 reducer.add_feed_outputs(index, outputs, sums)
@@ -252,9 +266,9 @@ class SimulatedConfig(IterableRunSource):
                 yield None
 
     def _measure_magnitudes(self, feed_indices: Sequence[int]) -> Generator[None, None, None]:
-        """Measures the magnitudes that the caveats of the config need; yields after each execution.
+        """Measures the FP32 magnitudes from which FP16 overflow is predicted; yields after each execution.
 
-        Regrouped samples serve shares, which are not judged: they need none.
+        Nothing is measured on regrouped samples: these serve error shares, which have no caveats.
         """
         if not self._analysis.is_regrouped and uses_fp16(self._analysis.network, self._config):
             yield from self._analysis.measure_magnitudes(feed_indices)
@@ -264,7 +278,7 @@ class SimulatedConfig(IterableRunSource):
 
 
 class AnalysisProvider(Protocol):
-    """What errands of the simulation need of a subject (`trt_tui.core.execution.Task`)."""
+    """The context in which a `trt_tui.core.execution.Task` executes the simulation."""
 
     @property
     def analysis(self) -> Analysis:

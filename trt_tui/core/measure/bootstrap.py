@@ -1,16 +1,16 @@
-"""Confidence intervals of the values of an accuracy, by the bootstrap over samples: expanded percentile intervals.
+"""Confidence intervals of the values of an accuracy, by the bootstrap over samples with expanded percentile intervals.
 
 As many samples as there are get drawn with replacement, and each value is computed from each draw (Efron and
-Tibshirani, An Introduction to the Bootstrap, 1993, chapter 13). The percentiles are those that make the interval of a
-mean as wide as Student's t does (Hesterberg, What Teachers Should Know About the Bootstrap, 2015, section 5.3): with 8
-samples the plain percentiles cover 88 %, these 95 %. Values that a few samples dominate are covered less, as by every
-interval of few samples: noise energies of a lognormal distribution with sigma 1 in 85 % of cases with 8 samples, in
-95 % with 256. The draws are the same for every run on the same samples, so the
-intervals of two runs can be compared.
+Tibshirani, An Introduction to the Bootstrap, 1993, chapter 13). The percentiles are chosen so that the interval of a
+mean is as wide as Student's t interval (Hesterberg, What Teachers Should Know About the Bootstrap, 2015, section 5.3).
+With 8 samples the plain percentiles cover 88 %, the expanded ones 95 %. As with every interval of few samples, coverage
+is lower for values that a few samples dominate. Noise energies with a lognormal distribution of sigma 1 are covered in
+85 % of cases with 8 samples, and in 95 % with 256. All runs on the same samples use the same draws, so the intervals of
+two runs can be compared.
 
-Draws of samples that are all alike are all alike too, and would give an interval without width. So shares
-of samples, such as those with the reference's class, have the exact binomial interval of Clopper and Pearson (1934),
-and a metric that no draw changes is given the room that this interval gives to losses that were not seen.
+If all samples have the same value, all draws have that value too, and the interval would have no width. Rates of
+samples, such as the top-1 agreement, therefore have the exact binomial interval of Clopper and Pearson (1934). A metric
+that is equal on all draws is widened by the rate of losses that this interval allows if none was observed.
 """
 
 import functools
@@ -31,28 +31,31 @@ from trt_tui.core.measure.error_metrics import (
 from trt_tui.core.measure.sample_draws import student_t_quantile
 
 CONFIDENCE = 0.95
-"""The confidence of the intervals; half of the rest lies on either side."""
+"""The confidence of all intervals. Each of the two tails has half of the remaining probability."""
 
 RESAMPLE_COUNT = 999
-"""Draws for values that follow from sums of each sample."""
+"""The number of draws for values that are computed from sums of each sample."""
 
 METRIC_RESAMPLE_COUNT = 199
-"""Draws for the user's metric, which is called for each: the fewest with which 95 % are reached from 8 samples on, as
-the interval's ends are the least and the largest draw there."""
+"""The number of draws for the user's metric, which is called once for each. With 8 samples the ends of the interval are
+the smallest and the largest draw. This is the smallest number of draws that then covers 95 %."""
 
 MIN_SAMPLES = 8
-"""With fewer samples there is no interval: so few say too little about others."""
+"""The minimum number of samples for an interval. Fewer samples say too little about others."""
 
 MAX_MATRIX_SAMPLES = 4096
-"""Up to so many samples the draws are kept as a matrix."""
+"""The maximum number of samples for which the draws are kept as a matrix."""
 
 MIN_VALID_DRAW_SHARE = 0.9
-"""The share of the draws on which the metric must have worked; a class that was not drawn may make it fail."""
+"""The minimum share of draws on which the metric must succeed. It may fail on a draw that lacks a class."""
 
 
 @dataclass(frozen=True)
 class ConfidenceInterval:
-    """From ``low`` to ``high``, in the figure's own unit; an end may be infinite (the SQNR of an exact copy)."""
+    """The 95 % confidence interval of one value, from ``low`` to ``high`` in the unit of the value.
+
+    An end may be infinite, as the SQNR of an exact copy is.
+    """
 
     low: float
     high: float
@@ -60,17 +63,18 @@ class ConfidenceInterval:
 
 @dataclass(frozen=True)
 class AccuracyIntervals:
-    """The intervals of a verdict's figures, each under its kind as targets name it.
+    """The confidence intervals of all values of an accuracy. The keys of error metrics are their names in targets.
 
     Attributes:
-        outputs: By judged output, those of the `ERROR_METRICS` that follow from `SAMPLE_SUMS` or `MISMATCH_SUMS`.
-        worst_output: The same of the worst output.
-        agreement_interval: Of the share of samples with the reference's largest class.
-        metric: Of the user's metric.
-        metric_gain: Of the metric minus the FP32 network's on the same draw.
-        metric_draws: How often the metric was called; None if it was not.
-        metric_parts: As ``metric`` of each part of the metric that has one.
-        metric_part_gains: As ``metric_gain`` of each.
+        outputs: By judged output and error metric: the intervals of the `ERROR_METRICS` that follow from `SAMPLE_SUMS`
+            or `MISMATCH_SUMS`.
+        worst_output: By error metric: the interval of the worst value over the judged outputs.
+        agreement_interval: The interval of the top-1 agreement.
+        metric: The interval of the user's metric.
+        metric_gain: The interval of the difference between the metric and that of the FP32 network on the same draw.
+        metric_draws: How often the metric was called; None if it was not called.
+        metric_parts: By part of the metric: the interval of the part.
+        metric_part_gains: By part of the metric: the interval of its difference from the FP32 network.
     """
 
     outputs: Mapping[str, Mapping[str, ConfidenceInterval]] = field(default_factory=dict)
@@ -84,17 +88,20 @@ class AccuracyIntervals:
 
 
 def draw_resamples(sample_count: int, resample_count: int) -> Iterator[np.ndarray]:
-    """Yields numbers of samples, ``(count,)`` integers from 0 to ``sample_count`` for each draw, seeded by
-    ``sample_count`` alone.
+    """Yields bootstrap draws: sample indices with repetitions, ``(sample_count,)`` integers for each draw.
 
-    All draws at once of a million samples take 8 GB.
+    The random seed is ``sample_count``. The draws are yielded one by one, because all draws of a million samples take 8
+    GB.
     """
     rng = np.random.default_rng(sample_count)
     return (rng.integers(0, sample_count, sample_count) for _ in range(resample_count))
 
 
 def pair_each_sample_with_another(sample_count: int) -> np.ndarray:
-    """Numbers of samples, ``(count,)``: for each sample another one, by chance and seeded by ``sample_count`` alone."""
+    """Returns for each sample the index of another, randomly chosen sample, ``(sample_count,)``.
+
+    The random seed is ``sample_count``.
+    """
     order = np.random.default_rng(sample_count).permutation(sample_count)
     other_samples = np.empty_like(order)
     other_samples[order] = np.roll(order, 1)
@@ -103,14 +110,18 @@ def pair_each_sample_with_another(sample_count: int) -> np.ndarray:
 
 @functools.lru_cache(maxsize=2)
 def _count_occurrences_in_resamples(sample_count: int) -> np.ndarray:
-    """How often each draw has each sample, float64 ``(RESAMPLES, count)``."""
+    """Returns how often each bootstrap draw contains each sample, float64 ``(RESAMPLE_COUNT, sample_count)``."""
     return np.stack([
         np.bincount(numbers, minlength=sample_count) for numbers in draw_resamples(sample_count, RESAMPLE_COUNT)
     ]).astype(np.float64)
 
 
 def _sum_over_resamples(sample_sums: np.ndarray) -> np.ndarray:
-    """The sums of each draw, ``(RESAMPLES, columns)``, from those of the samples, ``(samples, columns)``."""
+    """Returns the sums over the samples of each bootstrap draw, float64 ``(RESAMPLE_COUNT, columns)``.
+
+    Args:
+        sample_sums: The sums of each sample, ``(samples, columns)``.
+    """
     if len(sample_sums) <= MAX_MATRIX_SAMPLES and np.isfinite(sample_sums).all():
         result: np.ndarray = _count_occurrences_in_resamples(len(sample_sums)) @ sample_sums
         return result
@@ -118,11 +129,12 @@ def _sum_over_resamples(sample_sums: np.ndarray) -> np.ndarray:
 
 
 def percentile_interval(resample_values: np.ndarray, sample_count: int) -> ConfidenceInterval | None:
-    """The interval of a value, from one of its draws to another; None if one is not a number.
+    """Returns the confidence interval of a value from its bootstrap draws, by expanded percentiles; None if a draw is
+    NaN.
 
     Args:
         resample_values: The value on each draw, one axis.
-        sample_count: How many samples were drawn from, at least 2.
+        sample_count: The number of samples that were drawn from, at least 2.
     """
     if not len(resample_values) or np.isnan(resample_values).any():
         return None
@@ -133,9 +145,10 @@ def percentile_interval(resample_values: np.ndarray, sample_count: int) -> Confi
 
 
 def upper_bound_of_rate(event_count: int, sample_count: int) -> float:
-    """The upper end of the exact interval of a rate: with it, so few events in so many samples have 2.5 % probability.
+    """Returns the upper end of the exact 95 % confidence interval of a rate (Clopper and Pearson).
 
-    Source: Clopper and Pearson, The Use of Confidence or Fiducial Limits, 1934.
+    At this rate, ``event_count`` events or fewer in ``sample_count`` samples have a probability of 2.5 %. Source:
+    Clopper and Pearson, The Use of Confidence or Fiducial Limits, 1934.
     """
     if event_count >= sample_count:
         return 1.0
@@ -151,15 +164,16 @@ def upper_bound_of_rate(event_count: int, sample_count: int) -> float:
 
 
 def rate_interval(event_count: int, sample_count: int) -> ConfidenceInterval:
-    """The exact interval of a rate of which so many events were seen in so many samples."""
+    """Returns the exact 95 % confidence interval of a rate (Clopper and Pearson), from the events counted in some
+    samples."""
     return ConfidenceInterval(1 - upper_bound_of_rate(sample_count - event_count, sample_count),
                               upper_bound_of_rate(event_count, sample_count))
 
 
 class BootstrapSampler:
-    """What each sample adds to the figures of one run, and the intervals that follow.
+    """The error sums of each sample in one run, and the confidence intervals that follow from them.
 
-    If the rows of a judged output are not those of the batch, samples cannot be told apart: the whole feed is drawn.
+    If the rows of a judged output are not the samples of the batch, whole feeds are drawn instead of samples.
     """
 
     def __init__(self) -> None:
@@ -168,29 +182,39 @@ class BootstrapSampler:
         self._agreements: list[np.ndarray] = []
 
     def add_float_output_sums(self, output_name: str, sample_sums: np.ndarray) -> None:
-        """Adds a feed of a judged float output by `trt_tui.core.measure.error_metrics.compute_error_sums_by_sample`."""
+        """Adds the error sums of one feed at a judged float output.
+
+        Args:
+            sample_sums: Sums by `trt_tui.core.measure.error_metrics.compute_error_sums_by_sample`.
+        """
         self._float_sums.setdefault(output_name, []).append(sample_sums)
 
     def add_integer_output(self, output_name: str, reference: np.ndarray, output: np.ndarray,
                            sample_count: int) -> None:
-        """Adds a feed of a judged integer output; in arrays of different shapes every element differs."""
+        """Adds the mismatches of one feed at a judged integer output. If two arrays differ in shape, every element is a
+        mismatch."""
         if reference.shape == output.shape:
             differ = flatten_each_sample(np.asarray(reference != output),
-                                         sample_count)  # of two single texts the comparison is a bool
+                                         sample_count)  # comparing two single texts gives a bool
             sums = np.stack([differ.sum(1), np.full(len(differ), differ.shape[1])], 1).astype(np.float64)
         else:
             sums = np.full((1, 2), float(reference.size))
         self._mismatch_sums.setdefault(output_name, []).append(sums)
 
     def add_top1_agreement(self, is_same_class: np.ndarray) -> None:
-        """Adds a feed of a classifier: a bool for each sample, whether its largest class is the reference's."""
+        """Adds the top-1 agreement of the samples of one feed.
+
+        Args:
+            is_same_class: One bool a sample: True if run and reference have the same top class.
+        """
         self._agreements.append(is_same_class.astype(np.float64)[:, None])
 
     def noise_and_signal_by_sample(self) -> tuple[np.ndarray, np.ndarray]:
-        """Noise and signal of each sample at each float output, Σ(test-ref)² and Σref², float64 ``(samples, outputs)``.
+        """Returns Σ(test-ref)² and Σref² of each sample at each float output, two float64 arrays ``(samples,
+        outputs)``.
 
-        Of feeds in place of samples where these cannot be told apart. Where integers alone are judged: how many differ
-        and how many there are.
+        If the rows of an output are not samples, each row of the arrays is a feed. If all judged outputs are integers,
+        the arrays count the differing elements and all elements.
         """
         _, units = self._join_sums_by_sample_or_feed([*(self._float_sums or self._mismatch_sums).values()])
         return np.stack([unit_sums[:, 0] for unit_sums in units], 1), np.stack([unit_sums[:, 1] for unit_sums in units],
@@ -198,13 +222,16 @@ class BootstrapSampler:
 
     @staticmethod
     def _join_sums_by_sample_or_feed(sums_by_output: Sequence[Sequence[np.ndarray]]) -> tuple[bool, list[np.ndarray]]:
-        """Whether samples can be told apart in all of some sums, and these by samples, or else by feeds."""
+        """Joins the error sums of each output over all feeds, with one row for each sample, or one row for each feed.
+
+        The bool is True if all outputs have one row for each sample. The rows are feeds if not.
+        """
         alike = all(len({len(sums) for sums in feed}) == 1 for feed in zip(*sums_by_output, strict=True))
         return alike, [np.concatenate(feed_sums if alike else [sums.sum(0, keepdims=True) for sums in feed_sums])
                        for feed_sums in sums_by_output]
 
     def compute_intervals(self) -> AccuracyIntervals | None:
-        """The intervals; None with fewer than `MIN_SAMPLES` samples."""
+        """Returns the confidence intervals of the accuracy; None with fewer than `MIN_SAMPLES` samples."""
         names = [*self._float_sums, *self._mismatch_sums]
         sums_by_output = [
             *self._float_sums.values(), *self._mismatch_sums.values(), *([self._agreements] if self._agreements else [])
@@ -250,12 +277,14 @@ def _drop_missing_intervals(intervals: Mapping[str, ConfidenceInterval | None]) 
 
 def compute_metric_interval(resample_values: Sequence[float | None], sample_count: int,
                             max_metric_loss: float | None = None) -> ConfidenceInterval | None:
-    """The interval of a metric that was computed on draws; None if that failed on too many.
+    """Returns the confidence interval of the user's metric from its bootstrap draws; None if it failed on too many
+    draws.
 
     Args:
-        sample_count: How many samples were drawn from.
-        max_metric_loss: What the metric would lose if all samples were lost. It widens an interval that no draw
-            changes: as many samples may be lost as `upper_bound_of_rate` allows where none was. None if it is unknown.
+        resample_values: The metric on each draw; None for a draw on which it failed.
+        sample_count: The number of samples that were drawn from.
+        max_metric_loss: The loss of the metric if all samples were lost; None if unknown. It widens an interval without
+            width by the rate that `upper_bound_of_rate` allows if no sample was lost.
     """
     valid_values = [draw for draw in resample_values if draw is not None]
     if not valid_values or len(valid_values) < math.ceil(MIN_VALID_DRAW_SHARE * len(resample_values)):

@@ -1,7 +1,7 @@
-"""The parts that Concats make of a network's last tensor, also where reshapes and elementwise operators follow them.
+"""The parts of a judged tensor that Concat operators join, also behind reshapes and elementwise operators.
 
 A detector joins boxes and scores of several strides, often before a Sigmoid, a Split or a Reshape. Each input of such a
-Concat is a part of the last tensor: a range of indices along some of its axes.
+Concat is a part of the judged tensor: a range of indices along some of its axes.
 """
 
 import math
@@ -19,28 +19,30 @@ from trt_tui.core.network.operators import POINTWISE
 from trt_tui.core.runner import Dimension
 
 PartialShape = tuple[Dimension, ...]
-"""A shape as far as it is known."""
+"""A shape whose sizes may be unknown."""
 
 AxisRanges = Mapping[int, tuple[int, int]]
-"""Start and stop by axis; axes that are not in it are taken whole."""
+"""Start and stop index by axis. An axis without an entry is covered whole."""
 
 _RESHAPE_OPERATORS = frozenset("Reshape Flatten Squeeze Unsqueeze".split())
 _CUT_OPERATORS = frozenset("Split Slice".split())
 _UNCHANGED_OPERATORS = frozenset("Identity Dropout Cast".split())
 FLOAT_TYPES = frozenset((ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16))
-"""The types of what is judged by its error."""
+"""The types of tensors that are judged by their numeric error."""
 
 
 @dataclass(frozen=True)
 class _AxisMap:
-    """How an axis of a tensor lies on an axis of the last one: index · ratio + shift."""
+    """A linear mapping from indices along an axis of an inner tensor to an axis of the judged tensor: index · ratio +
+    offset."""
 
     final_axis: int
     ratio: Fraction = Fraction(1)
     offset: Fraction = Fraction(0)
 
     def map_range_to_final_axis(self, start: int, stop: int) -> tuple[int, int] | None:
-        """Where a range lies; None if that is no whole number of indices."""
+        """Returns the range on the axis of the judged tensor for a range on the inner tensor; None if an end is not
+        whole."""
         ends = [index * self.ratio + self.offset for index in (start, stop)]
         if any(end.denominator != 1 for end in ends):
             return None
@@ -49,13 +51,13 @@ class _AxisMap:
 
 @dataclass(frozen=True)
 class _ConcatPart:
-    """A part of the last tensor, and what computes it.
+    """A part of a judged tensor that Concats join, with the inner tensor that computes the part.
 
     Attributes:
-        source_tensor: The tensor that the search has come to; the part may be a range of it.
-        axis_maps: For each axis of ``source_tensor`` how it lies on the last tensor; None where it does not.
-        origin_tensor: The tensor that is this part, as far back as there is one.
-        concat_depth: Concats between it and the last tensor.
+        source_tensor: The tensor at which the backward search is; the part may be a range of it.
+        axis_maps: For each axis of ``source_tensor`` its mapping to the judged tensor; None if there is none.
+        origin_tensor: The earliest tensor whose elements are exactly this part.
+        concat_depth: Number of Concats between the part and the judged tensor.
     """
 
     source_tensor: str
@@ -67,11 +69,14 @@ class _ConcatPart:
 
 def find_concat_parts(network: Network, shapes: FoldedShapes, tensor: str,
                       max_parts: int) -> list[tuple[AxisRanges, str]]:
-    """The parts of a tensor, each with the tensor it comes from; a single part if there is no Concat.
+    """Returns the parts that Concats join into a tensor: for each part its index ranges and the tensor that computes
+    it.
+
+    The only part is the whole tensor if no Concat computes it.
 
     Args:
-        shapes: Those of the network's tensors.
-        max_parts: A Concat that would make more parts than this is not taken apart.
+        shapes: The shapes of the tensors of the network.
+        max_parts: The maximum number of parts. A Concat is not divided if more parts would result.
     """
     rank = len(shapes.find_shape(tensor) or ())
     parts = [_ConcatPart(tensor, tuple(_AxisMap(axis) for axis in range(rank)), tensor)]
@@ -91,7 +96,8 @@ def find_concat_parts(network: Network, shapes: FoldedShapes, tensor: str,
 
 def _find_origin_of_part(network: Network, shapes: FoldedShapes, part: _ConcatPart,
                          is_judged_tensor: bool) -> _ConcatPart:
-    """Goes back through operators that compute each element from one element, while nothing else reads the tensor."""
+    """Traces a part back through operators that compute each element from one element, while the tensor has a single
+    reader."""
     while part.source_tensor in network.producer and (is_judged_tensor
                                                       or _has_single_reader(network, part.source_tensor)):
         layer = network.get_layer(network.producer[part.source_tensor])
@@ -109,7 +115,7 @@ def _has_single_reader(network: Network, tensor: str) -> bool:
 
 def _trace_part_through_layer(network: Network, shapes: FoldedShapes, layer: Layer,
                               part: _ConcatPart) -> _ConcatPart | None:
-    """The part as a part of what a layer reads; None if it cannot be followed through the layer."""
+    """Returns a part of a layer's output as a part of its input; None if it cannot be traced through the layer."""
     dynamic = [name for name in layer.inputs if name and name not in network.static_tensors]
     if layer.domain != "" or len(dynamic) != 1 or dynamic[0] not in network.producer:
         return None
@@ -144,7 +150,7 @@ def _trace_part_through_layer(network: Network, shapes: FoldedShapes, layer: Lay
 
 
 def _has_same_sizes(input_sizes: PartialShape, output_sizes: PartialShape) -> bool:
-    """Whether an elementwise operator does not broadcast its input."""
+    """Returns True if an elementwise operator does not broadcast its input."""
     return len(input_sizes) == len(output_sizes) and all(
         input_size == output_size
         or input_size != 1 and not (isinstance(input_size, int) and isinstance(output_size, int))
@@ -152,13 +158,14 @@ def _has_same_sizes(input_sizes: PartialShape, output_sizes: PartialShape) -> bo
 
 
 def _shift_axis_map(axis_map: _AxisMap | None, cut_start: int) -> _AxisMap | None:
-    """An axis of what was cut at ``cut_start``."""
+    """Returns the axis mapping of a whole tensor, from that of its slice that begins at ``cut_start``."""
     return axis_map if axis_map is None else replace(axis_map, offset=axis_map.offset - cut_start * axis_map.ratio)
 
 
 def _find_index_ranges_of_part(part: _ConcatPart, input_sizes: PartialShape,
                                output_sizes: PartialShape) -> AxisRanges | None:
-    """The part's ranges where its source was cut out of a larger tensor; None where they are not known."""
+    """Returns the index ranges of a part whose source tensor was cut out of a larger tensor; None if they are unknown.
+    """
     ranges = dict(part.ranges)
     for axis_map, whole, size in zip(part.axis_maps, input_sizes, output_sizes, strict=True):
         if axis_map is None or axis_map.final_axis in ranges or whole == size:
@@ -172,7 +179,7 @@ def _find_index_ranges_of_part(part: _ConcatPart, input_sizes: PartialShape,
 
 def _find_slice_starts(network: Network, shapes: FoldedShapes, layer: Layer, output_name: str,
                        input_sizes: PartialShape) -> list[int] | None:
-    """Where the output of a Split or Slice begins in its input, by axis; None where that is not known."""
+    """Returns the start index of a Split or Slice output within its input, for each axis; None if unknown."""
     starts = [0] * len(input_sizes)
     if layer.op_type == "Split":
         attr = network.node(layer.name).attributes.get("axis")
@@ -210,9 +217,9 @@ def _find_integer_values(network: Network, shapes: FoldedShapes, tensor: str) ->
 
 def _map_reshaped_axes(input_sizes: PartialShape, output_sizes: PartialShape,
                        output_axes: Sequence[_AxisMap | None]) -> list[_AxisMap | None]:
-    """How the axes before a reshape lie on the last tensor.
+    """Returns the mapping to the judged tensor for each axis of a reshape's input.
 
-    Sizes are matched from the left in blocks of equal product; the outermost axes of a block correspond.
+    Sizes are matched from the left in blocks of equal product. The outermost axes of two such blocks correspond.
     """
     result: list[_AxisMap | None] = [None] * len(input_sizes)
     input_axis = output_axis = 0
@@ -240,7 +247,7 @@ def _map_reshaped_axes(input_sizes: PartialShape, output_sizes: PartialShape,
 
 
 def _count_leading_axes_of_equal_size(input_sizes: PartialShape, output_sizes: PartialShape) -> tuple[int, int] | None:
-    """How many axes from the left hold the same number of elements, on either side; None where that is not known."""
+    """Returns the numbers of leading input axes and output axes with equal element counts; None if unknown."""
     matched_counts, known_sizes = [1,
                                    1], (_list_leading_known_sizes(input_sizes), _list_leading_known_sizes(output_sizes))
     while matched_counts[0] <= len(known_sizes[0]) and matched_counts[1] <= len(known_sizes[1]):
@@ -255,7 +262,7 @@ def _count_leading_axes_of_equal_size(input_sizes: PartialShape, output_sizes: P
 
 
 def _list_leading_known_sizes(sizes: PartialShape) -> list[int]:
-    """The sizes from the left up to the first that is not known, or is 0."""
+    """Returns the sizes of a shape from the left up to the first that is unknown or 0."""
     leading_sizes: list[int] = []
     for size in sizes:
         if not isinstance(size, int) or size <= 0:
@@ -265,7 +272,9 @@ def _list_leading_known_sizes(sizes: PartialShape) -> list[int]:
 
 
 def _split_part_at_concat(network: Network, shapes: FoldedShapes, part: _ConcatPart) -> list[_ConcatPart] | None:
-    """What the inputs of a Concat are as parts of its result; None if it joins along the batch or a size is not static.
+    """Returns the inputs of a Concat as parts of the judged tensor that the Concat leads to.
+
+    None if the part does not come from a Concat, or the Concat joins along the batch, or a size is not static.
     """
     layer = network.get_layer(network.producer[part.source_tensor]) if part.source_tensor in network.producer else None
     if layer is None or layer.op_type != "Concat" or layer.domain != "" or not part.axis_maps:
@@ -292,6 +301,6 @@ def _split_part_at_concat(network: Network, shapes: FoldedShapes, part: _ConcatP
                 _ConcatPart(name, tuple(piece_axes), name, {**part.ranges, axis.final_axis: clipped},
                             part.concat_depth + 1))
         start += size
-    if len(pieces) == 1:  # the only one that a cut behind the Concat left
+    if len(pieces) == 1:  # a cut behind the Concat left only this input
         return [replace(pieces[0], ranges=part.ranges)]
     return pieces or None

@@ -1,11 +1,12 @@
-"""Warns of coordinates and angles that 16-bit floats hold too coarsely.
+"""Warnings about coordinates and angles for which a 16-bit float type is too coarse.
 
-Rule: half a step (ulp) of the float type at the largest coordinate may move a sampling point by 1/32 pixel at most, and
-an angle by 1/32 radian, which is 3 % of the amplitude of a sine. A grid of GridSample lies between -1 and 1: with W
-pixels, half an FP16 step below 1 is 2^-12, which moves the point by W / 2^13 pixels. So W above 256 is too much.
+Rule: half a step (ulp) of the float type at the largest coordinate may move a sampling point by at most 1/32 pixel. For
+an angle the limit is 1/32 radian, which is 3 % of the amplitude of a sine. A grid of GridSample has values between -1
+and 1. With W pixels, half an FP16 step below 1 is 2^-12, which moves the point by W / 2^13 pixels. So a W above 256
+exceeds the limit.
 
-Coordinates are the grid of GridSample, the computed region or factors of Resize, the boxes of RoiAlign, and what Sin
-and Cos read (rotary and sinusoidal positions). From there the search walks back through copies and through additions
+Coordinates are the grid of GridSample, the computed region or factors of Resize, the boxes of RoiAlign, and the inputs
+of Sin and Cos (rotary and sinusoidal positions). The search walks back from there through copies, and through additions
 and multiplications by constants, as long as the effect of a rounded value on the coordinate is known.
 """
 
@@ -29,36 +30,37 @@ from trt_tui.errors import TrtTuiError
 from trt_tui.formatting import number_text
 
 MAX_COORDINATE_SHIFT = 1 / 32
-"""In pixels, or in radians."""
+"""The maximum shift of a sampling point in pixels, or of an angle in radians."""
 
 _MANTISSA_BITS = {Precision.FP16: 10, Precision.BF16: 7}
 _MIN_EXPONENTS = {Precision.FP16: -14, Precision.BF16: -126}
 
 _ERROR_PRESERVING_OPERATORS = COPIES | {"Add", "Sub", "Neg", "Sum", "Min", "Max", "Clip", "Where"}
-"""Operators that hand on the error of an input as it is."""
+"""Operators whose output has the same absolute error as their input."""
 
 class ShapeSource(Protocol):
-    """What shapes are taken of."""
+    """The network and the samples from which shapes are inferred."""
 
     network: Network
     samples: Samples
 
 
 ShapesCallback = Callable[[], Mapping[str, Shape | None]]
-"""Shapes of tensors whose sizes the file leaves open, as the samples have them."""
+"""Returns the shapes of tensors for the input sizes of the samples. It is called for sizes that the file leaves open.
+"""
 
 
 @dataclass(frozen=True)
 class _CoordinateTensor:
-    """A tensor that is read as a coordinate, or from which one is computed.
+    """A tensor that a layer reads as a coordinate, or from which such a coordinate is computed.
 
     Attributes:
         reading_layer: The layer that reads the coordinate.
-        shift_per_unit: Pixels or radians by which the point moves where the tensor changes by 1.
+        shift_per_unit: Pixels or radians by which the sampling point moves if the tensor changes by 1.
         unit: ``pixels`` or ``radians``.
-        max_magnitude: Magnitudes beyond this make no difference.
-        is_relative: The error counts as a share of the tensor's magnitude.
-        default_magnitude: The magnitude if none was measured; None if that is not known.
+        max_magnitude: The magnitude beyond which a larger value does not move the point further.
+        is_relative: True if ``shift_per_unit`` applies to the error relative to the tensor's magnitude.
+        default_magnitude: The magnitude to assume if none was measured; None if there is no such magnitude.
     """
 
     tensor: str
@@ -71,14 +73,15 @@ class _CoordinateTensor:
 
 
 def max_rounding_error(magnitude: float, precision: Precision) -> float:
-    """Returns half the distance of neighbouring numbers of a 16-bit type, at or just below a magnitude."""
+    """Returns the largest rounding error of a 16-bit float type for values up to a magnitude: half a step of the type.
+    """
     exponent = math.ceil(math.log2(magnitude)) - 1 if magnitude > 0 else _MIN_EXPONENTS[precision]
     return float(2.0 ** (max(exponent, _MIN_EXPONENTS[precision]) - _MANTISSA_BITS[precision] - 1))
 
 
 def find_coordinate_warnings(network: Network, config: PrecisionConfig, magnitudes: Mapping[str, float],
                              get_shapes: ShapesCallback) -> dict[str, str]:
-    """Returns what is to be warned of, by the name of the group that rounds the coordinate.
+    """Returns warnings about coordinates that a 16-bit type rounds too coarsely, by the name of the rounding group.
 
     Args:
         magnitudes: The largest magnitude of each tensor in FP32.
@@ -100,7 +103,7 @@ def find_coordinate_warnings(network: Network, config: PrecisionConfig, magnitud
 
 def add_coordinate_warnings(errors_by_group: Mapping[str, GroupErrors],
                             warnings_by_group: Mapping[str, str]) -> dict[str, GroupErrors]:
-    """Returns the errors at groups, with a warning of coordinates where there is no other."""
+    """Returns the errors at groups, with a coordinate warning for each group that has no other warning."""
     return {
         name: replace(group_errors, warning=warnings_by_group[name])
         if name in warnings_by_group and not group_errors.warning else group_errors
@@ -109,14 +112,14 @@ def add_coordinate_warnings(errors_by_group: Mapping[str, GroupErrors],
 
 
 def infer_shapes_of_first_feed(shape_source: ShapeSource) -> Mapping[str, Shape | None]:
-    """Returns the shapes of the groups' results and of the layers' first outputs, as they are for the first feed."""
+    """Returns the shapes of group results and of first layer outputs for the input sizes of the first feed."""
     return build_outline_for_input_sizes(shape_source.network,
                                          {name: array.shape
                                           for name, array in shape_source.samples.read_feed(0).items()}).shapes
 
 
 def _find_coordinate_inputs(network: Network, layer: Layer, get_shapes: ShapesCallback) -> Iterator[_CoordinateTensor]:
-    """Yields the coordinates that a layer reads."""
+    """Yields the inputs that a layer reads as coordinates or angles."""
     if layer.domain not in ("", "ai.onnx"):
         return
     if layer.op_type in ("Sin", "Cos"):
@@ -148,7 +151,7 @@ def _find_coordinate_inputs(network: Network, layer: Layer, get_shapes: ShapesCa
 
 
 def _find_largest_spatial_size(network: Network, tensor: str, get_shapes: ShapesCallback) -> int | None:
-    """Returns the largest size behind batch and channels; None where one is not known."""
+    """Returns the largest size of a tensor behind the batch and channel axes; None if a size is unknown."""
     shape = network.shape(tensor)
     if shape is None or not all(isinstance(size, int) for size in shape[2:]):
         shape = get_shapes().get(tensor)
@@ -158,8 +161,12 @@ def _find_largest_spatial_size(network: Network, tensor: str, get_shapes: Shapes
 
 def _estimate_coordinate_shifts(network: Network, config: PrecisionConfig, coordinate: _CoordinateTensor,
                                 magnitudes: Mapping[str, float]) -> Iterator[tuple[str, Precision, float, float]]:
-    """Yields each group that rounds a coordinate or what it is computed from: its name, its float type, the magnitude
-    and by how much the point moves."""
+    """Yields the shift of a sampling point by each group that rounds the coordinate, or a value that it is computed
+    from.
+
+    An item has the group's name, its float type, the magnitude of the rounded value, and the shift in the coordinate's
+    unit.
+    """
     waiting, visited = [coordinate], set()
     while waiting:
         traced = waiting.pop()
@@ -185,7 +192,7 @@ def _estimate_coordinate_shifts(network: Network, config: PrecisionConfig, coord
 
 def _find_sources_of_coordinate(network: Network, layer: Layer,
                                 coordinate: _CoordinateTensor) -> Iterator[_CoordinateTensor]:
-    """Yields what a coordinate is computed from, as far as the effect of its error is known."""
+    """Yields the tensors from which a layer computes a coordinate, as far as the effect of their error is known."""
     if layer.domain not in ("", "ai.onnx"):
         return
     float_inputs = [tensor for tensor in layer.inputs if tensor and network.is_float(tensor)]
@@ -198,7 +205,7 @@ def _find_sources_of_coordinate(network: Network, layer: Layer,
             return
         if layer.op_type == "Div" and computed[0] != layer.inputs[0]:
             return
-        # A factor for each axis goes with the size of that axis, and sizes are taken as the largest one.
+        # Each axis has a factor that goes with its size. The largest size is assumed, so the smallest gain is used.
         gain = float(factors.min() if layer.op_type == "Mul" else 1 / factors.max())
     elif layer.op_type not in _ERROR_PRESERVING_OPERATORS:
         return
@@ -209,7 +216,7 @@ def _find_sources_of_coordinate(network: Network, layer: Layer,
 
 def _find_coordinate_magnitude(network: Network, coordinate: _CoordinateTensor,
                                magnitudes: Mapping[str, float]) -> float | None:
-    """Returns the largest magnitude of a coordinate; None where it is not known, not finite or 0."""
+    """Returns the largest magnitude of a coordinate; None if it is unknown, not finite or 0."""
     measured = magnitudes.get(coordinate.tensor)
     if measured is None and (values := _read_constant_magnitudes(network, coordinate.tensor)) is not None:
         measured = float(values.max(initial=0.0))
@@ -219,7 +226,7 @@ def _find_coordinate_magnitude(network: Network, coordinate: _CoordinateTensor,
 
 
 def _read_constant_magnitudes(network: Network, tensor: str) -> np.ndarray | None:
-    """Returns the magnitudes of a constant; None if it is none, or cannot be computed here."""
+    """Returns the magnitudes of a constant; None if the tensor is not a constant or its value cannot be computed."""
     if tensor not in network.constant_tensors:
         return None
     try:

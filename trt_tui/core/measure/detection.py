@@ -1,8 +1,8 @@
-"""``--metric detection:map=FILE.json``: boxes and scores decoded, overlapping ones dropped, mAP by COCO's definition.
+"""The object detection metric ``--metric detection:map=FILE.json``: mAP by the definition of COCO.
 
-mAP is pycocotools' (Lin et al., Microsoft COCO, 2014): the mean over categories and over IoU 0.50 to 0.95 of the
-average precision, and the same for small, medium and large objects (areas below 32², 96² and above, in pixels of the
-image).
+Boxes and scores are decoded from the outputs, and overlapping boxes are dropped. mAP is computed by pycocotools (Lin et
+al., Microsoft COCO, 2014). It is the mean of the average precision over categories and over IoU 0.50 to 0.95. The same
+is computed for small, medium and large objects: areas below 32², between, and above 96², in pixels of the image.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from pycocotools.cocoeval import COCOeval
 
 IMAGE_ID = "image_id"
-"""The array of the data that says which image of the annotations a sample is."""
+"""The array of the data with the id of the annotated image that each sample is."""
 
 MAX_BOXES_PER_IMAGE = 300
-"""Detections of an image that are kept after overlapping ones were dropped."""
+"""The maximum number of detections of an image after overlapping boxes were dropped."""
 _MAX_CANDIDATES = 3000
 _METRIC_PARTS = ("mAP", "mAP50", "mAP75", "small", "medium", "large")
 
@@ -60,14 +60,14 @@ class _CocoFile(msgspec.Struct):
 
 @dataclass(frozen=True)
 class DetectionSettings:
-    """How boxes are read.
+    """The settings by which boxes and scores are read from the outputs of a detector.
 
     Attributes:
-        boxes: "cxcywh" (centre and size, as YOLO and DETR have it) or "xyxy" (two corners).
-        fit: How images were brought to the input's size: "letterbox" (one scale, the rest padded alike on both sides)
+        boxes: "cxcywh" (centre and size, as in YOLO and DETR) or "xyxy" (two corners).
+        fit: The way in which images were fitted to the input size: "letterbox" (one scale, equal padding on both sides)
             or "stretch".
-        iou: Of two boxes of a class that overlap by more, the one with the lower score is dropped; 1 drops none.
-        score: Boxes with a lower one are dropped.
+        iou: The IoU above which the box with the lower score is dropped, of two boxes of one class; 1 drops no box.
+        score: The score below which a box is dropped.
     """
 
     boxes: str = "cxcywh"
@@ -80,10 +80,10 @@ _SETTING_VALUES = {"boxes": ("cxcywh", "xyxy"), "fit": ("letterbox", "stretch")}
 
 
 def parse_detection_spec(metric_spec: str) -> tuple[Path, DetectionSettings]:
-    """Reads ``detection:map=FILE.json[,boxes=xyxy][,fit=stretch][,iou=0.7][,score=0.001]``.
+    """Parses the detection option ``detection:map=FILE.json[,boxes=xyxy][,fit=stretch][,iou=0.7][,score=0.001]``.
 
     Raises:
-        InputError: a setting is none of `DetectionSettings`, or its value makes no sense.
+        InputError: a setting is not one of `DetectionSettings`, or its value is invalid.
     """
     path, setting_texts = split_annotations_spec(metric_spec)
     settings: dict[str, Any] = {}
@@ -105,14 +105,14 @@ def parse_detection_spec(metric_spec: str) -> tuple[Path, DetectionSettings]:
 
 @dataclass
 class DetectionMetric:
-    """The metric: called with outputs and labels as a user's function is.
+    """The object detection metric, called with outputs and labels like a metric function of the user.
 
     Args:
-        spec: See `parse_detection_spec`.
-        input_size: Height and width of the network's image input; None where it has none.
+        spec: The metric option, see `parse_detection_spec`.
+        input_size: Height and width of the network's image input; None if it has no image input.
 
     Raises:
-        InputError: the file cannot be read or holds no COCO annotations, or pycocotools is not installed.
+        InputError: the file cannot be read or has no COCO annotations, or pycocotools is not installed.
     """
 
     spec: str
@@ -147,24 +147,26 @@ class DetectionMetric:
         return f"{DETECTION_PREFIX}{self.path.name}"
 
     def __call__(self, outputs: Mapping[str, np.ndarray], labels: Mapping[str, np.ndarray]) -> dict[str, float]:
-        """mAP and its parts, between 0 and 1; a part that no object falls into is absent.
+        """Returns mAP and its parts, between 0 and 1. A part is absent if no object belongs to it.
 
         Args:
-            outputs: By name, first axis samples: boxes and scores apart or joined, see `decode_boxes_and_scores`.
-            labels: `IMAGE_ID` says which image each sample is.
+            outputs: Output arrays by name, first axis samples. Boxes and scores may be separate or joined, see
+                `decode_boxes_and_scores`.
+            labels: Label arrays by name. The array `IMAGE_ID` has the annotated image of each sample.
 
         Raises:
-            InputError: an image is not among the annotations, or the outputs are of no known form.
+            InputError: an image has no annotations in the file, or the form of the outputs is unknown.
         """
         evaluation = self._evaluate_detections(outputs, labels)
         return dict.fromkeys(_METRIC_PARTS[:3], 0.0) if evaluation is None else _summarize_evaluation(evaluation)
 
     def resample_metric(self, outputs: Mapping[str, np.ndarray], labels: Mapping[str, np.ndarray],
                         resamples: Iterable[np.ndarray]) -> Iterator[dict[str, float]]:
-        """Yields the metric on each draw of the samples. Boxes are matched with objects only once, image by image.
+        """Yields mAP and its parts on each bootstrap draw of the samples. Boxes are matched with objects only once for
+        each image.
 
         Args:
-            resamples: Indices of samples, as many as there are samples, with repetitions.
+            resamples: For each draw, as many sample indices as there are samples, with repetitions.
         """
         evaluation = self._evaluate_detections(outputs, labels)
         if evaluation is None:
@@ -178,7 +180,7 @@ class DetectionMetric:
 
     def _evaluate_detections(self, outputs: Mapping[str, np.ndarray], labels: Mapping[str,
                                                                                       np.ndarray]) -> COCOeval | None:
-        """Returns COCO's evaluation with the matches of each image, or None if no box was found."""
+        """Returns the COCO evaluation with the matches of each image; None if no box was detected."""
         if IMAGE_ID not in labels:
             raise InputError(f"--metric {self} needs the array {IMAGE_ID} in the data",
                              "it says which image of the annotations a sample is", "Add it to the .npz.")
@@ -202,15 +204,16 @@ class DetectionMetric:
     # -- boxes and scores -----------------------------------------------------------------------------------------
 
     def decode_boxes_and_scores(self, outputs: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray, list[int]]:
-        """Boxes ``(samples, boxes, 4)`` as corners in input pixels, scores ``(samples, boxes, classes)`` from 0 to 1,
-        and the category of each class.
+        """Returns the boxes and class scores in the outputs of a detector, with the category of each class.
 
-        Known are boxes beside scores (as EfficientNMS_TRT takes them, and DETR), and both joined, with an objectness
-        behind the boxes (YOLOv5) or without (YOLOv8), boxes first along either axis. Whether scores are logits and
-        boxes are relative to the input's size is decided by the first values seen, which are the FP32 network's.
+        Boxes are corners in input pixels, ``(samples, boxes, 4)``. Scores are between 0 and 1, ``(samples, boxes,
+        classes)``. Two forms of outputs are known. Boxes and scores may be separate outputs (as the inputs of
+        EfficientNMS_TRT, and in DETR). One output may join both, with an objectness behind the boxes (YOLOv5) or
+        without (YOLOv8), along either axis. The first decoded values, which are those of the FP32 network, decide two
+        things: whether scores are logits, and whether boxes are relative to the input size.
 
         Raises:
-            InputError: the outputs are of no such form.
+            InputError: the outputs have neither form.
         """
         arrays = {
             name: array.reshape(array.shape[0], array.shape[1], -1)
@@ -245,7 +248,12 @@ class DetectionMetric:
             array[..., :4]), scores * array[..., 4:5] if objectness else scores, self._category_ids
 
     def _compute_probabilities(self, scores: np.ndarray, *, has_no_object_class: bool) -> np.ndarray:
-        """Scores from 0 to 1; ``has_no_object_class``: the last class stands for nothing there, as DETR's."""
+        """Returns class scores between 0 and 1, from logits if the detector yields logits.
+
+        Args:
+            has_no_object_class: True if the last class means "no object", as in DETR. Logits then go through a softmax,
+                and through a sigmoid if not.
+        """
         if self._has_logits is None:
             self._has_logits = bool((scores < 0).any() or (scores > 1.001).any())
         if not self._has_logits:
@@ -270,7 +278,8 @@ class DetectionMetric:
 
     def suppress_overlapping_boxes(self, boxes: np.ndarray,
                                    scores: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The boxes of one image that stay, with score and class: greedy by score, class by class."""
+        """Returns boxes, scores and class indices of one image after non-maximum suppression, greedy by score within
+        each class."""
         scores = np.where(np.isfinite(scores) & np.isfinite(boxes).all(-1, keepdims=True), scores, -1)
         places, classes = np.nonzero(scores >= self.settings.score)
         values = scores[places, classes]
@@ -292,7 +301,7 @@ class DetectionMetric:
         return boxes[chosen], values[chosen], classes[chosen]
 
     def _convert_to_image_boxes(self, boxes: np.ndarray, image: _Image) -> np.ndarray:
-        """Corners in input pixels as x, y, width and height in those of the image."""
+        """Returns boxes as x, y, width and height in image pixels, from corners in input pixels."""
         assert self.input_size is not None
         height, width = self.input_size
         scale = np.array([width / image.width, height / image.height])
@@ -334,7 +343,7 @@ class DetectionMetric:
 
 
 def _summarize_evaluation(evaluation: COCOeval) -> dict[str, float]:
-    """Returns mAP and its parts of the matches of an evaluation; a part that no object falls into is absent."""
+    """Returns mAP and its parts from the matches of a COCO evaluation. A part is absent if no object belongs to it."""
     with contextlib.redirect_stdout(io.StringIO()):
         evaluation.accumulate()
         evaluation.summarize()

@@ -1,8 +1,9 @@
-"""Two dumps of tensors, one held against the other, tensor by tensor, a piece of each at a time.
+"""The comparison of two dumps tensor by tensor, reading one block of each at a time.
 
-Errors are of the second against the first. What exceeds the threshold is the relative error of a tensor, the norm of
-the difference by the norm of the first: 0.1 is an SQNR of 20 dB. Behind a layer that is wrong all others are wrong too,
-so an error begins where it is at least twice that of what the tensor is computed from.
+Errors are those of the second dump relative to the first. The threshold applies to the relative error of a tensor: the
+norm of the difference divided by the norm of the first. A relative error of 0.1 is an SQNR of 20 dB. Behind a wrong
+layer all other layers are wrong too. So an error begins at a tensor only if it is at least twice the error of the
+tensors from which it is computed.
 """
 
 import math
@@ -23,44 +24,47 @@ from trt_tui.errors import InputError
 from trt_tui.formatting import add_decibel_unit, counted_noun_text, name_list_text
 
 BLOCK_ELEMENTS = 1 << 18
-"""Elements that are compared at a time."""
+"""The number of elements that are compared at a time."""
 
 MIN_MASK_MAGNITUDE = 1e6
-"""The least magnitude of a constant that is looked at as a mask: a product may be larger than FP16's 65504."""
+"""The minimum magnitude of a constant that may be a mask. It is above 65504 of FP16, because a product may exceed that.
+"""
 
 BF16_RELATIVE_STEP = 2.0**-8
-"""The relative error of a number rounded to BF16: masks that differ by no more are the same."""
+"""The relative error of a number rounded to BF16. Masks that differ by no more are equal."""
 
 MAX_MASK_ELEMENTS = 1 << 20
-"""The largest number of elements of a constant that is looked at as a mask."""
+"""The maximum number of elements of a constant that may be a mask."""
 
 ERROR_GROWTH = 2.0
-"""An error begins where it is this much of that of what the tensor is computed from."""
+"""The minimum ratio of a tensor's error to the errors of the tensors it is computed from, for an error to begin there.
+"""
 
 
 @dataclass(frozen=True)
 class TensorDifference:
-    """How a tensor of one dump differs from that of the other.
+    """The difference of one tensor between two dumps.
 
     Attributes:
-        shape: In the first iteration.
-        relative_error: Norm of the difference by the norm of the first; infinite if one of the two has a NaN or an
-            infinity that the other has not, if the first is zero throughout and the second is not, or if both are NaN
-            throughout.
-        max_relative_error, mean_relative_error: Of |difference| by |first|, over elements whose first is not zero; None
-        without.
-        exceeds_threshold: The relative error is over the threshold.
-        begins_error: It is, and at least twice that of what the tensor is computed from.
-        group_name: The layers that TensorRT fuses around the one that makes it; "" without a network.
-        reader_groups: The groups that read it, copies between left out, if it has NaN or infinities: a value beyond the
-            range of 16 bits overflows again where they read it.
-        first_nonfinite_count: Count of NaN and infinities in the first that the second does not have; `errors` counts
-        the reverse.
-        common_nan_count: Count of elements that are NaN in both, which nothing is said of.
-        masked_count: Count of elements that are masks in both, which are no errors even where one of them is clamped.
-        is_scaled: An exported network holds it with other channel factors (SmoothQuant): its error says nothing.
-        is_missing_in_network: The network has no such tensor: an export has added it, like a Cast or a quantized
-    weight.
+        shape: The shape in the first iteration.
+        relative_error: Norm of the difference divided by the norm of the first. Infinite if only one of the two has a
+            NaN or an infinity, if only the first is zero throughout, or if both are NaN throughout. max_relative_error,
+            mean_relative_error: Of |difference| / |first| over elements whose first is not zero; None if there are
+            none.
+        exceeds_threshold: True if the relative error is above the threshold.
+        begins_error: True if the relative error is above the threshold, and at least twice that of the tensors from
+            which this one is computed.
+        group_name: The fusion group that computes the tensor; "" without a network.
+        reader_groups: If the tensor has NaN or infinities, the groups that read it, also through copies. A value beyond
+            the range of 16 bits overflows again in these groups.
+        first_nonfinite_count: Number of NaN and infinities in the first that the second does not have; `errors` counts
+            the reverse.
+        common_nan_count: Number of elements that are NaN in both. They are not compared.
+        masked_count: Number of elements that are masks in both. They are not errors, even if one of them is clamped.
+        is_scaled: True if the network of one dump has other channel factors (SmoothQuant), so that the error says
+            nothing.
+        is_missing_in_network: True if the network lacks the tensor, because an export has added it, like a Cast or a
+            quantized weight.
     """
 
     tensor: str
@@ -81,19 +85,19 @@ class TensorDifference:
 
     @property
     def nonfinite_count(self) -> int:
-        """Count of NaN and infinities that only one of the two has."""
+        """The number of NaN and infinities that only one of the two dumps has."""
         return self.first_nonfinite_count + self.errors.nonfinite_count
 
     @property
     def sqnr_text(self) -> str:
-        """The SQNR in dB, or "NaN" if it says nothing."""
+        """The SQNR of the tensor in dB as a text; "NaN" if it has no meaning."""
         unknown = self.nonfinite_count or self.common_nan_count and math.isinf(self.relative_error)
         return "NaN" if unknown else self.errors.sqnr_text("")
 
 
 @dataclass
 class _RelativeErrorTotals:
-    """Relative errors of elements, pooled."""
+    """The sum, the count and the maximum of the relative errors of the elements of a tensor."""
 
     total_error: float = 0.0
     count: int = 0
@@ -110,10 +114,11 @@ class _RelativeErrorTotals:
 
 def find_common_tensors(first_dump: Dump,
                         second_dump: Dump) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-    """The tensors of both in the first one's order, those of the first alone, and those of the second alone.
+    """Returns the tensors that two dumps have in common, the tensors of the first alone, and those of the second alone.
 
     Raises:
-        InputError: there is none of both, they have other shapes in one, or there are more iterations of one.
+        InputError: there is no common tensor, a common tensor differs in shape or is not numeric, or the numbers of
+            iterations differ.
     """
     both = tuple(name for name in first_dump.tensor_names if name in second_dump.iterations[0])
     if not both:
@@ -149,9 +154,9 @@ def find_common_tensors(first_dump: Dump,
 
 
 def find_min_mask_magnitude(network: Network | None) -> float:
-    """The magnitude from which values of a dump are masks: half of the smallest mask that the network holds.
+    """Returns the magnitude from which values in a dump count as masks: half of the smallest mask in the network.
 
-    Without a network, and where it has none, half of FP32's largest number.
+    It is half of the largest FP32 number without a network, and if the network has no mask.
     """
     masks = [network.constant_amax(name) for name in network.constant_tensors
              if math.prod(size for size in network.shape(name) or () if isinstance(size, int)) <= MAX_MASK_ELEMENTS
@@ -161,15 +166,15 @@ def find_min_mask_magnitude(network: Network | None) -> float:
 
 def compare_tensor_of_dumps(first_dump: Dump, second_dump: Dump, tensor: str, error_threshold: float,
                             min_mask_magnitude: float = 2.0**127) -> Iterator[TensorDifference | None]:
-    """Compares a tensor over all iterations; yields None after each piece, and the result last.
+    """Compares one tensor of two dumps over all iterations; yields None after each block, and the result last.
 
-    An FP16 network has its masks (-3.4e38 before a Softmax) clamped to what FP16 holds: that is no error.
+    An FP16 network has its masks (-3.4e38 before a Softmax) clamped to the range of FP16, which is not an error.
 
     Args:
         min_mask_magnitude: See `find_min_mask_magnitude`.
 
     Raises:
-        InputError: it cannot be read.
+        InputError: the tensor cannot be read.
     """
     sums, relative, first_bad, nan_in_both, masked = ErrorSums(), _RelativeErrorTotals(), 0, 0, 0
     for first_iteration, second_iteration in zip(first_dump.iterations, second_dump.iterations, strict=True):
@@ -198,9 +203,9 @@ def compare_tensor_of_dumps(first_dump: Dump, second_dump: Dump, tensor: str, er
 
 
 def _find_masked_elements(expected: np.ndarray, actual: np.ndarray, min_mask_magnitude: float) -> np.ndarray:
-    """Returns True where both hold a mask: the same one, or one of them as it is clamped for FP16 or BF16.
+    """Returns True for elements that are a mask in both arrays: the same mask, or one clamped for FP16 or BF16.
 
-    Large values that differ otherwise are compared: they may be activations.
+    Other large values that differ are compared, because they may be activations.
     """
     sizes = np.abs(expected), np.abs(actual)
     larger, smaller = np.maximum(*sizes), np.minimum(*sizes)
@@ -213,7 +218,7 @@ def _find_masked_elements(expected: np.ndarray, actual: np.ndarray, min_mask_mag
 
 
 def _read_array_blocks(stored_array: StoredArray) -> Iterator[np.ndarray]:
-    """The values of an array, float64 and flat, in C order, `BLOCK_ELEMENTS` of them at a time."""
+    """Yields the values of an array in C order, in flat float64 blocks of `BLOCK_ELEMENTS`."""
     if isinstance(stored_array,
                   Base64Array) and not (stored_array.header.is_fortran_order and len(stored_array.shape) > 1):
         pending, size = b"", BLOCK_ELEMENTS * stored_array.dtype.itemsize
@@ -232,12 +237,13 @@ def _read_array_blocks(stored_array: StoredArray) -> Iterator[np.ndarray]:
 
 def sort_in_network_order(differences: Sequence[TensorDifference], network: Network | None,
                           scaled_tensors: Collection[str] = ()) -> list[TensorDifference]:
-    """The tensors in network order, with where errors begin; behind them those that the network does not have.
+    """Sorts the compared tensors in network order, and marks the tensors at which errors begin.
 
-    Without a network they stay in their order, and whatever stands before a tensor counts as what it is computed from.
+    Tensors that the network lacks come last. Without a network the order stays, and a tensor counts as computed from
+    all tensors before it.
 
     Args:
-        scaled_tensors: Tensors whose channels a config scales: only NaN and infinities count there.
+        scaled_tensors: Tensors whose channels a config scales. Only NaN and infinities count there.
     """
     if network is None:
         result, largest = [], 0.0
@@ -278,7 +284,7 @@ def sort_in_network_order(differences: Sequence[TensorDifference], network: Netw
 
 
 def _find_reader_groups(network: Network, tensor: str) -> tuple[str, ...]:
-    """The groups that compute with a tensor, through copies of it, in network order."""
+    """Returns the groups that compute with a tensor, also through copies of it, in network order."""
     reader_groups: set[str] = set()
     stack, visited = [tensor], {tensor}
     while stack:
@@ -294,13 +300,17 @@ def _find_reader_groups(network: Network, tensor: str) -> tuple[str, ...]:
 
 
 def _is_error_origin(difference: TensorDifference, input_errors: Sequence[float]) -> bool:
-    """Returns True if an error begins at a tensor that is computed from tensors of these relative errors."""
+    """Returns True if the error of a tensor arises at that tensor, and not at those from which it is computed.
+
+    Args:
+        input_errors: The relative errors of the tensors from which it is computed.
+    """
     return difference.exceeds_threshold and difference.relative_error >= ERROR_GROWTH * max(
         input_errors, default=0.0) and not any(map(math.isinf, input_errors))
 
 
 def _find_nearest_measured_tensors(network: Network, tensor: str, measured_tensors: Mapping[str, float]) -> set[str]:
-    """The known tensors that a tensor is computed from, each way back to the first one met."""
+    """Returns the measured tensors from which a tensor is computed: on each path back, the first that was measured."""
     nearest_tensors: set[str] = set()
     stack, visited = [tensor], {tensor}
     while stack:
@@ -318,11 +328,11 @@ def _find_nearest_measured_tensors(network: Network, tensor: str, measured_tenso
 
 def comparison_advice_lines(differences: Sequence[TensorDifference], first_source: str, second_source: str,
                             input_names: Sequence[str] = (), has_network: bool = False) -> list[str]:
-    """What the errors say and what to try, in sentences.
+    """Returns sentences about the errors between two dumps, and about the next steps.
 
     Args:
         input_names: Names of the network's inputs, as far as they are known.
-        has_network: The network is known.
+        has_network: True if the network is known.
     """
     lines = []
     if nan := [difference.tensor for difference in differences if difference.common_nan_count]:
@@ -347,8 +357,8 @@ def comparison_advice_lines(differences: Sequence[TensorDifference], first_sourc
 def _advice_lines_above_threshold(differences_above_threshold: Sequence[TensorDifference],
                                   differences: Sequence[TensorDifference], first_source: str, second_source: str,
                                   input_names: Sequence[str], has_network: bool) -> list[str]:
-    """The sentences of `comparison_advice_lines` about tensors over the threshold; the first of them is the earliest.
-    """
+    """Returns the sentences of `comparison_advice_lines` about tensors above the threshold, beginning with the
+    earliest."""
     earliest, begins = differences_above_threshold[0], [
         nonfinite_source for nonfinite_source in differences_above_threshold if nonfinite_source.begins_error
     ]
@@ -399,9 +409,9 @@ def _tensor_error_text(difference: TensorDifference) -> str:
 
 
 def find_groups_to_raise_to_fp32(differences: Sequence[TensorDifference]) -> tuple[str, ...]:
-    """The groups that a fix keeps in FP32: where errors begin, else all that make a tensor over the threshold.
+    """Returns the groups to keep in FP32: those at which errors begin, or else all whose tensors exceed the threshold.
 
-    If only one of the dumps is finite there, also those that read it.
+    If only one of the dumps is finite at a tensor, the groups that read the tensor are included.
     """
     over = [difference for difference in differences if difference.exceeds_threshold and difference.group_name]
     return tuple(

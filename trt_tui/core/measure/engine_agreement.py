@@ -1,4 +1,4 @@
-"""Whether an engine does what was simulated, and what to look at if it does not."""
+"""The comparison of an engine with its simulation, and the checks to suggest if the two differ."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,33 +23,37 @@ from trt_tui.formatting import (
 )
 
 UNEXPLAINED_GAP_DB = 3.0
-"""An engine whose output error is this much worse than the simulated one does something that is not simulated."""
+"""The gap in dB between the output errors of simulation and engine beyond which the engine computes something that is
+not simulated."""
 
 ACCUMULATION_GAP_DB = 6.0
-"""Kernels that sum in FP16 come out 3 to 6 dB below their simulation; what an engine is worse by beyond that, neither
-rounding nor sums explain."""
+"""The gap in dB that FP16 accumulators explain. Kernels that accumulate in FP16 are 3 to 6 dB worse than their
+simulation. Neither rounding nor accumulation explains a larger gap."""
 
 ENGINE_FAULT_DB = 25.0
-"""An engine this much worse than simulated computes something else: rounding does not explain it.
-
-Sums in FP16 would cost the most, 22 dB at 4,608 terms, in layers that are simulated with sums in FP32."""
+"""The gap in dB from which on an engine computes something other than simulated, which rounding does not explain. The
+largest cost of an accumulator is 22 dB: FP16 sums of 4,608 terms in layers that are simulated with FP32 accumulators.
+"""
 
 KERNEL_FAULT_TEXT = "⚡ kernel, not rounding"
-"""What is said of the first group at which an engine and its simulation part."""
+"""The label of the first group at which an engine differs from its simulation."""
 
 MIN_FP32_SQNR_DB = 60.0
-"""FP32 on two backends agrees to 90 dB and more; below this the engine computes something else."""
+"""The minimum SQNR between two backends in FP32. They agree to 90 dB and more; below 60 dB the engine computes
+something else."""
 
 MAX_FP32_MISMATCH_SHARE = 0.01
-"""Of an integer output this share may differ between two backends in FP32: rounding decides near ties."""
+"""The maximum share of an integer output that may differ between two backends in FP32, because rounding decides near
+ties."""
 
 _MAX_LISTED_GROUPS = 3
 
 
 def sqnr_gap_of_engine_db(simulated_accuracy: Accuracy | None, engine_accuracy: Accuracy | None) -> float | None:
-    """By how many dB the engine's output error is worse than the simulated one, at the output with the largest gap.
+    """Returns by how many dB an engine's output error is worse than the simulated one, at the output with the largest
+    gap.
 
-    None where either is missing, exact or not finite at all outputs.
+    None if an accuracy is missing, or if no output has a finite SQNR in both.
     """
     if simulated_accuracy is None or engine_accuracy is None:
         return None
@@ -63,7 +67,8 @@ def sqnr_gap_of_engine_db(simulated_accuracy: Accuracy | None, engine_accuracy: 
 
 
 def engine_variation_notes(engine_result: EngineResult) -> list[str]:
-    """How far builds of the same config lie apart, and whether an engine treats identical samples alike."""
+    """Returns notes about repeated builds of one config that differ, and about identical samples with different
+    outputs."""
     notes = []
     if engine_result.repeated_builds:
         sqnrs_db = [
@@ -91,7 +96,7 @@ def engine_variation_notes(engine_result: EngineResult) -> list[str]:
 
 @dataclass(frozen=True)
 class EngineDivergence:
-    """The first group at which an engine is worse than its simulation by more than `UNEXPLAINED_GAP_DB`."""
+    """The first group in an engine that is worse than simulated by more than `UNEXPLAINED_GAP_DB`."""
 
     group_name: str
     engine_errors: ErrorMetrics
@@ -99,7 +104,7 @@ class EngineDivergence:
 
     @property
     def divergence_description(self) -> str:
-        """In words, without the group's name."""
+        """The divergence of an engine from its simulation as a text, without the name of the group."""
         return (
             f"{KERNEL_FAULT_TEXT}: "
             f"{add_decibel_unit(self.engine_errors.sqnr_text(''))} for "
@@ -109,11 +114,12 @@ class EngineDivergence:
 
 def find_engine_divergence(network: NetworkOutline, simulated_errors: Mapping[str, GroupErrors],
                            engine_errors: EngineErrors | None) -> EngineDivergence | None:
-    """Where in network order an engine first does something that is not simulated; None where it does so nowhere, or
-    that is not known.
+    """Returns the first group, in network order, at which an engine differs from its simulation; None if there is none.
+
+    Also None if the errors inside the engine are unknown.
 
     Args:
-        simulated_errors: Errors at the groups by name.
+        simulated_errors: Simulated errors by group name.
         engine_errors: Errors inside the engine.
     """
     for group in network.groups if engine_errors is not None else ():
@@ -129,10 +135,10 @@ def find_engine_divergence(network: NetworkOutline, simulated_errors: Mapping[st
 
 
 def engine_errors_text(engine_errors: EngineErrors, group_count: int) -> str:
-    """How errors inside an engine were read, and at how many of its groups.
+    """Returns a text about the measurement of errors inside an engine: its source, and the number of groups it covers.
 
     Args:
-        group_count: How many there are.
+        group_count: The number of groups of the network.
     """
     if engine_errors.missing_reason:
         return f"layer by layer not known: {engine_errors.missing_reason}"
@@ -149,7 +155,7 @@ def engine_errors_text(engine_errors: EngineErrors, group_count: int) -> str:
 
 
 def fp32_engine_fault_text(fp32_engine: EngineResult | None) -> str:
-    """What is wrong with the FP32 engine, in words; "" if it agrees with ONNX Runtime or was not built."""
+    """Returns the fault of the all-FP32 engine as a text; "" if it agrees with ONNX Runtime or was not built."""
     if fp32_engine is None or fp32_engine.accuracy is None or fp32_engine.accuracy.worst_output is None:
         return ""
     if fp32_engine.accuracy.nonfinite_count:
@@ -168,7 +174,7 @@ def fp32_engine_fault_text(fp32_engine: EngineResult | None) -> str:
 
 def engine_fault_text(simulated_accuracy: Accuracy | None, engine_accuracy: Accuracy | None,
                       fp32_engine: EngineResult | None = None) -> str:
-    """Which output of an engine is not what was simulated, in words; "" if rounding may explain the difference.
+    """Returns a text about the output at which an engine is wrong; "" if rounding may explain its error.
 
     Args:
         fp32_engine: The all-FP32 engine, if it was built.
@@ -195,12 +201,14 @@ def engine_fault_text(simulated_accuracy: Accuracy | None, engine_accuracy: Accu
 
 def find_groups_in_other_precision(network: Network, config: PrecisionConfig, build_attempt: BuildAttempt,
                                    implementations: Mapping[str, GroupImplementation]) -> dict[str, Precision]:
-    """The groups that an engine runs in a precision other than asked, with that precision; none if built as asked.
+    """Returns the groups that an engine runs in another precision than requested, with that precision.
+
+    Empty if the engine was built as requested.
 
     Args:
-        config: What was asked for.
-        implementations: What the engine says of its groups; a group of which it says nothing counts as the rung has
-    asked.
+        config: The requested config.
+        implementations: The group implementations that the engine reports. A group without a reported precision counts
+            with the precision of the build attempt.
     """
     if build_attempt.has_requested_precisions:
         return {}
@@ -220,10 +228,12 @@ def find_groups_in_other_precision(network: Network, config: PrecisionConfig, bu
 def suggest_engine_checks(network: NetworkOutline, config: PrecisionConfig, simulated_accuracy: Accuracy | None,
                           engine_result: EngineResult, fp32_engine: EngineResult | None = None,
                           divergence: EngineDivergence | None = None) -> list[str]:
-    """What to look at if an engine is worse than simulated by more than `UNEXPLAINED_GAP_DB`; empty if it is not.
+    """Returns the suggested checks for an engine that is worse than simulated by more than `UNEXPLAINED_GAP_DB`.
+
+    Empty if the gap is smaller, and the engine has no NaN or Inf that the simulation lacks.
 
     Args:
-        divergence: Where it parts from its simulation, see `find_engine_divergence`.
+        divergence: The first group at which engine and simulation differ, see `find_engine_divergence`.
     """
     simulated_accuracy = engine_result.select_comparable_simulation(simulated_accuracy)
     gap = sqnr_gap_of_engine_db(simulated_accuracy, engine_result.accuracy)

@@ -1,4 +1,4 @@
-"""Errors inside an engine: what it computes at the groups, held against FP32 of the network."""
+"""Errors inside an engine: the results of its fusion groups against FP32 of the network."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -14,11 +14,12 @@ from trt_tui.core.runner import EngineRunner, Runner
 from trt_tui.errors import TrtTuiError
 
 ReadGroupResults = Callable[[Mapping[str, np.ndarray], Mapping[str, np.ndarray]], Mapping[str, Sequence[np.ndarray]]]
-"""Gives for a feed, and FP32's tensors of it, what the engine has for each group: one array, or several readings."""
+"""A function that reads the result of each group in an engine, from a feed and the FP32 tensors for that feed. A result
+is one array, or several possible readings."""
 
 
 def make_kernel_output_reader(runner: EngineRunner, kernel_results: Mapping[str, KernelResult]) -> ReadGroupResults:
-    """A function that reads the ends of kernels of an engine as built."""
+    """Returns a function that reads group results from the debug tensors between the kernels of an engine as built."""
     names = {output.tensor for end in kernel_results.values() for output in end.possible_outputs}
 
     def read_group_results(feed: Mapping[str, np.ndarray],
@@ -33,7 +34,7 @@ def make_kernel_output_reader(runner: EngineRunner, kernel_results: Mapping[str,
 
 
 def make_engine_output_reader(runner: Runner, tensors_by_group: Mapping[str, str]) -> ReadGroupResults:
-    """A function that reads the outputs of an engine that has the groups' results among them."""
+    """Returns a function that reads group results from a marked engine, which has every group's result as an output."""
     def read_group_results(feed: Mapping[str, np.ndarray],
                            reference: Mapping[str, np.ndarray]) -> Mapping[str, Sequence[np.ndarray]]:
         outputs = runner.run(feed, list(tensors_by_group.values()))
@@ -45,14 +46,14 @@ def make_engine_output_reader(runner: Runner, tensors_by_group: Mapping[str, str
 
 def measure_engine_errors(analysis: Analysis, read_group_results: ReadGroupResults, tensors_by_group: Mapping[str, str],
                           feed_indices: Sequence[int]) -> Iterator[dict[str, ErrorMetrics]]:
-    """Yields the accumulated errors by group name after each feed, pooled so far; a group is absent of which nothing
-    could be read.
+    """Yields the accumulated errors inside an engine by group name after each feed, over all feeds so far.
 
-    Where there are several readings, the first feed decides for the one that comes nearest to FP32. What the judged
-    outputs' mask leaves out does not count at those tensors that have its axes.
+    A group is absent if its result could not be read. If a result can be read in several ways, the reading that is
+    nearest to FP32 on the first feed is used for all feeds. If the judged outputs have one mask, masked elements do not
+    count at the tensors that have the axes of the mask.
 
     Args:
-        tensors_by_group: The tensor of the network that each group is judged at.
+        tensors_by_group: The tensor of the network at which each group is compared.
     """
     network, samples = analysis.network, analysis.samples
     mask = find_common_mask_name(analysis.judged_outputs)
@@ -84,7 +85,8 @@ def measure_engine_errors(analysis: Analysis, read_group_results: ReadGroupResul
 
 def _find_unmasked_elements(analysis: Analysis, mask_name: str, tensor: str, feed_index: int,
                             shape: tuple[int, ...]) -> np.ndarray | None:
-    """Which elements count, bool in the tensor's shape; None for all."""
+    """Returns the elements of a tensor that no mask leaves out, as a bool array in its shape; None if all are compared.
+    """
     axes = analysis.mask_axes_by_tensor.get(tensor) if mask_name else None
     if axes is None:
         return None

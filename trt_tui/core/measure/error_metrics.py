@@ -1,7 +1,7 @@
-"""Error metrics over pairs of tensors, pooled over samples in float64.
+"""Error metrics of pairs of tensors, pooled over samples in float64.
 
-`ERROR_METRICS` is their one table. A metric is a formula over sums: `ErrorSums` takes these in numpy,
-`trt_tui.core.lowering.gated` takes them in the graph, and the bootstrap draws them.
+`ERROR_METRICS` is the only table of these metrics. A metric is a formula over sums. `ErrorSums` computes the sums in
+numpy, `trt_tui.core.lowering.gated` computes them in the graph, and the bootstrap draws them.
 """
 
 import math
@@ -23,28 +23,28 @@ from trt_tui.formatting import (
 )
 
 SAMPLE_SUMS = ("diff2", "ref2", "test2", "diff1", "count")
-"""The sums of `ErrorSums` that are taken of each sample too. Maxima are not: samples that were not seen may exceed them
-by any amount."""
+"""The sums of `ErrorSums` that are also computed for each sample. Maxima are not among them, because samples that were
+not measured may exceed them by any amount."""
 
 MISMATCH_SUMS = ("differ", "count")
-"""The sums of integer outputs: how many elements differ, and how many there are."""
+"""The sums of integer outputs: the number of elements that differ, and the number of all elements."""
 
 ErrorTable = Literal["runs", "configs", "outputs", "stages", "dumps", "test report"]
-"""The tables with columns of error metrics: runs and dumps as printed, configs as printed and in the app, judged
-outputs in Markdown, stages as printed and in Markdown, and the values that JUnit's file lists."""
+"""The tables with columns of error metrics. Runs and dumps are printed tables; configs are printed and shown in the
+app. Outputs are in Markdown, stages are printed and in Markdown, and the test report is the JUnit file."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class BoundedValue:
-    """One value of an accuracy that a target can bound.
+    """A value of an accuracy that a target can bound, with its name, unit and format.
 
     Attributes:
-        name: In targets and intervals.
-        title: What the value is called alone.
-        description: What a target on it is called; "" for ``title``.
-        is_share: It lies between 0 and 1 and may be written in percent.
+        name: The name in targets and intervals.
+        title: The title of the value alone.
+        description: The name of the value in a target; "" for ``title``.
+        is_share: True if the value is between 0 and 1 and may be written in percent.
         unit: "dB" or "".
-        format_value: Writes a value without its unit.
+        format_value: Returns the text of a value without its unit.
     """
 
     name: str
@@ -56,29 +56,31 @@ class BoundedValue:
     format_value: Callable[[float], str] = number_text
 
     def value_text(self, value: float, mark: str = "") -> str:
-        """A value without its unit, after a mark; words such as ``exact`` have none."""
+        """Returns the text of a value without its unit, with a mark such as "~" before a number. Words like ``exact``
+        get no mark."""
         text = self.format_value(value)
         return text if text.isalpha() else mark + text
 
     def value_with_unit_text(self, value: float, mark: str = "") -> str:
-        """A value with its unit, after a mark."""
+        """Returns the text of a value with its unit, and with a mark such as "~" before the number."""
         text = self.value_text(value, mark)
         return add_decibel_unit(text) if self.unit else text
 
 
 @dataclass(frozen=True, kw_only=True)
 class ErrorMetric(BoundedValue):
-    """One value of the error of a tensor.
+    """An error metric: its formula over sums, its format, and the tables with a column of it.
 
     Attributes:
-        key: In records, and the attribute of `ErrorMetrics` if there is one.
-        sums: The names of the sums that ``formula`` takes, of `ErrorSums` or `MISMATCH_SUMS`.
-        formula: The value, element by element of float64 arrays; not finite where it is undefined.
+        key: The key in records, and the attribute of `ErrorMetrics` if there is one.
+        sums: The names of the arguments of ``formula``: sums of `ErrorSums` or `MISMATCH_SUMS`.
+        formula: Computes the metric, element by element of float64 arrays; not finite if it is undefined.
         exact_value: The value of an exact copy.
-        noise_ratio: The error's energy at a value in units of that at a bound; None if it is no energy.
-        is_always_recorded: Records have it as null where it is undefined.
+        noise_ratio: Returns the error energy at a value relative to that at a bound; None if the metric is not an
+            energy.
+        is_always_recorded: True if records have null for an undefined value.
         heading: The heading of its columns; "" for ``title``.
-        tables: The tables that have a column of it.
+        tables: The tables with a column of the metric.
     """
 
     key: str
@@ -92,12 +94,12 @@ class ErrorMetric(BoundedValue):
 
     @property
     def is_of_integers(self) -> bool:
-        """True if integer outputs have it, and no others."""
+        """True if only integer outputs have the metric."""
         return "differ" in self.sums
 
     @property
     def is_maximum(self) -> bool:
-        """True if a sample that was not seen may exceed it by any amount."""
+        """True if the metric is a maximum, which a sample that was not measured may exceed by any amount."""
         return any(name.endswith("_max") for name in self.sums)
 
     @property
@@ -106,12 +108,15 @@ class ErrorMetric(BoundedValue):
 
 
 def _sqnr_db(diff2: Any, ref2: Any) -> Any:
-    """10·log10(Σref² / Σ(test-ref)²): infinite for an exact copy, minus infinity if the test is not finite."""
+    """Returns 10·log10(Σref² / Σ(test-ref)²): infinite for an exact copy, minus infinity if the test is not finite."""
     return np.where(np.isfinite(diff2), np.where(diff2 == 0, np.inf, 10 * np.log10(ref2 / diff2)), -np.inf)
 
 
 def _cosine(diff2: Any, ref2: Any, test2: Any) -> Any:
-    """By Σref·test = (Σref² + Σtest² - Σ(test-ref)²) / 2, which loses nothing where the two are close."""
+    """Returns the cosine similarity, from Σref·test = (Σref² + Σtest² - Σ(test-ref)²) / 2.
+
+    This formula loses no digits if the two tensors are close.
+    """
     energy = ref2 * test2
     cosine = np.where(energy > 0, (ref2 + test2 - diff2) / 2 / np.sqrt(energy), np.nan)
     return np.where(diff2 == 0, 1.0, np.clip(cosine, -1, 1))
@@ -162,7 +167,7 @@ def list_error_columns(table: ErrorTable) -> list[ErrorMetric]:
 
 
 def compute_metric_values(sums: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Returns the values of all metrics whose sums are there, by name: float64 in the shape of the sums."""
+    """Returns the values of all error metrics whose sums are present, by name: float64 in the shape of the sums."""
     arrays = {name: np.asarray(value, np.float64) for name, value in sums.items()}
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         return {name: np.asarray(metric.formula(*(arrays[sum_name] for sum_name in metric.sums)))
@@ -171,19 +176,19 @@ def compute_metric_values(sums: Mapping[str, Any]) -> dict[str, np.ndarray]:
 
 @dataclass(frozen=True)
 class ErrorMetrics:
-    """Error of one tensor (or part of one) against the FP32 reference, pooled over samples.
+    """The errors of one tensor (or part of one) against the reference, pooled over samples.
 
     Attributes:
-        sqnr_db: 10·log10(Σref² / Σ(test-ref)²) in dB; None where the error is exactly zero or a value is not finite.
-        cosine: Of the two tensors laid end to end over all samples; 1 for an exact copy.
-        mse: Mean squared error, in the tensor's own units squared.
+        sqnr_db: 10·log10(Σref² / Σ(test-ref)²) in dB; None if the error is exactly zero or a value is not finite.
+        cosine: Cosine similarity of the two tensors, each joined over all samples; 1 for an exact copy.
+        mse: Mean squared error, in the squared unit of the tensor.
         max_abs: Largest absolute difference.
         mean_abs: Mean absolute difference.
-        mismatch: Share of elements that differ, for integer tensors.
-        nan: Count of NaN in the test tensor.
-        inf: Count of infinities in the test tensor that the reference does not have.
-        exact: The difference is zero everywhere.
-        other_values: By key, the values of those `ERROR_METRICS` that have no attribute here.
+        mismatch: Fraction of elements that differ, for integer tensors.
+        nan: Number of NaN in the test tensor.
+        inf: Number of infinities in the test tensor that the reference does not have.
+        exact: True if the difference is zero everywhere.
+        other_values: By key, the values of all other `ERROR_METRICS`.
     """
 
     sqnr_db: float | None = None
@@ -199,34 +204,36 @@ class ErrorMetrics:
 
     @classmethod
     def from_sums(cls, sums: Mapping[str, float], exact: bool) -> "ErrorMetrics":
-        """Computes each metric whose sums are there."""
+        """Computes each error metric whose sums are given."""
         return cls.from_values({ERROR_METRICS[name].key: float(value)
                                 for name, value in compute_metric_values(sums).items() if np.isfinite(value)}, exact)
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any], exact: bool) -> "ErrorMetrics":
-        """Takes values by key, as records have them; counts of NaN and Inf are among them."""
+        """Builds error metrics from values by their keys in records, including the counts of NaN and Inf."""
         own_values = {key: value for key, value in values.items() if hasattr(cls, key)}
         return cls(**own_values, exact=exact,
                    other_values={key: value for key, value in values.items() if key not in own_values})
 
     def value(self, metric: ErrorMetric) -> float | None:
-        """The value of a metric, that of an exact copy included; None if it was not measured or is not finite."""
+        """Returns the value of an error metric, also for an exact copy; None if it was not measured or is not finite.
+        """
         return metric.exact_value if self.exact else self.recorded_value(metric)
 
     def cell_texts(self, table: ErrorTable, mark: str = "") -> list[str]:
-        """The cells of a row in a printed table, the first one after a mark; of integers the first one alone."""
+        """Returns the table cells of these error metrics, with a mark in the first cell. Integer outputs fill only the
+        first cell."""
         first_metric, *other_metrics = list_error_columns(table)
         if self.mismatch is not None:
             return [f"{mismatch_text(self.mismatch, mark)} differ", *[""] * len(other_metrics)]
         return [self.value_text(first_metric, mark), *map(self.value_text, other_metrics)]
 
     def recorded_value(self, metric: ErrorMetric) -> float | None:
-        """The value of a metric as it is kept: the SQNR of an exact copy is none."""
+        """Returns the value of an error metric as stored. The SQNR of an exact copy is stored as None."""
         return self.other_values.get(metric.key, getattr(self, metric.key, None))
 
     def value_text(self, metric: ErrorMetric, mark: str = "") -> str:
-        """The value of a metric in a table, after a mark; the SQNR as `sqnr_text` writes it."""
+        """Returns the text of an error metric in a table, with a mark such as "~" before the number."""
         if metric.key == "sqnr_db":
             return self.sqnr_text(mark)
         value = self.recorded_value(metric)
@@ -234,24 +241,25 @@ class ErrorMetrics:
 
     @property
     def nonfinite_count(self) -> int:
-        """Count of NaN and Inf."""
         return self.nan + self.inf
 
     @property
     def comparable_sqnr_db(self) -> float:
-        """The SQNR: infinite for an exact copy, minus infinity where it is not finite or has no signal."""
+        """The SQNR in dB for comparisons: infinite for an exact copy, minus infinity for NaN, Inf or a reference
+        without signal."""
         if self.exact:
             return math.inf
         return self.sqnr_db if self.sqnr_db is not None and not self.nonfinite_count else -math.inf
 
     def sqnr_text(self, prefix: str = SIMULATED_MARK) -> str:
-        """The SQNR as `trt_tui.formatting.decibels_text` writes it; ``prefix`` stands before a simulated one."""
+        """Returns the text of the SQNR in the format of `trt_tui.formatting.decibels_text`, by default marked as
+        simulated."""
         return decibels_text(self.sqnr_db, exact=self.exact, nan=self.nan, inf=self.inf, mark=prefix)
 
 
 @dataclass
 class ErrorSums:
-    """Sums over the elements of a pair of tensors: what `ERROR_METRICS` of float outputs are computed from."""
+    """The sums over the elements of tensor pairs from which the `ERROR_METRICS` of float outputs are computed."""
 
     count: float = 0.0
     diff2: float = 0.0
@@ -266,8 +274,11 @@ class ErrorSums:
     fp16_under: float = 0.0
 
     def add_tensor_pair(self, reference: np.ndarray, test: np.ndarray, counts_values_beyond_fp16: bool = False) -> None:
-        """Adds two float arrays of one shape; with ``counts_values_beyond_fp16``, counts the reference's values that
-        FP16 cannot hold."""
+        """Adds the error sums of a reference array and a test array of the same shape.
+
+        Args:
+            counts_values_beyond_fp16: Also count the values of the reference that FP16 cannot represent.
+        """
         expected = np.asarray(reference, np.float64).ravel()
         actual = np.asarray(test, np.float64).ravel()
         with np.errstate(invalid="ignore", over="ignore"):
@@ -298,7 +309,7 @@ class ErrorSums:
             self.fp16_under += float(np.count_nonzero((size < FP16_MIN) & (size > 0)))
 
     def merge_sums(self, other_sums: Mapping[str, float]) -> None:
-        """Adds sums taken elsewhere (inside a graph), by field name; maxima are combined, the rest is summed."""
+        """Adds sums that were computed elsewhere (inside a graph), by field name. Of maxima the larger one is kept."""
         for name, value in other_sums.items():
             value = float(value)
             if name.endswith("_max"):
@@ -308,7 +319,7 @@ class ErrorSums:
 
     @property
     def noise_to_signal_ratio(self) -> float:
-        """Σ(test-ref)² / Σref²: 0 for an exact copy, infinite where the test is not finite."""
+        """The noise-to-signal ratio Σ(test-ref)² / Σref²: 0 for an exact copy, infinite if the test is not finite."""
         if not math.isfinite(self.diff2):
             return math.inf
         if self.diff2 == 0:
@@ -316,12 +327,12 @@ class ErrorSums:
         return self.diff2 / self.ref2 if self.ref2 > 0 else math.inf
 
     def compute_error_metrics(self) -> ErrorMetrics:
-        """Returns the metrics of these sums; see `compute_error_metrics_of_all`."""
         return compute_error_metrics_of_all([self])[0]
 
 
 def compute_error_metrics_of_all(all_sums: Sequence[ErrorSums]) -> list[ErrorMetrics]:
-    """Returns the metrics of each of some sums; one that is not finite is None, with its cause under nan and inf."""
+    """Returns the error metrics of each of several sums. If the sums are not finite, only the counts of NaN and Inf are
+    set."""
     values = compute_metric_values({name: [getattr(sums, name) for sums in all_sums] for name in _SUM_NAMES})
     columns = {ERROR_METRICS[name].key: array.tolist() for name, array in values.items()}
     metrics = []
@@ -339,15 +350,14 @@ _SUM_NAMES = tuple(item.name for item in fields(ErrorSums))
 
 
 def _sum_of_squares(values: np.ndarray) -> float:
-    # einsum stays on one thread, where a BLAS dot product would wake threads that the next run competes with.
+    # einsum uses one thread. A BLAS dot product would wake threads that compete with the next execution.
     return float(np.einsum("i,i->", values, values))
 
 
 def compute_error_sums_by_sample(reference: np.ndarray, test: np.ndarray, sample_count: int) -> np.ndarray:
-    """Returns `SAMPLE_SUMS` of each of so many samples, float64 ``(rows, len(SAMPLE_SUMS))``.
+    """Returns `SAMPLE_SUMS` of each sample of a pair of arrays, float64 ``(samples, len(SAMPLE_SUMS))``.
 
-    A single row if the first axis does not count the samples. Infinities in both arrays are left
-    out.
+    The result has a single row if the first axis is not that of the samples. Infinities in both arrays are left out.
     """
     expected = flatten_each_sample(np.asarray(reference, np.float64), sample_count)
     actual = flatten_each_sample(np.asarray(test, np.float64), sample_count)
@@ -365,10 +375,10 @@ def compute_error_sums_by_sample(reference: np.ndarray, test: np.ndarray, sample
 
 
 def compute_sqnr_db_by_sample(error_sums_by_sample: np.ndarray) -> np.ndarray:
-    """SQNR in dB of each sample by its sums, float64.
+    """Returns the SQNR of each sample in dB from its sums, float64.
 
-    inf for an exact copy, -inf where the test is not finite, NaN where the reference is zero throughout and the test
-    is not: no ratio says how bad that is.
+    inf for an exact copy, -inf if the test is not finite. NaN if the reference is zero throughout and the test is not,
+    because no ratio describes this error.
     """
     sums = dict(zip(SAMPLE_SUMS, error_sums_by_sample.T, strict=True))
     sqnrs_db = compute_metric_values(sums)["sqnr"]
@@ -377,5 +387,5 @@ def compute_sqnr_db_by_sample(error_sums_by_sample: np.ndarray) -> np.ndarray:
 
 
 def flatten_each_sample(array: np.ndarray, sample_count: int) -> np.ndarray:
-    """A row for each of so many samples; a single row if the first axis does not count them."""
+    """Returns an array with one row for each sample; a single row if its first axis is not that of the samples."""
     return array.reshape(sample_count if array.ndim and len(array) == sample_count else 1, -1)

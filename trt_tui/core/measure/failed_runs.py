@@ -1,8 +1,8 @@
-"""A config whose run fails where FP32 runs on the same samples: rounding is the cause, and not the data.
+"""Configs whose execution fails although FP32 executes on the same samples: the cause is rounding, not the data.
 
-A rounded index may lie beyond its table, a rounded size may not fit what it divides. What an engine computes there is
-undefined. So the run misses every target: its floats count as NaN, its integers as different, and the reason is a
-caveat of its accuracy.
+For example, a rounded index may be outside its table, or a rounded size may not fit the tensor that it divides. An
+engine computes an undefined value there, so the run misses every target. Its float outputs count as NaN, its integer
+outputs as different, and the reason is a caveat of its accuracy.
 """
 
 import re
@@ -20,18 +20,18 @@ from trt_tui.formatting import counted_noun_text, name_list_text
 
 _FAILED_NODE_PATTERN = re.compile(
     r"running (?P<operator>\w+) node\. Name: ?'(?P<name>[^']*)' ?(?:Status Message: )?(?P<said>.*)")
-"""ONNX Runtime's words for the node that failed; an outer node of a subgraph comes before the inner one."""
+"""The message of ONNX Runtime about the node that failed. The outer node of a subgraph comes before the inner one."""
 
 
 FAILED_RUN_KIND = "failed run"
-"""The kind of its caveat."""
+"""The kind of the caveat of a failed run."""
 
 
 class FailedRunOutputs(dict[str, np.ndarray]):
-    """The outputs that stand for those of a run that failed.
+    """The outputs that replace those of a failed run: NaN for floats, and different values for all other types.
 
     Attributes:
-        caveat: Why it failed.
+        caveat: The reason of the failure.
     """
 
     caveat: Caveat
@@ -42,7 +42,7 @@ class FailedRunOutputs(dict[str, np.ndarray]):
 
 
 def find_failure_reason(accuracy: Accuracy) -> str:
-    """Returns why the run of an accuracy failed; "" if it did not fail."""
+    """Returns the reason why a run failed, from its accuracy; "" if it did not fail."""
     return next((caveat.text for caveat in accuracy.caveats if caveat.kind == FAILED_RUN_KIND), "")
 
 
@@ -52,10 +52,10 @@ def is_entirely_fp32(network: NetworkOutline, config: PrecisionConfig) -> bool:
 
 
 def run_failure_caveat(network: NetworkOutline, config: PrecisionConfig | None, error: RunFailedError) -> Caveat:
-    """Returns why a config fails at run time, with the operator and what to do.
+    """Returns the caveat of a config that fails at run time, with the failed operator and the next step.
 
     Args:
-        config: None for a network of which no config is known.
+        config: None for a network whose config is unknown.
     """
     loose = [name for name in network.index_groups
              if config is not None and config.precision_of(network.get_group(name)) is not Precision.FP32]
@@ -69,10 +69,12 @@ def run_failure_caveat(network: NetworkOutline, config: PrecisionConfig | None, 
 
 @contextmanager
 def attribute_failures_to_rounding(network: NetworkOutline) -> Iterator[None]:
-    """Turns a failure of a network with rounded layers into an error that does not blame the data.
+    """Converts an execution failure of a network with rounded layers into an error that names rounding as the cause.
+
+    Without this conversion the error would blame the data.
 
     Raises:
-        InputError: the run failed.
+        InputError: the execution failed.
     """
     try:
         yield
@@ -81,13 +83,13 @@ def attribute_failures_to_rounding(network: NetworkOutline) -> Iterator[None]:
 
 
 def rounding_failure_error(cause: str) -> InputError:
-    """Returns the error for a run that fails because of what was rounded."""
     return InputError("the network cannot be executed in these precisions", cause,
                       "Keep what computes indices and sizes in FP32: --keep indices, or the layers by name.")
 
 
 def refuse_undeclared_output_sizes(network: NetworkOutline, outputs: Mapping[str, np.ndarray]) -> None:
-    """Refuses outputs of FP32 whose sizes are not those that the file declares: engines are built for these.
+    """Raises an error if FP32 outputs have other sizes than the network file declares, because engines are built for
+    these.
 
     Raises:
         InputError: a size differs.
@@ -103,7 +105,7 @@ def refuse_undeclared_output_sizes(network: NetworkOutline, outputs: Mapping[str
 
 
 def _run_failure_text(network: NetworkOutline, error: RunFailedError) -> str:
-    """Returns what failed: "Gather /look fail (indices element out of data bounds, ...)"."""
+    """Returns the failure as a text: "Gather /look fail (indices element out of data bounds, ...)"."""
     matches = list(_FAILED_NODE_PATTERN.finditer(error.cause.replace("Non-zero status code returned while ", "\n")))
     if not matches:
         return f"the run fail ({error.cause.rstrip('.')})"
@@ -116,7 +118,8 @@ def _run_failure_text(network: NetworkOutline, error: RunFailedError) -> str:
 
 
 def _make_mismatching_array(expected: np.ndarray) -> np.ndarray:
-    """Returns NaN for floats; for others values that all differ."""
+    """Returns an array that differs everywhere from the expected one: NaN for floats, unequal values for all other
+    types."""
     kind, unlike = expected.dtype.kind, np.empty_like(expected)
     if kind == "f":
         unlike[...] = np.nan

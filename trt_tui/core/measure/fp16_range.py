@@ -1,9 +1,13 @@
-"""Where a config overflows FP16, or may overflow it, by the FP32 magnitudes on the samples in use.
+"""The prediction of FP16 overflow in a config, from the FP32 magnitudes measured on the samples.
 
-Each fusion group has one state. TensorRT 8.6 on an H200 decides what a kernel keeps in FP32: it folds a constant Mul or
-a BatchNormalization into the weights of a Conv, multiplies a constant into a MatMul, and computes the sums inside
-ReduceMean, pooling, ReduceL2 and InstanceNormalization in FP32. A Div behind a product, the scale behind QK, an Add
-behind a Conv, a bias that cancels a sum, and squares in front of a mean overflow there (41 small networks).
+Each fusion group has one state. The rules follow TensorRT 8.6 on an H200, measured on 41 small networks. TensorRT folds
+a constant Mul or a BatchNormalization into the weights of a Conv, and multiplies a constant into a MatMul. It computes
+the sums inside ReduceMean, pooling, ReduceL2 and InstanceNormalization in FP32.
+
+The following overflow in TensorRT:
+- a Div behind a product, and the scale behind QK;
+- an Add behind a Conv, and a bias that cancels a sum;
+- squares in front of a mean.
 """
 
 import math
@@ -29,24 +33,24 @@ from trt_tui.core.precision import FP16_MAX, FP16_MIN, FP16_OVERFLOW, Precision
 from trt_tui.formatting import number_text
 
 MIN_FP16_HEADROOM = 4.0
-"""Below this headroom a sample that was not measured may well overflow, so a warning says so."""
+"""The headroom in FP16 below which a warning is given: a sample that was not measured may overflow."""
 
 _INNER_VALUE_TEXTS = {"Softmax": "the normaliser of", "LogSoftmax": "the Softmax inside",
                       "ReduceLogSum": "the sum inside", "ReduceLogSumExp": "the sum inside"}
-"""The values inside an operator that may exceed FP16, for people; partial sums for all others."""
+"""The values inside an operator that may exceed FP16, in words; all other operators have partial sums."""
 
 _MAX_NAMED_GROUPS = 3
-"""The number of fusion groups that a caveat names."""
+"""The maximum number of fusion groups that a caveat names."""
 
 
 class Fp16RangeState(str, Enum):
-    """Whether the values of a fusion group fit FP16.
+    """The state of a fusion group in FP16: its values fit, may overflow, or overflow.
 
     - OVERFLOWS: an output of the group, or an output of an FP32 group that it reads, rounds to infinity however
       TensorRT fuses the layers.
-    - MAY_OVERFLOW: only a value inside the group does, which a kernel may keep in FP32; or an input of the network,
-      which may hold a mask.
-    - SAFE: none does.
+    - MAY_OVERFLOW: only a value inside the group rounds to infinity, which a kernel may keep in FP32; or an input of
+      the network does, which may be a mask.
+    - SAFE: no value rounds to infinity.
     """
 
     SAFE = "safe"
@@ -60,7 +64,7 @@ class Fp16Overflow:
 
     Attributes:
         group_name: Name of the fusion group.
-        value_text: What the value is, for people: ``MatMul /qk``, ``partial sums of Conv /head``.
+        value_text: The value in words: ``MatMul /qk``, ``partial sums of Conv /head``.
         magnitude: Its largest FP32 magnitude.
     """
 
@@ -71,7 +75,7 @@ class Fp16Overflow:
 
     @property
     def overflow_text(self) -> str:
-        """One clause without the name of the group."""
+        """The description of the overflow as one clause without the name of the group."""
         if math.isinf(self.magnitude):
             return f"{self.value_text} vanishes in FP16, and a Log reads it"
         verb = "reach" if self.value_text.startswith("partial sums") else "reaches"
@@ -87,18 +91,17 @@ class LargestMagnitude:
 
     @property
     def fp16_headroom(self) -> float:
-        """The factor by which it could grow in FP16."""
+        """The FP16 headroom: the factor by which the magnitude could grow before FP16 overflows."""
         return FP16_MAX / self.magnitude
 
 
 def uses_fp16(network: Network, config: PrecisionConfig) -> bool:
-    """Returns True if any group of a config has FP16 results."""
     return any(find_boundary_type(group, config.precision_of(group), config.other) is Precision.FP16
                for group in network.groups)
 
 
 def find_fp16_overflows(network: Network, config: PrecisionConfig, magnitudes: Magnitudes) -> dict[str, Fp16Overflow]:
-    """Returns the worst value of each group that overflows or may overflow, by group name in network order."""
+    """Returns the worst value of each group that overflows or may overflow in FP16, by group name in network order."""
     large_values: dict[str, Fp16Overflow] = {}
     if max((*magnitudes.tensor_magnitudes.values(), *magnitudes.inner_magnitudes.values()),
            default=0.0) < FP16_OVERFLOW:
@@ -112,7 +115,7 @@ def find_fp16_overflows(network: Network, config: PrecisionConfig, magnitudes: M
 
 
 def make_fp16_range_caveats(overflows_by_group: Mapping[str, Fp16Overflow]) -> tuple[Caveat, ...]:
-    """Returns a caveat for the groups that overflow, and one for those that may overflow."""
+    """Returns one caveat for the groups that overflow in FP16, and one for the groups that may overflow."""
     caveats = []
     for state, kind in ((Fp16RangeState.OVERFLOWS, "overflow"), (Fp16RangeState.MAY_OVERFLOW, "may overflow")):
         values = sorted((value for value in overflows_by_group.values() if value.state is state),
@@ -139,14 +142,14 @@ def _find_fp16_overflows_of_group(network: Network, config: PrecisionConfig, gro
 
     for tensor, amax in ((tensor, amax_beyond_fp16(tensor)) for tensor in group.inputs):
         if amax and not _is_result_of_fp16_group(network, config, tensor):
-            # An input of the network may hold a mask, whose infinity in FP16 is right.
+            # An input of the network may be a mask, whose infinity in FP16 is correct.
             may_stay_finite = tensor not in network.producer or _is_always_quantized_by_group(
                 network, config, group, tensor)
             yield Fp16Overflow(group.name, Fp16RangeState.MAY_OVERFLOW if may_stay_finite else Fp16RangeState.OVERFLOWS,
                                f"its input {tensor}", amax)
     for name, tensor, quantized in _find_constants_in_float_type(network, config, group):
         if amax := amax_beyond_fp16(tensor):
-            # A kernel that multiplies codes never has the weight in FP16; what runs the layer otherwise does.
+            # A kernel that multiplies quantized values never has the weight in FP16. Any other kernel for it does.
             yield Fp16Overflow(group.name, Fp16RangeState.MAY_OVERFLOW if quantized else Fp16RangeState.OVERFLOWS,
                                f"the constant {tensor} of {name}", amax)
     handed_on = {*group.outputs, group.final_tensor}
@@ -168,7 +171,10 @@ def _accumulates_in_fp16(group: FusionGroup, precision: Precision) -> bool:
 
 
 def _list_layers_with_rounded_results(network: Network, config: PrecisionConfig, group: FusionGroup) -> list[str]:
-    """Returns the layers whose results are rounded: a normalisation written as its operator rounds its last one."""
+    """Returns the layers of a group whose results are rounded to the group's float type.
+
+    If a normalisation is rewritten as one operator, only the result of its last layer is rounded.
+    """
     norm = network.zero_cost_support.norms.get(group.name)
     inside = set(norm.layers[:-1]) if norm is not None and group.name in list_normalisation_rewrites(config) else set()
     return [name for name in group.layers if name not in inside]
@@ -176,7 +182,7 @@ def _list_layers_with_rounded_results(network: Network, config: PrecisionConfig,
 
 def _find_constants_in_float_type(network: Network, config: PrecisionConfig,
                                   group: FusionGroup) -> Iterator[tuple[str, str, bool]]:
-    """Yields the layer and the name of each constant that a group reads in its float type, and whether it is quantized.
+    """Yields each constant that a group reads in its float type: its layer, its name, and True if it is quantized.
 
     The exported network dequantizes a quantized constant to that type.
     """
@@ -191,7 +197,7 @@ def _find_constants_in_float_type(network: Network, config: PrecisionConfig,
 
 
 def _is_result_of_fp16_group(network: Network, config: PrecisionConfig, tensor: str) -> bool:
-    """Returns True if another group in FP16 computes a tensor, which then has the finding."""
+    """Returns True if another FP16 group computes a tensor. Its overflow is then reported at that group."""
     group = network.find_group(network.producer.get(tensor, ""))
     return group is not None and find_boundary_type(group, config.precision_of(group), config.other) is Precision.FP16
 
@@ -216,7 +222,7 @@ def _is_quantized_by_all_readers(network: Network, config: PrecisionConfig, tens
 
 def find_largest_magnitude(network: Network, config: PrecisionConfig, group: FusionGroup,
                            magnitudes: Magnitudes) -> LargestMagnitude | None:
-    """Returns the largest magnitude that a group rounds to its float type; None if nothing is known or all is zero."""
+    """Returns the largest magnitude that a group rounds to its float type; None if it is unknown or 0."""
     magnitudes_by_layer = [(magnitudes.tensor_magnitudes.get(tensor, 0.0), name)
                            for name in _list_layers_with_rounded_results(network, config, group)
                            for tensor in network.get_layer(name).outputs
@@ -227,10 +233,11 @@ def find_largest_magnitude(network: Network, config: PrecisionConfig, group: Fus
 
 def fp16_headroom_text(network: Network, config: PrecisionConfig, group: FusionGroup,
                        largest_magnitude: LargestMagnitude | None, has_large_isolated_error: bool) -> str:
-    """Returns a sentence on the FP16 headroom of a group, with a zero-cost remedy if there is one; "" if it is ample.
+    """Returns a sentence on the FP16 headroom of a group, with a zero-cost remedy if there is one; "" if the headroom
+    is ample.
 
     Args:
-        has_large_isolated_error: The group alone loses much.
+        has_large_isolated_error: True if the isolated error of the group is large.
     """
     norm = network.zero_cost_support.norms.get(group.name)
     decomposed = norm is not None and len(norm.layers) > 1 and group.name not in list_normalisation_rewrites(config)

@@ -1,7 +1,8 @@
-"""In which form a gated graph runs, and where: as data on a device, as control flow there, at last on the host.
+"""The forms of a gated graph, in which runtime inputs (gates) select the precision of each group, by speed and memory.
 
-On a CPU gates are control flow, which computes one branch alone; of very many small layers they are data, whose
-session takes a quarter of the memory.
+A gate is the runtime input that selects the precision of a group. If memory runs out, the next form is used. On a CPU
+gates are control flow, which computes only the selected branch. A network of very many small layers has gates as data
+on a CPU too, because such a session takes a quarter of the memory.
 """
 
 from __future__ import annotations
@@ -19,16 +20,17 @@ from trt_tui.core.network.small_layers import collect_garbage_and_trim_memory, h
 from trt_tui.core.runner import Backend, ExecutionMode, Runner
 
 CONTROL_FLOW_MODE = "gates as control flow"
-"""The name of a level."""
+"""The name of the execution mode with gates as control flow on a device."""
 
 
 class GatedGraphLoader:
-    """The forms of one kind of gated graphs.
+    """The loader of a gated graph, in which runtime inputs select precisions, in the fastest form for which memory
+    suffices.
 
     Args:
-        samples: What they are fed; what was found out before is known of them.
-        description: What is run, in a few words.
-        network: The network whose gated graphs they are.
+        samples: The samples, whose memory fallbacks record the form that earlier executions needed.
+        description: The kind of execution in a few words.
+        network: The network whose gated graphs are loaded.
     """
 
     def __init__(self, backend: Backend, samples: Samples, description: str, network: Network) -> None:
@@ -38,7 +40,8 @@ class GatedGraphLoader:
 
     @cached_property
     def _graph_forms(self) -> list[tuple[str, Backend, bool]]:
-        """Name, backend and whether gates are data, the fastest first."""
+        """The forms in which the gated graph can be executed, the fastest first: name, backend, and True if gates are
+        data."""
         backend = self._backend
         forms = [("", backend, False)]
         if backend.capabilities.has_device or self._has_many_small_layers_on_cpu:
@@ -49,7 +52,7 @@ class GatedGraphLoader:
 
     @cached_property
     def _has_many_small_layers_on_cpu(self) -> bool:
-        """True on a CPU if sessions cost more than runs."""
+        """True on a CPU if the network has so many small layers that loading a session costs more than executing it."""
         return not self._backend.capabilities.has_device and has_many_small_layers(self._network.model.graph)
 
     @property
@@ -57,7 +60,7 @@ class GatedGraphLoader:
         return self._graph_forms[self._memory_fallbacks.form_index][2]
 
     def switch_to_next_graph_form(self) -> bool:
-        """Goes on with the next form; False where there is none."""
+        """Switches to the next form of the gated graph, which needs less memory; returns False if there is none."""
         fallbacks = self._memory_fallbacks
         if fallbacks.form_index + 1 == len(self._graph_forms):
             return False
@@ -68,12 +71,12 @@ class GatedGraphLoader:
                    allow_data_gates: bool = True, extra_inputs: Collection[str] = (),
                    output_joins: Mapping[str, OutputJoin] | None = None,
                    few_executions: bool = False) -> AdaptiveRunner:
-        """Loads a graph of this form.
+        """Loads a gated graph in the current form: gates as data or as control flow, on a device or on the host.
 
         Args:
-            on_mode_change: As `load_adaptive_runner` takes it, as well as the arguments that are not named here.
-            allow_data_gates: False for a graph whose gates are control flow, whatever memory suffices for.
-            few_executions: Few runs are to come.
+            on_mode_change: Callback of `load_adaptive_runner`, which describes all arguments that are missing here.
+            allow_data_gates: False for a graph whose gates are control flow in every form.
+            few_executions: True if the graph will be executed only a few times.
         """
         form = self._memory_fallbacks.form_index + (self.uses_gates_as_data and not allow_data_gates)
         name, backend, allow_data_gates = self._graph_forms[form]
@@ -82,7 +85,7 @@ class GatedGraphLoader:
                                         keep_on_device=True, on_mode_change=on_mode_change, extra_inputs=extra_inputs,
                                         joins=output_joins, allow_host=False, low_memory=True,
                                         few_executions=few_executions)
-        optimize = not allow_data_gates  # it takes longer than it saves where layers are small
+        optimize = not allow_data_gates  # for small layers the optimization takes longer than it saves
         whole: Callable[[], Runner] = partial(backend.load, gated_graph.model, low_memory=True,
                                               few_executions=few_executions, optimize=optimize)
         load = whole if few_executions else partial(self._load_piecewise_runner, backend, gated_graph, optimize)
@@ -92,11 +95,15 @@ class GatedGraphLoader:
         runner = load_single_mode_runner(name, load, backend, gated_graph.model, self._samples, self._description,
                                          on_mode_change, extra_inputs, output_joins)
         if self._has_many_small_layers_on_cpu:
-            collect_garbage_and_trim_memory()  # the copies that pieces were
+            collect_garbage_and_trim_memory()  # frees the copies from which the pieces were loaded
         return runner
 
     def estimate_recomputed_fraction(self, changed_inputs: Collection[str]) -> float:
-        """See `PiecewiseRunner.estimate_recomputed_fraction`; all of it where runs are not in pieces."""
+        """Estimates the fraction of the graph that must be executed again if some inputs change; 1.0 if it is not in
+        pieces.
+
+        See `PiecewiseRunner.estimate_recomputed_fraction`.
+        """
         return self._piecewise_runner.estimate_recomputed_fraction(
             changed_inputs) if self._piecewise_runner is not None else 1.0
 

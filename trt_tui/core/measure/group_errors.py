@@ -1,4 +1,8 @@
-"""Errors at the groups, accumulated and isolated: one graph holds both networks, and only sums leave it."""
+"""Accumulated and isolated errors at the fusion groups, measured in one graph that holds both the reference and the
+config.
+
+Only error sums leave the graph.
+"""
 
 import math
 from collections.abc import Generator, Iterator, Mapping, Sequence
@@ -38,10 +42,10 @@ _MAX_COLUMNS = [number_text for number_text, name in enumerate(ERROR_SUM_COLUMNS
 _FP16_COUNT_COLUMNS = [ERROR_SUM_COLUMNS.index("fp16_over"), ERROR_SUM_COLUMNS.index("fp16_under")]
 
 MIN_LOSSLESS_SQNR_DB = 40.0
-"""A group in FP16 that loses more by itself has a cause worth naming: one rounding leaves 60 to 75 dB."""
+"""The SQNR of the isolated error in FP16 below which a cause is named. One rounding leaves 60 to 75 dB."""
 
 MAX_UNDERFLOW_SHARE = 0.05
-"""Underflow is reported if more than this share of a tensor's values is lost."""
+"""The share of a tensor's values above which a loss by underflow is reported."""
 
 
 def measure_group_errors(
@@ -50,16 +54,17 @@ def measure_group_errors(
                                                                                float], *, with_isolated: bool = True,
         feed_indices: Sequence[int] | None = None, executor: Executor[AnalysisProvider] | None = None
 ) -> Iterator[PartialResult[dict[str, dict[str, GroupErrors]]]]:
-    """Yields ``{run: {group: GroupErrors}}`` after each run of each feed, for several configs in one loaded graph.
+    """Measures the errors at all groups for several configs; yields ``{run: {group: GroupErrors}}`` after each
+    execution.
 
-    Nothing is yielded where no group can be simulated.
-
-    The graph holds the reference, the gated network and, with ``with_isolated``, every group fed by the reference; only
-    sums leave it. Where the judged outputs have one mask, what it leaves out does not count at those groups whose last
-    tensor has its axes; see `trt_tui.core.measure.masks.find_mask_axes`.
+    One loaded graph holds the reference, the gated network and, with ``with_isolated``, a copy of each group that reads
+    the reference. Only error sums leave the graph. Nothing is yielded if no group can be simulated. If the judged
+    outputs have one mask, masked elements do not count at the groups whose last tensor has the axes of the mask; see
+    `trt_tui.core.measure.masks.find_mask_axes`.
 
     Args:
-        executor: Who runs the feeds; this process by default. While nothing is known it yields the same again.
+        executor: The executor of the feeds; this process by default. The same partial result is yielded again while the
+            executor has no new one.
     """
     network, indices = analysis.network, analysis.resolve_feed_indices(feed_indices)
     if all(group.final_tensor in network.blocking_plugins for group in network.groups):
@@ -68,7 +73,7 @@ def measure_group_errors(
     fp16 = any(_needs_fp16_range_counts(network, config) for config in configs.values())
     if fp16:
         for _ in analysis.measure_magnitudes(indices, executor):
-            pass  # known already where the caller went step by step
+            pass  # the magnitudes are already known if the caller measured them step by step
     magnitudes = analysis.get_magnitudes(indices) or Magnitudes()
     coordinates = {
         run: find_coordinate_warnings(network, config, magnitudes.tensor_magnitudes,
@@ -89,7 +94,7 @@ def measure_group_errors(
                 continue
             results_by_feed[result[0]] = result[1]
             while waiting and waiting[
-                    0] in results_by_feed:  # sums are taken in the order of the feeds, whoever was first
+                    0] in results_by_feed:  # sums are added in the order of the feeds, in whichever order they arrive
                 measured, tables = results_by_feed.pop(waiting.pop(0))
                 for (run, config), tables_by_kind in zip(configs.items(), tables, strict=True):
                     pooled = sums.setdefault(run, {kind: [ErrorSums() for _ in measured]
@@ -106,11 +111,11 @@ def measure_group_errors(
 
 
 _FeedTables = tuple[Sequence[str], list[dict[str, np.ndarray]]]
-"""The groups in the order of rows, and the tables of each run."""
+"""The names of the groups in the order of the table rows, and the error tables of each config for one feed."""
 
 
 class _GroupErrorsTask:
-    """An errand: the tables of each run for a feed."""
+    """A task that measures the errors at all groups on one feed, for all configs."""
 
     def __init__(self, configs: Mapping[str, PrecisionConfig], ranges: Mapping[str, float],
                  masked_groups: Mapping[str, tuple[bool, ...]], with_isolated: bool, counts_fp16: bool) -> None:
@@ -136,7 +141,7 @@ class _GroupErrorsTask:
         if self._masked_groups:
             mask = find_common_mask_name(analysis.judged_outputs)
             feed = {**feed, **self._tables.make_mask_feed(read_mask(mask, analysis.samples, feed_index))}
-        counts: np.ndarray | None = None  # of the reference, which all runs share
+        counts: np.ndarray | None = None  # counts of the reference, which all configs share
         for run in self._configs:
             tables_by_kind = self._tables.measure_error_tables(
                 run, feed, counts_values_beyond_fp16=counts is None and self._counts_fp16)
@@ -149,17 +154,16 @@ class _GroupErrorsTask:
         return tuple(self._tables.measured_groups), tables
 
     def close(self) -> None:
-        """Frees the session."""
         if self._tables is not None:
             self._tables.close()
             self._tables = None
 
 
 class _ErrorTableSession:
-    """The graph that takes sums, in the form that goes with the backend.
+    """The loaded graph that computes error sums at every group, so that no tensor must leave the graph.
 
-    On a device gates are data, until sums are not finite, which that form does not tell apart: from then on it is
-    control flow there too.
+    On a device gates are data. That form cannot tell apart sums that are not finite. From the first such sum on, gates
+    are control flow on a device too.
     """
 
     def __init__(self, analysis: Analysis, features: GatedFeatures, configs: Mapping[str, PrecisionConfig],
@@ -204,7 +208,7 @@ class _ErrorTableSession:
 
     @property
     def measured_groups(self) -> Sequence[str]:
-        """Groups in the order of rows."""
+        """The names of the groups in the order of the rows of an error table."""
         return self._gated_graph.measured_groups
 
     def make_mask_feed(self, mask: np.ndarray) -> dict[str, np.ndarray]:
@@ -212,7 +216,11 @@ class _ErrorTableSession:
 
     def measure_error_tables(self, run_name: str, feed: Mapping[str, np.ndarray], *,
                              counts_values_beyond_fp16: bool) -> dict[str, np.ndarray]:
-        """The tables of a run for a feed, "accumulated" and maybe "isolated"."""
+        """Returns the error sums at all groups for a config on one feed: one table of accumulated and one of isolated
+        errors.
+
+        The isolated table is absent if it was not requested.
+        """
         gated_graph, extra_inputs = self._gated_graph, {}
         if gated_graph.counting_gate is not None:
             extra_inputs[gated_graph.counting_gate] = np.array(counts_values_beyond_fp16)
@@ -237,12 +245,14 @@ class _ErrorTableSession:
         return self.measure_error_tables(run_name, feed, counts_values_beyond_fp16=counts_values_beyond_fp16)
 
     def close(self) -> None:
-        """Frees the session."""
         self._runner.close()
 
 
 def _merge_error_tables(tables_by_portion: Sequence[np.ndarray]) -> np.ndarray:
-    """The table of a feed from those of its portions: `ERROR_SUM_COLUMNS` add up, largest magnitudes aside."""
+    """Merges the error tables of the portions of a feed into one table.
+
+    The columns `ERROR_SUM_COLUMNS` are added; of largest magnitudes the maximum is taken.
+    """
     merged: np.ndarray = np.sum(tables_by_portion, axis=0)
     merged[:, _MAX_COLUMNS] = np.max(tables_by_portion, axis=0)[:, _MAX_COLUMNS]
     return merged
@@ -276,22 +286,23 @@ def _compute_group_errors(network: Network, config: PrecisionConfig, group_names
 
 
 def _needs_fp16_range_counts(network: Network, config: PrecisionConfig) -> bool:
-    """Whether to count what FP16 cannot hold: not if a config uses BF16 in its place."""
+    """Returns True if values outside the range of FP16 are counted: unless a config uses BF16 in place of FP16."""
     requested_precisions = {*(move.value_type for move in config.precision_by_group(network).values()), config.other}
     return Precision.FP16 in requested_precisions or Precision.BF16 not in requested_precisions
 
 
 def _fp16_warning_text(boundary_type: Precision, error_sums: ErrorSums, isolated_errors: ErrorMetrics | None,
                        headroom: str, can_use_bf16: bool, overflow: Fp16Overflow | None) -> str:
-    """What FP16 does to a group's values in words, or what arises there.
+    """Returns a warning about a group's values in FP16, or about NaN and Inf that arise in the group; "" if there is
+    none.
 
     Args:
-        headroom: Of what lies before its last tensor.
-        can_use_bf16: Whether the group can run in BF16.
+        headroom: The text on the FP16 headroom of values before the last tensor of the group.
+        can_use_bf16: True if the group can run in BF16.
         overflow: The value that FP16 rounds to infinity, if there is one.
     """
     spare = "; BF16 has the range of FP32" if can_use_bf16 else ""
-    finite = math.isfinite(error_sums.ref_max)  # infinities are a mask's, which FP16 holds
+    finite = math.isfinite(error_sums.ref_max)  # infinities are those of a mask, which FP16 represents
     if boundary_type is Precision.FP16 and error_sums.ref_max > FP16_MAX and (finite or error_sums.fp16_over):
         lost = (f": {isolated_errors.inf + isolated_errors.nan} Inf or NaN arise here"
                 if isolated_errors is not None and isolated_errors.nonfinite_count else "")

@@ -1,7 +1,8 @@
-"""Measuring what single groups do to the judged outputs, as a `SweepPlanner` asks for it.
+"""The measurement of each group's effect on the judged outputs, in the order that a `SweepPlanner` plans.
 
-Samples are run apart from their feeds where that changes nothing: where the rows of every input and judged output are
-the samples, and FP32 yields the same for samples of several feeds together. Else whole feeds take their place.
+Samples are executed apart from their feeds if the result stays the same. The rows of every input and judged output must
+then be the samples. Samples of several feeds in one batch must also have the same FP32 outputs as in their own feeds.
+Whole feeds are executed if not.
 """
 
 import math
@@ -30,28 +31,29 @@ from trt_tui.core.quantized_types import QUANTIZED_TYPES
 from trt_tui.formatting import counted_noun_text
 
 MAX_FIRST_RUNS = 6
-"""All groups are measured first on so few samples that this takes about so many runs of all samples, at most."""
+"""The maximum cost of the first stage, in executions on all samples. The number of samples in that stage follows from
+it."""
 
 MAX_FIRST_SAMPLES = 8
-"""All groups are measured first on at most so many samples."""
+"""The maximum number of samples in the first stage, in which all groups are measured."""
 
 RUN_OVERHEAD_SAMPLES = 1.0
-"""What a run takes beside its samples, in samples: so much was measured on an encoder and a U-Net, on a CPU."""
+"""The overhead of one execution, in samples. It was measured on an encoder and a U-Net on a CPU."""
 
 EQUAL_ENERGY_FRACTION = 1e-6
-"""Two FP32 runs agree where their difference has this part of the signal's energy or less."""
+"""The maximum energy of the difference between two equal FP32 runs, as a fraction of the signal energy."""
 
 
 @dataclass
 class GroupSweepState:
-    """What was measured, for a sweep that goes on from there.
+    """The results of a sweep over groups, from which a later sweep can continue.
 
     Attributes:
-        config_noise: Of the config, Σ(test-ref)² by sample (or feed) and output; empty while it was not measured.
-        signal_energies: Σref² of all samples by output.
-        by_sample: Whether samples were run apart from their feeds.
-        base_noise: The config's noise as it came out beside the groups', by sample.
-        group_noise: The noise of the config in which a group is changed, by group, for the samples of its stages.
+        config_noise: Σ(test-ref)² of the config by sample (or feed) and output; empty before it is measured.
+        signal_energies: Σref² over all samples by output.
+        by_sample: True if samples were executed apart from their feeds.
+        base_noise: The noise of the config by sample, measured in the same batches as the groups.
+        group_noise: By group, the noise of the config with that group changed, for the samples of its stages.
     """
 
     config_noise: list[list[float]] = field(default_factory=list)
@@ -63,12 +65,13 @@ class GroupSweepState:
 
 @dataclass(frozen=True)
 class GroupEffect:
-    """What became of the judged error when one group was changed.
+    """The change of the judged error when the precision of one group alone is changed.
 
     Attributes:
-        estimate: Its share that went (all but this lowered), or what it makes alone, as a part of the config's error.
-        worst_db: The worst output's SQNR in dB as far as it was measured; None if exact or not finite.
-        sample_count: On how many samples.
+        estimate: The fraction of the config's error that disappears if the group is raised; in a sweep that reduces
+            groups, the error of the group alone as a fraction of the config's error.
+        worst_db: SQNR of the worst judged output in dB over the measured samples; None if exact or not finite.
+        sample_count: Number of measured samples.
     """
 
     estimate: GroupContributionEstimate
@@ -77,11 +80,14 @@ class GroupEffect:
 
 
 GroupMeasurement = tuple[str, tuple[int, ...]]
-"""The config with one group changed ("" for none) on some samples, or on a feed."""
+"""The name of the changed group ("" for the unchanged config), and the indices of the samples or of the feed."""
 
 
 class _ConfigNoiseTask:
-    """An errand: noise and signal of each sample of a feed, see `Analysis.measure_noise_by_sample`."""
+    """A task that measures the noise (squared output error) and the signal energy of each sample of a feed.
+
+    The values are those of `Analysis.measure_noise_by_sample`.
+    """
 
     def __init__(self, config: PrecisionConfig, ranges: Mapping[str, float]) -> None:
         self._config, self._ranges = config, ranges
@@ -99,12 +105,13 @@ class _ConfigNoiseTask:
 
 
 class _GroupNoiseTask:
-    """An errand: the noise of the config with one group changed, ``(samples, outputs)``, or with ``apart`` False of a
-    feed, ``(1, outputs)``.
+    """A task that measures the noise (squared output error) of the config with the precision of one group changed.
+
+    The result is ``(samples, outputs)``, or ``(1, outputs)`` for a whole feed if ``by_sample`` is False.
 
     Args:
-        sample_positions: Where the samples are, feed by feed; `GroupMeasurement` counts them, or with ``apart`` False
-            the feeds.
+        sample_positions: The positions of the samples, feed by feed. The numbers in a `GroupMeasurement` are indices of
+            these samples, or of the feeds if ``by_sample`` is False.
     """
 
     def __init__(self, config: PrecisionConfig, ranges: Mapping[str, float],
@@ -127,7 +134,7 @@ class _GroupNoiseTask:
         (name, units), full_analysis = measurement, context.analysis
         if self._rounded is None:
             self._rounded = full_analysis.make_config_feed(self._config,
-                                                           self._ranges)  # held, so that weights are rounded once
+                                                           self._ranges)  # kept, so that weights are rounded only once
         if units not in self._batches:
             if self._by_sample:
                 positions = [position for feed in self._sample_positions for position in feed]
@@ -154,21 +161,21 @@ class _GroupNoiseTask:
 
 
 class GroupSweep:
-    """One sweep over the groups of a config.
+    """One sweep over a config: the effect of changing the precision of each single group is measured.
 
     Args:
-        group_order: The groups, the most suspicious first; all by default.
+        group_order: Names of the groups, those with the largest expected error first; all groups by default.
         feed_indices: The feeds to measure on; all by default.
-        reduces_groups: Measure what each group does alone, lowered as in the config among others in FP32; else what
-            goes when it alone is raised to FP32.
+        reduces_groups: If True, measure the error with only one group in the precision of the config and all others in
+            FP32. If False, measure the error that disappears if only one group is raised to FP32.
         measures_all_samples: Measure all groups on all samples.
-        earlier_state: What was measured before.
-        executor: Who runs the groups; this process by default.
+        earlier_state: The results of an earlier sweep.
+        executor: The executor of the measurements; this process by default.
 
     Attributes:
-        swept: What was measured so far.
-        unchanged_groups: Groups that change no value; they are not run.
-        updated_groups: Groups of which something new is known; whoever has read it clears it.
+        state: The results so far.
+        unchanged_groups: Groups that change no value in the config. They are not executed.
+        updated_groups: Groups with a new estimate. The reader of this list clears it.
     """
 
     def __init__(self, analysis: Analysis, config: PrecisionConfig, ranges: Mapping[str, float], *,
@@ -192,17 +199,15 @@ class GroupSweep:
 
     @property
     def sample_count(self) -> int:
-        """How many there are."""
         return sum(self._rows_by_feed)
 
     @property
     def judged_error(self) -> float:
-        """The config's judged error; see `trt_tui.core.measure.results.Accuracy.judged_error`."""
         return float(self._divide_by_signal_energy(np.array(self.state.config_noise)).sum())
 
     @property
     def fully_measured_groups(self) -> list[str]:
-        """Groups that are not measured any further."""
+        """The names of the groups whose measurement is complete."""
         planner = self.planner
         return self.unchanged_groups + [
             name for name in self.measured_groups if planner is not None and name in planner.settled_groups
@@ -210,16 +215,18 @@ class GroupSweep:
 
     @property
     def has_estimate_of_every_group(self) -> bool:
-        """Whether something is known of every group."""
         return not self.measured_groups or self.planner is not None and self.planner.has_estimate_of_every_group
 
     def measure_groups(self) -> Iterator[tuple[float, float]]:
-        """Measures; yields after each run what it took so far and, by forecast, what it takes in all, in samples of
-        whole runs: near the outputs a group takes less than near the inputs where runs share what they can."""
+        """Measures the effect of each group; after each execution, yields the cost so far and the expected total cost.
+
+        Costs are in samples of whole executions. If executions share the results of pieces of the graph, a group near
+        the outputs costs less than a group near the inputs.
+        """
         swept = self.state
         if not swept.config_noise:
             yield from self._measure_config_noise()
-        if self.judged_error == 0 and not self._reduces_groups:  # there is nothing to own
+        if self.judged_error == 0 and not self._reduces_groups:  # without an error there are no shares
             self.unchanged_groups, self.measured_groups = [*self.unchanged_groups, *self.measured_groups], []
         self.updated_groups += self.unchanged_groups
         if not self.measured_groups:
@@ -251,7 +258,7 @@ class GroupSweep:
     def _measure_requested_groups(self, planner: SweepPlanner, task: _GroupNoiseTask,
                                   samples_by_group: Mapping[str, tuple[int, ...]],
                                   has_finite_config: bool) -> Iterator[tuple[float, float]]:
-        """Has groups run on samples, and tells the sweep of each."""
+        """Measures groups on the requested samples, and passes the results to the planner."""
         swept, keeps_nonfinite = self.state, self._reduces_groups or has_finite_config
         noise_by_group: dict[str, dict[tuple[int, ...], np.ndarray]] = {}
         measured_counts = {name: len(planner.contributions.get(name, ())) for name in samples_by_group}
@@ -307,8 +314,11 @@ class GroupSweep:
     def _join_noise_of_batches(self, samples: Sequence[int], noise_by_batch: Mapping[tuple[int, ...], np.ndarray],
                                batches_without_config_noise: Collection[tuple[int, ...]],
                                is_nonfinite: bool) -> list[list[float]] | None:
-        """The noise of a group on all its samples, or up to where it is not finite if it is broken by that: it stays as
-        broken as it is, and no other sample changes that. None while something is missing."""
+        """Joins the noise (squared error) of a group over all batches of its samples; None while a batch is missing.
+
+        If the noise is not finite and that settles the group, the rows end with the first batch that is not finite. No
+        further sample can change such a result.
+        """
         batches = list(self._split_into_batches(
             samples)) if is_nonfinite or len(noise_by_batch) * self._samples_or_feeds_per_run >= len(samples) else []
         rows: list[list[float]] = []
@@ -321,7 +331,7 @@ class GroupSweep:
         return rows or None
 
     def estimate_group_effect(self, group_name: str) -> GroupEffect:
-        """What is known of a group."""
+        """Returns the current estimate of a group's effect on the judged error."""
         planner = self.planner
         if group_name in set(self.unchanged_groups) or planner is None:
             db = None if self._reduces_groups else self._worst_output_sqnr_db(
@@ -340,18 +350,19 @@ class GroupSweep:
         if len(units) < planner.sample_count:
             stage = planner.last_sample_draw(group_name)
             weights = (stage.part_probabilities
-                       / stage.probabilities)[:len(units)]  # fewer were run where it stays not finite
+                       / stage.probabilities)[:len(units)]  # a group that is not finite has fewer samples
             outputs = outputs * weights[:, None]
-            if not self._reduces_groups:  # in the ratio to the config's, which is known of all samples
+            if not self._reduces_groups:  # scaled by the noise of the config, which is known for all samples
                 base = (self._divide_by_signal_energy(self._get_config_noise(units)) * weights[:, None]).sum(0)
                 whole = self._divide_by_signal_energy(np.array(self.state.config_noise)).sum(0)
-                with np.errstate(invalid="ignore"):  # a config that is not finite: neither is the figure
+                with np.errstate(invalid="ignore"):  # a config that is not finite has no finite estimate
                     outputs = outputs * np.where(base > 0, whole / np.where(base > 0, base, 1.0), 1.0)
         return GroupEffect(figure, self._worst_output_sqnr_db(outputs.sum(0)), samples)
 
     def _estimate_spent_and_total_cost(self) -> tuple[float, float]:
-        """See `measure_groups`; what an earlier sweep took is left out."""
-        # The config itself, then the groups on as many samples as are expected of unknown ones.
+        """Returns the spent cost and the expected total cost in the unit of `measure_groups`, without the cost of
+        earlier sweeps."""
+        # The cost of the config itself, then that of the groups on the expected number of samples for unknown groups.
         if self.planner is None:
             groups = self.sample_count * (1.0 if self._measures_all_samples else UNKNOWN_GROUP_FRACTION) * sum(
                 map(self.analysis.estimate_recomputed_fraction, self.measured_groups))
@@ -360,7 +371,8 @@ class GroupSweep:
             self._estimate_group_cost(name, units) for name, units in self.planner.estimate_remaining_samples().items())
 
     def _estimate_group_cost(self, group_name: str, sample_count: float) -> float:
-        """What a group ("" for none) takes on some samples or feeds."""
+        """Returns the cost of executing a config with one group changed ("" for the unchanged config) on some samples
+        or feeds."""
         rows = 1.0 if self.state.by_sample else self.sample_count / len(self.feed_indices)
         if group_name not in self._recomputed_fractions:
             self._recomputed_fractions[group_name] = self.analysis.estimate_recomputed_fraction(
@@ -368,7 +380,7 @@ class GroupSweep:
         return self._recomputed_fractions[group_name] * (
             sample_count * rows + RUN_OVERHEAD_SAMPLES * math.ceil(sample_count / self._samples_or_feeds_per_run))
 
-    # -- running ------------------------------------------------------------------------------------------------------
+    # -- execution ----------------------------------------------------------------------------------------------------
 
     def _measure_config_noise(self) -> Iterator[tuple[float, float]]:
         sums_by_feed: dict[int, tuple[np.ndarray, np.ndarray]] = {}
@@ -389,13 +401,15 @@ class GroupSweep:
 
     @property
     def _can_run_samples_separately(self) -> bool:
-        """Whether inputs and judged outputs are cut into samples."""
+        """True if inputs and judged outputs have one row for each sample, so that samples can be executed in other
+        batches."""
         return len(self.state.config_noise) == self.sample_count and can_mix_samples(self.analysis.samples,
                                                                                      self.feed_indices)
 
     @property
     def _draw_size_multiple(self) -> int:
-        """How many samples are run at a time: a full feed where the batch is fixed, or where a device waits."""
+        """The number of samples in one execution: a full feed if the batch size is fixed or a device is used, and 1 if
+        not."""
         network, full = self.analysis.network, max(self._rows_by_feed)
         by_sample = self.analysis.samples.per_sample_array_names
         fixed = any(isinstance(size, int) for info in network.inputs if info.name in by_sample
@@ -408,7 +422,7 @@ class GroupSweep:
                 for row in range(rows)]
 
     def _verify_mixed_batch_results(self) -> Generator[tuple[float, float], None, bool]:
-        """Returns whether samples of several feeds together yield in FP32 what they yield in their feeds."""
+        """Returns True if samples of several feeds in one batch have the same FP32 outputs as in their own feeds."""
         rows = sorted(reversed(self._list_sample_positions()), key=lambda place: place[1])
         rows = (rows if len(self.feed_indices) > 1 else rows[::-1])[:max(self._rows_by_feed)]
         mixed = self.analysis.copy_with_batches([rows])
@@ -437,13 +451,13 @@ class GroupSweep:
 
     @property
     def _samples_or_feeds_per_run(self) -> int:
-        """How many samples, or feeds, are run at a time."""
         return max(self._rows_by_feed) if self.state.by_sample else 1
 
-    # -- figures ------------------------------------------------------------------------------------------------------
+    # -- estimates ----------------------------------------------------------------------------------------------------
 
     def _get_config_noise(self, samples: Sequence[int]) -> np.ndarray:
-        """The config's noise on some samples (or feeds), as it came out beside the groups'."""
+        """Returns the noise (squared error) of the unchanged config on some samples or feeds, in the same batches as
+        the groups."""
         if self.state.by_sample:
             return np.array([self.state.base_noise[unit] for unit in samples])
         noise = np.array(self.state.config_noise)
@@ -453,7 +467,8 @@ class GroupSweep:
         return chosen
 
     def _divide_by_signal_energy(self, noise: np.ndarray) -> np.ndarray:
-        """Noise as parts of the signal of all samples, infinite where it is not finite."""
+        """Returns the noise (squared error) as a fraction of the signal energy of all samples; infinite if it is not
+        finite."""
         with np.errstate(divide="ignore", invalid="ignore"):
             parts: np.ndarray = noise / np.array(self.state.signal_energies)
         parts[noise == 0] = 0.0
@@ -461,7 +476,8 @@ class GroupSweep:
         return parts
 
     def _compute_error_contributions(self, samples: Sequence[int], noise: np.ndarray) -> np.ndarray:
-        """What some samples add to a group's figure; -inf where what was changed is not finite."""
+        """Returns the contribution of each sample to the estimate of a group; -inf if the error with the change is not
+        finite."""
         total, changed = self.judged_error, self._divide_by_signal_energy(noise).sum(1)
         if self._reduces_groups:
             return np.where(np.isfinite(changed), changed / (total if 0 < total < math.inf else 1.0), -math.inf)
@@ -471,14 +487,15 @@ class GroupSweep:
         return np.where(np.isfinite(added), added, -math.inf)
 
     def _worst_output_sqnr_db(self, noise_by_output: np.ndarray) -> float | None:
-        """The SQNR of the worst output in dB; None if all are exact, one is not finite, or integers are judged."""
+        """Returns the SQNR of the worst output in dB; None if all are exact, one is not finite, or all outputs are
+        integers."""
         integers = all(judged_output.kind == INTEGER_KIND for judged_output in self.analysis.judged_outputs)
         worst = float(noise_by_output.max(initial=0.0))
         return None if integers or not 0 < worst < math.inf else -10 * math.log10(worst)
 
 
 def has_rounded_values(network: Network, group: FusionGroup, config: PrecisionConfig) -> bool:
-    """Whether a group changes any value in a config."""
+    """Returns True if a group changes any value in a config by rounding."""
     precision = config.precision_of(group)
     if precision is Precision.FP32:
         return False

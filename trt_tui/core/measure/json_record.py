@@ -1,4 +1,4 @@
-"""Comparisons as the JSON record of schema ``comparison-v1``: keys that were not measured are absent, never zero."""
+"""Comparisons as the JSON record of schema ``comparison-v1``. Keys of values that were not measured are absent."""
 
 import math
 from collections.abc import Mapping
@@ -52,7 +52,10 @@ def _finite_or_none(value: float | None) -> float | None:
 
 
 def error_metrics_record(error_metrics: ErrorMetrics) -> dict[str, Any]:
-    """One tensor's errors: an exact copy has ``sqnr_db`` null and cosine 1; what is not finite is null."""
+    """Returns the JSON record of the error metrics of one tensor.
+
+    An exact copy has ``sqnr_db`` null and cosine 1. A value that is not finite is null.
+    """
     is_of_integers = error_metrics.mismatch is not None
     values = {metric: error_metrics.recorded_value(metric)
               for metric in ERROR_METRICS.values() if metric.is_of_integers is is_of_integers}
@@ -62,14 +65,15 @@ def error_metrics_record(error_metrics: ErrorMetrics) -> dict[str, Any]:
 
 
 def read_error_metrics(record: Mapping[str, Any]) -> ErrorMetrics:
-    """Returns the errors of a record; one that has no SQNR without a reason for it is of an exact copy."""
+    """Returns the error metrics from a JSON record. A record without SQNR is that of an exact copy if its cosine is 1.
+    """
     keys = ("nan", "inf", *(metric.key for metric in ERROR_METRICS.values()))
     is_exact = record.get("sqnr_db") is None and record.get("cosine", 1) == 1
     return ErrorMetrics.from_values({key: record[key] for key in keys if key in record}, is_exact)
 
 
 def output_errors_record(output_errors: OutputErrors) -> dict[str, Any]:
-    """A judged output's errors and its worst sample."""
+    """Returns the JSON record of the errors of a judged output, with its worst sample."""
     record = error_metrics_record(output_errors.errors)
     if output_errors.worst_index is not None:
         record["worst_sample"] = {
@@ -83,13 +87,13 @@ def output_errors_record(output_errors: OutputErrors) -> dict[str, Any]:
 
 
 def target_outcome_record(target_outcome: TargetOutcome | None) -> dict[str, Any]:
-    """Whether the targets are met, under the key of a run's record; empty if nobody can say."""
+    """Returns the JSON record of an outcome against the targets; empty if the outcome is unknown."""
     return {"result": {"outcome": target_outcome.outcome.value, "reasons": list(target_outcome.reasons)}
             } if target_outcome is not None else {}
 
 
 def accuracy_record(accuracy: Accuracy) -> dict[str, Any]:
-    """A verdict's judged outputs, the metric, and how many samples they were taken on."""
+    """Returns the JSON record of an accuracy: judged outputs, metric, and number of samples."""
     record: dict[str, Any] = {
         "outputs": {name: output_errors_record(entry)
                     for name, entry in accuracy.outputs.items()}, "samples": accuracy.samples
@@ -107,7 +111,7 @@ def accuracy_record(accuracy: Accuracy) -> dict[str, Any]:
 
 
 def accuracy_intervals_record(intervals: AccuracyIntervals) -> dict[str, Any]:
-    """The intervals of a verdict's figures, each ``[low, high]``; an end that is not finite is null."""
+    """Returns the JSON record of confidence intervals, each ``[low, high]``. An end that is not finite is null."""
     def interval_ends(intervals_by_kind: Mapping[str, ConfidenceInterval | None]) -> dict[str, list[float | None]]:
         return {
             kind: [_finite_or_none(entry.low), _finite_or_none(entry.high)]
@@ -126,7 +130,7 @@ def accuracy_intervals_record(intervals: AccuracyIntervals) -> dict[str, Any]:
 
 
 def engine_result_record(engine_result: EngineResult) -> dict[str, Any]:
-    """An engine and its figures; if there is none, why not."""
+    """Returns the JSON record of an engine with its measured values; if there is no engine, the reason."""
     record: dict[str, Any] = {"source": "engine", "backend": engine_result.builder_name}
     if engine_result.device_name:
         record["gpu"] = engine_result.device_name
@@ -186,7 +190,10 @@ def engine_result_record(engine_result: EngineResult) -> dict[str, Any]:
 
 
 def exported_run_record(exported_run: ExportedRun) -> dict[str, Any]:
-    """Returns the execution of an exported file; if there is none, the reason. It has no latency and no size."""
+    """Returns the JSON record of an exported file's execution; if it was not executed, the reason.
+
+    The record has no latency and no size.
+    """
     record: dict[str, Any] = {"source": exported_run.source_name_in_records, "backend": exported_run.executor_name}
     if exported_run.accuracy is not None:
         record.update(accuracy_record(exported_run.accuracy))
@@ -196,7 +203,7 @@ def exported_run_record(exported_run: ExportedRun) -> dict[str, Any]:
 
 
 def _profile_record(profile_latency: ProfileLatency) -> dict[str, Any]:
-    """One optimization profile: its shapes and how fast the engine is at the usual one."""
+    """Returns the JSON record of an optimization profile: its shapes, and the engine's speed at the optimal shapes."""
     ends = ("median", "min", "max")
     times = {"latency_ms": profile_latency.latency_ms, "cuda_graph_ms": profile_latency.cuda_graph_ms}
     measured = {"samples_per_s": profile_latency.samples_per_s, "missing": profile_latency.missing_reason or None}
@@ -220,7 +227,7 @@ def _repeated_build_record(repeated_build: RepeatedBuild) -> dict[str, Any]:
 
 
 def _engine_errors_record(engine_errors: EngineErrors) -> dict[str, Any]:
-    """Errors inside an engine: at the groups, and how they were read."""
+    """Returns the JSON record of the errors inside an engine: at the groups, and the way in which they were read."""
     read: dict[str, Any] = {
         "how": engine_errors.source, "samples": engine_errors.samples, "hidden": list(engine_errors.hidden_groups)
     }
@@ -236,7 +243,10 @@ def _engine_errors_record(engine_errors: EngineErrors) -> dict[str, Any]:
 
 
 def stage_record(stage_result: StageResult, accuracy: Accuracy | None) -> dict[str, Any]:
-    """A stage on the way to production: against what errors are taken against, the stage before, and others."""
+    """Returns the JSON record of a stage on the way to production.
+
+    The record compares the stage with the reference, with the previous stage and with others.
+    """
     run = stage_result.run
     record: dict[str, Any] = {"name": run.name, "kind": run.kind.value, "cause": stage_result.effect_text}
     if run.file_path:
@@ -262,7 +272,8 @@ def stage_record(stage_result: StageResult, accuracy: Accuracy | None) -> dict[s
 
 
 def build_attempt_record(build_attempt: BuildAttempt) -> dict[str, Any]:
-    """One try at a build: what was changed from what was asked, and why it failed."""
+    """Returns the JSON record of one build attempt: its changes to the requested config, and the reason if it failed.
+    """
     record: dict[str, Any] = {"rung": build_attempt.name, "said": build_attempt.description}
     if build_attempt.raised_groups:
         record["raised"] = {name: precision.value for name, precision in build_attempt.raised_groups.items()}
@@ -274,7 +285,8 @@ def build_attempt_record(build_attempt: BuildAttempt) -> dict[str, Any]:
 
 
 def preview_record(network: NetworkOutline, config: PrecisionConfig, preview: Preview) -> dict[str, Any]:
-    """How many groups of a config a builder would not run as asked, by what it says without a GPU."""
+    """Returns the JSON record of a preview, with the groups that the builder would not run in the requested precision.
+    """
     return {
         "builder": "TensorRT-RTX", "release": preview.builder_release,
         "gpu": f"SM{preview.compute_capability[0]}{preview.compute_capability[1]}",
@@ -286,7 +298,7 @@ def preview_record(network: NetworkOutline, config: PrecisionConfig, preview: Pr
 
 
 def config_results_record(network: NetworkOutline, config_results: ConfigResults) -> dict[str, Any]:
-    """What was measured of one config, by layer and by group."""
+    """Returns the JSON record of the results of one config, by layer and by group."""
     record: dict[str, Any] = {"source": "simulated"}
     if config_results.accuracy is not None:
         record.update(accuracy_record(config_results.accuracy))
@@ -307,7 +319,7 @@ def config_results_record(network: NetworkOutline, config_results: ConfigResults
         if errors.warning:
             entry["warning"] = errors.warning
         for name in group.layers:
-            # Errors are measured at the group's last computed tensor; for its other layers only the precision is given.
+            # Errors are measured at the last computed tensor of a group. Its other layers have only the precision.
             at_tail = group.final_tensor in network.get_layer(name).outputs
             layers[name] = entry if at_tail else {"precision": errors.precision.value, "group": group.name}
     if layers:
@@ -336,12 +348,14 @@ def comparison_record(network: NetworkOutline, model_sha256: str, data: _JudgedD
                       results_by_config: Mapping[str, ConfigResults],
                       reference_metric: Mapping[str, float] | None = None, fp32_engine: EngineResult | None = None,
                       reference_info: ReferenceInfo | None = None) -> dict[str, Any]:
-    """The record of schema ``comparison-v1``: simulated runs, and engines beside them as runs of their own.
+    """Returns the JSON record of a whole comparison, in schema ``comparison-v1``.
+
+    An engine is listed as a separate run, in addition to the simulated run of its config.
 
     Args:
-        reference_metric: The reference's own metric and its parts, the headline first.
-        fp32_engine: The FP32 engine.
-        reference_info: What errors are taken against; None for FP32 of the network itself.
+        reference_metric: The metric of the reference and its parts, headline first.
+        fp32_engine: The all-FP32 engine.
+        reference_info: The reference; None if it is FP32 of the network itself.
     """
     engines = {
         f"{name}-engine": engine_result_record(run.engine_result)

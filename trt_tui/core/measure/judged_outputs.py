@@ -1,9 +1,9 @@
-"""Judged outputs: the tensors, or parts of them, that a run is judged by.
+"""Judged outputs: the tensors, or parts of tensors, at which a run is compared with the reference.
 
-A mean over a whole output hides a part that is broken (boxes in pixels beside scores up to 1, small objects beside
-large ones), so Concats at the end of the network are judged part by part. If an output was selected (ArgMax, TopK,
-NonMaxSuppression) or turned into integers, the float tensors that decided it are judged, and the integers by the
-fraction that differs.
+A mean over a whole output hides a broken part (boxes in pixels beside scores up to 1, small objects beside large ones).
+So Concats at the end of the network are judged part by part. If an output results from a selection (ArgMax, TopK,
+NonMaxSuppression) or is an integer, the float tensors that decide it are judged. Integers are judged by the fraction
+that differs.
 """
 
 import difflib
@@ -25,17 +25,18 @@ FLOAT_KIND = "float"
 INTEGER_KIND = "integer"
 
 SELECTION_OPERATORS = frozenset(("ArgMax", "ArgMin", "TopK", "NonMaxSuppression", "NonZero", "Unique", "Compress"))
-"""Operators that select or order values: one selection that flips moves everything behind it."""
+"""Operators that select or order values. One changed selection shifts all values behind it."""
 
 MAX_JUDGED_PARTS = 16
-"""A Concat that would make more parts than this is not taken apart."""
+"""The maximum number of parts. A Concat is not divided if more parts would result."""
 
 _INTEGER_PATTERN = re.compile(r"[+-]?\d+")
 
 
 @dataclass(frozen=True)
 class AxisSlice:
-    """``start:stop`` along one axis, as numpy reads it (negative counts from the end); ``stop`` None: to the end."""
+    """A slice ``start:stop`` along one axis, as in numpy: negative indices count from the end, ``stop`` None means the
+    end."""
 
     axis: int
     start: int = 0
@@ -44,17 +45,19 @@ class AxisSlice:
 
 @dataclass(frozen=True)
 class JudgedOutput:
-    """What a run is judged by.
+    """A tensor, or a part of one, at which a run is compared with the reference.
 
     Attributes:
-        name: How reports call it: the tensor's name, with the slice where it is a part.
-        tensor: The tensor; an output of the network or a tensor computed on the way.
-        slices: At most one cut per axis, by axis; empty for the whole tensor. No axis is dropped.
+        name: The name in reports: the name of the tensor, with the slice if it is a part.
+        tensor: The tensor; an output of the network or a tensor inside the network.
+        slices: At most one slice per axis, by axis; empty for the whole tensor. No axis is dropped.
         kind: `FLOAT_KIND` (judged by its error) or `INTEGER_KIND` (by the fraction that differs).
-        mask: An input or label by which elements count, see `trt_tui.core.measure.masks`; "" where all do.
-        mask_threshold: The magnitude from which FP32's values are masks, which do not count where a run masks them too;
-            0.0 where all do.
-        note: Where the part comes from, or why this tensor is judged in place of an output; "" if neither applies.
+        mask: The input or label that selects the elements that count, see `trt_tui.core.measure.masks`; "" if all
+            count.
+        mask_threshold: The magnitude from which FP32 values are masks. Such an element does not count if the run masks
+            it too. 0.0 if all elements count.
+        note: The origin of the part, or the reason why this tensor is judged in place of an output; "" if neither
+            applies.
     """
 
     name: str
@@ -67,7 +70,7 @@ class JudgedOutput:
 
 
 def take_judged_slice(array: np.ndarray, judged_output: JudgedOutput) -> np.ndarray:
-    """The judged part of a tensor's value, a view of the same rank and dtype."""
+    """Returns the judged part of a tensor's value as a view with the same rank and dtype."""
     index = [slice(None)] * array.ndim
     for cut in judged_output.slices:
         index[cut.axis] = slice(cut.start, cut.stop)
@@ -75,9 +78,10 @@ def take_judged_slice(array: np.ndarray, judged_output: JudgedOutput) -> np.ndar
 
 
 def list_tensor_outputs(network: Network) -> tuple[str, ...]:
-    """The outputs that are tensors; sequences, maps and optionals are neither compared nor given to a metric.
+    """Returns the names of the network outputs that are tensors and can be simulated.
 
-    Nor does what only an engine can run, behind a plugin.
+    Sequences, maps and optional values are neither compared nor passed to a metric. The same holds for outputs behind a
+    plugin that only an engine can execute.
     """
     return tuple(info.name for info in network.outputs if info.name not in network.blocking_plugins
                  and isinstance(network.ir_value(info.name).type, ir.TensorType))
@@ -85,12 +89,14 @@ def list_tensor_outputs(network: Network) -> tuple[str, ...]:
 
 def find_judged_inner_tensors(network: Network, judged_outputs: Sequence[JudgedOutput],
                               metric_needs_inner_tensors: bool = False) -> tuple[str, ...]:
-    """Tensors before plugins, which an engine yields beside its outputs, so that it is judged by what is simulated.
+    """Returns the judged tensors inside the network that an engine must yield in addition to its outputs.
 
-    A metric is given them too, of whatever ran.
+    An engine with a plugin is judged at the tensors before the plugin, which are simulated too. A metric receives these
+    tensors from every run.
 
     Args:
-        metric_needs_inner_tensors: The metric needs judged tensors inside the network, such as those before NMS.
+        metric_needs_inner_tensors: True if the metric needs judged tensors inside the network, such as those before
+            NMS.
     """
     outputs = {info.name for info in network.outputs}
     return tuple(
@@ -101,7 +107,7 @@ def find_judged_inner_tensors(network: Network, judged_outputs: Sequence[JudgedO
 
 
 def non_tensor_output_notes(network: Network) -> tuple[str, ...]:
-    """Notes on the outputs that are no tensors."""
+    """Returns a note for each network output that is not judged, because it is not a tensor or comes from a plugin."""
     whole = set(list_tensor_outputs(network))
     kinds: dict[type, str] = {ir.SequenceType: "a sequence of tensors", ir.OptionalType: "an optional value"}
     return tuple(
@@ -113,11 +119,15 @@ def non_tensor_output_notes(network: Network) -> tuple[str, ...]:
 
 
 _SCORE_OPERATORS = frozenset(("Gemm", "MatMul", "Conv", "Softmax", "LogSoftmax", "GlobalAveragePool"))
-"""Operators that compute class scores; an output of anything else (a division by its norm) is no classifier's."""
+"""Operators that compute class scores. An output of another operator, such as a division by its norm, is not a
+classifier."""
 
 
 def find_class_score_output(network: NetworkOutline, judged_outputs: Sequence[JudgedOutput]) -> JudgedOutput | None:
-    """The judged output with a classifier's scores, ``(samples, classes)`` or with axes of 1 behind; None without."""
+    """Returns the judged output with the scores of a classifier; None if there is none.
+
+    Its shape is ``(samples, classes)``, possibly with more axes of size 1.
+    """
     float_outputs = [candidate for candidate in judged_outputs if candidate.kind == FLOAT_KIND]
     if len(float_outputs) != 1 or float_outputs[0].slices or float_outputs[0].mask:
         return None
@@ -134,13 +144,13 @@ def find_class_score_output(network: NetworkOutline, judged_outputs: Sequence[Ju
 
 def select_judged_outputs(
     network: Network, judge_texts: Sequence[str] = (), label_names: Sequence[str] = ()) -> tuple[JudgedOutput, ...]:
-    """What the network is judged by.
+    """Selects the judged outputs of a network: the tensors named by the user, or a default selection.
 
     Args:
         judge_texts: ``TENSOR``, ``TENSOR[slice]`` or ``TENSOR@MASK`` texts; they replace the default altogether.
 
     Raises:
-        InputError: a text of ``judge_texts`` names no tensor that can be judged, or the network has no such output.
+        InputError: a text names no tensor that can be judged, or the network has no such output.
     """
     if judge_texts:
         return _exclude_masked_values(
@@ -155,7 +165,11 @@ def select_judged_outputs(
 
 
 def _exclude_masked_values(network: Network, judged_outputs: Sequence[JudgedOutput]) -> tuple[JudgedOutput, ...]:
-    """Judged outputs, with masks that a Where put into them left out: FP16 holds no -3.4e38, and none is missed."""
+    """Returns judged outputs with a threshold that leaves out the mask values written by a Where operator of the
+    network.
+
+    FP16 cannot represent a mask value such as -3.4e38, and no reader of the output needs it.
+    """
     unmasked_outputs = []
     for output in judged_outputs:
         beyond = network.mask_magnitude_threshold(output.tensor) if output.kind == FLOAT_KIND else 0.0
@@ -172,7 +186,7 @@ def _remove_duplicates(judged_outputs: Iterable[JudgedOutput]) -> tuple[JudgedOu
     return tuple(first.values())
 
 
-# -- the default --------------------------------------------------------------------------------------------------
+# -- default selection ------------------------------------------------------------------------------------------------
 
 
 def _select_judged_tensors(network: Network, output_name: str) -> list[JudgedOutput]:
@@ -201,7 +215,7 @@ def _select_judged_tensors(network: Network, output_name: str) -> list[JudgedOut
 
 
 def _select_judged_tensors_before_plugins(network: Network, output_name: str) -> list[JudgedOutput]:
-    """The last float tensors that can be simulated on the way to an output behind a plugin, in network order."""
+    """Returns the last float tensors before an output behind a plugin that can be simulated, in network order."""
     plugin = network.get_layer(network.blocking_plugins[output_name])
     reason = f"{output_name} is made by {plugin.name} ({plugin.op_type}), a plugin, by engines alone: judged before it"
     tensors: set[str] = set()
@@ -225,10 +239,11 @@ def _select_judged_tensors_before_plugins(network: Network, output_name: str) ->
 
 
 def _find_tensors_before_selection(network: Network, output_name: str, is_integer: bool) -> tuple[list[str], str]:
-    """The last computed float tensors before a selection that an output comes from, in network order; the selector.
+    """Returns the float tensors before a selection (such as ArgMax) that an output depends on, and the selecting
+    operator.
 
-    For a float output: those that decided a selection between the output and the nearest Conv or MatMul.
-    For an integer output: the nearest ones.
+    The tensors are in network order. For a float output, selections between the output and the nearest Conv or MatMul
+    count. For an integer output, the nearest float tensors decide.
     """
     nearest, selector = _find_nearest_floats_before_selection(network, output_name, is_integer)
     final: set[str] = set()
@@ -248,10 +263,13 @@ def _find_tensors_before_selection(network: Network, output_name: str, is_intege
 
 
 def _find_nearest_floats_before_selection(network: Network, output_name: str, is_integer: bool) -> tuple[set[str], str]:
-    """The first floats met on the way back from an integer output, or from a selector behind a float one."""
+    """Returns the nearest float tensors before an integer output, or before a selection that leads to a float output.
+
+    The second value is the type of the selecting operator, "" without a selection.
+    """
     deciding_tensors: set[str] = set()
     selectors: list[str] = []
-    stack = [(output_name, is_integer)]  # a tensor, and whether the floats right before it decided what was selected
+    stack = [(output_name, is_integer)]  # a tensor, and True if the floats right before it decided the selection
     visited = set(stack)
     while stack:
         tensor, deciding = stack.pop()
@@ -275,7 +293,8 @@ def _find_nearest_floats_before_selection(network: Network, output_name: str, is
 
 
 def _split_tensor_into_concat_parts(network: Network, tensor: str) -> list[JudgedOutput]:
-    """The parts that Concats before a tensor make of it; the whole tensor where there are none."""
+    """Returns one judged output for each part of a tensor that Concats join, and one for the whole tensor without
+    Concats."""
     shape = network.shape(tensor) or ()
     parts = find_concat_parts(network, FoldedShapes(network), tensor, MAX_JUDGED_PARTS)
     if len(parts) < 2:
@@ -288,7 +307,7 @@ def _split_tensor_into_concat_parts(network: Network, tensor: str) -> list[Judge
 
 
 def slice_text(slices: Sequence[AxisSlice], rank: int) -> str:
-    """Cuts as numpy writes them, such as ``[:, 4:]``; "" for the whole tensor."""
+    """Returns slices in the notation of numpy, such as ``[:, 4:]``; "" for the whole tensor."""
     if not slices:
         return ""
     texts = [":"] * (max(cut.axis for cut in slices) + 1)
@@ -298,7 +317,7 @@ def slice_text(slices: Sequence[AxisSlice], rank: int) -> str:
     return f"[{', '.join(texts[:rank] if rank else texts)}]"
 
 
-# -- named by the user --------------------------------------------------------------------------------------------
+# -- selection by the user --------------------------------------------------------------------------------------------
 
 
 def _parse_judged_output(network: Network, judge_text: str, label_names: Sequence[str]) -> JudgedOutput:
@@ -338,7 +357,7 @@ def _parse_judged_output(network: Network, judge_text: str, label_names: Sequenc
 
 
 def _refuse_unknown_mask(network: Network, judge_text: str, mask_name: str, label_names: Sequence[str]) -> None:
-    """Refuses a mask that no sample will bring."""
+    """Raises an error if a mask is neither an input of the network nor an array of the data."""
     mask_names = [*(info.name for info in network.inputs), *label_names]
     if mask_name not in mask_names:
         near = difflib.get_close_matches(mask_name, mask_names, 3, 0.5) or mask_names
@@ -383,7 +402,10 @@ def _parse_axis_slices(judge_text: str, slices_text: str,
 
 
 def _parse_axis_slice(axis: int, bound_texts: list[str], size: int | None) -> AxisSlice | None:
-    """The cut of one index or ``start:stop``, counted from the front where the size is known; None if it is empty."""
+    """Returns the slice along one axis for an index or ``start:stop``; None if it is empty.
+
+    Negative indices are converted to positive ones if the size of the axis is known.
+    """
     if len(bound_texts) == 1:
         index = int(bound_texts[0])
         if size is not None and not -size <= index < size:

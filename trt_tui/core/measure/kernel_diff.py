@@ -1,4 +1,4 @@
-"""Which kernels one config's engine has and another's has not."""
+"""The kernels that differ between two configs, by their engines or their previews."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,12 +10,12 @@ from trt_tui.formatting import counted_noun_text
 
 @dataclass(frozen=True)
 class KernelDiff:
-    """What becomes of the kernels from one config to another.
+    """The kernels that are removed and added from one config to another.
 
     Attributes:
-        source: Who tells: the builder of both engines, or the preview of both.
-        kernels_before, kernels_after: How many kernels the two have.
-        removed, added: Those of the first alone, and those of the other alone.
+        source: The origin of both kernel lists: the builder of both engines, or the preview of both configs.
+            kernels_before, kernels_after: The number of kernels of the first and of the second config. removed, added:
+            The kernels of the first config alone, and of the second alone.
     """
 
     source: str
@@ -26,12 +26,16 @@ class KernelDiff:
 
     @property
     def description(self) -> str:
-        """In a line: ``kernels (preview RTX 1.7, SM89): 5 and 7, 1 lost, 3 gained``."""
+        """The kernel counts in one line: ``kernels (preview RTX 1.7, SM89): 5 and 7, 1 lost, 3 gained``."""
         return (f"kernels ({self.source}): {self.kernels_before} and {self.kernels_after}, {len(self.removed)} lost, "
                 f"{len(self.added)} gained")
 
     def diff_lines(self, max_kernels: int) -> list[str]:
-        """Each kernel with ``-`` or ``+`` before it, of each at most so many."""
+        """Returns one line for each removed (``-``) and added (``+``) kernel.
+
+        Args:
+            max_kernels: The maximum number of removed kernels, and of added kernels.
+        """
         lines: list[str] = []
         for sign, kernels in (("-", self.removed), ("+", self.added)):
             lines += [f"{sign} {kernel.description}" for kernel in kernels[:max_kernels]]
@@ -40,7 +44,6 @@ class KernelDiff:
         return lines
 
     def to_record(self) -> dict[str, Any]:
-        """As plain data for JSON."""
         return {
             "source": self.source, "before": self.kernels_before, "after": self.kernels_after,
             "lost": [kernel.description for kernel in self.removed],
@@ -49,7 +52,10 @@ class KernelDiff:
 
 
 def diff_kernels(first_results: ConfigResults, second_results: ConfigResults) -> KernelDiff | None:
-    """By the engines as built, if both list their layers, else by the previews; None where neither is known of both."""
+    """Returns the kernels that differ between two configs; None if the kernels of either are unknown.
+
+    The engines as built are compared if both list their layers, and the previews if not.
+    """
     first_engine, second_engine = first_results.engine_result, second_results.engine_result
     if (first_engine is not None and second_engine is not None and first_engine.engine_report is not None
             and second_engine.engine_report is not None and (first_engine.builder_name, first_engine.is_quick_build)

@@ -1,8 +1,8 @@
-"""Patterns of networks whose engines lose more than the simulation says, with the gap that was measured.
+"""Patterns of networks whose engines lose more accuracy than simulated, with the measured gap.
 
-Each gap is in dB of SQNR at the output, measured with TensorRT 8.6 on an H200: the simulated value minus the value of
-the engine, or the distance of two builds. A simulated result that meets its target by less than the gap may
-miss it in the engine.
+Each gap is in dB of SQNR at the output, measured with TensorRT 8.6 on an H200. It is the simulated value minus the
+value of the engine, or the difference between two builds. A simulated result that meets its target by less than the gap
+may miss it in the engine.
 """
 
 import functools
@@ -23,12 +23,12 @@ _PRODUCT_OPERATORS = ("Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul", *_REC
 
 @dataclass(frozen=True)
 class KnownGapPattern:
-    """A pattern of layers in one precision, with the gap that engines showed.
+    """A pattern of layers in one precision, with the measured gap between simulation and engine.
 
     Attributes:
         precision: The precision in which the pattern has the gap.
         matches_layer: Returns True if a layer of a group has the pattern.
-        text: The pattern as a plural noun phrase, for people.
+        text: The pattern as a plural noun phrase.
         gap_db: Simulated minus built SQNR at the output, in dB.
         measured_on: The network in which the gap was measured, with both values.
     """
@@ -50,7 +50,7 @@ def _is_large_depthwise_convolution(network: Network, group: FusionGroup, layer:
 
 
 def _has_unsimulated_accumulator(network: Network, group: FusionGroup, layer: Layer) -> bool:
-    """Returns True for products whose FP16 accumulator is not simulated."""
+    """Returns True if TensorRT adds the products of a layer in an FP16 accumulator that is not simulated."""
     if layer.op_type in ("Einsum", *_RECURRENT_OPERATORS):
         return True
     if layer.op_type not in _PRODUCT_OPERATORS or len(layer.inputs) < 2:
@@ -68,7 +68,7 @@ def _is_gemm_after_layer_normalisation(network: Network, group: FusionGroup, lay
 
 
 def _has_fp16_accumulator_in_file(network: Network, group: FusionGroup, layer: Layer) -> bool:
-    """Returns True for products that a file has in FP16: their FP16 accumulator is not simulated."""
+    """Returns True if a layer has FP16 products in the model file: their FP16 accumulator is not simulated."""
     return (group.file_precision is not None and group.file_precision.nearest_precision is Precision.FP16 and
             (count_accumulator_roundings(network, layer) > 1 or _has_unsimulated_accumulator(network, group, layer)))
 
@@ -86,12 +86,13 @@ GAP_PATTERNS: Sequence[KnownGapPattern] = (
                     "products that are FP16 in the file, which are added in FP32", 4.8,
                     "ViT-S: 4.8 dB in the median of 11 configs"),
 )
-"""The patterns. The gaps of HiFi-GAN and ConvNeXt are the worst ones among 15 networks that the simulation was not
-developed on. That of ViT-S is of its simulation with FP32 accumulators, as unmodelled accumulators are simulated."""
+"""All patterns of known gaps. The gaps of HiFi-GAN and ConvNeXt are the worst of 15 networks on which the simulation
+was not developed. The gap of ViT-S was measured against its simulation with FP32 accumulators, as accumulators without
+a model are simulated."""
 
 
 def find_known_gap_caveats(network: Network, config: PrecisionConfig) -> tuple[Caveat, ...]:
-    """Returns a caveat for each pattern that a config has in a network."""
+    """Returns a caveat for each pattern of known gaps that a config has in a network."""
     caveats = []
     for pattern, layers in zip(GAP_PATTERNS, _find_layers_of_gap_patterns(network), strict=True):
         names = [
@@ -109,6 +110,6 @@ def find_known_gap_caveats(network: Network, config: PrecisionConfig) -> tuple[C
 
 @functools.lru_cache(maxsize=1)
 def _find_layers_of_gap_patterns(network: Network) -> list[list[tuple[FusionGroup, str]]]:
-    """Returns the layers of each pattern with their groups, whatever their precision."""
+    """Returns the layers of each gap pattern together with their groups, regardless of precision."""
     return [[(group, name) for group in network.groups for name in group.layers
              if pattern.matches_layer(network, group, network.get_layer(name))] for pattern in GAP_PATTERNS]

@@ -1,19 +1,17 @@
-"""The largest FP32 magnitudes of a network over samples: of its tensors, and of values inside its operators.
+"""The largest FP32 magnitudes of a network over samples: those of its tensors, and of values inside its operators.
 
-A tensor is measured by reductions in the graph, so that only scalars leave the inference session. Two kinds of values
-stand in no tensor:
-
+A tensor is measured by reductions in the graph, so that only scalars leave the inference session. Three kinds of values
+are not in any tensor:
 - A partial sum of products. A kernel that accumulates in FP16 may add the products in any order. The largest partial
   sum in any order is ``(sum of |products| + |sum|) / 2``: all products of one sign are added first.
 - The normaliser of a Softmax, the sum of ``exp(x - max)``. It is the inverse of the largest probability of a row. A
   fused attention may divide by it after the product with the values, so that product is measured before the division.
+- The argument of a logarithm. TensorRT's parser splits a LogSoftmax into a Softmax and a Log. It splits a ReduceLogSum
+  or ReduceLogSumExp into a sum and a Log (up to 8.6 without subtracting the maximum).
 
-Both cost another product. They are measured only where a bound by the magnitudes of the operands, and by the L1 norms
-of constant weights, allows a value beyond FP16.
-
-- The argument of a logarithm. TensorRT's parser makes a Log behind a Softmax of a LogSoftmax, and one behind a sum of a
-  ReduceLogSum or ReduceLogSumExp (up to 8.6 without the maximum subtracted). The magnitude of the result tells the
-  argument, so this costs nothing.
+The first two cost another product. They are measured only if a bound allows a value beyond FP16. The bound follows from
+the magnitudes of the operands and the L1 norms of constant weights. The argument of a logarithm costs nothing, because
+it follows from the magnitude of the result.
 """
 
 import math
@@ -45,19 +43,19 @@ LOGARITHM_OPERATORS = ("LogSoftmax", "ReduceLogSum", "ReduceLogSumExp")
 """Operators that TensorRT computes as a logarithm behind other layers."""
 
 _MAX_EXPONENT = 88.0
-"""The exponential of a larger value exceeds FP32."""
+"""The largest argument of an exponential: that of a larger value exceeds FP32."""
 
 MAX_STEPS_PER_FEED = 3
-"""A measurement of one feed consists of so many steps, at most."""
+"""The maximum number of steps in the measurement of one feed."""
 
 
 @dataclass(frozen=True)
 class Magnitudes:
-    """The largest FP32 magnitudes over samples, infinities left out.
+    """The largest FP32 magnitudes of tensors, and of values inside layers, over samples. Infinities are left out.
 
     Attributes:
         tensor_magnitudes: By name of a float tensor that a fusion group computes or reads, and of a constant that FP16
-            cannot hold and that is no mask.
+            cannot represent and that is not a mask.
         inner_magnitudes: By name of a layer, the largest value that it may compute on the way to its result. A layer is
             absent if no such value can exceed FP16.
     """
@@ -67,7 +65,6 @@ class Magnitudes:
 
     @classmethod
     def from_feeds(cls, feed_magnitudes: Iterable["Magnitudes"]) -> "Magnitudes":
-        """Returns the largest magnitudes of several feeds."""
         tensors: dict[str, float] = {}
         inner: dict[str, float] = {}
         for feed in feed_magnitudes:
@@ -87,19 +84,19 @@ class MagnitudeSource(Protocol):
 
 
 class MagnitudeContext(Protocol):
-    """The context of `MagnitudeTask`."""
+    """The context in which a `MagnitudeTask` measures the largest magnitudes of tensors."""
 
     @property
     def analysis(self) -> MagnitudeSource:
-        """The simulation."""
+        """The simulation of the network."""
 
 
 class MagnitudeTask:
-    """A task that measures the magnitudes of one feed.
+    """A task that measures the largest FP32 magnitudes of tensors in one feed.
 
-    Values that a mask of the network hides are left out. Padding (elements that the judged outputs' one mask leaves
-    out) counts if the tensor lacks the axes of the mask, or if a padded value lies beyond FP16: such a value becomes
-    an infinity, and 0 times an infinity is NaN elsewhere.
+    Values that a mask of the network hides are left out. Padding (elements that the one mask of the judged outputs
+    leaves out) is left out too, with two exceptions. It counts if the tensor lacks the axes of the mask. It also counts
+    if a padded value is beyond FP16: such a value becomes an infinity, and 0 times an infinity is NaN elsewhere.
     """
 
     def __init__(self) -> None:
@@ -109,7 +106,6 @@ class MagnitudeTask:
         return {"_loaded": None}
 
     def describe_item(self, feed_index: int) -> str:
-        """Returns the description of the task for one feed."""
         return f"the largest values of feed {feed_index}"
 
     def run_item(self, context: MagnitudeContext, feed_index: int) -> Generator[None, None, Magnitudes]:
@@ -119,14 +115,14 @@ class MagnitudeTask:
         return magnitudes
 
     def close(self) -> None:
-        """Frees the inference sessions."""
         if self._loaded is not None:
             self._loaded.close()
             self._loaded = None
 
 
 class _MagnitudeSession:
-    """The loaded graphs: one that reduces every tensor, and one for the values that need a closer look."""
+    """The two loaded graphs that measure magnitudes: one reduces every tensor, the other computes selected values
+    exactly."""
 
     def __init__(self, analysis: MagnitudeSource) -> None:
         self._network = network = analysis.network
@@ -175,7 +171,7 @@ class _MagnitudeSession:
             for tensor in sorted(counted - network.blocking_plugins.keys())
         }
         self._runner = (probe.load_probe_runner(analysis.backend, analysis.samples) if tensors
-                        else None)  # no runtime takes a graph without outputs
+                        else None)  # no runtime accepts a graph without outputs
         self._exact_graph: _ExactMagnitudeGraph | None = None
         self._in_use = False
         analysis.samples.memory_fallbacks.register_session_release(FP32_RUNS, self.unload_sessions)
@@ -194,13 +190,14 @@ class _MagnitudeSession:
             self._exact_graph.close()
 
     def unload_sessions(self) -> bool:
-        """Frees the inference sessions, if there are any; they are loaded again when they are needed."""
+        """Frees the inference sessions, and returns True if there were any. They are loaded again before their next
+        use."""
         in_use = self._in_use
         self.close()
         return in_use
 
     def measure_feed_magnitudes(self, feed_index: int) -> Generator[None, None, Magnitudes]:
-        """Measures one feed; yields between two runs."""
+        """Measures the largest FP32 magnitudes of tensors in one feed; yields between two executions."""
         if self._runner is None:
             return Magnitudes()
         samples = self._analysis.samples
@@ -248,17 +245,17 @@ class _MagnitudeSession:
 
 
 def _find_layers_of_operators(network: Network, operators: Sequence[str]) -> list[Layer]:
-    """Returns the layers of fusion groups that have one of some operators and can be executed."""
+    """Returns the layers in fusion groups that have one of some operators and can be executed."""
     layers = (network.get_layer(name) for group in network.groups for name in group.layers)
     return [layer for layer in layers if layer.op_type in operators and not layer.domain
             and layer.outputs[0] not in network.blocking_plugins and network.is_float(layer.outputs[0])]
 
 
 def _max_log_argument(layer: Layer, max_result: float, min_result: float) -> float:
-    """Returns the largest argument of a layer's logarithm; infinite if FP16 makes the least one 0.
+    """Returns the largest argument of a layer's logarithm; infinite if FP16 rounds the smallest argument to 0.
 
     Args:
-        max_result: The largest result; ``min_result`` the least one.
+        max_result, min_result: The largest and the smallest result of the layer.
     """
     if -math.inf < min_result < math.log(FP16_MIN / 2):
         return math.inf
@@ -275,11 +272,12 @@ def _softmax_row_length(network: Network, layer: Layer, shapes: Mapping[str, Seq
 
 
 class _ProductBound:
-    """An upper bound of the sum of absolute products at any result of a layer.
+    """An upper bound of the sum of absolute products that a Conv, MatMul or similar layer adds for one result.
 
     Attributes:
         operands: The operands that are computed.
-        counted_operand: The operand whose shape has the number of products of a result; "" if a constant weight has it.
+        counted_operand: The operand whose shape determines the number of products of a result; "" if a constant weight
+            does.
     """
 
     def __init__(self, network: Network, layer: Layer) -> None:
@@ -291,7 +289,7 @@ class _ProductBound:
 
     @cached_property
     def _max_weight_l1_norm(self) -> float:
-        """The largest L1 norm of the weights of one result; 1 if both operands are computed."""
+        """The largest sum of absolute weights that contribute to one result; 1 if both operands are computed."""
         first, second = self.layer.inputs[:2]
         if first not in self._network.constant_tensors and second not in self._network.constant_tensors:
             return 1.0
@@ -313,10 +311,10 @@ class _ProductBound:
 
     def compute_product_bound(self, tensor_magnitudes: Mapping[str, float], shapes: Mapping[str,
                                                                                             Sequence[int]]) -> float:
-        """Returns the bound for the magnitudes and shapes of one feed; 0 if an operand is masked or not finite.
+        """Returns the bound of the sum of absolute products for one feed; 0 if an operand is masked or not finite.
 
-        The product of an unnormalised attention is at most the sum of the values of a column, so the bound of a
-        product of two activations covers it, too.
+        An unnormalised attention product is at most the sum of the values of a column. The bound of a product of two
+        activations therefore covers it too.
         """
         amaxes = [tensor_magnitudes.get(tensor, 0.0) for tensor in self.operands]
         if not amaxes or not all(map(math.isfinite, amaxes)):
@@ -335,13 +333,14 @@ class _ProductBound:
 
     @cached_property
     def _constant_amax(self) -> float:
-        """The largest magnitude of the constant operand; 1 if there is none."""
+        """The largest magnitude of a product's constant operand; 1 if there is none."""
         amaxes = (float(np.max(self._network.constant_amax(tensor), initial=0)) for tensor in self.layer.inputs[:2]
                   if tensor in self._network.constant_tensors)
         return math.prod(amaxes)
 
     def _count_einsum_terms(self, shape: Sequence[int]) -> int:
-        """Returns how many products a result of an Einsum adds, at most: as many as the sizes that the result lacks."""
+        """Returns the maximum number of products that one result of an Einsum adds: the product of the sizes that it
+        sums over."""
         equation = self._network.node(self.layer.name).attributes.get_string("equation", "") or ""
         operand_terms, _, result = equation.replace(" ", "").partition("->")
         axes = operand_terms.split(",")[list(self.layer.inputs).index(self.counted_operand)]
@@ -363,7 +362,7 @@ def _find_softmax_before_matmul(network: Network, layer: Layer) -> Layer | None:
 
 @dataclass(frozen=True)
 class _ExactMeasurementRequest:
-    """The layers and tensors that need a closer look."""
+    """The layers and tensors whose magnitudes must be measured exactly."""
 
     products: tuple[Layer, ...]
     softmaxes: tuple[Layer, ...]
@@ -376,7 +375,7 @@ class _ExactMeasurementRequest:
 
 
 class _ExactMagnitudeGraph:
-    """A graph with the exact largest partial sums, normalisers and finite magnitudes."""
+    """A graph that computes exact largest partial sums, Softmax normalisers and finite magnitudes."""
 
     def __init__(self, analysis: MagnitudeSource, requested: _ExactMeasurementRequest) -> None:
         self.requested = requested
@@ -394,7 +393,7 @@ class _ExactMagnitudeGraph:
             layer.name: self._emit_max_output(self._emit_softmax_normaliser(layer))
             for layer in requested.softmaxes
         }
-        probe.model.graph.sort()  # an operand may be computed behind the one that a node was put after
+        probe.model.graph.sort()  # a node was inserted behind one operand, and another operand may come later
         self._runner: Runner = probe.load_probe_runner(analysis.backend, analysis.samples)
 
     def can_measure(self, measurement_request: _ExactMeasurementRequest) -> bool:
@@ -406,7 +405,7 @@ class _ExactMagnitudeGraph:
         self._runner.close()
 
     def measure_exact_magnitudes(self, feed: Mapping[str, np.ndarray]) -> tuple[dict[str, float], dict[str, float]]:
-        """Returns the finite magnitudes by tensor, and the largest inner values by layer."""
+        """Returns the largest finite magnitudes by tensor, and the largest values inside operators by layer."""
         scalars = self._runner.run(feed)
         finite, inner = ({name: float(scalars[output]) for name, output in outputs.items()}
                          for outputs in (self._finite_outputs, self._inner_outputs))
@@ -442,7 +441,7 @@ class _ExactMagnitudeGraph:
         probe, value = self._probe, self._probe.get_fp32_value(softmax.outputs[0])
         opset = self._network.opset
         axis = self._network.node(softmax.name).attributes.get_int("axis", -1 if opset >= 13 else 1) or 0
-        if opset < 13:  # all axes from there on are one row
+        if opset < 13:  # all axes from this one on form one row
             value, axis = probe.append_operator("Flatten", value, axis=axis), 1
         if opset >= 18:
             return probe.append_operator("ReduceMax", value, probe.add_constant(np.array([axis], np.int64)), keepdims=1)
@@ -458,7 +457,7 @@ class _ExactMagnitudeGraph:
         return self._probe.append_operator("Cast", constant, to=int(ir.DataType.FLOAT))
 
     def _emit_product_without_bias(self, layer: Layer, operands: Sequence[ir.Value]) -> ir.Value:
-        """Emits the layer's operator on other operands, without its bias."""
+        """Emits the operator of a layer on other operands, without the bias."""
         node = self._network.node(layer.name)
         inputs = [*operands]
         if layer.op_type == "Gemm":  # opsets below 11 require a bias
@@ -468,11 +467,11 @@ class _ExactMagnitudeGraph:
                                 for name, attribute in node.attributes.items()})
 
     def _emit_node(self, operator: str, inputs: Sequence[ir.Value], attributes: Mapping[str, Any]) -> ir.Value:
-        """Emits a node with any attributes behind those that compute its inputs."""
+        """Emits a node with the given attributes, placed behind the nodes that compute its inputs."""
         probe = self._probe
         placeholder = probe.append_operator("Identity", inputs[0])
         node = placeholder.producer()
-        assert node is not None  # `NetworkProbe.append_operator` has just made it
+        assert node is not None  # `NetworkProbe.append_operator` has just created it
         node_to_insert = ir.node(operator, list(inputs), dict(attributes), name=f"{node.name}_{operator}")
         probe.model.graph.insert_after(node, node_to_insert)
         result = node_to_insert.outputs[0]

@@ -1,4 +1,7 @@
-"""Masks of judged outputs: which elements count, padding left out; there, and at the groups whose tensors it fits."""
+"""Masks of judged outputs, which select the elements that count and leave out padding.
+
+The same masks apply at the fusion groups whose tensors have the axes of the mask.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -13,20 +16,21 @@ from trt_tui.core.runner import Backend
 from trt_tui.errors import InputError
 
 _MIN_MASK_MAGNITUDE = FP16_MASK_VALUE / 2
-"""A mask is of this magnitude at least in every type: half of what stands for one in FP16."""
+"""The minimum magnitude of a mask value in every type: half of the value that represents a mask in FP16."""
 
 
 def find_unmasked_elements(judged_output: JudgedOutput, samples: Samples, feed_index: int, reference: np.ndarray,
                            test: np.ndarray | None = None) -> np.ndarray | None:
-    """Which elements of the judged part of a tensor count in a feed: bool, of the part's shape; None for all.
+    """Returns the elements of a judged output that no mask leaves out in a feed, as a bool array; None if there is no
+    mask.
 
-    A mask has the tensor's leading axes (or 1 in their place) and holds for all the others: ``(samples, tokens)`` for
-    ``(samples, tokens, features)``. What is not 0 counts, and what the network itself masked does not; where that is
-    no mask any more in a run, it does.
+    A mask has the leading axes of the tensor (or 1 in their place) and applies to all other axes: ``(samples, tokens)``
+    for ``(samples, tokens, features)``. An element counts if the mask is not 0 there. An element that the network
+    itself masks does not count, unless the run no longer masks it.
 
     Args:
         reference: The whole tensor in FP32.
-        test: The whole tensor in the run that is judged, of the same shape; without it masks are FP32's alone.
+        test: The whole tensor in the judged run, of the same shape. If None, the masks of FP32 alone apply.
 
     Raises:
         InputError: the data have no such array, or its shape does not fit.
@@ -55,7 +59,8 @@ def find_unmasked_elements(judged_output: JudgedOutput, samples: Samples, feed_i
 
 def _find_elements_outside_network_mask(judged_output: JudgedOutput, reference: np.ndarray,
                                         test: np.ndarray | None) -> np.ndarray:
-    """Which elements of the judged part are no masks of the network's own; NaN is none."""
+    """Returns the elements of a judged output that the network itself does not mask, as a bool array. NaN is not a
+    mask."""
     expected = take_judged_slice(reference, judged_output)
     masked = np.abs(expected) >= judged_output.mask_threshold
     if test is not None:
@@ -68,16 +73,16 @@ def _find_elements_outside_network_mask(judged_output: JudgedOutput, reference: 
 
 def refuse_nan_in_judged_tensors(judged_outputs: Sequence[JudgedOutput], samples: Samples, feed_index: int,
                                  arrays_by_tensor: Mapping[str, np.ndarray], source_text: str) -> None:
-    """Refuses NaN in tensors that errors are to be taken against.
+    """Raises an error if the judged tensors of a reference contain NaN outside masked elements.
 
-    NaN counts unless every judgement of its tensor leaves it out as padding.
+    NaN counts unless every judged output of its tensor leaves it out as padding.
 
     Args:
         arrays_by_tensor: Whole tensors of a feed by name.
-        source_text: What yielded them, for people.
+        source_text: The origin of the tensors, for the error message.
 
     Raises:
-        InputError: NaN stands where it counts.
+        InputError: a NaN counts.
     """
     for tensor, array in arrays_by_tensor.items():
         if array.dtype.kind != "f" or not np.isnan(array).any():
@@ -91,24 +96,25 @@ def refuse_nan_in_judged_tensors(judged_outputs: Sequence[JudgedOutput], samples
 
 
 def find_common_mask_name(judged_outputs: Iterable[JudgedOutput]) -> str:
-    """The one mask that judged outputs have, "" where none has one, or they have several."""
+    """Returns the name of the only mask of the judged outputs; "" if there is none or more than one."""
     masks = {output.mask for output in judged_outputs if output.mask}
     return masks.pop() if len(masks) == 1 else ""
 
 
 def read_mask(mask_name: str, samples: Samples, feed_index: int) -> np.ndarray:
-    """The mask of a feed, bool: what is not 0 counts."""
+    """Returns the mask of a feed as a bool array, True for each element that is compared."""
     mask: np.ndarray = {**samples.read_labels(feed_index), **samples.read_feed(feed_index)}[mask_name] != 0
     return mask
 
 
 def find_mask_axes(network: Network, backend: Backend, samples: Samples, mask_name: str, tensors: Sequence[str]
                    ) -> dict[str, tuple[bool, ...]]:
-    """Which axes of tensors are those of a mask: for each axis of a tensor whether the mask has it, in its order.
+    """Returns for each tensor the axes that it shares with a mask: one bool for each axis of the tensor.
 
-    They are told by their sizes in the first feed and the last, which are run for it. The first axis of both is that of
-    the samples. The second one of a mask is the only other axis of the tensor with the same size: where several have
-    it, as in attention's scores, or none has, the tensor is left out.
+    Shared axes are recognised by their sizes in the first and the last feed, which are executed for this purpose. The
+    first axis of mask and tensor is that of the samples. The second axis of the mask is the only other axis of the
+    tensor with the same size. A tensor is left out if several axes have this size, as in attention scores, or none has
+    it.
     """
     possible: dict[str, set[int]] = {}
     ranks: dict[str, int] = {}
@@ -126,7 +132,7 @@ def find_mask_axes(network: Network, backend: Backend, samples: Samples, mask_na
 
 def _measure_tensor_shapes(network: Network, backend: Backend, samples: Samples, feed_index: int, tensors: Sequence[str]
                            ) -> dict[str, tuple[int, ...]]:
-    """The shapes of float tensors in a feed."""
+    """Returns the shapes of float tensors in a feed."""
     probe = NetworkProbe(network.model)
     outputs = {
         tensor: probe.add_output(probe.append_operator("Shape", probe.get_fp32_value(tensor), dtype=ir.DataType.INT64))

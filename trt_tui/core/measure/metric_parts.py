@@ -1,4 +1,4 @@
-"""The parts of a metric, such as one for each class, side by side: what each loses, the worst first."""
+"""The parts of a metric, such as one for each class, in FP32 and in several runs, sorted by their loss."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -6,13 +6,12 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class MetricPartRow:
-    """One part of a metric.
+    """One part of a metric, in FP32 and in each run.
 
     Attributes:
-        part_name: Its name.
-        reference_value: In FP32.
-        run_values: In each run, None where the run has none.
-        max_drop: By how much the worst run is below FP32; negative if every run is above. None if no run has it.
+        reference_value: The value in FP32.
+        run_values: The value in each run; None if the run has no such part.
+        max_drop: By how much the worst run is below FP32; negative if every run is above. None if no run has the part.
     """
 
     part_name: str
@@ -23,11 +22,11 @@ class MetricPartRow:
 
 def metric_part_rows(reference_metric: Mapping[str, float],
                      run_metrics: Sequence[Mapping[str, float]]) -> list[MetricPartRow]:
-    """The headline, then the parts by the drop of the worst run, the largest first.
+    """Returns one row for each part of a metric: first the headline, then the parts, the largest drop of any run first.
 
     Args:
         reference_metric: The metric and its parts in FP32, the headline first.
-        run_metrics: The same of each run; what a run lacks was not measured there.
+        run_metrics: The metric and its parts in each run. A part that was not measured is absent.
     """
     rows = []
     for name, base in reference_metric.items():

@@ -1,4 +1,4 @@
-"""The user's metric on the outputs of a run: on all samples, and on draws of them."""
+"""The user's metric on the outputs of a run: on all samples, and on bootstrap draws of the samples."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,16 +23,16 @@ FeedOutputs = Sequence[Mapping[str, np.ndarray]]
 """The outputs of a run by name, feed by feed."""
 
 SHUFFLED, SCRAMBLED = "shuffled", "scrambled"
-"""Outputs that mean nothing: those of another sample for each sample; and the values of each output in any order, which
-is what a random answer with the same values is."""
+"""Names of meaningless outputs. Shuffled: each sample has the outputs of another sample. Scrambled: the values of each
+output are in random order, as in a random answer with the same values."""
 
 
 class MetricScorer:
-    """Calls a metric with outputs and labels of the same samples.
+    """The user's metric together with the samples, labels and reference that it is computed from.
 
     Args:
-        output_names: The outputs that it is given.
-        get_reference: Yields the FP32 network's outputs for a feed.
+        output_names: The outputs that the metric receives.
+        get_reference: Returns the outputs of the reference for a feed.
     """
 
     def __init__(self, metric: Metric, samples: Samples, output_names: Sequence[str],
@@ -45,7 +45,7 @@ class MetricScorer:
         self._meaningless_cache: dict[tuple[int, ...], dict[str, dict[str, float]]] = {}
 
     def compute_metric(self, feed_outputs: FeedOutputs, feed_indices: Sequence[int]) -> dict[str, float]:
-        """The metric and its parts, the headline first.
+        """Returns the metric and its parts for the outputs of some feeds, headline first.
 
         Raises:
             InputError: the metric fails.
@@ -53,7 +53,8 @@ class MetricScorer:
         return self._compute_metric_parts(*self._join_outputs_and_labels(feed_outputs, feed_indices))
 
     def resample_metric(self, feed_outputs: FeedOutputs, feed_indices: Sequence[int]) -> Iterator[dict[str, float]]:
-        """Yields the metric and its parts on each draw of the samples, nothing of it if the metric fails on it.
+        """Yields the metric and its parts on each bootstrap draw of the samples; {} for a draw on which the metric
+        fails.
 
         If the rows of an array are not the samples, whole feeds are drawn; see `trt_tui.core.measure.bootstrap`.
         """
@@ -69,13 +70,16 @@ class MetricScorer:
             try:
                 yield self.compute_metric([feed_outputs[number] for number in numbers],
                                           [feed_indices[number] for number in numbers])
-            except InputError:  # for one, if no sample of a class was drawn
+            except InputError:  # for example, if no sample of a class was drawn
                 yield {}
 
     def score_meaningless_outputs(self, feed_indices: Sequence[int]) -> dict[str, dict[str, float]]:
-        """The reference's metric and its parts on outputs that mean nothing, by `SHUFFLED` and `SCRAMBLED`.
+        """Returns the metric that meaningless outputs reach: reference outputs of other samples, or reference values in
+        any order.
 
-        A key is absent where the metric fails on that, or where there is a single sample to shuffle.
+        The keys are `SHUFFLED` and `SCRAMBLED`.
+
+        A key is absent if the metric fails on these outputs, or if there is only one sample to shuffle.
         """
         key = tuple(feed_indices)
         if key not in self._meaningless_cache:
@@ -104,13 +108,17 @@ class MetricScorer:
 
     def _count_samples_if_separable(self, joined_outputs: Mapping[str, np.ndarray], labels: Mapping[str, np.ndarray],
                                     feed_indices: Sequence[int]) -> int:
-        """The number of samples if they can be told apart in all arrays, else 0."""
+        """Returns the number of samples if the rows of all arrays are the samples; 0 if not."""
         rows = sum(self._samples.count_samples_of_feed(feed) for feed in feed_indices)
         return rows if all(len(array) == rows for array in (*joined_outputs.values(), *labels.values())) else 0
 
     def measure_metric_intervals(self, feed_outputs: FeedOutputs, feed_indices: Sequence[int],
                                  intervals: AccuracyIntervals) -> Iterator[AccuracyIntervals]:
-        """Yields a spread after each draw, and last one with the intervals of the metric and of its gain over FP32."""
+        """Measures the confidence intervals of the metric; yields the intervals of the accuracy after each bootstrap
+        draw.
+
+        Only the last item has the intervals of the metric and of its difference from FP32.
+        """
         key = tuple(feed_indices)
         if key not in self._reference_draws:
             base: list[dict[str, float]] = []
@@ -168,5 +176,5 @@ class MetricScorer:
 
 def _select_part_intervals(intervals: Mapping[str, ConfidenceInterval | None],
                            headline_name: str) -> dict[str, ConfidenceInterval]:
-    """Those that there are, without the headline's."""
+    """Returns the known intervals of a metric's parts, without that of the headline."""
     return {name: interval for name, interval in intervals.items() if interval is not None and name != headline_name}

@@ -1,7 +1,8 @@
-"""A gated graph that runs in pieces: what the configs before have computed of the same feed is not computed again.
+"""A runner for a graph that is cut into pieces, so that pieces with the same result for several configs run only once.
 
-A search tries one group after the other, and so do shares: all configs of a step are the same before the first group
-that differs. Each piece keeps what it yielded for two configs of a feed, of which one is that used last.
+A search tries one group after the other, and so does the measurement of error shares. All configs of such a step are
+equal before the first group that differs. Each piece keeps its results for two configs of a feed, one of them the last
+used.
 """
 
 from __future__ import annotations
@@ -18,21 +19,22 @@ from trt_tui.core.lowering.gated.pieces import split_into_pieces
 from trt_tui.core.runner import Backend, Runner, TensorInfo
 
 MAX_CACHED_BYTES = 1 << 28
-"""What pieces yielded is kept up to this size; feeds beyond are run from the start."""
+"""The maximum size of all cached results. A feed beyond this size is executed from the start."""
 
 _MAX_CONFIGS_PER_FEED, _MAX_AGE_ROUNDS = 2, 4
-"""Configs kept of a feed, and for how many rounds through all feeds that are kept one stays that is not run again."""
+"""The maximum number of configs that are cached for a feed, and the maximum age of a cached feed. A feed is dropped
+after this number of rounds through all cached feeds without a new execution."""
 
 
 @dataclass(eq=False)
 class _CachedPieceResult:
-    """What a piece yielded.
+    """The cached result of one piece of a gated graph.
 
     Attributes:
-        input_arrays: The arrays that it was fed; weights are not kept for it.
-        input_stamps: The runs of other pieces whose results it read.
-        stamp: Of this run of the piece.
-        last_use: The run that read it last; 0 for none.
+        input_arrays: Weak references to the arrays fed to the piece, so that the cache does not keep weights alive.
+        input_stamps: The stamps of the results of earlier pieces that this result was computed from.
+        stamp: The number of the execution that computed the result.
+        last_use: The number of the last execution that read the result; 0 if none did.
     """
 
     input_arrays: list[weakref.ref[np.ndarray]]
@@ -52,10 +54,10 @@ class _CachedPieceResult:
 
 @dataclass(eq=False)
 class _CachedFeedResults:
-    """What is kept of a feed, by piece.
+    """The cached results of all pieces of a graph for one feed.
 
     Attributes:
-        last_run: The last run of this feed.
+        last_run: The number of the last execution of this feed.
     """
 
     pieces_by_index: list[list[_CachedPieceResult]]
@@ -64,23 +66,24 @@ class _CachedFeedResults:
 
 
 class PiecewiseRunner:
-    """Runs a gated graph in pieces.
+    """A runner that executes a gated graph in pieces and caches the results of each piece.
 
-    Arrays that are fed beside the network's own inputs must not change: they are known by their identity, as
-    `trt_tui.core.lowering.gated.gated_graph.GatedGraph` feeds them. The network's inputs are known by what they hold.
+    Arrays that are fed beside the inputs of the network must not change, because the cache compares them by identity.
+    `trt_tui.core.lowering.gated.gated_graph.GatedGraph` feeds such arrays. The inputs of the network are compared by
+    their content.
 
     Args:
-        runners: One for each piece, in order.
+        runners: One runner for each piece, in order.
 
     Attributes:
-        computed_pieces: How many pieces were run in all.
+        computed_pieces: Number of executions of single pieces so far.
     """
 
     def __init__(self, gated_graph: GatedGraph, runners: Sequence[Runner]) -> None:
         self._runners = tuple(runners)
         self._network_inputs = [info.name for info in gated_graph.network.inputs]
         computed_names: set[str] = set()
-        self._inner_inputs: list[list[str]] = []  # of earlier pieces
+        self._inner_inputs: list[list[str]] = []  # results of earlier pieces
         self._external_inputs: list[list[str]] = []
         for runner in runners:
             names = [info.name for info in runner.inputs]
@@ -100,7 +103,11 @@ class PiecewiseRunner:
 
     @classmethod
     def load_in_pieces(cls, backend: Backend, gated_graph: GatedGraph, *, optimize: bool = True) -> Runner:
-        """Loads a gated graph, in pieces if it can be cut; ``optimize`` as `Backend.load` takes it."""
+        """Loads a gated graph, in pieces if it can be cut.
+
+        Args:
+            optimize: Argument of `Backend.load`.
+        """
         runners: list[Runner] = []
         try:
             runners.extend(
@@ -112,14 +119,17 @@ class PiecewiseRunner:
         return cls(gated_graph, runners) if len(runners) > 1 else runners[0]
 
     def estimate_recomputed_fraction(self, changed_inputs: Collection[str]) -> float:
-        """Which part of a run is computed anew where only these inputs differ from a run that is kept: pieces cost
-        about the same."""
+        """Returns the fraction of an execution that must be computed again if only some inputs changed since a cached
+        execution.
+
+        All pieces are assumed to cost the same.
+        """
         first_changed = next((index for index, external_inputs in enumerate(self._external_inputs)
                               if not set(external_inputs).isdisjoint(changed_inputs)), 0)
         return 1 - first_changed / len(self._runners)
 
     def run(self, feeds: Mapping[str, np.ndarray], fetch: Sequence[str] | None = None) -> dict[str, np.ndarray]:
-        """Runs once; see `trt_tui.core.runner.Runner`."""
+        """Implements `trt_tui.core.runner.Runner.run` with cached results of pieces."""
         fetched_names = list(fetch) if fetch is not None else [info.name for info in self.outputs]
         self._run_count += 1
         cached_feed = self._find_or_add_cached_feed(feeds)
@@ -151,7 +161,7 @@ class PiecewiseRunner:
         return {name: values[name] for name in fetched_names}
 
     def _find_or_add_cached_feed(self, feeds: Mapping[str, np.ndarray]) -> _CachedFeedResults:
-        """What is kept of a feed; feeds that were not run for long are let go."""
+        """Returns the cached results of a feed, and drops the results of feeds that were not executed for long."""
         digest = hashlib.blake2b(digest_size=16)
         for name in self._network_inputs:
             array = feeds[name]
@@ -166,7 +176,7 @@ class PiecewiseRunner:
 
     def _cache_piece(self, cached_feed: _CachedFeedResults, cached_pieces: list[_CachedPieceResult],
                      piece: _CachedPieceResult) -> None:
-        """Keeps what a piece yielded in place of what was read longest ago, where there is room."""
+        """Caches the result of a piece. If the cache is full, the result replaces the one that was read longest ago."""
         is_full = self._cached_bytes + piece.size_bytes > MAX_CACHED_BYTES
         replaced = None
         if cached_pieces and (is_full or len(cached_pieces) == _MAX_CONFIGS_PER_FEED):
@@ -183,7 +193,6 @@ class PiecewiseRunner:
         self._cached_bytes += added_bytes
 
     def close(self) -> None:
-        """Frees the sessions and what is kept."""
         for runner in self._runners:
             runner.close()
         self._cached_feeds.clear()

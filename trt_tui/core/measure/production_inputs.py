@@ -1,4 +1,4 @@
-"""The inputs that production has dumped, held against those here, and what may have made them differ."""
+"""The comparison of the inputs that production dumped with the inputs used here, with explanations of differences."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -9,21 +9,21 @@ from trt_tui.core.measure.error_metrics import ErrorMetrics, ErrorSums
 from trt_tui.formatting import add_decibel_unit, number_text
 
 MIN_SAME_INPUT_DB = 60.0
-"""Inputs this close are the same: casts and codecs of FP32 leave more."""
+"""The minimum SQNR at which two inputs count as equal. Casts and codecs of FP32 have a higher one."""
 
 _IDENTITY_FIT = (1.0, 0.0)
-"""The scale and offset of inputs that are the same but for noise."""
+"""The scale and offset of inputs that differ only by noise."""
 
 _MAX_EXPLAINED_ELEMENTS = 1 << 20
-"""Elements that an explanation is looked for in."""
+"""The maximum number of elements from which an explanation is sought."""
 
 
 @dataclass(frozen=True)
 class InputDifference:
-    """How an input in production differs from the one here.
+    """The difference between an input tensor in production and the same input here.
 
     Attributes:
-        description: In words, with what would explain it.
+        description: The difference in words, with an explanation if there is one.
     """
 
     input_name: str
@@ -32,13 +32,17 @@ class InputDifference:
 
     @property
     def is_equal_except_rounding(self) -> bool:
-        """Whether both are the same but for rounding."""
+        """True if both inputs are equal except for rounding."""
         errors = self.errors
         return errors.exact or errors.sqnr_db is not None and errors.sqnr_db >= MIN_SAME_INPUT_DB
 
 
 def compare_input_over_feeds(input_name: str, array_pairs: Iterator[tuple[np.ndarray, np.ndarray]]) -> InputDifference:
-    """Compares an input over feeds; each pair is what is fed here and what production was given, of one shape."""
+    """Compares a local input with the input in production, over all feeds.
+
+    Args:
+        array_pairs: For each feed, the local array and the array in production, of the same shape.
+    """
     sums = ErrorSums()
     first: list[tuple[np.ndarray, np.ndarray]] = []
     held_elements = 0
@@ -62,11 +66,14 @@ def compare_input_over_feeds(input_name: str, array_pairs: Iterator[tuple[np.nda
 
 
 def explain_input_difference(local_array: np.ndarray, production_array: np.ndarray) -> str:
-    """What turns ``local_array`` into ``production_array``, in words: a scale and an offset, channels in another order,
-    another axis mirrored or swapped, samples in another order; "" where none of these does.
+    """Returns an explanation why an input differs in production, such as a scale or swapped channels; "" if there is
+    none.
+
+    The possible transformations are a scale and an offset, channels in another order, an axis mirrored or swapped, and
+    samples in another order.
 
     Args:
-        local_array, production_array: Of one shape, first axis samples.
+        local_array, production_array: Arrays of the same shape, first axis samples.
     """
     if local_array.size == 0 or not (np.isfinite(local_array).all() and np.isfinite(production_array).all()):
         return "production has NaN or Inf" if local_array.size else ""
@@ -104,7 +111,10 @@ def _linear_formula_text(scale: float, offset: float) -> str:
 
 
 def _fit_scale_and_offset(local_array: np.ndarray, production_array: np.ndarray) -> tuple[float, float] | None:
-    """Scale and offset that turn one into the other but for an error of 40 dB; whole ones are (1.0, 0.0)."""
+    """Fits a scale and an offset that convert one array into another; None if the result has less than 40 dB.
+
+    Equal arrays have (1.0, 0.0).
+    """
     local_values, production_values = local_array.ravel(), production_array.ravel()
     spread = float(np.var(local_values))
     if not spread:
@@ -120,7 +130,10 @@ def _fit_scale_and_offset(local_array: np.ndarray, production_array: np.ndarray)
 
 
 def _find_sample_order(local_array: np.ndarray, production_array: np.ndarray) -> Sequence[int] | None:
-    """The sample here that each sample there is; None where one is none of them, or all stand in their place."""
+    """Returns the order of the local samples in which production has them; None if a sample has no equal.
+
+    Also None if all samples are in the same order.
+    """
     rows, production_rows = local_array.reshape(len(local_array),
                                                 -1), production_array.reshape(len(production_array), -1)
     order = []

@@ -1,6 +1,6 @@
-"""What errors are taken against where that is not FP32 of the network itself: a framework's outputs, another network.
+"""References other than FP32 of the network itself: the dumped outputs of a framework, or another network.
 
-Both yield tensors by the network's names, feed by feed of the same samples.
+Both yield tensors by the names of the network, feed by feed of the same samples.
 """
 
 import difflib
@@ -26,13 +26,13 @@ from trt_tui.formatting import counted_noun_text, name_list_text
 
 
 class ExternalOutputs(Protocol):
-    """Tensors of something else on the same samples.
+    """The tensors of a dump or of another network on the same samples.
 
     Attributes:
-        name: What it is called beside figures.
-        available_tensors: The tensors of the network that it has.
-        extra_tensors: Those that it has and the network lacks.
-        source_files: What is read of it.
+        name: The name beside measured values.
+        available_tensors: The tensors of the network that the dump or the other network has.
+        extra_tensors: Tensors that the network lacks.
+        source_files: The files that are read.
     """
 
     name: str
@@ -41,26 +41,26 @@ class ExternalOutputs(Protocol):
     source_files: tuple[Path, ...]
 
     def get_outputs(self, samples: Samples, feed_index: int) -> dict[str, np.ndarray]:
-        """Its tensors for a feed of some of the samples, in the network's types.
+        """Returns the available tensors of the reference for one feed, in the types of the network.
 
         Raises:
-            InputError: they cannot be read or computed, or are of other shapes than the samples need.
+            InputError: the tensors cannot be read or computed, or their shapes do not fit the samples.
         """
 
     def close(self) -> None:
-        """Frees what it holds."""
+        ...
 
 
 @dataclass(frozen=True)
 class ReferenceInfo:
-    """A reference that was named, for the program.
+    """The name of the reference that the user chose, and the tensors that it or the network lacks.
 
     Attributes:
-        name: What it is called beside figures.
-        missing_in_network: Tensors that it has and the network lacks.
-        missing_in_reference: Outputs of the network that it lacks.
-        has_metric_outputs: Whether the user's metric is taken of it; else of the network's own FP32 run.
-        missing_judged_tensors: What would be judged, did it have that.
+        name: The name beside measured values.
+        missing_in_network: Tensors of the reference that the network lacks.
+        missing_in_reference: Outputs of the network that the reference lacks.
+        has_metric_outputs: True if the user's metric is computed from the reference, False if from FP32 of the network.
+        missing_judged_tensors: Tensors that would be judged if the reference had them.
     """
 
     name: str
@@ -71,19 +71,19 @@ class ReferenceInfo:
 
 
 def is_network_file(reference_spec: str) -> bool:
-    """Whether what was named as a reference is a network; else it is a dump of tensors."""
+    """Returns True if the text names a network as the reference, and False if it names a dump of tensors."""
     return Path(reference_spec).suffix.lower() == ".onnx"
 
 
 class DumpedOutputs:
-    """A dump as `ExternalOutputs`.
+    """The tensors of a dump, used as a reference or as inputs.
 
     Args:
-        samples: All samples of the data, in their order: those that the dump was made of.
-        uses_inputs: Take the network's inputs from it in place of what the network computes.
+        samples: All samples of the data, in their order. The dump was made of these samples.
+        uses_inputs: Read the inputs of the network from the dump, and not the tensors that it computes.
 
     Raises:
-        InputError: it has none of the network's tensors, or other shapes, or not as many samples.
+        InputError: the dump has none of the network's tensors, other shapes, or another number of samples.
     """
 
     def __init__(self, dump: Dump, network: Network, samples: Samples, *, uses_inputs: bool = False) -> None:
@@ -107,7 +107,8 @@ class DumpedOutputs:
             self._check_type_and_shape(dump, network, samples, name)
 
     def _check_type_and_shape(self, dump: Dump, network: Network, samples: Samples, tensor: str) -> None:
-        """Holds a tensor's type and shape against the network's, and its rows against the samples."""
+        """Raises an error if type or shape of a dumped tensor do not fit the network, or its rows do not fit the
+        samples."""
         member, shape = dump.iterations[0][tensor], network.shape(tensor)
         if not is_castable(member.dtype, self._tensor_types[tensor]):
             raise InputError(f"{tensor} is {member.dtype} in {dump.source}", f"in {network.name} it is "
@@ -149,22 +150,23 @@ class DumpedOutputs:
         return arrays
 
     def close(self) -> None:
-        """See `ExternalOutputs`."""
+        ...
 
 
 class NoCommonTensorsError(InputError):
-    """Two sides have no tensor in common."""
+    """The error that two dumps or networks have no tensor in common."""
 
 
 def no_common_tensors_error(
         first_name: str, first_tensors: Sequence[str], second_name: str, second_tensors: Sequence[str],
         verb: str = "yields",
         next_step: str = "Name the arrays after the network's outputs, or name another file.") -> NoCommonTensorsError:
-    """That two sides have no tensor in common; names both, and what may have been meant.
+    """Returns the error that two dumps or networks have no tensor in common, with the tensors of both and similar
+    names.
 
     Args:
-        verb: What the other does with its tensors.
-        next_step: The next step where no names are near each other.
+        verb: The verb between the second side and its tensors.
+        next_step: The next step if no names are similar.
     """
     near = [
         f"{name} for {match[0]}" for name in first_tensors
@@ -178,7 +180,7 @@ def no_common_tensors_error(
 
 
 def _find_rows_per_sample(network: Network, tensor: str) -> int | None:
-    """How many rows of a tensor's first axis belong to a sample, by what is declared; None where that tells nothing."""
+    """Returns the number of rows of a tensor that belong to one sample, by the declared shapes; None if unknown."""
     shape = network.shape(tensor)
     leads = [info.shape[0] for info in network.inputs if info.shape]
     if not shape or not leads:
@@ -191,7 +193,8 @@ def _find_rows_per_sample(network: Network, tensor: str) -> int | None:
 
 
 def _find_reference_dtype(network: Network, tensor: str) -> np.dtype:
-    """The type of a tensor of the network; FP32 for floats of 16 bits, whose reference is more exact."""
+    """Returns the type of a tensor in the network. For 16-bit floats it is FP32, because the reference is more precise.
+    """
     types = {info.name: info.dtype for info in (*network.outputs, *network.inputs)}
     if tensor not in types and not network.is_float(tensor) and (dtype := network.ir_value(tensor).dtype) is not None:
         return dtype.numpy()
@@ -200,13 +203,13 @@ def _find_reference_dtype(network: Network, tensor: str) -> np.dtype:
 
 
 class NetworkOutputs:
-    """Another network, run as it is written on the same samples, as `ExternalOutputs`.
+    """The tensors of another network on the same samples, used as a reference and executed as written in its file.
 
     Args:
-        requested_tensors: Tensors that it is asked for, as far as it has them.
+        requested_tensors: The tensors to yield, as far as the other network has them.
 
     Raises:
-        InputError: it cannot be read or run, takes other inputs, or has none of the tensors.
+        InputError: the file cannot be read or executed, has other inputs, or has none of the tensors.
     """
 
     def __init__(self, path: Path, network: Network, backend: Backend, requested_tensors: Sequence[str]) -> None:
@@ -253,7 +256,7 @@ class NetworkOutputs:
 def open_external_outputs(reference_spec: str, network: Network, get_samples: Callable[[], Samples],
                           get_backend: Callable[[],
                                                 Backend], judged_outputs: Sequence[JudgedOutput]) -> ExternalOutputs:
-    """Opens what was named: a network, or a dump of tensors.
+    """Opens the reference that the user named: another network, or a dump of tensors.
 
     Raises:
         InputError: see `DumpedOutputs` and `NetworkOutputs`.
@@ -267,13 +270,13 @@ def open_external_outputs(reference_spec: str, network: Network, get_samples: Ca
 
 def select_outputs_in_reference(judged_outputs: Sequence[JudgedOutput], external_outputs: ExternalOutputs,
                                 network: Network, is_named_by_user: bool) -> tuple[JudgedOutput, ...]:
-    """The judged outputs that a reference has.
+    """Returns the judged outputs that a reference has.
 
     Args:
-        is_named_by_user: They were named with --judge, so that none may be missing.
+        is_named_by_user: True if the outputs were named with --judge. None of them may then be missing.
 
     Raises:
-        InputError: one that was named is missing, or all are.
+        InputError: a named output is missing, or all outputs are.
     """
     available = tuple(judged_output for judged_output in judged_outputs
                       if judged_output.tensor in external_outputs.available_tensors)
@@ -291,11 +294,11 @@ def select_outputs_in_reference(judged_outputs: Sequence[JudgedOutput], external
 
 def collect_reference_info(external_outputs: ExternalOutputs, network: Network, metric_tensors: Sequence[str],
                            judged_outputs: Sequence[JudgedOutput]) -> ReferenceInfo:
-    """What is told of a reference.
+    """Returns the description of a reference: its name, and the tensors that it or the network lacks.
 
     Args:
-        metric_tensors: What the metric is given.
-        judged_outputs: What would be judged without a reference.
+        metric_tensors: The tensors that the metric receives.
+        judged_outputs: The outputs that would be judged without a reference.
     """
     unjudged = dict.fromkeys(judged_output.tensor
                              for judged_output in judged_outputs
@@ -307,11 +310,11 @@ def collect_reference_info(external_outputs: ExternalOutputs, network: Network, 
 
 
 def reference_notes(reference_info: ReferenceInfo, network_name: str, has_metric: bool) -> list[str]:
-    """What to know of a reference, one sentence each.
+    """Returns notes on a reference, one sentence each: tensors that it or the network lacks, and the baseline of the
+    metric.
 
     Args:
-        network_name: The network's name.
-        has_metric: Whether there is a metric.
+        has_metric: True if there is a metric.
     """
     notes = [
         f"Only in {location}: {name_list_text(names)}." for location, names in ((reference_info.name,

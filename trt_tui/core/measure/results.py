@@ -1,4 +1,4 @@
-"""The records of a comparison: what `compare --json` writes and the app shows.
+"""The records of a comparison, which ``compare --json`` writes and the app shows.
 
 A value that was not measured is None here and absent in the file; it is never zero.
 """
@@ -25,11 +25,13 @@ from trt_tui.formatting import (
 
 @dataclass(frozen=True)
 class OutputErrors:
-    """Error at one judged output and its worst sample (index among the judged samples, SQNR in dB or None).
+    """The error metrics of one judged output, with its worst sample.
 
     Attributes:
+        worst_index: Index of the worst sample among the judged samples; None if unknown.
+        worst_sqnr_db: SQNR of the worst sample in dB; None if unknown or not finite.
         variation_db: The energy of the reference's deviations from their mean over samples, relative to its energy;
-            minus infinity if all samples are equal. None with one sample, and while not all are measured.
+            minus infinity if all samples are equal. None with one sample, and until all samples are measured.
     """
 
     errors: ErrorMetrics
@@ -39,7 +41,8 @@ class OutputErrors:
 
     @property
     def sqnr_against_variation_db(self) -> float | None:
-        """The SQNR against the part of the reference that varies between samples; None if either is unknown."""
+        """The SQNR against the part of the reference that varies between samples; None if SQNR or variation is unknown.
+        """
         levels_db = self.errors.sqnr_db, self.variation_db
         return levels_db[0] + levels_db[1] if levels_db[0] is not None and levels_db[1] is not None else None
 
@@ -51,9 +54,8 @@ class Caveat:
     Attributes:
         kind: A short name for records: "failed run", "overflow", "may overflow", "unchecked range", "steady output",
             "trivial target", "known gap", "builds differ", "not executed", "not met as exported" or "no engine".
-        text: The reason as one sentence without a full stop, for people.
-        gap_db: The caveat counts only if the margin to the target is smaller than this, in dB; None if it always
-            counts.
+        text: The reason as one sentence without a full stop.
+        gap_db: The margin to the target, in dB, below which the caveat counts; None if it always counts.
         fails_run: True if the run misses every target, whatever its values are.
     """
 
@@ -65,19 +67,19 @@ class Caveat:
 
 @dataclass(frozen=True)
 class Accuracy:
-    """How a run does at the judged outputs.
+    """The accuracy of a run: its errors, metric and top-1 agreement at the judged outputs, without pass or fail.
 
     Attributes:
-        outputs: By judged output name.
-        metric: The user's metric and its parts; the first entry is the headline. Empty without one.
-        agreement: Share of samples whose largest class is the reference's, for a classifier without labels.
-        samples: Samples measured so far; ``total`` are to be measured.
-        judged_error: The judged error that shares are shares of: the sum of Σ(test-ref)²/Σref² over the float outputs.
-            If only integers are judged, the sum of the shares that differ.
-        intervals: How far the figures may be off because there are few samples; None until all are measured, or with
-            too few.
+        outputs: Errors by judged output name.
+        metric: The user's metric and its parts; the first entry is the headline. Empty without a metric.
+        agreement: Top-1 agreement: the fraction of samples with the same top class as the reference, for a classifier
+            without labels.
+        samples: Number of samples measured so far; ``total`` is the number of all samples.
+        judged_error: The error that error shares are fractions of: the sum of Σ(test-ref)²/Σref² over the float
+            outputs. If all judged outputs are integers, the sum of the fractions that differ.
+        intervals: The confidence intervals over samples; None until all samples are measured, and with too few samples.
         caveats: Reasons why the values may not hold in production; the target result takes them into account.
-        meaningless_accuracies: The accuracy of runs whose outputs mean nothing, by what was done to the reference's
+        meaningless_accuracies: The accuracy of meaningless outputs, by the change that was made to the reference's
             outputs; see `trt_tui.core.measure.sample_dependence`. A target that one of them meets is trivial.
     """
 
@@ -93,19 +95,21 @@ class Accuracy:
 
     @property
     def worst_output(self) -> tuple[str, OutputErrors] | None:
-        """The float output with the lowest SQNR; one with NaN or Inf comes first."""
+        """The name and errors of the float output with the lowest SQNR; an output with NaN or Inf comes first."""
         float_outputs = [item for item in self.outputs.items() if item[1].errors.mismatch is None]
         return min(float_outputs, key=lambda item: item[1].errors.comparable_sqnr_db,
                    default=next(iter(self.outputs.items()), None))
 
     @property
     def worst_errors(self) -> ErrorMetrics | None:
-        """The errors of the worst output."""
         return self.worst_output[1].errors if self.worst_output is not None else None
 
     def find_worst_value(self, metric: ErrorMetric, output_name: str | None = None) -> float | None:
-        """The value of a metric at a judged output, the worst of all by default: the one with the worst SQNR need not
-        have the worst cosine. None if there are none, or one of them is unknown."""
+        """Returns the value of an error metric at a judged output, or by default the worst value over all outputs.
+
+        The output with the worst SQNR need not have the worst cosine. None if no output has the metric, or if one of
+        the values is unknown.
+        """
         values = [entry.errors.value(metric) for name, entry in self.outputs.items()
                   if (name == output_name if output_name is not None else
                       (entry.errors.mismatch is not None) is metric.is_of_integers)]
@@ -116,22 +120,22 @@ class Accuracy:
 
     @property
     def nonfinite_count(self) -> int:
-        """Count of NaN and Inf over all outputs."""
         return sum(output_errors.errors.nonfinite_count for output_errors in self.outputs.values())
 
     @property
     def fails_every_target(self) -> bool:
-        """True if the run misses every target, whatever its values are."""
         return any(caveat.fails_run for caveat in self.caveats)
 
     @property
     def headline_metric(self) -> float | None:
-        """The metric's first value."""
         return next(iter(self.metric.values()), None)
 
 
 def worst_value_text(accuracy: Accuracy | None, metric: ErrorMetric, mark: str = "") -> str:
-    """The worst value of a metric in a table, after a mark; the SQNR is that of `Accuracy.worst_output`."""
+    """Returns the text of an accuracy's worst value of an error metric, with a mark such as "~" before the number.
+
+    The SQNR is that of `Accuracy.worst_output`.
+    """
     if accuracy is not None and metric.key == "sqnr_db" and accuracy.worst_errors is not None:
         return accuracy.worst_errors.sqnr_text(mark)
     value = accuracy.find_worst_value(metric) if accuracy is not None else None
@@ -140,20 +144,21 @@ def worst_value_text(accuracy: Accuracy | None, metric: ErrorMetric, mark: str =
 
 @dataclass(frozen=True)
 class GroupErrors:
-    """What was measured at one group in one run.
+    """The errors and FP16 range of one group in one run.
 
     Attributes:
-        accumulated: The whole network in the run's precisions.
-        isolated: The group in the run's precision, every input from the reference.
-        precision: What the group ran in.
+        accumulated: Error with the whole network in the precisions of the run.
+        isolated: Error with the group in the precision of the run, and all its inputs from the reference.
+        precision: The precision of the group.
         ref_max: Largest absolute value of the reference tensor.
-        warning: Overflow or underflow in words, "" where there is none.
-        fp16_over: How many values of the reference tensor exceed FP16's largest; None where FP16 was not in question.
-        fp16_under: How many nonzero values lie below FP16's least magnitude; None where FP16 was not in question.
-        fp16_largest: Largest FP32 magnitude that the group rounds, at its last tensor or before; None where FP16 was
-            not in question.
+        warning: A warning about overflow, underflow or coordinates; "" if there is none.
+        fp16_over: Number of values of the reference tensor above the largest FP16 number; None if FP16 was not
+            examined.
+        fp16_under: Number of nonzero values below the smallest FP16 magnitude; None if FP16 was not examined.
+        fp16_largest: Largest FP32 magnitude that the group rounds, at its last tensor or before; None if FP16 was not
+            examined.
         fp16_largest_layer: The layer that computes it.
-        fp16_state: A value of `trt_tui.core.measure.fp16_range.Fp16RangeState`; "" where FP16 was not in question.
+        fp16_state: A value of `trt_tui.core.measure.fp16_range.Fp16RangeState`; "" if FP16 was not examined.
     """
 
     precision: Precision
@@ -170,18 +175,18 @@ class GroupErrors:
 
 @dataclass(frozen=True)
 class ErrorShare:
-    """What one group owns of the judged error.
+    """The share of the judged error that one fusion group causes.
 
     Attributes:
         fraction: (E(c) - E(c, group in FP32)) / E(c); may be slightly negative. NaN if it is unknown.
-        sqnr_if_raised_db: Worst judged SQNR in dB with this group alone raised to FP32 (impact_kept), None if exact or
-        bad.
-        sqnr_if_reduced_alone_db: Worst judged SQNR in dB with this group alone as in the run, all others FP32; None if
-        unmeasured.
-        samples: On how many of the judged samples it stands; the other figures too.
-        half_width: With 95 % confidence the share on all judged samples is so near; None where it was taken on all of
-            them, or on too few to say.
-        unknown_reason: Why ``fraction`` says nothing, "" where it does.
+        sqnr_if_raised_db: SQNR of the worst judged output in dB if this group alone is raised to FP32 (``impact_kept``
+            in records). None if it is exact or not finite.
+        sqnr_if_reduced_alone_db: SQNR of the worst judged output in dB if this group alone has the precision of the run
+            and all others are FP32. None if not measured.
+        samples: Number of judged samples behind all values of this object.
+        half_width: Half the width of the 95 % confidence interval of ``fraction``. None if all samples were measured,
+            or too few for an interval.
+        unknown_reason: The reason why ``fraction`` has no meaning, "" if it has one.
     """
 
     fraction: float
@@ -193,8 +198,8 @@ class ErrorShare:
 
 
 UNFUSED, MARKED = "unfused", "marked"
-"""How tensors inside an engine were read: what its kernels hand on to each other as it was built; or of a second engine
-that has the groups' results as outputs, which is not the engine as built."""
+"""The two ways to read tensors inside an engine. Unfused: debug tensors between the kernels of the engine as built.
+Marked: outputs of a second engine with every group's result as an output, which is not the engine as built."""
 
 
 @dataclass(frozen=True)
@@ -204,10 +209,10 @@ class EngineErrors:
     Attributes:
         source: `UNFUSED` or `MARKED`.
         group_errors: Accumulated errors by group name.
-        hidden_groups: Groups whose result stays inside a kernel, or is not told.
-        samples: How many samples they were taken on.
-        accuracy: Of a second engine at the judged outputs; None where there is none.
-        missing_reason: Why there are no errors, "" where there are.
+        hidden_groups: Groups whose result stays inside a kernel, or is not reported.
+        samples: Number of measured samples.
+        accuracy: The accuracy of the marked engine at the judged outputs; None if there is no such engine.
+        missing_reason: The reason why there are no errors, "" if there are.
     """
 
     source: str
@@ -220,7 +225,7 @@ class EngineErrors:
 
 def profile_shapes_text(input_name: str, min_shape: Sequence[int], opt_shape: Sequence[int],
                         max_shape: Sequence[int]) -> str:
-    """The shapes of an input in a profile: ``image 4x3x8x8 (1x3x8x8 to 8x3x8x8)``."""
+    """Returns the shapes of an input in an optimization profile as a text: ``image 4x3x8x8 (1x3x8x8 to 8x3x8x8)``."""
     min_text, opt_text, max_text = ("x".join(map(str, shape)) for shape in (min_shape, opt_shape, max_shape))
     return f"{escape_hidden_characters(input_name)} {opt_text}" + (f" ({min_text} to {max_text})"
                                                                    if min_text != max_text else "")
@@ -228,13 +233,14 @@ def profile_shapes_text(input_name: str, min_shape: Sequence[int], opt_shape: Se
 
 @dataclass(frozen=True)
 class ProfileLatency:
-    """How fast an engine is in one of several optimization profiles, at its usual shapes.
+    """The latency of an engine in one of several optimization profiles, at the optimal shapes of the profile.
 
     Attributes:
-        shapes: Least, usual and largest shape by input name, of dynamic inputs.
-        batch_samples: How many samples a run takes there.
-        latency_ms: Median, minimum and maximum of runs that were enqueued; ``cuda_graph_ms`` as one CUDA graph each.
-        missing_reason: What could not be measured and why, "" where all was.
+        shapes: Minimum, optimal and maximum shape of each dynamic input, by name.
+        batch_samples: Number of samples in one execution.
+        latency_ms: Median, minimum and maximum of enqueued executions.
+        cuda_graph_ms: Median, minimum and maximum of executions that were launched as one CUDA graph each.
+        missing_reason: The values that could not be measured, with the reason; "" if all were measured.
     """
 
     shapes: Mapping[str, tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]]
@@ -245,7 +251,8 @@ class ProfileLatency:
 
     @property
     def samples_per_s(self) -> float | None:
-        """By the faster of the two ways to run it."""
+        """The throughput in samples per second, by the faster of the two ways to launch an execution; None if not
+        measured."""
         latencies_ms = [
             times_ms[0]
             for times_ms in (self.latency_ms, self.cuda_graph_ms)
@@ -255,7 +262,7 @@ class ProfileLatency:
 
     @property
     def profile_latency_text(self) -> str:
-        """In words."""
+        """The shapes, throughput and latency of an optimization profile as a text."""
         shapes = ", ".join(profile_shapes_text(name, *ranges) for name, ranges in self.shapes.items())
         parts = [f"{round(rate):,} samples/s"] if (rate := self.samples_per_s) is not None else []
         parts += [milliseconds_text(self.latency_ms[0])] if self.latency_ms is not None else []
@@ -266,11 +273,11 @@ class ProfileLatency:
 
 @dataclass(frozen=True)
 class RepeatedBuild:
-    """What one of several builds of the same config came to.
+    """The result of one of several builds of the same config.
 
     Attributes:
-        worst_output_errors: At its worst judged output.
-        latency_ms: Median.
+        worst_output_errors: The errors of its worst judged output.
+        latency_ms: Median latency.
     """
 
     worst_output_errors: ErrorMetrics | None = None
@@ -281,32 +288,35 @@ class RepeatedBuild:
 
 @dataclass(frozen=True)
 class EngineResult:
-    """What an engine that TensorRT built computes, judged by its own outputs.
+    """The result of building a config with TensorRT: the engine's accuracy, latency, layers and build.
 
     Attributes:
-        accuracy: None if it was built but cannot run here.
-        latency_ms: Median, minimum and maximum of the timed runs, in milliseconds.
+        accuracy: The accuracy of the engine's own outputs; None if it was built but cannot run on this machine.
+        latency_ms: Median, minimum and maximum of the timed executions, in milliseconds.
         engine_bytes: Size of the engine.
-        build_s: How long the build took, in seconds; 0 where the engine came from the cache.
-        measurement_note: What to know about these figures.
+        build_s: Duration of the build in seconds; 0 if the engine came from the cache.
+        measurement_note: A note on the measured values.
         device_name: The GPU, "" if there is none.
-        device_memory_bytes: Bytes that a run needs beside weights and tensors.
-        engine_report: Its layers, if the backend lists them.
-        implementations: What became of each group, by group name.
-        build_origin: "cold", "timing cache" or "engine cache": what the build could start from.
-        is_quick_build: Built with the lowest effort: neither its latency nor its size is that of production.
-        shape_accuracies: Verdicts at other shapes of the profile ("min", "max"), if they were asked for.
-        attempts: What was tried; the engine was built on the last of them. See `trt_tui.core.engines.fallback_ladder`.
-        other_precisions: If it was not built as asked: the groups that run in another precision, with that precision,
-            as far as the backend says.
-        simulated_accuracy: If it was not built as asked: the simulation of what was built instead.
-        failure_reason: Why it could not be built, "" if it was.
-        builder_warnings: What parser and builder warned of, by group name; see `trt_tui.core.engines.builder_warnings`.
-        engine_errors: Errors at the groups; None where they were not measured.
-        repeated_builds: What each of several builds came to, of which this is the worst; () where it was built once.
-        cuda_graph_ms: The same as ``latency_ms`` of runs that were launched as one CUDA graph each.
-        profile_latencies: How fast it is in each profile, where it has several; () else.
-        unequal_outputs: Outputs at which identical samples of one batch came out different.
+        device_memory_bytes: Bytes that an execution needs in addition to weights and tensors.
+        engine_report: The engine layers, if the backend lists them.
+        implementations: The implementation of each group, by group name.
+        build_origin: The start of the build: "cold", "timing cache" or "engine cache".
+        is_quick_build: True if the build used the lowest optimization effort, so that its latency and size are not
+            those of production.
+        shape_accuracies: The accuracy at other shapes of the profile ("min", "max"), if requested.
+        attempts: The build attempts; the last one built the engine. See `trt_tui.core.engines.fallback_ladder`.
+        other_precisions: If the engine was not built as requested: the groups that run in another precision, with that
+            precision, as far as the backend reports it.
+        simulated_accuracy: If the engine was not built as requested: the simulation of the config that was built
+            instead.
+        failure_reason: The reason why the build failed, "" if it did not.
+        builder_warnings: The warnings of parser and builder, by group name; see
+            `trt_tui.core.engines.builder_warnings`.
+        engine_errors: Errors inside the engine at the groups; None if not measured.
+        repeated_builds: The results of several builds, of which this engine is the worst; () if it was built once.
+        cuda_graph_ms: The same as ``latency_ms`` for executions that were launched as one CUDA graph each.
+        profile_latencies: The latency in each profile, if there are several; () if not.
+        unequal_outputs: Outputs at which identical samples of one batch differ.
     """
 
     accuracy: Accuracy | None
@@ -335,37 +345,39 @@ class EngineResult:
 
     @property
     def profile_latency_lines(self) -> tuple[str, ...]:
-        """How fast it is in each of several profiles, in words."""
         return tuple(
             f"profile {index}: {profile.profile_latency_text}" for index, profile in enumerate(self.profile_latencies))
 
     @property
     def builder_text(self) -> str:
-        """The builder and the GPU: ``TensorRT 8.6.1, H200``."""
+        """The builder and the GPU as a text: ``TensorRT 8.6.1, H200``."""
         return builder_device_text(self.builder_name, self.device_name)
 
     @property
     def is_built_as_requested(self) -> bool:
-        """Whether it is an engine of the config that was asked for, so that its figures are figures of that config."""
+        """True if the engine was built from the requested config, so that its values are those of that config."""
         return not self.failure_reason and (not self.attempts or self.attempts[-1].has_requested_precisions)
 
     def select_comparable_simulation(self, requested_accuracy: Accuracy | None) -> Accuracy | None:
-        """The simulation to compare it with: of what was built instead if it was not built as asked, else
-        ``requested_accuracy``."""
+        """Returns the simulated accuracy of the config that was built, with which the engine is compared.
+
+        It is ``requested_accuracy`` if the engine was built as requested, and the simulation of the config that was
+        built if not.
+        """
         return requested_accuracy if self.is_built_as_requested else self.simulated_accuracy
 
 
 @dataclass(frozen=True)
 class ExportedRun:
-    """The execution of a config's exported file by ONNX Runtime, which builds nothing: it is neither fast nor slow.
+    """The execution of a config's exported file by ONNX Runtime, without an engine and without a latency.
 
-    It is of the config, but of no engine. It can refute a simulated result and never confirms one.
+    It can refute a simulated result, but never confirms one.
 
     Attributes:
-        executor_name: The program that executed it: ``ONNX Runtime 1.27.0 CPU``.
+        executor_name: The program that executed the file: ``ONNX Runtime 1.27.0 CPU``.
         provider: The execution provider, "cpu" or "cuda".
-        accuracy: At the network's own outputs; None if the file was not executed.
-        missing_reason: The reason why it was not executed, "" if it was.
+        accuracy: The accuracy at the network's own outputs; None if the file was not executed.
+        missing_reason: The reason why the file was not executed, "" if it was.
     """
 
     executor_name: str
@@ -375,19 +387,20 @@ class ExportedRun:
 
     @property
     def source_name_in_records(self) -> str:
-        """The source of its values in records: ``onnxruntime-cpu``."""
+        """The source of the values in JSON records: ``onnxruntime-cpu``."""
         return f"onnxruntime-{self.provider}"
 
 
 @dataclass(frozen=True)
 class ExportedResult:
-    """The exported file of the config that was found, as ONNX Runtime executes it on the samples of the search.
+    """The result of the exported file of a config that a search found, executed by ONNX Runtime on the samples of the
+    search.
 
     Attributes:
-        executor_name: The program that executed it.
-        is_met: Whether it meets the tolerances; None if it was not executed or cannot be judged.
-        value_text: What it yields, in words; the reason if it was not executed.
-        simulated_text: What was simulated, in words.
+        executor_name: The program that executed the file.
+        is_met: True if the result meets the tolerances; None if the file was not executed or cannot be judged.
+        value_text: The measured value in words; the reason if the file was not executed.
+        simulated_text: The simulated value in words.
     """
 
     executor_name: str
@@ -397,7 +410,7 @@ class ExportedResult:
 
     @property
     def exported_result_text(self) -> str:
-        """In words, without a full stop."""
+        """The result of executing the exported file, as a text without a full stop."""
         if self.is_met is None:
             return f"the exported network was not executed: {self.value_text}"
         if self.is_met:
@@ -409,10 +422,10 @@ class ExportedResult:
 
 
 def failed_build_result(builder_name: str, error: TrtTuiError) -> EngineResult:
-    """The result of a build that failed: the reason in place of an engine.
+    """Returns the result of a build that failed: the reason in place of an engine.
 
     Args:
-        builder_name: Its title.
+        builder_name: The title of the builder.
     """
     attempts = error.attempts if isinstance(error, NoEngineError) else ()
     cause = attempts[0].failure_reason if attempts else error.cause
@@ -422,18 +435,19 @@ def failed_build_result(builder_name: str, error: TrtTuiError) -> EngineResult:
 
 @dataclass
 class ConfigResults:
-    """What was measured of one config; it grows as figures come in.
+    """All results of one config. New measurements are added to this object.
 
     Attributes:
-        accuracy: Simulated; None if nothing was measured yet.
-        exported_accuracy: For a file's own network of which TensorRT refuses something, of its typed network without
-        that.
-        group_errors: Errors by group name; ``has_all_group_errors`` once they are on all samples.
-        shares: By group name; of those measured so far.
+        accuracy: The simulated accuracy; None if nothing was measured yet.
+        exported_accuracy: For a typed or quantized file with parts that TensorRT refuses: the simulated accuracy of its
+            typed network without them.
+        group_errors: Errors by group name. ``has_all_group_errors`` is True once they cover all samples.
+        shares: Error shares by group name, as far as they are measured.
         engine_result: The result of building the config.
-        exported_run: The execution of its exported file; None if that was not asked for.
-        cumulative: Verdicts with the first 1, 2, ... groups of ``raised_order``, the worst first, raised to FP32.
-        preview: What the builder would make of the config; None while it was not asked.
+        exported_run: The execution of its exported file; None if it was not requested.
+        cumulative: The accuracy with the first 1, 2, ... groups of ``raised_order`` raised to FP32, the worst group
+            first.
+        preview: The preview of the config; None if it was not requested.
     """
 
     accuracy: Accuracy | None = None

@@ -1,4 +1,4 @@
-"""Runs: whatever has outputs that are compared with a reference, be it simulated, executed, built or dumped."""
+"""Runs: anything with outputs that are compared with a reference, whether simulated, executed, built or dumped."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trt_tui.core.moves.config import PrecisionConfig
 
 
 class RunKind(Enum):
-    """What yields the outputs of a run. The values stand in records."""
+    """The origin of the outputs of a run. Records contain the values of this enum."""
 
     SIMULATED_CONFIG = "simulated"
     TYPED_NETWORK = "typed"
@@ -32,14 +32,14 @@ class RunKind(Enum):
 
 @dataclass(frozen=True)
 class Run:
-    """Something whose outputs are compared with the reference and with other runs.
+    """Something with outputs that are compared with the reference and with other runs, such as an engine or a dump.
 
     Attributes:
         name: The name of its row.
-        config_name: Which config a simulated or built run has: a name of `trt_tui.formatting.RUN_NAMES`.
-        config: That config, under which its results are stored; None until it is known.
-        file_path: The file of a run that is read from one.
-        unavailable_reason: The reason why the run has no outputs, "" if it has some.
+        config_name: The name of the config of a simulated or built run, from `trt_tui.formatting.RUN_NAMES`.
+        config: That config, under which the results are stored; None until it is known.
+        file_path: The file of a run that is read from a file.
+        unavailable_reason: The reason why the run has no outputs, "" if it has outputs.
     """
 
     name: str
@@ -51,10 +51,10 @@ class Run:
 
 
 class RunSource(ABC):
-    """The outputs of a run.
+    """A source of the outputs of a run: simulation, engine, dump or another network.
 
     Args:
-        available_tensors: The names of the tensors that it yields.
+        available_tensors: The names of the tensors that the run yields.
     """
 
     def __init__(self, available_tensors: Collection[str]) -> None:
@@ -62,26 +62,32 @@ class RunSource(ABC):
 
     @abstractmethod
     def measure(self, reducer: AccuracyReducer, feed_indices: Sequence[int]) -> Iterator[Waitable | None]:
-        """Adds the outputs of feeds to a reducer. Yields None after each feed, or what has to be waited for.
+        """Passes the outputs of a run on some feeds to an `AccuracyReducer`.
+
+        Yields None after each feed, and each `Waitable` that the run waits for.
 
         Raises:
             TrtTuiError: the outputs cannot be read or computed.
         """
 
     def find_caveats(self, feed_indices: Sequence[int]) -> Sequence[Caveat]:
-        """Returns the caveats of this run in addition to those of its outputs; called once all feeds are measured."""
+        """Returns the caveats of this run in addition to those of its outputs. Called after all feeds are measured."""
         return ()
 
     def close(self) -> None:  # noqa: B027 (most sources hold nothing)
-        """Frees what the source holds."""
+        """Frees files and inference sessions of the source."""
 
 
 class IterableRunSource(RunSource):
-    """A run that yields its outputs without waiting."""
+    """The source of a run that yields its outputs without waiting."""
 
     @abstractmethod
     def iterate_outputs(self, feed_indices: Sequence[int]) -> Iterator[Mapping[str, np.ndarray]]:
-        """Yields the available tensors of each feed, in the types that the network declares; raises as `measure`."""
+        """Yields the available tensors of a run for each feed, in the types that the network declares.
+
+        Raises:
+            TrtTuiError: as `RunSource.measure`.
+        """
 
     def measure(self, reducer: AccuracyReducer, feed_indices: Sequence[int]) -> Iterator[Waitable | None]:
         for index, outputs in zip(feed_indices, self.iterate_outputs(feed_indices), strict=True):
@@ -90,18 +96,22 @@ class IterableRunSource(RunSource):
 
 
 class IndexedRunSource(IterableRunSource):
-    """A run whose feeds are read in any order, so that it can be the reference of another run."""
+    """The source of a run whose feeds are read in any order, so that the run can be the reference of another run."""
 
     @abstractmethod
     def get_outputs(self, feed_index: int) -> Mapping[str, np.ndarray]:
-        """Returns the available tensors of a feed; raises as `measure`."""
+        """Returns the available tensors of a run for one feed.
+
+        Raises:
+            TrtTuiError: as `RunSource.measure`.
+        """
 
     def iterate_outputs(self, feed_indices: Sequence[int]) -> Iterator[Mapping[str, np.ndarray]]:
         return map(self.get_outputs, feed_indices)
 
 
 class ExternalRun(IndexedRunSource):
-    """A dump of tensors, or another network, on some samples."""
+    """The source of a run that is a dump of tensors or another network."""
 
     def __init__(self, outputs: ExternalOutputs, samples: Samples) -> None:
         super().__init__(outputs.available_tensors)
@@ -115,10 +125,10 @@ class ExternalRun(IndexedRunSource):
 
 
 class RecordedRun(IndexedRunSource):
-    """The outputs of a run that were kept, so that they are read again without executing it again.
+    """The recorded outputs of a run, which can be read again without another execution.
 
     Args:
-        tensors: The tensors that are kept, as far as the run yields them.
+        tensors: The tensors to record, as far as the run yields them.
     """
 
     def __init__(self, source: IterableRunSource, tensors: Collection[str]) -> None:
@@ -126,7 +136,7 @@ class RecordedRun(IndexedRunSource):
         self._source, self._recorded_outputs = source, TensorCache()
 
     def record(self, feed_indices: Sequence[int]) -> Iterator[None]:
-        """Keeps the outputs of feeds; yields after each feed."""
+        """Records the outputs of a run on some feeds; yields after each feed."""
         for index, outputs in zip(feed_indices, self._source.iterate_outputs(feed_indices), strict=True):
             self._recorded_outputs.put(index, {tensor: outputs[tensor] for tensor in self.available_tensors})
             yield

@@ -1,12 +1,11 @@
-"""How much the reference depends on the sample: its variation between samples, and runs whose outputs mean nothing.
+"""The dependence of the reference outputs on the sample, and the accuracy that meaningless outputs reach.
 
-A pass proves little if outputs that have nothing to do with their inputs pass as well. Both values depend on the
-network and the data alone, so they are measured once for all configs:
-
+A pass proves little if outputs that have nothing to do with their inputs pass as well. Two values show this. Both
+depend only on the network and the data, so they are measured once for all configs:
 - The variation of an output is the energy of its deviations from their mean over the samples, relative to its whole
-  energy. Most of an SQNR far above it is the SQNR of a constant.
-- The shuffled run gives each sample what the reference has for another one. A metric is also computed on the
-  reference's values in any order, which a reference on wrong inputs may not exceed.
+  energy. An SQNR far above the variation is mostly the SQNR of a constant.
+- The shuffled run gives each sample the reference's outputs of another sample. A metric is also computed on the
+  reference's values in random order. A reference on wrong inputs may score no better than that.
 """
 
 import math
@@ -25,19 +24,24 @@ from trt_tui.core.measure.results import Accuracy, Caveat, OutputErrors
 from trt_tui.formatting import escape_hidden_characters, output_variation_text
 
 MAX_ELEMENTS = 1 << 18
-"""Of larger samples so many elements are looked at, drawn by chance: the values are means over elements."""
+"""The maximum number of elements a sample. Of a larger sample, elements are drawn at random: all values are means over
+elements."""
 
 MAX_REPEAT_ERROR_DB = -66.0
-"""An output that varies less is steady: its samples differ by less than half a step of FP16, 2^-11 of a value, so FP16
-could not tell them apart. Boxes on a grid and other outputs with a large constant part vary by -40 dB or more."""
+"""The variation below which an output is called steady. Its samples differ by less than half a step of FP16, 2^-11 of a
+value, so FP16 could not distinguish them. Boxes on a grid and other outputs with a large constant part vary by -40 dB
+or more."""
 
 MIN_DEPENDENCE_DB = -20.0
-"""Reports name outputs that vary by less: a hundredth of their energy."""
+"""The variation below which reports name an output: a hundredth of its energy."""
 
 
 @dataclass
 class _SampleVariation:
-    """Sums over samples of the differences from the first one, which lose no digits if samples are alike."""
+    """The sums from which the variation of one output between samples is computed.
+
+    Differences from the first sample are summed, which keeps all digits if samples are similar.
+    """
 
     first_sample: np.ndarray
     count: int = 0
@@ -46,7 +50,7 @@ class _SampleVariation:
     difference_sums: np.ndarray | float = 0.0
 
     def add_samples(self, samples: np.ndarray) -> None:
-        """Adds samples, float64 ``(samples, elements)``."""
+        """Adds samples to the variation sums, float64 ``(samples, elements)``."""
         differences = samples - self.first_sample
         self.count += len(samples)
         self.energy += float(np.einsum("ij,ij->", samples, samples))
@@ -55,7 +59,7 @@ class _SampleVariation:
 
     @property
     def variation_db(self) -> float | None:
-        """The variation in dB, unbiased; minus infinity if the samples are equal, None with a single one."""
+        """The unbiased variation in dB; minus infinity if all samples are equal, None with a single sample."""
         if self.count < 2:
             return None
         deviations = self.squared_differences - float(np.square(self.difference_sums).sum()) / self.count
@@ -65,21 +69,20 @@ class _SampleVariation:
 
 @dataclass(frozen=True)
 class SampleDependence:
-    """How much the reference depends on the sample.
+    """The dependence of the reference outputs on the sample, and the accuracy that meaningless outputs reach.
 
     Attributes:
-        variations_db: The variation in dB by judged float output; without those whose samples have several shapes.
-        meaningless_accuracies: The accuracy of runs that mean nothing, by
-            `trt_tui.core.measure.metric_scoring.SHUFFLED` and `SCRAMBLED`. The shuffled one lacks what cannot be
-            exchanged between samples, the scrambled one has the metric alone: any other value is worse than when
-            shuffled.
+        variations_db: The variation in dB by judged float output. An output whose samples differ in shape is absent.
+        meaningless_accuracies: The accuracy of meaningless outputs, by `trt_tui.core.measure.metric_scoring.SHUFFLED`
+            and `SCRAMBLED`. The shuffled accuracy lacks outputs that cannot be exchanged between samples. The scrambled
+            one has only the metric, since any other value is worse than when shuffled.
     """
 
     variations_db: Mapping[str, float] = field(default_factory=dict)
     meaningless_accuracies: Mapping[str, Accuracy] = field(default_factory=dict)
 
     def make_steady_output_caveats(self, output_names: Sequence[str]) -> tuple[Caveat, ...]:
-        """A caveat for each of some judged outputs that is steady."""
+        """Returns a caveat for each of some judged outputs that hardly varies between samples."""
         steady = [(name, self.variations_db[name])
                   for name in output_names
                   if self.variations_db.get(name, 0.0) < MAX_REPEAT_ERROR_DB]
@@ -92,8 +95,10 @@ def measure_sample_dependence(samples: Samples, feed_indices: Sequence[int], jud
                               get_reference: Callable[[int],
                                                       Mapping[str, np.ndarray]], classifier_output: JudgedOutput | None,
                               metric_scorer: MetricScorer | None) -> SampleDependence:
-    """Measures how much the reference depends on the sample; see
-    `trt_tui.core.measure.accuracy_reducer.AccuracyReducer`."""
+    """Measures how much the reference depends on the sample.
+
+    Arguments are those of `trt_tui.core.measure.accuracy_reducer.AccuracyReducer`.
+    """
     variations: dict[str, _SampleVariation | None] = {}
     sums = {judged_output.name: ErrorSums() for judged_output in judged_outputs if judged_output.kind != INTEGER_KIND}
     differ = {judged_output.name: [0, 0] for judged_output in judged_outputs if judged_output.kind == INTEGER_KIND}
@@ -155,7 +160,10 @@ def measure_sample_dependence(samples: Samples, feed_indices: Sequence[int], jud
 
 
 def _flatten_unmasked_elements(array: np.ndarray, is_unmasked: np.ndarray | None, sample_count: int) -> np.ndarray:
-    """The elements of each sample that are looked at, float64 ``(samples, elements)``; 0 for what does not count."""
+    """Returns the elements of each sample as one row, float64 ``(samples, elements)``, with 0 for masked elements.
+
+    At most `MAX_ELEMENTS` elements are drawn at random.
+    """
     flat = flatten_each_sample(array if is_unmasked is None else np.where(is_unmasked, array, 0), sample_count)
     if flat.shape[1] > MAX_ELEMENTS:
         flat = flat[:, np.random.default_rng(0).integers(0, flat.shape[1], MAX_ELEMENTS)]

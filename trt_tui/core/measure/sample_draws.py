@@ -1,16 +1,18 @@
-"""Which samples a figure is taken on first, and what a few of them say of all.
+"""The random draw of samples that are measured first, and the estimate of a sum over all samples from the drawn
+samples.
 
-The judged error is a sum over samples, and how much of it each sample has is known from one run. A share is a sum of
-what each sample adds to it; that is the larger, the larger the sample's error. So samples are drawn with a probability
-that grows with their error, by the scheme of Rao, Hartley and Cochran ("On a simple procedure of unequal probability
-sampling without replacement", 1962): all samples are dealt at random into as many parts as are to be drawn, and one is
-drawn from each part, in proportion to these probabilities. The sum over parts of y·P/p is then an unbiased estimate of
-the whole sum (y what the drawn sample adds, p its probability, P that of its part), its variance has an unbiased
-estimate that is never negative, and both end in the exact sum with no variance once every sample is a part of its own.
+The judged error is a sum over samples, and one execution shows the contribution of each sample. An error share is a sum
+of contributions too, which grow with the error of the sample. So a sample is drawn with a probability that grows with
+its error, by the scheme of Rao, Hartley and Cochran ("On a simple procedure of unequal probability sampling without
+replacement", 1962). All samples are divided at random into as many parts as are to be drawn. One sample is drawn from
+each part, in proportion to these probabilities. Let y be the contribution of a drawn sample, p its probability and P
+that of its part. The sum over parts of y·P/p is then an unbiased estimate of the whole sum. Its variance has an
+unbiased estimate that is never negative. Once every sample is a part by itself, the estimate is the exact sum without
+variance.
 
-More samples are drawn by splitting parts at random. What was drawn from a part was drawn in proportion from the half
-that it falls into, so it stays, and only the other half is drawn from: the samples of a stage include those of all
-stages before, and each stage is such a draw by itself.
+More samples are drawn by splitting parts at random. The drawn sample stays in the half that contains it, because it was
+drawn in proportion from that half. Only the other half is drawn from. So the samples of a stage include all samples of
+earlier stages, and each stage is a valid draw by itself.
 """
 
 import math
@@ -20,25 +22,25 @@ from dataclasses import dataclass
 import numpy as np
 
 UNIFORM_FRACTION = 0.3
-"""This part of the probability is spread evenly: the error of a sample is known from one run, may be small there by
-chance and much larger in another."""
+"""The fraction of the probability that is spread evenly over samples. The error of a sample is known from one config
+only. It may be small there by chance and much larger in another config."""
 
 MIN_SAMPLES_FOR_INTERVAL = 4
-"""Fewer samples give an estimate and no interval."""
+"""The minimum number of samples for an interval. Fewer samples give an estimate alone."""
 
 _NORMAL_QUANTILE = 1.959964
-"""Half the width in standard deviations of the interval that holds 95 % of a normal distribution."""
+"""Half the width, in standard deviations, of the interval that contains 95 % of a normal distribution."""
 
 
 @dataclass(frozen=True)
 class StratifiedSampleDraw:
-    """Samples that are drawn, one from each part.
+    """A random draw of samples: all samples are divided into random parts, and one sample is drawn from each part.
 
     Attributes:
-        samples: Their numbers; those of the stage before come first.
-        probabilities: The probability of each.
+        samples: Indices of the drawn samples; the samples of the previous stage come first.
+        probabilities: The probability of each drawn sample.
         part_probabilities: The probability of each part; they add up to 1.
-        variance_factor: The factor of the variance; 0 if all samples are drawn.
+        variance_factor: The factor of the variance of an estimate; 0 if all samples are drawn.
     """
 
     samples: tuple[int, ...]
@@ -49,11 +51,12 @@ class StratifiedSampleDraw:
 
 def draw_stratified_samples(sample_errors: np.ndarray, draw_sizes: Sequence[int],
                             seed: int = 0) -> list[StratifiedSampleDraw]:
-    """The stages of a draw.
+    """Draws samples at random in stages, with a probability that grows with their error. Each stage includes the
+    previous one.
 
     Args:
-        sample_errors: The error of each sample, finite and not negative, ``(samples,)``; some are positive.
-        draw_sizes: How many are drawn in each stage, rising, at most as many as there are.
+        sample_errors: The error of each sample, ``(samples,)``: finite, not negative, and not all zero.
+        draw_sizes: The number of samples in each stage, increasing, at most the number of samples.
     """
     rng, count = np.random.default_rng(seed), len(sample_errors)
     chance = (1 - UNIFORM_FRACTION) * sample_errors / sample_errors.sum() + UNIFORM_FRACTION / count
@@ -89,12 +92,12 @@ def _make_sample_draw(samples_by_part: dict[int, np.ndarray], probabilities: np.
 
 
 def estimate_sum_over_all_samples(values: np.ndarray, sample_draw: StratifiedSampleDraw) -> tuple[float, float]:
-    """The sum over all samples by those of a stage, and half the width of its 95 % interval.
+    """Returns the estimate of a sum over all samples from a draw, and half the width of its 95 % interval.
 
-    The half width is 0 if all samples were drawn, and NaN with fewer than `MIN_SAMPLES_FOR_INTERVAL` of them.
+    The half width is 0 if all samples were drawn, and NaN with fewer than `MIN_SAMPLES_FOR_INTERVAL` samples.
 
     Args:
-        values: What each sample of the stage adds, finite, ``(samples,)``.
+        values: The contribution of each drawn sample, finite, ``(samples,)``.
     """
     total = float(sample_draw.part_probabilities @ (values / sample_draw.probabilities))
     if sample_draw.variance_factor == 0:
@@ -102,21 +105,28 @@ def estimate_sum_over_all_samples(values: np.ndarray, sample_draw: StratifiedSam
     if len(values) < MIN_SAMPLES_FOR_INTERVAL:
         return total, math.nan
     freedom = 1 / float(
-        sample_draw.part_probabilities @ sample_draw.part_probabilities) - 1  # that of as many parts of one probability
+        sample_draw.part_probabilities @ sample_draw.part_probabilities) - 1  # as if all parts were equally probable
     return total, student_t_quantile(freedom) * math.sqrt(sample_draw.variance_factor) * estimate_standard_deviation(
         values, sample_draw)
 
 
 def estimate_standard_deviation(values: np.ndarray, sample_draw: StratifiedSampleDraw) -> float:
-    """The standard deviation of the estimates of the sum that each sample gives by itself; 0 with a single one."""
+    """Returns the standard deviation of the separate estimates that the drawn samples give of a sum over all samples.
+
+    It is 0 with a single sample.
+    """
     scaled = values / sample_draw.probabilities
     return math.sqrt(float(sample_draw.part_probabilities @ (scaled - sample_draw.part_probabilities @ scaled) ** 2))
 
 
 def student_t_quantile(degrees_of_freedom: float) -> float:
-    """Half the width of the 95 % interval of Student's t with so many degrees of freedom, at least 1.
+    """Returns half the width of the 95 % interval of Student's t distribution.
 
-    To 1 % from 3 degrees on: Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.5.
+    Accurate to 1 % from 3 degrees of freedom on. Source: Abramowitz and Stegun, Handbook of Mathematical Functions,
+    26.7.5.
+
+    Args:
+        degrees_of_freedom: At least 1.
     """
     if degrees_of_freedom < 1.5:
         return 12.706

@@ -1,6 +1,6 @@
-"""What single groups do to the judged outputs: their shares, their impacts, and the worst ones raised together.
+"""The effect of single groups on the judged outputs: error shares, sensitivities, and the accuracy with groups raised.
 
-All of it runs on the loaded session of an `Analysis`.
+All measurements use the loaded inference session of an `Analysis`.
 """
 
 import math
@@ -15,25 +15,26 @@ from trt_tui.core.precision import Precision
 from trt_tui.formatting import counted_noun_text
 
 MAX_SHARE_HALF_WIDTH = 1.0
-"""A share whose interval reaches further to each side, as a part of the error, is unknown."""
+"""The half width of the interval, as a fraction of the error, above which a share is unknown."""
 
 
 @dataclass(frozen=True)
 class GroupSensitivity(ErrorShare):
-    """What one group does to the judged outputs: if it alone is raised (`ErrorShare`), and if it alone is lowered.
+    """The effect of one group on the judged outputs, both if it alone is raised (`ErrorShare`) and if it alone is
+    reduced.
 
-    ``fraction`` is NaN if all-but-this was not asked for.
+    ``fraction`` is NaN if the error with the group raised was not requested.
 
     Attributes:
         judged_error: The judged error (`Accuracy.judged_error`) with this group alone as in the run and all others in
-            FP32; infinite if that leads to NaN or Inf, 0 if the group changes no value, None if it was not measured.
+            FP32. Infinite if that leads to NaN or Inf, 0 if the group changes no value, None if it was not measured.
     """
 
     judged_error: float | None = None
 
 
 def error_share_from_sweep(group_sweep: GroupSweep, group_name: str) -> ErrorShare:
-    """What a sweep with groups raised knows of one."""
+    """Returns the error share of a group, from a sweep in which each group alone is raised to FP32."""
     effect = group_sweep.estimate_group_effect(group_name)
     half = effect.estimate.half_width
     margin = half if math.isfinite(half) and effect.sample_count < group_sweep.sample_count else None
@@ -46,7 +47,8 @@ def error_share_from_sweep(group_sweep: GroupSweep, group_name: str) -> ErrorSha
 
 def sensitivity_from_sweep(group_sweep: GroupSweep, group_name: str,
                            error_share: ErrorShare | None = None) -> GroupSensitivity:
-    """What a sweep with groups lowered alone knows of one, beside its share."""
+    """Returns the sensitivity of a group, from a sweep in which each group alone is reduced, together with its error
+    share."""
     effect, energy = group_sweep.estimate_group_effect(group_name), group_sweep.judged_error
     scale = energy if 0 < energy < math.inf else 1.0
     alone = math.inf if math.isinf(effect.estimate.value) else effect.estimate.value * scale
@@ -58,7 +60,7 @@ def sensitivity_from_sweep(group_sweep: GroupSweep, group_name: str,
 def measure_accuracy_per_raised_group(analysis: Analysis, config: PrecisionConfig, ranges: Mapping[str, float],
                                       group_order: Sequence[str], feed_indices: Sequence[int] | None = None
                                       ) -> Iterator[PartialResult[tuple[Accuracy, ...]]]:
-    """Yields a growing tuple: the verdicts with the first 1, 2, ... groups of ``group_order`` raised to FP32."""
+    """Yields a growing tuple of accuracies: with the first 1, 2, ... groups of ``group_order`` raised to FP32."""
     indices = analysis.resolve_feed_indices(feed_indices)
     accuracies: tuple[Accuracy, ...] = ()
     for name in group_order:

@@ -1,4 +1,4 @@
-"""The runs of a network: the loaded gated session, the feeds, and the reference of the judged samples."""
+"""The simulation of a network: the loaded gated graph, the feeds, and the reference of the judged samples."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -46,31 +46,34 @@ from trt_tui.errors import InputError, OutOfMemoryError, RunFailedError
 S = TypeVar("S", bound="Simulation")
 
 MIN_COMPARED_ELEMENTS = 4096
-"""Judged outputs with fewer elements a sample are compared on the host."""
+"""The minimum number of elements a sample for a comparison in the graph. Smaller judged outputs are compared on the
+host."""
 
 WHAT_IFS_TEXT = "what-ifs"
-"""What is run here, for people."""
+"""The description of this kind of execution for users."""
 
 
 class Simulation:
-    """The runs of one network on one set of samples, used as a context manager.
+    """The simulation of one network on one set of samples, with its reference, used as a context manager.
 
     Args:
-        samples: The judged samples; every figure is taken on all of them unless a method is given feeds.
-        judged_outputs: What errors are taken at; see `trt_tui.core.measure.judged_outputs.select_judged_outputs`.
+        samples: The judged samples. Every value is measured on all of them unless a method receives feeds.
+        judged_outputs: The outputs at which errors are computed; see
+            `trt_tui.core.measure.judged_outputs.select_judged_outputs`.
         metric: The user's metric; used if the samples have labels.
-        boundary_type: What surrounds INT8 layers in the first configs. A config that needs something else has the
-            session loaded again, with that added.
-        extra_tensors: Tensors that runs yield beside those that are judged.
-        reference_source: What errors are taken against; None for FP32 of the network itself. It has all judged tensors.
+        boundary_type: The float type at inputs and outputs of INT8 layers in the first configs. If a config needs
+            another type, the graph is loaded again with that type added.
+        extra_tensors: Tensors that executions yield in addition to the judged ones.
+        reference_source: The reference, which has all judged tensors; None for FP32 of the network itself.
 
     Attributes:
-        metric_tensors: Tensors that the metric is given; none without one.
+        metric_tensors: Tensors that the metric receives; empty without a metric.
         extra_outputs: See `trt_tui.core.measure.judged_outputs.find_judged_inner_tensors`.
-        execution_mode: How the simulation runs on a device; None before the first run there, and elsewhere.
+        execution_mode: The way in which the simulation is executed on a device. None before the first execution there,
+            and on a CPU.
 
     Raises:
-        InputError: a judged tensor lies inside a fused group.
+        InputError: a judged tensor is inside a fused group.
     """
 
     def __init__(
@@ -102,7 +105,7 @@ class Simulation:
         self._metric_scorer = MetricScorer(self.metric, samples, metric_tensors,
                                            self._get_metric_reference) if self.metric is not None else None
         low_float_types = {boundary_type} & set(HALF_PRECISIONS)
-        if not backend.capabilities.has_device:  # roundings that are not asked for cost nothing there
+        if not backend.capabilities.has_device:  # on a CPU, roundings that are not requested cost nothing
             low_float_types = low_float_types or {Precision.FP16}
         self.features = GatedFeatures.from_precisions(low_float_types, {boundary_type})
         self.classifier_output = find_class_score_output(network, self.judged_outputs)
@@ -136,7 +139,7 @@ class Simulation:
         self.close()
 
     def close(self) -> None:
-        """Frees the session and the reference."""
+        """Frees the inference session and the reference."""
         self.unload_session()
         self._fp32_cache.clear()
         self._reference_cache.clear()
@@ -144,7 +147,8 @@ class Simulation:
             self.reference_source.close()
 
     def unload_session(self) -> bool:
-        """Frees the session, with the weights in it, if there is one; it is loaded again when it is needed."""
+        """Frees the inference session with its weights, and returns True if there was one. It is loaded again before
+        its next use."""
         if self._loaded_graph is None:
             return False
         self._loaded_graph[1].close()
@@ -153,7 +157,7 @@ class Simulation:
 
     @cached_property
     def mask_axes_by_tensor(self) -> dict[str, tuple[bool, ...]]:
-        """The last tensors of groups that have the axes of the judged outputs' mask; see `find_mask_axes`."""
+        """The axes that the last tensors of groups share with the mask of the judged outputs; see `find_mask_axes`."""
         mask = find_common_mask_name(self.judged_outputs)
         tails = [
             group.final_tensor
@@ -165,7 +169,7 @@ class Simulation:
     # -- the gated session --------------------------------------------------------------------------------------
 
     def _load_session(self, config: PrecisionConfig) -> tuple[GatedGraph, Runner]:
-        """A loaded graph that can run a config, and all configs before it."""
+        """Returns a loaded gated graph that can execute a config and all configs before it."""
         if self._original is not None:
             loaded = self._original._load_session(config)
             self._compared_outputs = self._original._compared_outputs
@@ -195,27 +199,30 @@ class Simulation:
         return self._loaded_graph
 
     def estimate_recomputed_fraction(self, group_name: str) -> float:
-        """Which part of a run is computed anew for a config that differs in one group from one that was run before, as
-        far as that is known."""
+        """Estimates the fraction of the graph that must be executed again if only the precision of one group changes.
+        """
         return self._graph_loader.estimate_recomputed_fraction(self._loaded_graph[0].gates.get(
             group_name, {}).values()) if self._loaded_graph is not None else 1.0
 
     @property
     def is_regrouped(self) -> bool:
-        """Whether the samples stand in other batches than those of the data, for shares."""
+        """True if the batches of samples differ from those of the data. Only measurements of error shares use such
+        batches."""
         return self._original is not None
 
     def _set_execution_mode(self, mode: ExecutionMode) -> None:
         self.execution_mode = mode
 
     def make_config_feed(self, config: PrecisionConfig, ranges: Mapping[str, float]) -> dict[str, np.ndarray]:
-        """The feeds that switch the loaded graph to a config (`GatedGraph.make_feed`); reuse them: they hold rounded
-        weights."""
+        """Returns the graph inputs that switch the loaded gated graph to a config (`GatedGraph.make_feed`).
+
+        Callers reuse the arrays, because they contain rounded weights.
+        """
         return self._load_session(config)[0].make_feed(config, ranges)
 
     def measure_magnitudes(self, feed_indices: Sequence[int] | None = None,
                            executor: Executor[MagnitudeContext] | None = None) -> Iterator[None]:
-        """Measures the magnitudes of feeds that are not known yet; yields after each run.
+        """Measures the largest magnitudes of the feeds that were not measured before; yields after each execution.
 
         Args:
             executor: The executor of the feeds; this process by default.
@@ -236,19 +243,23 @@ class Simulation:
             task.close()
 
     def get_magnitudes(self, feed_indices: Sequence[int] | None = None) -> Magnitudes | None:
-        """Returns the largest magnitudes over feeds; None if one of them was not measured."""
+        """Returns the largest FP32 magnitudes over feeds; None if one of the feeds was not measured."""
         indices = self.resolve_feed_indices(feed_indices)
         if not all(index in self._magnitudes for index in indices):
             return None
         return Magnitudes.from_feeds(self._magnitudes[index] for index in indices)
 
     def resolve_feed_indices(self, feed_indices: Sequence[int] | None) -> list[int]:
-        """The feeds asked for, all by default."""
+        """Returns the indices of the requested feeds; all feeds for None."""
         return list(range(len(self.samples)) if feed_indices is None else feed_indices)
 
     def _select_outputs_compared_in_graph(self) -> tuple[ComparedTensor, ...]:
-        """The judged outputs that are compared in the graph: floats too large to be worth their way to the host, whose
-        first axis is that of an input."""
+        """Returns the judged outputs whose error sums the graph computes itself, to avoid copying large tensors to the
+        host.
+
+        They are float outputs with the first axis of an input and with at least `MIN_COMPARED_ELEMENTS` elements a
+        sample.
+        """
         compared_outputs = []
         leads = {info.shape[0] for info in self.network.inputs if info.shape}
         for judged_output in self.judged_outputs:
@@ -269,19 +280,19 @@ class Simulation:
     def execute_feeds(
             self, config: PrecisionConfig, ranges: Mapping[str, float], feed_indices: Sequence[int], *,
             compares_in_graph: bool = False) -> Iterator[tuple[dict[str, np.ndarray], dict[str, np.ndarray]]]:
-        """Yields the judged tensors of a config and what was compared in the graph, feed by feed.
+        """Executes a config feed by feed; yields its judged tensors, and the error sums that the graph computed itself.
 
         Args:
-            compares_in_graph: Tensors that were compared, with finite sums, are left out.
+            compares_in_graph: Compute error sums in the graph. Tensors whose sums are finite are not fetched then.
         """
         session: tuple[GatedGraph, Runner] | None = None
         config_feed: dict[str, np.ndarray] = {}
         for index in feed_indices:
             if compares_in_graph:
-                self.get_reference_outputs(index)  # it may be measured by a run of this kind
+                self.get_reference_outputs(index)  # comes first, since it may need an execution of this graph itself
             result = None
             while result is None:
-                if session is None or session is not self._loaded_graph:  # another config may have had it loaded anew
+                if session is None or session is not self._loaded_graph:  # another config may have loaded it again
                     session = self._load_session(config)
                     config_feed = session[0].make_feed(config, ranges)
                 try:
@@ -301,7 +312,7 @@ class Simulation:
     def _execute_feed(self, gated_graph: GatedGraph, runner: Runner, feed_index: int, config_feed: Mapping[str,
                                                                                                            np.ndarray],
                       compares_in_graph: bool) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """What `execute_feeds` yields for a feed."""
+        """Executes one feed, and returns one item of `execute_feeds`."""
         feed, tensors = {**self._feed_cache.get_feed(feed_index), **config_feed}, self.fetched_tensors
         if compares_in_graph and gated_graph.compared_outputs:
             feed.update((fed_as, self._get_reference_output(feed_index, name))
@@ -332,8 +343,11 @@ class Simulation:
 
     def _make_zero_filled_reference(self, compared_output: ComparedTensor, feed: Mapping[str,
                                                                                          np.ndarray]) -> np.ndarray:
-        """What stands for a part of the reference where sums are of no interest: of the shape that the part has in runs
-        that are compared, where that is known, so that this is a run of the same shapes."""
+        """Returns zeros as the reference input of a graph whose error sums are not needed in this execution.
+
+        The shape is that of the part in executions with sums, if it is known, so that both executions have the same
+        shapes.
+        """
         known_shape = self._compared_shapes.get(
             (compared_output.name, *(feed[info.name].shape for info in self.network.inputs)))
         shape = known_shape or (1,) * len(self.network.shape(compared_output.tensor) or ())
@@ -341,7 +355,7 @@ class Simulation:
 
     def _store_shapes_of_compared_outputs(self, feed: Mapping[str, np.ndarray], outputs: Mapping[str,
                                                                                                  np.ndarray]) -> None:
-        """Notes the shapes of what is compared where those of the inputs decide them."""
+        """Stores the shapes of the outputs that the graph compares, if the input shapes determine them."""
         input_shapes = [shape for info in self.network.inputs if (shape := info.shape) is not None]
         sizes = {size for shape in input_shapes for size in shape if isinstance(size, str)}
         for compared_output in self._compared_outputs:
@@ -353,10 +367,10 @@ class Simulation:
                 self._compared_shapes[key] = take_judged_slice(outputs[compared_output.tensor], judged_output).shape
 
     def get_reference_outputs(self, feed_index: int) -> dict[str, np.ndarray]:
-        """The judged tensors that errors are taken against for one feed, measured once.
+        """Returns the judged tensors of the reference for one feed, measured only once.
 
         Raises:
-            InputError: they hold NaN, or the network cannot run these data.
+            InputError: the tensors contain NaN, or the network cannot be executed on these data.
         """
         if self._original is not None:
             if feed_index not in self._reference_cache:
@@ -386,8 +400,11 @@ class Simulation:
         return self._reference_cache.get(feed_index)
 
     def get_fp32_outputs(self, feed_index: int) -> dict[str, np.ndarray]:
-        """The network's own judged tensors in FP32 for one feed, measured once; raises as `get_reference_outputs`, and
-        where the file declares an output of another size."""
+        """Returns the judged tensors of the network in FP32 for one feed, measured only once.
+
+        Raises:
+            InputError: as `get_reference_outputs`; or an output has another size than the file declares.
+        """
         if feed_index not in self._fp32_cache:
             result, _ = next(self.execute_feeds(PrecisionConfig.from_precision(Precision.FP32), {}, [feed_index]))
             refuse_undeclared_output_sizes(self.network, result)
@@ -398,10 +415,10 @@ class Simulation:
         return self._fp32_cache.get(feed_index)
 
     def _refuse_nan_in_fp32_outputs(self, feed_index: int, fp32_outputs: Mapping[str, np.ndarray]) -> None:
-        """Refuses NaN in the network's own FP32 run; names the value that it comes from.
+        """Raises an error if the FP32 outputs of the network contain NaN outside masked elements, and names its origin.
 
         Raises:
-            InputError: NaN stands where it counts.
+            InputError: a NaN counts.
         """
         try:
             refuse_nan_in_judged_tensors(self.judged_outputs, self.samples, feed_index, fp32_outputs,
@@ -413,9 +430,9 @@ class Simulation:
             raise InputError(error.title, f"{error.cause}: {first_non_finite.origin_text}", REMEDY) from None
 
     def explain_missing_shares(self, feed_indices: Sequence[int] | None = None) -> str:
-        """Returns why raising groups to FP32 shows nothing, as a sentence; "" if it does.
+        """Returns the reason why error shares cannot be measured, as a sentence; "" if they can.
 
-        Only against something else than FP32 of the network: without it such a network is refused.
+        The FP32 network then yields NaN, which is only possible with another reference: without one it is refused.
         """
         for index in self.resolve_feed_indices(feed_indices) if self.reference_source is not None else ():
             try:
@@ -425,7 +442,7 @@ class Simulation:
         return ""
 
     def _get_reference_output(self, feed_index: int, output_name: str) -> np.ndarray:
-        """A judged output of the reference for one feed, the same array again."""
+        """Returns the part of the reference at one judged output for one feed. The same array is returned each time."""
         judged_output = next(output for output in self.judged_outputs if output.name == output_name)
         array = self.get_reference_outputs(feed_index)[judged_output.tensor]
         if not judged_output.slices:
@@ -436,12 +453,10 @@ class Simulation:
         return self._reference_slices[feed_index, output_name]
 
     def _compute_reference_row_energy(self, feed_index: int, output_name: str) -> np.ndarray:
-        """Σref² and the largest |ref| of each row of a judged output for one feed, float64 ``(rows, 2)``."""
+        """Returns Σref² and the largest |ref| of each row of a judged output for one feed, float64 ``(rows, 2)``."""
         if (feed_index, output_name) not in self._reference_row_sums:
             array = self._get_reference_output(feed_index, output_name)
             rows = array.reshape(len(array), -1).astype(np.float64)
             self._reference_row_sums[feed_index, output_name] = np.stack(
                 [np.einsum("ij,ij->i", rows, rows), np.abs(rows).max(axis=1)], 1)
         return self._reference_row_sums[feed_index, output_name]
-
-    # -- verdicts -----------------------------------------------------------------------------------------------

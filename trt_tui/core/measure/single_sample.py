@@ -1,4 +1,4 @@
-"""Errors sample by sample, and one sample judged alone: what each run yields on it, and which groups own that error."""
+"""Errors of single samples, and the error shares of the groups on one sample."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,10 +17,10 @@ class SampleErrors:
     """The error of each sample in one run.
 
     Attributes:
-        values: SQNR of the worst judged output in dB, infinite where it is exact, NaN where it is not finite; where
-            integers alone are judged the share that differs.
-        are_mismatch_shares: Whether they are such shares.
-        is_by_feed: Whether they are of whole batches, which the outputs do not let tell apart.
+        values: SQNR of the worst judged output in dB; infinite if it is exact, NaN if it is not finite. If all judged
+            outputs are integers, the fraction that differs.
+        are_mismatch_shares: True if the values are fractions that differ.
+        is_by_feed: True if the values are those of whole batches, because the rows of an output are not samples.
     """
 
     values: tuple[float, ...]
@@ -28,26 +28,26 @@ class SampleErrors:
     is_by_feed: bool = False
 
     def sortable_sample_error(self, sample_index: int) -> float:
-        """How bad a sample is, in dB below or as a share: more is worse, NaN the worst of all."""
+        """Returns the error of a sample as a sort key: higher is worse, and NaN is the worst."""
         value = self.values[sample_index]
         return np.inf if np.isnan(value) else value if self.are_mismatch_shares else -value
 
     @property
     def worst_sample_index(self) -> int:
-        """The number of the worst one; the first of several."""
+        """The index of the worst sample; the first of several."""
         return max(range(len(self.values)), key=self.sortable_sample_error)
 
 
 @dataclass(frozen=True)
 class SingleSampleResult:
-    """One sample judged alone; see `SampleErrors` for the figures.
+    """The results for one sample judged alone, with values as in `SampleErrors`.
 
     Attributes:
-        sample_index: Its number among the judged ones; of its batch where these cannot be told apart.
-        values_by_run: By run.
-        shares_by_group: What each group of the config owns of this sample's error, by name, as far as it is measured: 1
-            where it alone makes what is not finite finite.
-        is_complete: Whether all groups are measured.
+        sample_index: Index of the sample among the judged samples; index of its batch if samples are not separate.
+        values_by_run: The value of the sample in each run.
+        shares_by_group: The share of each group in this sample's error, by group name, for the groups measured so far.
+            1 if raising the group alone makes a result finite that was not.
+        is_complete: True if all groups are measured.
     """
 
     sample_index: int
@@ -57,7 +57,11 @@ class SingleSampleResult:
 
 
 def _compute_sample_errors(noise: np.ndarray, signal: np.ndarray, are_mismatch_shares: bool) -> np.ndarray:
-    """The figure of each row of sums, float64 ``(rows, outputs)``."""
+    """Returns the SQNR of each sample from its noise and signal sums, or the fraction that differs for integers.
+
+    Args:
+        noise, signal: Sums of each sample at each output, float64 ``(samples, outputs)``.
+    """
     with np.errstate(divide="ignore", invalid="ignore"):
         parts = np.where(noise == 0, 0.0, noise / signal)
         worst = np.where(np.isfinite(parts).all(1), parts.max(1), np.nan)
@@ -67,10 +71,10 @@ def _compute_sample_errors(noise: np.ndarray, signal: np.ndarray, are_mismatch_s
 
 def measure_sample_errors(analysis: Analysis, config: PrecisionConfig, ranges: Mapping[str, float],
                           feed_indices: Sequence[int]) -> Iterator[PartialResult[SampleErrors]]:
-    """Yields the errors of the samples so far after each feed.
+    """Yields the errors of all samples so far after each feed.
 
     Raises:
-        InputError: an INT8 layer's input has no range.
+        InputError: an input of an INT8 layer has no range.
     """
     are_mismatch_shares = all(judged_output.kind == INTEGER_KIND for judged_output in analysis.judged_outputs)
     rows = 0
@@ -84,11 +88,12 @@ def measure_sample_errors(analysis: Analysis, config: PrecisionConfig, ranges: M
 def measure_single_sample(analysis: Analysis, configs_by_run: Mapping[str, PrecisionConfig], config: PrecisionConfig,
                           ranges: Mapping[str, float], feed_index: int, row_index: int,
                           sample_index: int) -> Iterator[PartialResult[SingleSampleResult]]:
-    """Yields what is known of one sample after each run of its feed: the runs first, then each group of the config
-    raised to FP32 alone.
+    """Yields the results for one sample after each execution of its feed.
+
+    The runs are measured first, then the config with each single group raised to FP32.
 
     Raises:
-        InputError: an INT8 layer's input has no range.
+        InputError: an input of an INT8 layer has no range.
     """
     network = analysis.network
     are_mismatch_shares = all(judged_output.kind == INTEGER_KIND for judged_output in analysis.judged_outputs)

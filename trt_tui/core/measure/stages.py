@@ -1,4 +1,4 @@
-"""Stages: what a network goes through on its way to production, each held against FP32 and against the one before."""
+"""Stages of a network on its way to production, each compared with the reference and with the previous stage."""
 
 import math
 from collections.abc import Sequence
@@ -19,24 +19,25 @@ ENGINE_SUFFIXES = (".plan", ".engine", ".trt")
 PRODUCTION_STAGE = "production"
 
 MIN_AGREEMENT_DB = 40.0
-"""Outputs that are this close agree: an error of 1 % of them."""
+"""The SQNR from which on two outputs agree: an error of 1 % of the outputs."""
 
 MAX_PRODUCTION_GAP_DB = 3.0
-"""Production does something else where its error against FP32 is this much larger than that of what was tested, or
-where both are not this much nearer to each other than to FP32."""
+"""The gap in dB beyond which production differs from the tested run. Production differs if its error against FP32 is
+larger by more than this gap. It also differs if the two are not nearer to each other than to FP32 by this gap."""
 
 
 @dataclass(frozen=True)
 class StageResult:
-    """A run that is a stage on the way to production, and its figures.
+    """The results of one stage on the way to production, such as an ONNX file, an engine or production itself.
 
     Attributes:
-        effect_text: What this stage does, in a word or two: "quantization", "the build".
-        accuracy: Against what errors are taken against. None for a config, whose results are stored under it.
-        accuracy_to_previous: Against the stage before, as far as both have the same outputs; None for the first one.
-        other_accuracies: Against others, by their names: of production what was simulated and built.
-        engine_result: An engine in a file: what it is made of, its latency and size.
-        input_differences: How the inputs that production has dumped differ from those here.
+        effect_text: The change that this stage makes, in a word or two: "quantization", "the build".
+        accuracy: The accuracy against the reference. None for a config, whose results are stored under the config.
+        accuracy_to_previous: The accuracy against the previous stage at the common outputs; None for the first stage.
+        other_accuracies: Accuracies against other runs, by name. Production is compared with the simulated and built
+            runs.
+        engine_result: Layers, latency and size of an engine file.
+        input_differences: The differences between the inputs that production has dumped and the local ones.
     """
 
     run: Run
@@ -49,10 +50,11 @@ class StageResult:
 
 
 def parse_stage_run(stage_text: str) -> Run:
-    """Reads ``NAME=FILE``, ``fp16``, ``int8``, ``config``, or one of these as built: ``trt-fp16``.
+    """Parses the text of a stage: ``NAME=FILE``, ``fp16``, ``int8``, ``config``, or one of these built, as
+    ``trt-fp16``.
 
     Raises:
-        InputError: it is none of these.
+        InputError: the text has another form.
     """
     name, equals, file = stage_text.partition("=")
     name = name.strip()
@@ -70,13 +72,13 @@ def parse_stage_run(stage_text: str) -> Run:
 
 
 def find_run_kind_of_file(file_name: str, option_text: str) -> RunKind:
-    """What a file is as a stage, by its name.
+    """Returns the kind of run that a file is as a stage, by the suffix of its name.
 
     Args:
-        option_text: The option that names it.
+        option_text: The option that names the file.
 
     Raises:
-        InputError: it is nothing that a stage can be.
+        InputError: the file cannot be a stage.
     """
     suffix = split_dump_spec(file_name)[0].suffix.lower()
     if suffix == ".onnx":
@@ -93,10 +95,10 @@ def find_run_kind_of_file(file_name: str, option_text: str) -> RunKind:
 
 def list_requested_stages(stage_texts: Sequence[str], engine_file: str | None,
                           outputs_file: str | None) -> tuple[Run, ...]:
-    """All stages that are asked for, in their order: those named, an engine in a file, and production last.
+    """Returns all stages that the user requested: named stages in their order, then an engine file, then production.
 
     Raises:
-        InputError: one cannot be read, two have the same name, or a file of production is no dump.
+        InputError: a text cannot be parsed, two stages have the same name, or the file of production is not a dump.
     """
     runs = [parse_stage_run(text) for text in stage_texts]
     if engine_file is not None:
@@ -114,7 +116,11 @@ def list_requested_stages(stage_texts: Sequence[str], engine_file: str | None,
 
 
 def worst_output_sqnr_db(accuracy: Accuracy | None) -> float | None:
-    """The SQNR of the worst output: infinite for an exact copy, minus infinity where it is not finite; None without."""
+    """Returns the SQNR of the worst output: infinite for an exact copy, minus infinity for NaN or Inf; None without
+    outputs.
+
+    For an integer output, the fraction that differs counts as the noise-to-signal ratio.
+    """
     errors = accuracy.worst_errors if accuracy is not None else None
     if errors is not None and errors.mismatch is not None and not errors.exact:
         return -10 * math.log10(errors.mismatch)
@@ -123,14 +129,15 @@ def worst_output_sqnr_db(accuracy: Accuracy | None) -> float | None:
 
 def first_divergence_text(stages_with_accuracy: Sequence[tuple[StageResult, Accuracy | None]],
                           targets: Sequence[Target], has_unmeasured_stages: bool = False) -> str:
-    """Where it first goes wrong, in a line; "" without stages that have figures.
+    """Returns a line about the first stage at which the results go wrong; "" if no stage has results.
 
-    The first stage that misses the targets is it. If its outputs agree and only the metric does not, what comes behind
-    the judged outputs is at fault.
+    This is the first stage that misses the targets. If its outputs agree and only the metric fails, the cause is behind
+    the judged outputs. If no stage misses the targets, the line names the stage that is furthest from its predecessor.
 
     Args:
-        stages_with_accuracy: In their order, each with its verdict against FP32.
-        has_unmeasured_stages: Others are still to be measured, so that nobody knows that none misses the target.
+        stages_with_accuracy: The stages in their order, each with its accuracy against the reference.
+        has_unmeasured_stages: True if other stages are still to be measured. It is then unknown whether all meet the
+            targets.
     """
     measured_stages = [(stage, accuracy) for stage, accuracy in stages_with_accuracy if accuracy is not None]
     for stage, accuracy in measured_stages:
@@ -166,15 +173,15 @@ def _stage_sqnr_db(stage_result: StageResult, accuracy: Accuracy | None) -> floa
 
 def compare_production_with_tested_run(stage_result: StageResult, accuracy: Accuracy | None,
                                        tested_accuracy: Accuracy | None, tested_name: str) -> tuple[bool, str] | None:
-    """Whether production does what was tested, with a sentence; None where nobody knows.
+    """Returns True if production computes the same as the tested run, together with a sentence; None if it is unknown.
 
-    Errors of two runs of the same precisions are mostly the same errors, so they are nearer to each other than to FP32;
-    those of other ranges or other layers are not.
+    Two runs with the same precisions have mostly the same errors, so they are nearer to each other than to FP32. With
+    other ranges or other layers they are not.
 
     Args:
-        accuracy: Of production, against FP32.
-        tested_accuracy: Of what it should do, against FP32.
-        tested_name: What that is called.
+        accuracy: The accuracy of production against the reference.
+        tested_accuracy: The accuracy of the tested run against the reference.
+        tested_name: The name of the tested run.
     """
     if wrong := [entry for entry in stage_result.input_differences if not entry.is_equal_except_rounding]:
         return False, f"production is given other inputs: {wrong[0].description}. Compare what prepares the data first."

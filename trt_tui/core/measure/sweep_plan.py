@@ -1,7 +1,8 @@
-"""Which group is measured next, and on which samples: all on a few, then those that may matter on more.
+"""The order in which a sweep measures groups and samples.
 
-A `SweepPlanner` runs nothing. It plans measurements of what groups add to a sum on some samples, takes the results, and
-estimates at any time the contribution of a group and the samples that remain.
+All groups are measured on a few samples first. Groups whose error share may exceed `MIN_RELEVANT_SHARE` are measured on
+more. A `SweepPlanner` executes nothing. It plans measurements of the contributions of groups to a sum over samples, and
+takes the results. At any time it estimates the contribution of a group and the number of samples that remain.
 """
 
 import math
@@ -19,44 +20,46 @@ from trt_tui.core.measure.sample_draws import (
 )
 
 MIN_RELEVANT_SHARE = 0.01
-"""A group that owns less does not matter: it is not measured further once its interval lies below."""
+"""The error share below which a group is not relevant. A group is settled once its whole interval is below this share.
+"""
 
 MAX_HALF_WIDTH = 0.02
-"""A figure is known well enough with an interval of so much to either side."""
+"""The half width of the interval at which an estimate is accurate enough."""
 
 ORDER_TOLERANCE = 0.02
-"""Two groups are in order once neither can own so much more than the other than the estimate says."""
+"""The tolerance in the order of two groups. Their order is settled once the share of the second group cannot exceed
+that of the first by more than this."""
 
 DECISION_STRETCH = 1.3
-"""Decisions stretch the intervals by this much, from 95 % to 99 %: they are taken at every stage anew."""
+"""The factor by which decisions widen intervals, from 95 % to 99 %, because they are taken again at every stage."""
 
 ORDER_SHRINK = 0.65
-"""Those on the order of two groups shrink theirs, to 80 %: what each owns is known to `MAX_HALF_WIDTH` besides."""
+"""The factor by which decisions about the order of two groups narrow the interval of their difference, to 80 %. The
+share of each group is known to `MAX_HALF_WIDTH` in any case."""
 
 MIN_DECISION_SAMPLES = 8
-"""On fewer samples nothing is decided."""
+"""The minimum number of samples for a decision."""
 
 POOL_WEIGHT = 2
-"""The spread of a group's samples is forecast from its own with as many degrees of freedom as there are, and from that
-of all groups with so many."""
+"""The weight of the spread of all groups in the forecast of a group's spread, in degrees of freedom. The spread of the
+group's own samples has as many degrees of freedom as its samples provide."""
 
 UNKNOWN_GROUP_FRACTION, PRIOR_WEIGHT = 0.5, 4
-"""A group of which nothing is known is forecast to need this part of the samples, until more than so many others tell
-otherwise."""
+"""The fraction of the samples that an unmeasured group is expected to need, and the weight of this expectation as a
+number of measured groups."""
 
 _DRAW_SIZES = (8, 16, 24)
-"""Sizes of the stages, and these times 2, 4, ... above 8."""
+"""The numbers of samples in the stages. Further stages double the last but one."""
 
 
 @dataclass(frozen=True)
 class GroupContributionEstimate:
-    """What is known of one group.
+    """The estimated contribution of one group to the judged error, from the samples measured so far.
 
     Attributes:
-        value: The estimate; exact where it was taken on all samples.
-        half_width: Half the width of the 95 % interval; 0 where it is exact, NaN where there are too few samples for
-        one.
-        samples: On how many samples.
+        value: The estimate; exact if all samples were measured.
+        half_width: Half the width of the 95 % interval; 0 if the value is exact, NaN if there are too few samples.
+        samples: Number of measured samples.
     """
 
     value: float
@@ -65,7 +68,13 @@ class GroupContributionEstimate:
 
 
 def choose_draw_sizes(sample_count: int, first_size: int, step: int = 1) -> list[int]:
-    """How many of so many samples the stages take, the first one apart multiples of ``step``, up to all."""
+    """Returns the number of samples on which groups are measured in each stage of a sweep, increasing up to all
+    samples.
+
+    Args:
+        first_size: The number of samples in the first stage.
+        step: The number of samples in one execution. The sizes are multiples of it, except the last.
+    """
     ladder = list(_DRAW_SIZES)
     while ladder[-1] < sample_count:
         ladder.append(ladder[-2] * 2)
@@ -77,19 +86,19 @@ def choose_draw_sizes(sample_count: int, first_size: int, step: int = 1) -> list
 
 
 class SweepPlanner:
-    """See the module's docstring.
+    """The planner of a sweep, which chooses the next groups and samples to measure from the results so far.
 
     Args:
-        group_names: The groups, the most suspicious first.
-        sample_errors: The error that each sample is known to have, finite, ``(samples,)``; some are positive.
-        first_size: On how many samples all groups are measured first.
-        step: Samples are run so many at a time.
+        group_names: The groups, those with the largest expected error first.
+        sample_errors: The known error of each sample, ``(samples,)``: finite, and not all zero.
+        first_size: The number of samples on which all groups are measured first.
+        step: The number of samples in one execution.
         measures_all_samples: Measure all groups on all samples.
 
     Attributes:
         settled_groups: Groups that are not measured any further.
-        measured_count: How many samples were told of, over all groups.
-        values: What was told of each group: what it adds on the samples of its stages, in their order.
+        measured_count: Number of measured samples, summed over all groups.
+        contributions: By group, its contribution on each sample of its stages, in their order.
     """
 
     def __init__(self, group_names: Sequence[str], sample_errors: np.ndarray, *, first_size: int, step: int = 1,
@@ -110,12 +119,13 @@ class SweepPlanner:
 
     @property
     def has_estimate_of_every_group(self) -> bool:
-        """Whether every group was measured on some samples."""
         return self._draw_index > 0 or not self._queued_groups
 
     def plan_next_measurements(self) -> dict[str, tuple[int, ...]]:
-        """The groups that are measured next, in any order, with the samples that each is to be measured on; none at the
-        end. They do not depend on the order in which groups were told of."""
+        """Returns the groups to measure next, each with the samples to measure it on; empty at the end.
+
+        The groups may be measured in any order, and the plan does not depend on the order of the results.
+        """
         while not self._queued_groups:
             if self._draw_index + 1 >= len(
                     self.sample_draws) or not (going_on := self._select_groups_to_measure_further()):
@@ -127,7 +137,8 @@ class SweepPlanner:
         return {name: units[len(self.contributions.get(name, ())):] for name in self._queued_groups}
 
     def add_error_contributions(self, group_name: str, contributions: np.ndarray) -> None:
-        """What a group that was asked for adds on those samples; what is not finite settles it."""
+        """Stores the measured error contributions of a group on its planned samples. A group that is not finite is
+        finished."""
         self._queued_groups.remove(group_name)
         self.contributions[group_name] = np.concatenate(
             [self.contributions.get(group_name, np.zeros(0)), contributions])
@@ -136,7 +147,7 @@ class SweepPlanner:
             self.settled_groups.add(group_name)
 
     def estimate_group_contribution(self, group_name: str) -> GroupContributionEstimate:
-        """What is known of a group that was told of."""
+        """Returns the estimated contribution of a measured group to the judged error."""
         values = self.contributions[group_name]
         if not np.isfinite(values).all():
             return GroupContributionEstimate(-math.inf, 0.0, len(values))
@@ -144,16 +155,17 @@ class SweepPlanner:
                                          len(values))
 
     def last_sample_draw(self, group_name: str) -> StratifiedSampleDraw:
-        """The stage whose samples a group was measured on."""
+        """Returns the draw of samples on which a group was last measured."""
         count = len(self.contributions[group_name])
         return next(stage for stage in self.sample_draws if len(stage.samples) >= count)
 
     def estimate_remaining_samples(self) -> dict[str, float]:
-        """How many more samples are expected to be run, of each group that is not settled.
+        """Returns the expected number of samples still to be measured, for each group whose measurement is not
+        finished.
 
-        A group is expected to need so many that the spread of its samples so far would let it be settled; those that
-        the first stage has not come to are expected to need as many as those that it has (in the geometric mean: the
-        first ones are the most suspicious).
+        A measured group is expected to need as many samples as would settle it with the spread of its samples so far. A
+        group that the first stage has not measured yet is expected to need as many as the measured ones. This is their
+        geometric mean, because the groups with the largest expected error come first.
         """
         queued = set(self._queued_groups)
         ahead: dict[str, float] = {name: self._estimate_needed_samples(name) for name in self.contributions
@@ -167,14 +179,14 @@ class SweepPlanner:
         return ahead
 
     def _estimate_needed_samples(self, group_name: str) -> float:
-        """How many more samples a group is expected to need."""
+        """Returns the expected number of further samples that a measured group needs."""
         values, sample_draw = self.contributions[group_name], self.last_sample_draw(group_name)
         key = group_name, len(values)
         if key not in self._needed_samples:
             value, freedom = max(0.0, estimate_sum_over_all_samples(values, sample_draw)[0]), max(1, len(values) - 1)
             variance = self._variances[group_name] = estimate_standard_deviation(values,
                                                                                  sample_draw)**2 * len(values) / freedom
-            # The median of variances of so few samples is too small: Wilson and Hilferty, 1931, for chi-squared.
+            # The median of variances from few samples is too small. Source: Wilson and Hilferty, 1931, for chi-squared.
             usual = float(np.median([*self._variances.values()])) / (1 - 2 / (9 * freedom)) ** 3
             spread = math.sqrt((freedom * variance + POOL_WEIGHT * usual) / (freedom + POOL_WEIGHT))
             self._needed_samples[key] = next(
@@ -187,7 +199,7 @@ class SweepPlanner:
         return self._needed_samples[key]
 
     def _select_groups_to_measure_further(self) -> list[str]:
-        """The groups that the next stage measures, those that own most first; settles the others."""
+        """Selects the groups that need more samples, by decreasing error share, and marks all others as finished."""
         stage = self.sample_draws[self._draw_index]
         measured = [name for name in self.group_names if name not in self.settled_groups]
         estimates = {name: self.estimate_group_contribution(name) for name in measured}

@@ -1,4 +1,4 @@
-"""What a run must reach: the user's metric, argmax agreement, or a figure of one or of the worst judged output."""
+"""Targets: bounds on the user's metric, on top-1 agreement, or on an error metric of one or the worst judged output."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from trt_tui.formatting import (
 DEFAULT_SQNR_DB = 20.0
 DEFAULT_AGREEMENT = 0.99
 MIN_AGREEMENT_CLASSES = 10
-"""With fewer classes the agreement is too coarse a default."""
+"""The minimum number of classes for agreement as the default. With fewer classes it is too coarse."""
 
 DEFAULT_METRIC_LOSS = 0.01
-"""The default target allows 1 % of the FP32 network's metric to be lost."""
+"""The loss of the FP32 network's metric that the default target allows, as a fraction."""
 
 METRIC = BoundedValue(name="metric", title="metric", format_value=metric_text)
 AGREEMENT = BoundedValue(name="agreement", title="top-1", description="top-1 agreement", is_share=True,
                          format_value=agreement_text)
 
 ALL_PARTS = "*"
-"""Stands for each part of a metric."""
+"""The part name that stands for each part of a metric."""
 
 _TARGET_PATTERN = re.compile(
     r"\s*(?:(?P<output>\S.*):)?\s*(?P<kind>[^\W\d][^\s<>=:\[\]]*)(?:\[(?P<part>[^\[\]]+)\])?\s*(?P<sign>[<>]=)"
@@ -44,22 +44,23 @@ _TARGET_PATTERN = re.compile(
 
 
 def list_bounded_values() -> dict[str, BoundedValue]:
-    """Returns all that a target can bound, by name; another word is the metric's own name, or that of a part of it."""
+    """Returns all values that a target can bound, by name, except the names of a metric and its parts."""
     return {METRIC.name: METRIC, AGREEMENT.name: AGREEMENT, **ERROR_METRICS}
 
 
 @dataclass(frozen=True)
 class Target:
-    """A bound on one figure: an upper one if it is better the lower it is, else a lower one.
+    """A bound on one value of an accuracy: an upper bound if lower is better, a lower bound if not.
 
     Attributes:
-        kind: A name of `list_bounded_values`. One of `ERROR_METRICS` is that of the worst judged output, or of
-            ``output_name``.
-        value: The bound; for "metric" with ``is_relative`` the distance from the FP32 network's own metric.
-        is_relative: ``value`` is added to the base; with ``is_percent`` as a share of its size.
-        base_values: The FP32 network's metric and its parts, the headline first; empty until it is measured.
-        output_name: The judged output that is bounded, None for the worst one.
-        part_name: Which part of the metric is bounded; None for the headline, `ALL_PARTS` for each.
+        kind: A name of `list_bounded_values`. An error metric of `ERROR_METRICS` is bounded at the worst judged output,
+            or at ``output_name``.
+        value: The bound; for "metric" with ``is_relative`` the difference from the metric of the FP32 network.
+        is_relative: True if ``value`` is added to the baseline; with ``is_percent`` in percent of the baseline.
+        base_values: The metric of the FP32 network and its parts, headline first; empty before it is measured.
+        source: The text that the target was parsed from; "" if there is none.
+        output_name: The judged output that is bounded; None for the worst one.
+        part_name: The part of the metric that is bounded; None for the headline, `ALL_PARTS` for each part.
     """
 
     kind: str
@@ -82,12 +83,12 @@ class Target:
 
     @property
     def is_higher_better(self) -> bool:
-        """Whether the bound is a lower one."""
         return self.bounded_value.is_higher_better
 
     @property
     def bound(self) -> float | None:
-        """The value to reach; None until the base is known, and where each part has its own."""
+        """The value to reach; None until the FP32 baseline is known, and if each part of the metric has another bound.
+        """
         if not self.is_relative:
             return self.value
         base = next(iter(self.base_values.values()), None) if self.part_name is None else self.base_values.get(
@@ -97,7 +98,8 @@ class Target:
         return base + (abs(base) * self.value / 100 if self.is_percent else self.value)
 
     def split_into_part_targets(self, accuracy: Accuracy) -> list[Target]:
-        """A target for each part of a verdict's metric where it bounds each; else itself."""
+        """Returns one target for each part of the metric if this target bounds each part, and only this target if not.
+        """
         if self.part_name != ALL_PARTS:
             return [self]
         return [
@@ -107,7 +109,8 @@ class Target:
         ] or [self]
 
     def _find_worst_part_target(self, accuracy: Accuracy) -> Target:
-        """The target of the one part of a verdict that is worst off, where it bounds each part."""
+        """Returns the target of the worst part of the metric if this target bounds each part, and this target if not.
+        """
         margins = [(part_target, accuracy.metric[part_target.part_name or ""] - part_bound)
                    for part_target in self.split_into_part_targets(accuracy)
                    if part_target.part_name in accuracy.metric and (part_bound := part_target.bound) is not None]
@@ -117,7 +120,7 @@ class Target:
 
     @property
     def text(self) -> str:
-        """The target as it is written on the command line."""
+        """The target as written on the command line."""
         if self.source:
             return self.source
         kind = self.kind if self.part_name is None else f"{self.kind}[{self.part_name}]"
@@ -130,7 +133,7 @@ class Target:
 
     @property
     def column_title(self) -> str:
-        """What its figure is called, as the head of a column: ``SQNR``, ``top-1``, a metric's or a part's own name."""
+        """The title of a column of the bounded value: ``SQNR``, ``top-1``, or the name of a metric or part."""
         if self.kind == "metric":
             name = next(iter(self.base_values), "metric") if self.part_name is None else self.part_name
             return "worst part" if self.part_name == ALL_PARTS else name.rpartition(".py:")[2]
@@ -138,7 +141,7 @@ class Target:
 
     @property
     def description(self) -> str:
-        """The target in words."""
+        """The target in words, such as "SQNR ≥ 20 dB"."""
         bound_value, output_text = self.bound, f" of {self.output_name}" if self.output_name else ""
         if (metric := self.error_metric) is not None:
             unit_text = f" {metric.unit}" if metric.unit else ""
@@ -152,13 +155,13 @@ class Target:
         return f"{name} ≥ {metric_text(bound_value)}" if bound_value is not None else self.text
 
     def with_base_values(self, base_values: Mapping[str, float], covers_all_samples: bool = True) -> Target:
-        """The same target, with the FP32 network's metric and its parts as its base.
+        """Returns this target with the metric of the FP32 network and its parts as the baseline.
 
         Args:
-            covers_all_samples: Whether that is of all samples, so that a part that is not in it is none.
+            covers_all_samples: True if the values are those of all samples. A part that is absent then does not exist.
 
         Raises:
-            InputError: there is no such part.
+            InputError: the metric has no such part.
         """
         part = self.part_name
         headline = next(iter(base_values), "")
@@ -174,7 +177,7 @@ class Target:
         return replace(self, base_values=dict(base_values), part_name=part)
 
     def measured_value(self, accuracy: Accuracy) -> float | None:
-        """The figure of a verdict that the target bounds; None if it was not measured or is not finite."""
+        """Returns the value of an accuracy that the target bounds; None if it was not measured or is not finite."""
         if self.kind == "metric":
             part = self._find_worst_part_target(accuracy).part_name
             return accuracy.headline_metric if part is None else accuracy.metric.get(part)
@@ -183,7 +186,8 @@ class Target:
         return accuracy.find_worst_value(self.error_metric, self.output_name)
 
     def is_met_by(self, accuracy: Accuracy) -> bool | None:
-        """Whether a verdict meets the target; None where what it needs was not measured. NaN and Inf never pass."""
+        """Returns True if an accuracy meets the target; None if the bounded value was not measured. NaN and Inf never
+        pass."""
         if accuracy.nonfinite_count or accuracy.fails_every_target:
             return False
         value, bound_value = self.measured_value(accuracy), self._find_worst_part_target(accuracy).bound
@@ -194,9 +198,9 @@ class Target:
         return value >= bound_value if self.is_higher_better else value <= bound_value
 
     def confidence_interval(self, accuracy: Accuracy) -> ConfidenceInterval | None:
-        """The interval in which the figure lies, in its own unit; None if it is unknown, as for a maximum.
+        """Returns the confidence interval of the bounded value in its unit; None if it is unknown, as for a maximum.
 
-        For a distance from FP32's metric both metrics are computed on the same samples, draw by draw.
+        For a bound relative to FP32, both metrics are computed on the same samples, draw by draw.
         """
         spread = accuracy.intervals
         if spread is None or accuracy.nonfinite_count:
@@ -219,7 +223,7 @@ class Target:
             self.kind)
 
     def confidence_interval_text(self, accuracy: Accuracy) -> str:
-        """The interval of the figure in words: "19.2 to 20.6 dB"; "" where there is none."""
+        """Returns the confidence interval of the bounded value as a text: "19.2 to 20.6 dB"; "" if there is none."""
         interval = self.confidence_interval(accuracy)
         if interval is None:
             return ""
@@ -227,7 +231,10 @@ class Target:
         return f"{bounded_value.value_text(interval.low)} to {bounded_value.value_with_unit_text(interval.high)}"
 
     def is_met_by_whole_interval(self, accuracy: Accuracy) -> bool | None:
-        """Whether the whole interval of the figure meets the bound; None if it spans the bound or there is none."""
+        """Returns True if the whole confidence interval meets the bound, and False if none of it does.
+
+        None if the interval contains the bound, or if there is no interval.
+        """
         interval, bound_value = self.confidence_interval(accuracy), self._find_worst_part_target(accuracy).bound
         if interval is None or bound_value is None:
             return None
@@ -245,9 +252,10 @@ class Target:
         return self.error_metric is None or self.error_metric.is_of_integers or accuracy.worst_output is None
 
     def margin_to_bound(self, accuracy: Accuracy) -> float | None:
-        """By how much a verdict is better than the bound, in the figure's own unit; negative if it falls short.
+        """Returns by how much an accuracy is better than the bound, in the unit of the value; negative if it misses the
+        bound.
 
-        None if it was not measured. NaN and Inf fall short by infinity.
+        None if it was not measured. The margin of NaN and Inf is minus infinity.
         """
         value, bound_value = self.measured_value(accuracy), self._find_worst_part_target(accuracy).bound
         if bound_value is None or self.is_met_by(accuracy) is None:
@@ -257,10 +265,11 @@ class Target:
         return value - bound_value if self.is_higher_better else bound_value - value
 
     def normalized_loss(self, accuracy: Accuracy) -> float | None:
-        """The error's energy in units of what the target allows: 1 is just enough, 0 is exact, lower is better.
+        """Returns the energy of the error relative to the energy that the target allows: 1 just meets the bound, lower
+        is better.
 
         The energy is Σ(test-ref)² / Σref² for SQNR; 1 - cosine, which is half of that for small errors; the MSE; the
-        square of an absolute error. None for what is no energy, and if nothing was measured.
+        square of an absolute error. None for values that are not an error energy, and if nothing was measured.
         """
         value, bound_value = self.measured_value(accuracy), self.bound
         noise_ratio = self.error_metric.noise_ratio if self.error_metric is not None else None
@@ -271,9 +280,10 @@ class Target:
         return noise_ratio(value, bound_value)
 
     def margin_score(self, accuracy: Accuracy) -> float | None:
-        """The margin in a unit that can be compared across kinds of targets; None if it was not measured.
+        """Returns the margin in a unit that can be compared across kinds of targets; None if it was not measured.
 
-        It is in dB of noise; for figures that are no noise in percentage points (for a metric, of the bound).
+        The unit is dB of noise. For values that are not noise it is percentage points (for a metric, percent of the
+        bound).
         """
         margin, noise = self.margin_to_bound(accuracy), self.normalized_loss(accuracy)
         if margin is None:
@@ -284,7 +294,7 @@ class Target:
                                or 1.0) if self.kind == "metric" else 100 * margin
 
     def measured_value_text(self, accuracy: Accuracy) -> str:
-        """The figure of a verdict in words."""
+        """Returns the bounded value of an accuracy as a text."""
         value = self.measured_value(accuracy)
         if accuracy.nonfinite_count:
             return "no outputs, as its run fails" if find_failure_reason(
@@ -301,11 +311,11 @@ class Target:
 
     def refuse_if_unmeasurable(self, judged_outputs: Sequence[JudgedOutput], network: NetworkOutline,
                                metric_name: str | None) -> None:
-        """Refuses a target whose figure is not measured on these judged outputs.
+        """Raises an error if the judged outputs or the metric cannot provide the bounded value.
 
         Raises:
-            InputError: the output that it names is not among ``judged_outputs``, or is none that has this figure; there
-                is no metric, or nothing that agrees or differs.
+            InputError: the named output is not among ``judged_outputs``, or does not have this value. Or there is no
+                metric, no classifier, or no output of the required type.
         """
         outputs_by_name = {judged_output.name: judged_output for judged_output in judged_outputs}
         if self.output_name is not None and self.output_name not in outputs_by_name:
@@ -338,12 +348,16 @@ class Target:
 
 
 def parse_target(target_text: str) -> Target:
-    """Reads "metric>=base-0.01", "metric>=base-1%", "metric[f1/8]>=base-1%" of a part, "metric[*]>=base-2%" of each,
-    "f1>=93" by the name of the metric or of a part, "sqnr>=20", "cosine>=0.999", "agreement>=0.99" or "max_abs<=1e-2";
-    "OUTPUT:sqnr>=20" asks it of one judged output.
+    """Parses the text of a target, such as "sqnr>=20" or "metric>=base-1%".
+
+    - "metric>=base-0.01", "metric>=base-1%": the metric, relative to FP32.
+    - "metric[f1/8]>=base-1%": one part of the metric; "metric[*]>=base-2%": each part.
+    - "f1>=93": the metric or a part by its name.
+    - "sqnr>=20", "cosine>=0.999", "agreement>=0.99", "max_abs<=1e-2": an error metric or the top-1 agreement.
+    - "OUTPUT:sqnr>=20": an error metric at one judged output.
 
     Raises:
-        InputError: it is none of these.
+        InputError: the text has another form.
     """
     match = _TARGET_PATTERN.match(target_text)
     number = _parse_number(match["number"]) if match is not None else None
@@ -403,7 +417,8 @@ def _parse_number(number_text: str) -> float | None:
 
 def choose_default_target(metric_name: str | None, judged_outputs: Sequence[JudgedOutput], network: NetworkOutline,
                           has_labels: bool) -> Target:
-    """The default: the metric if there are one and labels, else argmax agreement for a classifier, else the SQNR."""
+    """Returns the default target: the metric if there are a metric and labels, top-1 agreement for a classifier, else
+    SQNR."""
     if metric_name is not None and has_labels:
         return Target("metric", -100 * DEFAULT_METRIC_LOSS, is_relative=True, is_percent=True)
     scores = find_class_score_output(network, judged_outputs)

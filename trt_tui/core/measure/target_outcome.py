@@ -1,17 +1,17 @@
-"""Whether an accuracy meets its targets: the one rule for PASS, PASS?, FAIL? and FAIL.
+"""The comparison of an accuracy with its targets: the only rule for PASS, PASS?, FAIL? and FAIL.
 
-- PASS: every value lies on the passing side with its whole confidence interval, and no caveat counts.
-- PASS?: every value passes, but that is not certain for one of them, or a caveat counts.
-- FAIL?: a value fails, but that is not certain.
-- FAIL: a value fails with certainty, or a caveat that fails the run is present.
+- PASS: every value passes with its whole confidence interval, and no caveat counts.
+- PASS?: every value passes, but one of them without certainty, or a caveat counts.
+- FAIL?: a value fails, but without certainty.
+- FAIL: a value fails with certainty, or there is a caveat that fails the run.
 
-A value is certain if its 95 % interval lies on one side of the bound. There is no interval while samples are still to
-be measured, and with fewer samples than `trt_tui.core.measure.bootstrap.MIN_SAMPLES`. NaN and Inf fail with certainty.
+A value is certain if its 95 % interval is on one side of the bound. There is no interval while samples are still to be
+measured, and with fewer samples than `trt_tui.core.measure.bootstrap.MIN_SAMPLES`. NaN and Inf fail with certainty.
 
-A maximum has no interval: samples that were not measured may be larger by any amount. Two statements hold all the same.
-A maximum beyond its bound stays beyond it whatever is measured in addition, so that it fails with certainty. And the
-next sample exceeds the largest of n with a probability of 1/(n + 1) at most, so that a maximum within its bound passes
-with certainty from `MIN_SAMPLES_OF_MAXIMUM` samples on.
+A maximum has no interval, because a sample that was not measured may be larger by any amount. Two statements hold
+nevertheless. A maximum beyond its bound stays beyond it with any further sample, so it fails with certainty. The next
+sample exceeds the largest of n with a probability of at most 1/(n + 1). So a maximum within its bound passes with
+certainty from `MIN_SAMPLES_OF_MAXIMUM` samples on.
 """
 
 import math
@@ -27,18 +27,18 @@ from trt_tui.errors import InputError
 from trt_tui.formatting import counted_noun_text, escape_hidden_characters
 
 MIN_SAMPLES_OF_MAXIMUM = 19
-"""With so many samples the next one exceeds their largest error with a probability of 5 % at most."""
+"""The number of samples from which on the next one exceeds their largest error with a probability of at most 5 %."""
 
 MEANINGLESS_OUTPUT_CHANGES = {SHUFFLED: "each sample is given the reference's outputs of another sample",
                               SCRAMBLED: "the values of the reference's outputs are put in any order"}
-"""What was done to the outputs of runs that mean nothing."""
+"""The changes that make the outputs of the reference meaningless, in words."""
 
 MAX_REASONS = 6
-"""Reasons that are told of a result."""
+"""The maximum number of reasons in a result."""
 
 
 class Outcome(str, Enum):
-    """The result of a run against its targets."""
+    """The outcome of a run against its targets: pass or fail, with or without certainty."""
 
     PASS = "PASS"
     UNCERTAIN_PASS = "PASS?"
@@ -47,7 +47,7 @@ class Outcome(str, Enum):
 
     @property
     def passes(self) -> bool:
-        """True for PASS and PASS?; the exit code is 0 for these alone."""
+        """True for PASS and PASS?. Only these outcomes lead to exit code 0."""
         return self in (Outcome.PASS, Outcome.UNCERTAIN_PASS)
 
 
@@ -55,7 +55,7 @@ class Outcome(str, Enum):
 class TargetOutcome:
     """The outcome of a run against its targets, with the reasons for a question mark or a failure.
 
-    A failure whose value says enough, since it lies beyond the bound with certainty, has none.
+    There are no reasons for a failure whose value is beyond the bound with certainty.
     """
 
     outcome: Outcome
@@ -63,7 +63,6 @@ class TargetOutcome:
 
     @property
     def passes(self) -> bool:
-        """True for PASS and PASS?."""
         return self.outcome.passes
 
     @property
@@ -75,7 +74,7 @@ class TargetOutcome:
 def judge_accuracy(targets: Sequence[Target], accuracy: Accuracy) -> TargetOutcome | None:
     """Returns the outcome of an accuracy against targets that must all be met.
 
-    None if no target is given, or if a value that a target needs was not measured.
+    None if there is no target, or if a value that a target needs was not measured.
     """
     targets = [
         part_target for bounding_target in targets for part_target in bounding_target.split_into_part_targets(accuracy)
@@ -86,7 +85,7 @@ def judge_accuracy(targets: Sequence[Target], accuracy: Accuracy) -> TargetOutco
     several = len(targets) > 1
     failing = [caveat.text for caveat in accuracy.caveats if caveat.fails_run]
     if failing:
-        values = replace(accuracy, caveats=())  # such a run reaches no target, and only its values tell which it misses
+        values = replace(accuracy, caveats=())  # this run misses every target; its values alone show which they miss
         misses = [
             _missed_target_reason(bounding_target, accuracy, True)
             for bounding_target in targets
@@ -113,7 +112,11 @@ def judge_accuracy(targets: Sequence[Target], accuracy: Accuracy) -> TargetOutco
 
 
 def _missed_target_reason(target: Target, accuracy: Accuracy, has_other_failure: bool) -> str:
-    """Why a target is missed; "" if its value alone says so, unless it is missed besides something else."""
+    """Returns the reason why a target is missed; "" if the measured value says enough.
+
+    Args:
+        has_other_failure: True if the run also fails for another reason. The value is then named too.
+    """
     if accuracy.nonfinite_count:
         return target.measured_value_text(accuracy)
     if target.measured_value(accuracy) is None:
@@ -126,10 +129,10 @@ def _missed_target_reason(target: Target, accuracy: Accuracy, has_other_failure:
 
 
 def _uncertainty_reasons(target: Target, accuracy: Accuracy, has_several_targets: bool) -> tuple[str, ...]:
-    """Why other samples could change whether a target is met; () if that is certain.
+    """Returns the reasons why other samples could change the result of a target; () if the result is certain.
 
     Args:
-        has_several_targets: Name the target, since there are others.
+        has_several_targets: True if there are other targets, so that the reasons name this one.
     """
     met = target.is_met_by(accuracy)
     is_maximum = target.error_metric is not None and target.error_metric.is_maximum
@@ -158,7 +161,7 @@ def _uncertainty_reasons(target: Target, accuracy: Accuracy, has_several_targets
 
 
 def _missing_interval_reason(target: Target, accuracy: Accuracy) -> str:
-    """Why a value has no interval although there are enough samples."""
+    """Returns the reason why a value has no confidence interval although there are enough samples."""
     spread = accuracy.intervals
     if target.kind == "metric" and spread is not None and spread.metric_draws is None:
         return "the confidence interval of the metric is not measured"
@@ -168,9 +171,9 @@ def _missing_interval_reason(target: Target, accuracy: Accuracy) -> str:
 
 
 def _is_caveat_relevant(caveat: Caveat, targets: Sequence[Target], accuracy: Accuracy) -> bool:
-    """Returns True if a caveat applies at the margin of an accuracy.
+    """Returns True if a caveat makes the outcome of an accuracy uncertain at its margin to the targets.
 
-    A gap in dB says nothing of values that are no noise, so it always counts where one of them is bounded.
+    A gap in dB cannot be compared with values that are not noise, so a caveat always counts if a target bounds one.
     """
     if caveat.gap_db is None:
         return True
@@ -181,7 +184,7 @@ def _is_caveat_relevant(caveat: Caveat, targets: Sequence[Target], accuracy: Acc
 
 
 def _find_trivial_target_caveat(target: Target, accuracy: Accuracy) -> Caveat | None:
-    """A caveat if a run meets the target whose outputs mean nothing."""
+    """Returns a caveat if even meaningless outputs, such as those of other samples, meet the target; None if not."""
     for kind, done in MEANINGLESS_OUTPUT_CHANGES.items():
         run = accuracy.meaningless_accuracies.get(kind)
         if run is not None and target.is_met_by(run):
@@ -194,7 +197,7 @@ def _find_trivial_target_caveat(target: Target, accuracy: Accuracy) -> Caveat | 
 
 
 def _limit_reason_count(reasons: Sequence[str]) -> tuple[str, ...]:
-    """The reasons, each once; of many, such as one for each part of a metric, the first ones."""
+    """Returns the distinct reasons, at most `MAX_REASONS` of them."""
     unique_reasons = tuple(dict.fromkeys(reasons))
     return unique_reasons if len(unique_reasons) <= MAX_REASONS else (
         *unique_reasons[:MAX_REASONS - 1], f"{len(unique_reasons) - MAX_REASONS + 1} more reasons")
@@ -202,17 +205,17 @@ def _limit_reason_count(reasons: Sequence[str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class TargetResult:
-    """What the caller says of one config.
+    """The result of one config against the targets, with the scores by which a search compares configs.
 
     Attributes:
-        passes: Whether it meets every tolerance, which PASS and PASS? do.
-        lowest_score: Higher is better; the signed margin to the tolerance if there is one (0 is just enough).
-        accuracy: What was judged.
-        loss: Lower is better; falls when groups are raised, by amounts that nearly add up. The verdict's energy by
-            default, or else the negative score.
-        value_text: What was measured, in words with its unit ("18.3 dB at logits").
-        target_scores: One for each tolerance if there are several; the least is ``lowest_score``.
-        measured_outcome: By the tolerances and the user's command; None where ``passes`` alone is known.
+        passes: True if the config meets every tolerance, as PASS and PASS? do.
+        lowest_score: The signed margin to the tolerance if there is one (0 just meets it); higher is better.
+        accuracy: The accuracy that was judged.
+        loss: A value that falls when groups are raised, by amounts that nearly add up; lower is better. By default the
+            judged error of the accuracy, or the negative score if there is none.
+        value_text: The measured value as a text with its unit ("18.3 dB at logits").
+        target_scores: The score of each tolerance if there are several; the lowest is ``lowest_score``.
+        measured_outcome: The outcome by the tolerances and the user's command; None if only ``passes`` is known.
     """
 
     passes: bool
@@ -225,12 +228,11 @@ class TargetResult:
 
     @property
     def target_outcome(self) -> TargetOutcome:
-        """The outcome with its reasons."""
         return self.measured_outcome or TargetOutcome(Outcome.PASS if self.passes else Outcome.FAIL)
 
     @property
     def comparable_loss(self) -> float:
-        """The loss as strategies use it; infinite where it is not a number."""
+        """The loss that search strategies compare; infinite if it is NaN."""
         loss = self.loss
         if loss is None and self.accuracy is not None:
             loss = self.accuracy.judged_error
@@ -241,12 +243,12 @@ class TargetResult:
 
 @dataclass(frozen=True)
 class HeldOutResult:
-    """The simulation of the config that was found, on samples that the search has not used.
+    """The simulated result of the config that a search found, on samples that the search has not used.
 
     Attributes:
-        target_result: By the tolerances; a metric is compared with FP32's on these samples.
-        sample_count: How many samples these are.
-        search_samples: On how many samples the config was chosen.
+        target_result: The result against the tolerances; a metric is compared with that of FP32 on these samples.
+        sample_count: Number of these samples.
+        search_samples: Number of samples on which the search chose the config.
     """
 
     target_result: TargetResult
@@ -255,12 +257,12 @@ class HeldOutResult:
 
 
 def check_targets(targets: Sequence[Target], accuracy: Accuracy) -> TargetResult:
-    """Judges a verdict by targets that must all be met; the score is the lowest of them, the loss the largest noise.
+    """Judges an accuracy by targets that must all be met. The score is the lowest of all targets, the loss the largest.
 
-    A run that fails whatever its values are has the score and the loss of one with NaN.
+    A run that fails whatever its values are has the score and the loss of a run with NaN.
 
     Raises:
-        InputError: what a target needs was not measured.
+        InputError: a value that a target needs was not measured.
     """
     result = judge_accuracy(targets, accuracy)
     if result is None:

@@ -1,4 +1,4 @@
-"""Tensors of feeds that are needed again, in memory up to a size and above that in a temporary file or read anew."""
+"""Caches for tensors of feeds: in memory up to a size limit, then in a temporary file or read from the data again."""
 
 from collections.abc import Mapping
 
@@ -8,13 +8,13 @@ from trt_tui.core.data.array_files import ArraySpool, MappedArray
 from trt_tui.core.data.samples import Samples
 
 TENSOR_CACHE_BYTES = 256 << 20
-"""Up to this size tensors stay in memory; above it they go to a temporary file."""
+"""The maximum size of tensors in memory. Further tensors go to a temporary file."""
 FEED_CACHE_BYTES = 1 << 30
-"""Feeds are kept for a device that keeps them too up to this size, and read anew beyond."""
+"""The maximum size of feeds that are kept for a device. Further feeds are read from the data each time."""
 
 
 class TensorCache:
-    """Tensors by feed."""
+    """A cache of tensors by feed, in memory up to `TENSOR_CACHE_BYTES` and then in a temporary file."""
 
     def __init__(self) -> None:
         self._arrays: dict[int, dict[str, np.ndarray]] = {}
@@ -23,14 +23,13 @@ class TensorCache:
         self._memory_bytes = 0
 
     def __contains__(self, feed_index: int) -> bool:
-        """Whether the tensors of a feed are held."""
         return feed_index in self._arrays or feed_index in self._spooled
 
     def put(self, feed_index: int, arrays: Mapping[str, np.ndarray]) -> None:
-        """Keeps the tensors of a feed.
+        """Stores the tensors of a feed.
 
         Raises:
-            InputError: the disk has no room for them.
+            InputError: the disk has too little space for them.
         """
         size = sum(array.nbytes for array in arrays.values())
         if self._memory_bytes + size <= TENSOR_CACHE_BYTES:
@@ -41,20 +40,23 @@ class TensorCache:
         self._spooled[feed_index] = {name: spool.append_array(array) for name, array in arrays.items()}
 
     def get(self, feed_index: int) -> dict[str, np.ndarray]:
-        """The tensors of a feed; the same arrays again where they are in memory."""
+        """Returns the tensors of a feed. Tensors in memory are the same arrays each time."""
         if feed_index in self._arrays:
             return self._arrays[feed_index]
         return {name: stored.load() for name, stored in self._spooled[feed_index].items()}
 
     def clear(self) -> None:
-        """Lets go of all."""
         self._arrays.clear()
         self._spooled.clear()
         self._spool, self._memory_bytes = None, 0
 
 
 class FeedCache:
-    """The feeds of samples; for a device, which keeps what it was given before, the same arrays again."""
+    """A cache of feeds (input batches) for a device, so that the device receives the same arrays each time.
+
+    A device keeps the arrays that it received before, so it receives the same arrays again. Nothing is cached without a
+    device.
+    """
 
     def __init__(self, samples: Samples, has_device: bool) -> None:
         self._samples = samples
@@ -62,7 +64,7 @@ class FeedCache:
         self._cached_feeds: dict[int, dict[str, np.ndarray]] = {}
 
     def get_feed(self, feed_index: int) -> dict[str, np.ndarray]:
-        """A feed.
+        """Returns a feed by index, the same arrays each time if it is cached.
 
         Raises:
             InputError: the data cannot be read.

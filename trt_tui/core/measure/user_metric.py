@@ -1,4 +1,4 @@
-"""A user's metric: one Python function that turns outputs and labels into a figure of merit."""
+"""The user's metric: a Python function, or object detection, that computes a number from outputs and labels."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,11 +15,11 @@ from trt_tui.errors import InputError, exception_text
 
 @dataclass(frozen=True)
 class MetricResult:
-    """What a metric returned.
+    """The value of a metric and its parts for one set of samples.
 
     Attributes:
-        value: The headline: the number returned, or the first of the mapping returned.
-        parts: Every number by name, the headline included; empty where the function returned one number.
+        value: The headline: the returned number, or the first of the returned mapping.
+        parts: Every number by name, headline included; empty if the function returned one number.
     """
 
     value: float
@@ -27,21 +27,22 @@ class MetricResult:
 
 
 class MetricFunction(Protocol):
-    """What a metric calls: a function of the user's, or one that comes with the program; its text is its name."""
+    """The function behind a metric: a function of the user or of this program. Its `str` is the name of the metric."""
 
     @property
     def path(self) -> Path:
-        """The file to correct where it returns nonsense."""
+        """The file to correct if the function returns an invalid value."""
 
     def __call__(self, outputs: dict[str, np.ndarray], labels: dict[str, np.ndarray], /) -> Any:
-        """A number, or a mapping of names to numbers."""
+        """Computes the metric from outputs and labels: a number, or a mapping of names to numbers."""
 
 
 class Metric:
-    """The user's function ``(outputs, labels) -> float | mapping of names to floats``.
+    """A metric: a function ``(outputs, labels) -> float | mapping of names to floats`` with a check of its result.
 
     Attributes:
-        needs_inner_tensors: Whether it is given judged tensors inside the network too: those before NMS.
+        needs_inner_tensors: True if the metric also receives judged tensors inside the network, such as those before
+            NMS.
     """
 
     def __init__(self, function: MetricFunction) -> None:
@@ -50,27 +51,28 @@ class Metric:
 
     @property
     def name(self) -> str:
-        """``FILE.py:FUNCTION``, without the folder."""
+        """The name of the metric: ``FILE.py:FUNCTION``, without the folder."""
         return str(self._function)
 
     def __call__(self, outputs: Mapping[str, np.ndarray], labels: Mapping[str, np.ndarray]) -> MetricResult:
-        """Calls the user's function.
+        """Calls the metric function, and returns its checked result.
 
         Args:
             outputs: The network's outputs by name, first axis samples.
             labels: The labels by name, rows for the same samples.
 
         Raises:
-            InputError: it raised, or returned anything but a finite number or a mapping of names to finite numbers.
+            InputError: the function raised an error, or did not return a finite number or a mapping of names to finite
+                numbers.
         """
         return self._parse_result(self._function(dict(outputs), dict(labels)))
 
     def resample_metric(self, outputs: Mapping[str, np.ndarray], labels: Mapping[str, np.ndarray],
                         resamples: Iterable[np.ndarray]) -> Iterator[MetricResult | None]:
-        """Yields the metric on each draw of the samples; None if it fails on that draw.
+        """Yields the metric on each bootstrap draw of the samples; None if it fails on that draw.
 
         Args:
-            resamples: Indices of samples, as many as there are samples, with repetitions.
+            resamples: For each draw, as many sample indices as there are samples, with repetitions.
         """
         if isinstance(self._function, DetectionMetric):
             yield from map(self._parse_result_or_none, self._function.resample_metric(outputs, labels, resamples))
@@ -79,7 +81,7 @@ class Metric:
             try:
                 yield self({name: array[samples] for name, array in outputs.items()},
                            {name: array[samples] for name, array in labels.items()})
-            except InputError:  # for one, if no sample of a class was drawn
+            except InputError:  # for example, if no sample of a class was drawn
                 yield None
 
     def _parse_result_or_none(self, returned_value: object) -> MetricResult | None:
@@ -130,16 +132,16 @@ def _describe_value(value: object) -> str:
         return f"an array of shape {value.shape} and type {value.dtype}"
     try:
         text = repr(value)
-    except Exception:  # a class of the user, whose text fails
+    except Exception:  # the `repr` of a user's class may fail
         return type(value).__name__
     return f"{type(value).__name__} {text}" if value is not None and len(text) <= 40 else type(value).__name__
 
 
 def load_metric(metric_spec: str, image_input_size: tuple[int, int] | None = None) -> Metric:
-    """Loads ``FILE.py:FUNCTION``, or ``detection:map=FILE.json`` (see `trt_tui.core.measure.detection`).
+    """Loads a metric from ``FILE.py:FUNCTION``, or ``detection:map=FILE.json`` (see `trt_tui.core.measure.detection`).
 
     Args:
-        image_input_size: Height and width of the network's image input; None where it has none.
+        image_input_size: Height and width of the network's image input; None if it has no image input.
 
     Raises:
         InputError: the text has another form, the file cannot be loaded, or it has no such function.

@@ -1,4 +1,4 @@
-"""Moves that cost nothing at run time, made from what the calibrating samples hold: factors, shifts of biases."""
+"""Zero-cost moves that are computed from the calibration samples: SmoothQuant factors and bias corrections."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from trt_tui.core.runner import Backend
 
 def propose_normalisation_rewrites(network: Network, groups: Iterable[FusionGroup],
                                    reason: str = "user") -> dict[str, RewriteMove]:
-    """The operators that can stand for normalisations, by group."""
+    """Returns moves that replace decomposed normalisations by one operator, for the groups where this is possible."""
     return {
         group.name: RewriteMove(network.zero_cost_support.norms[group.name].operator, reason)  # type: ignore[arg-type]
         for group in groups
@@ -40,24 +40,29 @@ def propose_normalisation_rewrites(network: Network, groups: Iterable[FusionGrou
     }
 
 
-# -- scaled channels --------------------------------------------------------------------------------------------------
+# -- SmoothQuant --------------------------------------------------------------------------------------------------
 
 
 @dataclass
 class ChannelMaxCollector:
-    """Collects the largest magnitude of each index of the last axis."""
+    """A collector of the largest magnitude at each index of a tensor's last axis."""
 
     maxima: np.ndarray | None = None
 
     def add_values(self, array: np.ndarray) -> None:
-        """Takes a float array with a last axis of one size; raises ValueError for NaN or an infinity."""
+        """Adds the values of a float array to the maxima of its channels. The last axis must have the same size each
+        time.
+
+        Raises:
+            ValueError: the array contains NaN or an infinity.
+        """
         largest = np.abs(array.reshape(-1, array.shape[-1])).max(axis=0, initial=0.0)
         if not np.isfinite(largest).all():
             raise ValueError("NaN or an infinity")
         self.maxima = largest if self.maxima is None else np.maximum(self.maxima, largest)
 
     def merge_values(self, later_collector: ChannelMaxCollector) -> None:
-        """Takes what another found in later feeds."""
+        """Adds the maxima of another collector, which has seen later feeds."""
         if later_collector.maxima is not None:
             self.maxima = later_collector.maxima if self.maxima is None else np.maximum(
                 self.maxima, later_collector.maxima)
@@ -68,16 +73,16 @@ def measure_smoothquant_moves(network: Network, normalisation_groups: Iterable[s
                               channel_maxima: MutableMapping[str, np.ndarray] | None = None,
                               progress: RunProgress | None = None,
                               executor: Executor[CalibrationContext] | None = None) -> dict[str, SmoothQuantMove]:
-    """SmoothQuant for normalisations, by their groups.
+    """Returns SmoothQuant moves for normalisations, by the names of their groups, from the magnitudes of channels.
 
     Args:
         normalisation_groups: Groups whose normalisation can be smoothed.
         strength: The exponent; see `trt_tui.core.moves.smoothquant_move`.
-        channel_maxima: Largest magnitudes of channels by tensor, those that are known; more are added.
-        executor: Who runs the samples; this process by default.
+        channel_maxima: Known largest magnitudes of channels by tensor. Newly measured ones are added.
+        executor: The executor of the samples; this process by default.
 
     Raises:
-        InputError: a tensor holds NaN or an infinity, or the data cannot be read.
+        InputError: a tensor contains NaN or an infinity, or the data cannot be read.
     """
     channel_maxima = {} if channel_maxima is None else channel_maxima
     norms_by_group = {name: network.zero_cost_support.norms[name] for name in normalisation_groups}
@@ -101,24 +106,28 @@ def measure_smoothquant_moves(network: Network, normalisation_groups: Iterable[s
 
 def add_smoothquant_moves(config: PrecisionConfig, network: NetworkOutline,
                           moves: Mapping[str, SmoothQuantMove]) -> PrecisionConfig:
-    """A config with channels scaled; ranges and corrections of what they feed go, which were measured without."""
+    """Returns a config with SmoothQuant moves added.
+
+    Ranges and bias corrections of the layers that read the scaled channels are removed, since they were measured
+    without the scaling.
+    """
     reads = [read for name in moves for read in network.zero_cost_support.norms[name].consumers]
     readers = {group.name for read in reads if (group := network.find_group(read.port[0])) is not None}
     config = config.without_moves(RangeMove, [read.activation for read in reads])
     return config.without_moves(BiasCorrectionMove, readers).with_moves(moves)
 
 
-# -- corrected biases -------------------------------------------------------------------------------------------------
+# -- bias correction -------------------------------------------------------------------------------------------------
 
 
 @dataclass
 class ChannelMeanCollector:
-    """Collects the mean of each channel, as it is and as INT8 has it.
+    """A collector of the mean of each channel, both exact and rounded to INT8.
 
     Attributes:
-        channel_axis: The channels.
+        channel_axis: The axis of the channels.
         scale: The scale of INT8.
-        channel_factors: What the channels are divided by before.
+        channel_factors: The SmoothQuant factors by which the channels are divided first; None for no division.
     """
 
     channel_axis: int
@@ -129,7 +138,11 @@ class ChannelMeanCollector:
     count: int = 0
 
     def add_values(self, array: np.ndarray) -> None:
-        """Takes a float array; raises ValueError for NaN or an infinity."""
+        """Adds the values of a float array to the means of its channels.
+
+        Raises:
+            ValueError: the array contains NaN or an infinity.
+        """
         axis = self.channel_axis % array.ndim
         other_axes = tuple(index for index in range(array.ndim) if index != axis)
         if self.channel_factors is not None:
@@ -143,7 +156,7 @@ class ChannelMeanCollector:
         self.count += array.size // max(array.shape[axis], 1)
 
     def merge_values(self, later_collector: ChannelMeanCollector) -> None:
-        """Takes what another summed up of later feeds."""
+        """Adds the channel sums of another collector, which has seen later feeds."""
         self.exact_sums = self.exact_sums + later_collector.exact_sums
         self.rounded_sums = self.rounded_sums + later_collector.rounded_sums
         self.count += later_collector.count
@@ -153,18 +166,20 @@ def measure_bias_corrections(network: Network, config: PrecisionConfig, ranges: 
                              groups: Sequence[FusionGroup], samples: Samples, backend: Backend, *, reason: str = "user",
                              progress: RunProgress | None = None,
                              executor: Executor[CalibrationContext] | None = None) -> dict[str, BiasCorrectionMove]:
-    """What takes back the mean error of INT8 layers of a config, by group: ``W·E[x] - W'·E[x']`` for each channel.
+    """Returns bias corrections by group, which remove the mean error of INT8 layers: ``W·E[x] - W'·E[x']`` for each
+    channel.
 
-    Means are those of the FP32 network. Where a Conv pads, the edges, which see fewer values, count as the rest does.
+    Means are those of the FP32 network. If a Conv pads its input, the edges, which see fewer values, count like all
+    others.
 
     Args:
-        ranges: Calibrated amax by tensor name, in the tensors' own units.
+        ranges: Calibrated amax by tensor name, in the units of the tensor.
         groups: Groups whose bias can be corrected; see
             `trt_tui.core.moves.zero_cost_checks.bias_correction_refusal_reason`.
-        executor: Who runs the samples; this process by default.
+        executor: The executor of the samples; this process by default.
 
     Raises:
-        InputError: a range is missing, a tensor holds NaN or an infinity, or the data cannot be read.
+        InputError: a range is missing, a tensor contains NaN or an infinity, or the data cannot be read.
     """
     folds = FoldedConstants(network, config)
     group_lowerings = rulebook.plan_lowering(network, config, ranges, folded_constants=folds)
@@ -203,7 +218,7 @@ def measure_bias_corrections(network: Network, config: PrecisionConfig, ranges: 
 
 @dataclass
 class _CollectorFanout:
-    """Hands a tensor to the collectors of all that read it."""
+    """A collector that passes each tensor to all collectors of the groups that read it."""
 
     collectors: list[ChannelMeanCollector]
 
@@ -217,14 +232,15 @@ class _CollectorFanout:
 
 
 def _find_smoothquant_factors(network: Network, config: PrecisionConfig) -> dict[tuple[str, int], np.ndarray]:
-    """What the channels are divided by that a weight meets, by the weight's port."""
+    """Returns the SmoothQuant factors by which a weight's input channels are divided, by the layer and port of the
+    weight."""
     return {read.port: vectors.decode_vector(move.factors) for name, move in config.get_moves(SmoothQuantMove).items()
             for read in network.zero_cost_support.norms[name].consumers}
 
 
 def _compute_output_means(weight: np.ndarray, input_means: np.ndarray, site: QdqSite,
                           conv_group_count: int) -> np.ndarray:
-    """What a weight makes of the mean of its input, ``(output channels,)``."""
+    """Returns the mean of each output channel that a weight computes from the mean of each input channel."""
     if weight.ndim == 2:
         return np.asarray((weight if site.axis == 0 else weight.T) @ input_means)
     taps = weight.sum(axis=tuple(range(2, weight.ndim)), dtype=np.float64)  # (outputs, inputs of a group)
