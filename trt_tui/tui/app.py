@@ -46,7 +46,7 @@ class TrtTuiApp(ReliableTimers, DrawingApp[None]):
     COMPONENT_CLASSES = SPAN_COMPONENT_CLASSES
     BINDINGS = [Binding("ctrl+z", "suspend_process", show=False, priority=True),
                 Binding("ctrl+l", "redraw", show=False, priority=True)]
-    ENABLE_COMMAND_PALETTE = False  # `trt_tui.tui.screens.help` lists all actions
+    ENABLE_COMMAND_PALETTE = False  # the help page lists all actions instead
 
     class SessionEvent(Message):
         """A Textual message that carries an event of the background process from the reading thread to the app."""

@@ -116,7 +116,7 @@ def call_on_termination_signal(on_signal: Callable[[signal.Signals], None]) -> N
         loop.call_soon_threadsafe(on_signal, signal.Signals(number))
 
     for signal_number in _END_SIGNALS:
-        if signal.getsignal(signal_number) is not signal.SIG_IGN:  # as under nohup
+        if signal.getsignal(signal_number) is not signal.SIG_IGN:  # nohup ignores SIGHUP
             signal.signal(signal_number, handle_signal)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         threading.Thread(target=_wait_for_terminal_loss, args=(loop, on_signal), name="terminal", daemon=True).start()
