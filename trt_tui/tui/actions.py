@@ -36,7 +36,7 @@ class Action:
 
 @dataclass(frozen=True)
 class BoundAction:
-    """An action with the function that performs it.
+    """A user action with the controller method that performs it.
 
     Attributes:
         disabled_reason: Returns the reason why the action is impossible now; "" if it is possible.

@@ -1,4 +1,4 @@
-"""The application, which draws one session on one main screen."""
+"""The Textual application of trt-tui, which draws a session on the main screen."""
 
 import signal
 from collections.abc import Callable, Sequence
@@ -95,7 +95,8 @@ class TrtTuiApp(ReliableTimers, DrawingApp[None]):
         return TerminalDriver
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        """Returns the filters of Textual and one for hidden characters, which apply to every drawn line.
+        """Returns the filters that Textual applies to every drawn line: its default filters, and a filter for hidden
+        characters.
 
         If the user requests no colour (``NO_COLOR``), `NoColor` replaces the monochrome filter of Textual.
         """

@@ -32,7 +32,7 @@ def config_name(session: Session, config: PrecisionConfig | None = None) -> str:
 
 
 def config_title(session: Session, width: int = 40) -> str:
-    """Returns the name of the current config with its difference from the default precisions.
+    """Returns the name of the current config with a summary of its changes to the default precisions.
 
     Examples are ``c3 · 2 FP32`` and ``c0 = INT8``. If the title is wider than ``width`` cells, a shorter form is
     returned.
@@ -60,7 +60,7 @@ def config_title(session: Session, width: int = 40) -> str:
 
 
 def meets_target(session: Session, accuracy: Accuracy | None) -> bool | None:
-    """Returns True if an accuracy meets the targets, with or without a question mark; None if it is undecided."""
+    """Returns True if an accuracy meets the targets, for PASS and for the uncertain PASS?; None if it is undecided."""
     result = session.target_outcome(accuracy)
     return None if result is None else result.passes
 
@@ -118,7 +118,7 @@ def current_config_meets_target(session: Session) -> bool:
 
 
 def exported_run_meets_target(session: Session, exported_run: ExportedRun | None) -> bool | None:
-    """Returns True or False for an executed exported network that meets or misses the target; None if it is undecided.
+    """Returns True if an exported network meets the target in ONNX Runtime, False if not; None if it is undecided.
 
     A pass of the exported network confirms no more than the simulation does.
     """

@@ -71,7 +71,10 @@ def _build_pen(style: Style | None, color_system: ColorSystem) -> Pen:
 
 @lru_cache(maxsize=4096)
 def _simplify_pen_for_blank(pen: Pen) -> Pen:
-    """Returns the pen that draws a space: without text colour, unless an attribute is visible on a space."""
+    """Returns the text attributes and colours (the pen) that a space needs.
+
+    A space needs no text colour, unless an attribute such as underline is visible on a space.
+    """
     attributes, _, back_codes = pen
     return pen if _SPACE_VISIBLE_ATTRIBUTES.intersection(attributes.split(";")) else ("", "39", back_codes)
 
@@ -99,10 +102,11 @@ def _split_strip_into_cells(strip: Strip, color_system: ColorSystem) -> tuple[li
 
 
 class TerminalCells:
-    """A record of the cells on the terminal and the current pen, which reduces an update to the changed cells.
+    """A record of the cells on the terminal, and of its current text attributes and colours (the pen).
 
-    Textual writes whole widgets, and the whole screen when a dialog opens or closes. At 80x24 this is 30 to 60 kB,
-    which takes ten seconds at 5 kB/s. Colours are written where they change, not around each word.
+    With this record, an update is reduced to the changed cells. Textual writes whole widgets, and the whole screen when
+    a dialog opens or closes. At 80x24 this is 30 to 60 kB, which takes ten seconds at 5 kB/s. Colours are written where
+    they change, not around each word.
 
     Args:
         can_erase: True if the terminal erases cells in the background colour of the pen (``bce`` of terminfo).
@@ -115,7 +119,7 @@ class TerminalCells:
         self._pen: Pen | None = None
 
     def forget_cells(self) -> None:
-        """Marks all cells and the pen as unknown, so that the next update is written in full."""
+        """Marks all cells, text attributes and colours as unknown, so that the next update is written in full."""
         self._rows = {}
         self._pen = None
 
@@ -179,7 +183,7 @@ class TerminalCells:
 
 
 def _can_pen_draw_cell(pen: Pen, cell: Cell) -> bool:
-    """Returns True if a cell written with the given pen looks as requested.
+    """Returns True if a cell looks as requested when drawn with the given text attributes and colours (the pen).
 
     A blank cell without attributes needs only the right background, and a pen without attributes that are visible on a
     space.
@@ -191,7 +195,10 @@ def _can_pen_draw_cell(pen: Pen, cell: Cell) -> bool:
 
 @lru_cache(maxsize=4096)
 def _pen_change_sequence(old_pen: Pen | None, new_pen: Pen) -> str:
-    """Returns the shortest SGR sequence that changes one pen into another; an ``old_pen`` of None is unknown."""
+    """Returns the shortest SGR sequence that changes text attributes and colours from the old to the new pen.
+
+    An ``old_pen`` of None is unknown.
+    """
     attributes = [attribute_code for attribute_code in new_pen[0].split(";") if attribute_code]
     full_reset = ["0", *attributes, *(color for color in new_pen[1:] if color not in ("39", "49"))]
     if old_pen is None:

@@ -1,4 +1,4 @@
-"""A dark and a light theme. The colours ``band0`` to ``band4`` have one hue, from the largest to no error share.
+"""The dark and the light colour theme. The colours ``band0`` (largest error share) to ``band4`` (none) have one hue.
 
 On a terminal of 16 colours, the nearest colours of the bands are yellow and grey, never red. Red is reserved for NaN,
 Inf and a missed target.

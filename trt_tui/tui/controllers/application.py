@@ -33,8 +33,7 @@ class ApplicationController(Controller):
 
     @register_action(label="close", help="Close the topmost thing, and nothing else", group="Application")
     def close(self) -> None:
-        """Closes the first of these that is open: the failure line, the filter, an enlarged pane. Else the tree gets
-        the focus."""
+        """Closes the failure line, else the filter, else an enlarged pane. If none is open, the tree gets the focus."""
         presenter, screen, layer_list = self.presenter, self.presenter.screen, self.layer_list
         if self.status.unread_failure is not None:
             self.status.unread_failure = None

@@ -41,7 +41,7 @@ class BuildController(Controller):
         self._start_build(quick=False)
 
     def quick_build_disabled_reason(self) -> str:
-        """Returns why a quick build is impossible now; "" if it is possible."""
+        """Returns the reason why a quick build is impossible now; "" if it is possible."""
         if reason := self.build_disabled_reason():
             return reason
         if self.session.builder is not None:
@@ -55,7 +55,7 @@ class BuildController(Controller):
         self._start_build(quick=True)
 
     def engine_page_disabled_reason(self) -> str:
-        """Returns why the page of the engine cannot be shown; "" if it can."""
+        """Returns the reason why the page of the engine cannot be shown; "" if it can be shown."""
         if reason := self.network_not_open_reason():
             return reason
         has_engine = self.session.results.fp32_engine is not None or engine_texts.find_shown_engine(

@@ -38,7 +38,7 @@ class ConfigController(Controller):
         self.presenter.show_message(f"{name} is {letter}" if letter else f"{name} is no longer marked", "")
 
     def diff_disabled_reason(self) -> str:
-        """Returns why no difference of two configs can be shown; "" if it can."""
+        """Returns the reason why two configs cannot be compared; "" if they can."""
         return self.network_not_open_reason() or ("" if len(self.session.config_names) > 1 else
                                                   "there is only one config yet")
 
@@ -71,7 +71,7 @@ class HistoryController(Controller):
     """The controller of undo and redo of config changes."""
 
     def undo_disabled_reason(self) -> str:
-        """Returns why no change can be undone; "" if one can."""
+        """Returns the reason why undo is impossible; "" if it is possible."""
         return self.network_not_open_reason() or ("" if self.session.history.can_undo else "nothing to undo")
 
     @register_action(label="undo", help="Undo the last change", group="Change", disabled_reason=undo_disabled_reason,
@@ -81,7 +81,7 @@ class HistoryController(Controller):
         self.presenter.handle_config_change()
 
     def redo_disabled_reason(self) -> str:
-        """Returns why no undone change can be redone; "" if one can."""
+        """Returns the reason why redo is impossible; "" if it is possible."""
         return self.network_not_open_reason() or ("" if self.session.history.can_redo else "nothing to redo")
 
     @register_action(label="redo", help="Redo what was undone", group="Change", disabled_reason=redo_disabled_reason)

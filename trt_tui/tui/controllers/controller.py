@@ -55,7 +55,7 @@ class Controller:
         return [handler.bind_to_controller(self) for handler in self.action_handlers]
 
     def event_handlers(self) -> Mapping[type[ev.Event], Callable[[Any], None]]:
-        """Returns the handlers by type of event.
+        """Returns the methods that handle events of the background process, by type of event.
 
         The session has applied an event before its handlers run, and the screen is drawn shortly after.
         """
@@ -73,11 +73,12 @@ class Controller:
         return ""
 
     def network_not_open_reason(self) -> str:
-        """Returns why an action that needs an open network is disabled; "" if it is possible."""
+        """Returns the reason why an action that needs an open network is disabled; "" if it is enabled."""
         return "" if self.layer_list.is_network_open else "the network is not open yet"
 
     def no_chosen_groups_reason(self) -> str:
-        """Returns why an action on the fusion groups of the selected row is disabled; "" if it is possible."""
+        """Returns the reason why an action that changes the fusion groups of the selected row is disabled; "" if it is
+        enabled."""
         if reason := self.network_not_open_reason():
             return reason
         if self.presenter.list_chosen_groups():
@@ -87,17 +88,17 @@ class Controller:
         return (row.refusal_reason if isinstance(row, UngroupedRow) else "") or "this row has no precision to choose"
 
     def no_chosen_row_reason(self) -> str:
-        """Returns why an action on the selected row is disabled; "" if it is possible."""
+        """Returns the reason why an action that needs a selected row is disabled; "" if it is enabled."""
         return self.network_not_open_reason() or ("" if self.presenter.current_row is not None else "no row is chosen")
 
     def missing_samples_reason(self) -> str:
-        """Returns why an action that executes the network on samples is disabled; "" if it is possible."""
+        """Returns the reason why an action that executes the network on samples is disabled; "" if it is enabled."""
         if reason := self.network_not_open_reason():
             return reason
         return "no samples: reopen with --data" if self.session.data_summary is None else ""
 
     def build_disabled_reason(self) -> str:
-        """Returns why an action that builds an engine is disabled; "" if it is possible."""
+        """Returns the reason why an action that builds an engine is disabled; "" if it is enabled."""
         if reason := self.missing_samples_reason():
             return reason
         if self.session.is_searching and self.session.builder is not None:

@@ -55,7 +55,7 @@ class JobController(Controller):
         self.presenter.draw_status_lines()
 
     def stop_disabled_reason(self) -> str:
-        """Returns why no job can be stopped; "" if one can."""
+        """Returns the reason why no job can be stopped; "" if a job can be stopped."""
         return "" if self._list_stoppable_jobs() else "no job is running"
 
     @register_action(

@@ -53,7 +53,8 @@ class NavigationController(Controller):
     @register_action(label="open", help="Open or close a scope, a group's nodes, the folded nodes", group="Move",
                      disabled_reason=Controller.no_chosen_row_reason)
     def open(self) -> None:
-        """Opens or closes the current row. In the heat map, moves to the row of the selected cell in the tree."""
+        """Opens or closes the current row. In the heat map, moves the cursor to the row of the selected cell in the
+        tree view."""
         if self.presenter.is_heat_map_focused:
             if names := self.presenter.heat_map.cursor_group_names:
                 self.presenter.go_to_group(names[0])
@@ -79,7 +80,7 @@ class NavigationController(Controller):
         self._move_cursor(len(self.presenter.layer_tree.rows))
 
     def bad_row_jump_disabled_reason(self) -> str:
-        """Returns why the cursor cannot move to a bad row; "" if it can.
+        """Returns the reason why the cursor cannot move to a bad row; "" if it can move.
 
         A row is bad if its error share is at least 1 %, or if its values contain NaN or Inf.
         """
@@ -101,7 +102,7 @@ class NavigationController(Controller):
         self._go_to_bad_row(False)
 
     def worst_row_jump_disabled_reason(self) -> str:
-        """Returns why the cursor cannot move to the worst row; "" if it can."""
+        """Returns the reason why the cursor cannot move to the worst row; "" if it can move."""
         if reason := self.network_not_open_reason():
             return reason
         if find_worst_row(self.session, self.layer_list.row_values) is not None:

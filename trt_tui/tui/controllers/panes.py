@@ -86,7 +86,8 @@ class ScreenPanes:
         return self.layer_tree.current_row
 
     def list_chosen_groups(self) -> tuple[FusionGroup, ...]:
-        """Returns the fusion groups of the selected row, heat map cell or role, on which a change acts."""
+        """Returns the fusion groups on which a change acts: those of the selected row, or of the heat map's cell or
+        line."""
         if not self.layer_list.is_network_open:
             return ()
         model = self.layer_list.tree_model

@@ -28,7 +28,7 @@ class PrecisionController(Controller):
     """The controller of precision changes and fusion barriers for the selected fusion groups."""
 
     def precision_change_disabled_reason(self) -> str:
-        """Returns why the precision of the selected row cannot change; "" if it can."""
+        """Returns the reason why the precision of the selected row cannot change; "" if it can change."""
         if reason := self.no_chosen_groups_reason():
             return reason
         config, groups = self.session.config, self.presenter.list_chosen_groups()
@@ -45,7 +45,7 @@ class PrecisionController(Controller):
         self.presenter.handle_config_change()
 
     def kernel_toggle_disabled_reason(self) -> str:
-        """Returns why the rows that share a kernel cannot be toggled together; "" if they can."""
+        """Returns the reason why the rows that share a kernel cannot be toggled together; "" if they can be toggled."""
         if reason := self.no_chosen_groups_reason():
             return reason
         if self.layer_list.row_values.preview is None and not self.layer_list.row_values.implementations:
@@ -100,7 +100,7 @@ class PrecisionController(Controller):
         self.open_dialog(Picker(f"Precision of {title}", items, current_precision), set_chosen_precision)
 
     def barrier_disabled_reason(self) -> str:
-        """Returns why no fusion barrier is possible behind the selected row; "" if it is possible."""
+        """Returns the reason why a fusion barrier behind the selected row is impossible; "" if it is possible."""
         if reason := self.no_chosen_groups_reason():
             return reason
         group = self.presenter.current_group

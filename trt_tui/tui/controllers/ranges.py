@@ -58,7 +58,7 @@ class RangeController(Controller):
         ]
 
     def range_change_disabled_reason(self) -> str:
-        """Returns why the ranges of the selected row cannot change; "" if they can."""
+        """Returns the reason why the ranges of the selected row cannot change; "" if they can change."""
         if reason := self.no_chosen_groups_reason():
             return reason
         if self._list_groups_with_ranges():

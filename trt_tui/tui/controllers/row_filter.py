@@ -55,7 +55,7 @@ class FilterController(Controller):
             self.presenter.show_message(error_text)
 
     def change_matches_disabled_reason(self) -> str:
-        """Returns why the matching rows cannot change; "" if they can."""
+        """Returns the reason why the rows that match the filter cannot change; "" if they can change."""
         if reason := self.network_not_open_reason():
             return reason
         if self.layer_list.matches is None:

@@ -49,7 +49,11 @@ class SearchController(Controller):
         self._report_search_result()
 
     def search_disabled_reason(self) -> str:
-        """Returns why no search can start; "" if one can, or if a search runs whose result can be adopted."""
+        """Returns the reason why a search cannot start; "" if it can start.
+
+        The reason is also "" while a search runs, because the action then offers to adopt the best config of that
+        search.
+        """
         return "" if self.session.is_searching else self.build_disabled_reason()
 
     @register_action(label="fix", help="Find the fewest layers to raise so that the target is met; again: take the "

@@ -88,14 +88,17 @@ class ViewController(Controller):
         self.open_dialog(Picker("Colour by", items, (layer_list.measure, layer_list.run)), set_colour_measure)
 
     def marked_engine_disabled_reason(self) -> str:
-        """Returns why no marked engine, in which every group's result is an output, can be built; "" if it can."""
+        """Returns the reason why a marked engine cannot be built; "" if it can be built.
+
+        A marked engine is a second engine that has the result of every fusion group as an output.
+        """
         if reason := self.build_disabled_reason():
             return reason
         builder = self.session.builder
         return "" if builder is not None and builder.can_run else "no engine runs here"
 
     def _missing_engine_errors_reason(self, run: str) -> str:
-        """Returns why errors inside the engine of a run are missing."""
+        """Returns the reason why errors inside the engine of a run are missing."""
         engine = self.session.get_run_results(run).engine_result
         if engine is not None and engine.engine_errors is not None and engine.engine_errors.missing_reason:
             return engine.engine_errors.missing_reason
@@ -105,11 +108,11 @@ class ViewController(Controller):
         label="sort", help="Sort by the newest figures, worst first; again: network order. A click on a column's "
         "title sorts by it", group="Look", disabled_reason=Controller.network_not_open_reason)
     def sort(self) -> None:
-        """Sorts the rows by error share, or in network order if they are already sorted so."""
+        """Sorts the rows by error share, or in network order if they are sorted by error share already."""
         self.sort_rows_by(SHARE_COLUMN)
 
     def sort_rows_by(self, column: LayerColumn) -> None:
-        """Sorts the rows by the newest values of a column, or in network order if they are already sorted so."""
+        """Sorts the rows by the newest values of a column, or in network order if they have that order already."""
         presenter, layer_list = self.presenter, self.layer_list
         if not layer_list.has_row_values:
             return
@@ -166,7 +169,7 @@ class ViewController(Controller):
         self.presenter.zoom_pane("" if self.presenter.zoomed_pane_name == "detail" else "detail")
 
     def heat_map_disabled_reason(self) -> str:
-        """Returns why the heat map cannot be shown; "" if it can."""
+        """Returns the reason why the heat map cannot be shown; "" if it can be shown."""
         return self.network_not_open_reason() or ("" if self.layer_list.tree_model.blocks is not None
                                                   else "this network does not repeat, so it has no blocks")
 
@@ -202,7 +205,7 @@ class ChartController(Controller):
     _chart_index = 0
 
     def charts_disabled_reason(self) -> str:
-        """Returns why no chart can be shown; "" if one can."""
+        """Returns the reason why charts cannot be shown; "" if they can be shown."""
         return self.network_not_open_reason() or ("" if self.layer_list.has_row_values else "nothing was measured yet")
 
     @register_action(label="pictures", help="Pictures: values and channels, share over depth, errors over samples, "

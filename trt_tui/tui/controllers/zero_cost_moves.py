@@ -19,7 +19,7 @@ class ZeroCostController(Controller):
     """The controller of the moves that add no run time, for the selected fusion group."""
 
     def zero_cost_disabled_reason(self) -> str:
-        """Returns why no zero-cost move is possible for the selected row; "" if one is."""
+        """Returns the reason why the selected row has no possible zero-cost move; "" if it has such a move."""
         if reason := self.missing_samples_reason() or self.no_chosen_groups_reason():
             return reason
         group = self.presenter.current_group

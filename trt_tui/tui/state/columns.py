@@ -130,7 +130,7 @@ def column_title_line(widths: ColumnWidths, row_values: RowValues, sort_column: 
 
 @dataclass(frozen=True)
 class RowCells:
-    """The contents of one line of the layer list.
+    """The contents of a line of the layer list: name, marks and column values.
 
     Attributes:
         reason: The reason why the layer cannot run in a lower precision; "" if it can.
@@ -386,7 +386,7 @@ def _choose_title(width: int, *titles: str) -> str:
 
 
 def _toggle_cell(row_values: RowValues, visible_row: VisibleRow) -> ToggleResult:
-    """Returns the value of the target after the row is toggled."""
+    """Returns the judged value after the row is toggled between FP32 and its default precision."""
     groups = row_values.model.list_groups_of_row(visible_row.row)
     return row_values.find_toggle(groups) if groups and row_values.run == "config" else ToggleResult()
 
@@ -420,7 +420,8 @@ def _cost_cell(row_values: RowValues, visible_row: VisibleRow) -> str:
 def _weights_by_key(
         sort_key: Callable[[RowValues, FusionGroup], tuple[object, ...] | None]
 ) -> Callable[[RowValues], dict[str, float]]:
-    """Returns a function that weighs groups by the rank of their sort keys. The smallest key has the largest weight.
+    """Returns a function that weighs fusion groups for sorting, by the rank of a sort key. The smallest key weighs
+    most.
 
     A group without a key has no weight.
     """

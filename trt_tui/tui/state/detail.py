@@ -414,7 +414,7 @@ def other_moves_text(session: Session, config: PrecisionConfig, group: FusionGro
 
 
 def _choose_best_remedy_per_kind(session: Session, remedies: Sequence[Remedy]) -> list[Remedy]:
-    """Returns the remedies with only the best other range and the best zero-cost move."""
+    """Returns the remedies, of which only the best other range and the best zero-cost move are kept."""
     def find_remedy_margin(remedy: Remedy) -> float:
         value = session.target.margin_to_bound(remedy.accuracy) if session.target is not None else None
         energy = remedy.accuracy.judged_error

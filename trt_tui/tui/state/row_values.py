@@ -47,7 +47,7 @@ TRIED_MARK = "»"
 character marks raised rows."""
 
 DIVERGENCE_MARK = "↯"
-"""The mark of the first row at which the engine differs from the simulation in more than rounding."""
+"""The mark of the first row at which the engine is worse than its simulation by more than `UNEXPLAINED_GAP_DB`."""
 
 RANGE_MARKS = {"entropy": "e", "percentile": "p", "mse": "m", "minmax": "x"}
 """The letter after a row's precision for a range method other than that of the calibration. The letter of a range set
@@ -95,8 +95,8 @@ class RowValues:
         scope_other_counts: The number of groups in another precision than requested, by path of the scope.
         unknown_groups: Groups whose share was measured without a usable result.
         run_config: The config of the run, if it is not ``config``.
-        divergence_group: The name of the first group at which the engine differs from the simulation in more than
-            rounding; "" if there is none.
+        divergence_group: The name of the first group at which the engine is worse than its simulation by more than
+            `UNEXPLAINED_GAP_DB`; "" if there is none.
         search_marks: `BEST_SET_MARK` or `TRIED_MARK`, by group name, while a search runs.
         group_times: Measured milliseconds by group, and ``scope_times`` by scope; both are empty if no times were
             measured.
@@ -139,20 +139,19 @@ class RowValues:
 
     @cached_property
     def network_range_method(self) -> str:
-        """The calibration method that the config sets for the whole network; "" if it sets none. No row is marked for
-        it."""
+        """The calibration method that the config sets for the whole network; "" if it sets none. Rows show no mark for
+        this method."""
         return find_network_range_method(self.config, self.model.outline)
 
     @cached_property
     def quantized_type(self) -> Precision:
-        """The quantized type that the config mainly uses; `PrecisionConfig.find_main_quantized_type` has the exact
-        rule."""
+        """The quantized type that the config mainly uses, by the rule of `PrecisionConfig.find_main_quantized_type`."""
         return self.config.find_main_quantized_type(self.model.outline)
 
     @cached_property
     def lowest_precision(self) -> Precision:
-        """The lowest precision that the config mainly uses; `PrecisionConfig.find_main_low_precision` has the exact
-        rule."""
+        """The lowest precision that the config mainly uses, by the rule of `PrecisionConfig.find_main_low_precision`.
+        """
         return self.config.find_main_low_precision(self.model.outline)
 
     @cached_property
@@ -234,7 +233,10 @@ class RowValues:
         return RAISED_MARK, "strong" if self.share_replacement_text(group) else style
 
     def is_marked_as_raised(self, group: FusionGroup) -> bool:
-        """Returns True if the row of a raised group needs an arrow, because no arrow follows its precision."""
+        """Returns True if the row of a raised group shows an arrow in place of its glyph.
+
+        The glyph stays if an arrow already follows the precision of the row.
+        """
         return group.name in self.raised_groups and RAISED_MARK not in self.config_change_marks(group)
 
     def has_barrier_behind(self, group: FusionGroup) -> bool:
@@ -252,7 +254,10 @@ class RowValues:
         return text, self.engine_text_style(text.startswith(engine_texts.OTHER_PRECISION_MARK))
 
     def config_change_marks(self, group: FusionGroup) -> str:
-        """Returns the marks of changes on a group: letters of its moves, and an arrow for a precision other than FP32.
+        """Returns the characters that mark the changes on a group: letters of its moves, and an arrow for a changed
+        precision.
+
+        A group that is raised to FP32 has no arrow here.
         """
         if self.run != "config":
             return ""
@@ -281,7 +286,7 @@ class RowValues:
         return (self.run_config or self.config).precision_of(group)
 
     def engine_text_style(self, is_other_precision: bool) -> str:
-        """Returns the style of a group's entry in the engine column."""
+        """Returns the style name of a group's text in the engine column of the layer list."""
         return "stale" if self.engine_config_name else "strong" if is_other_precision else "dim"
 
     def cost_text(self, macs: int | None, latency_ms: float | None) -> str:
@@ -368,7 +373,7 @@ def find_search_marks(session: Session) -> dict[str, str]:
 
 
 def _add_engine_values(session: Session, row_values: RowValues) -> None:
-    """Adds the implementations of groups from the preview or the engine to row values.
+    """Adds the precisions and times of groups in the engine, or their precisions in the preview, to the row values.
 
     Times of a preview are omitted, because they are not valid for production.
     """
@@ -404,7 +409,8 @@ def _count_other_precision_groups(row_values: RowValues, implementations: Mappin
 
 
 def find_move_letter(move: Move) -> str:
-    """Returns the letter of a move after a row's precision: a range mark, ``k`` for a keep rule, ``+`` for most others.
+    """Returns the letter that marks a move behind the precision of a row: a range mark, ``k`` for a keep rule, else
+    ``+``.
 
     Precision moves and fusion barriers have no letter.
     """

@@ -1,4 +1,4 @@
-"""The value of the target after a row is toggled between FP32 and its default precision, measured or estimated."""
+"""The judged value after a row is toggled between FP32 and its default precision, measured or estimated."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from trt_tui.tui.config_status import (
 
 @dataclass(frozen=True)
 class ToggleResult:
-    """The value of the target with one row toggled, and its target outcome.
+    """The judged value with one row toggled, and its target outcome.
 
     Attributes:
         outcome_text: FAIL or FAIL? if the value misses the target; PASS or PASS? if it meets a target that the config
@@ -37,7 +37,7 @@ class ToggleResult:
 
 
 def find_toggle_result(session: Session, groups: Sequence[FusionGroup]) -> ToggleResult:
-    """Returns the value of the target after the groups of a row or scope are toggled.
+    """Returns the judged value after the groups of a row or scope are toggled.
 
     The value is from a measured what-if, else estimated from the error share of a row. It is empty if both are missing,
     or if the scope has too many groups to be measured.

@@ -45,7 +45,7 @@ class SmallSharesRow:
 
 @dataclass(frozen=True)
 class VisibleRow:
-    """A line of the layer list.
+    """A line of the layer list: a row of the tree at its depth, or a node below an opened row.
 
     Attributes:
         row: The row of the tree; None for a node below an opened group or below the row of other nodes.

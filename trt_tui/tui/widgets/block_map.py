@@ -1,4 +1,5 @@
-"""The heat map of a network with repeated blocks: a line for each role, a column for each block."""
+"""The heat map of a network with repeated blocks: a line for each role (a place in the block), a column for each block.
+"""
 
 from textual import events
 from textual.geometry import Region, Size
