@@ -106,7 +106,7 @@ class Presenter(ScreenPanes):
         self.app.push_screen(ErrorDialog(title, cause, next_step), open_log_if_chosen)
 
     def set_view(self, view: View) -> None:
-        """Changes the view of the layer list; the caller must draw."""
+        """Changes the view of the layer list. The caller must draw the new view."""
         self.layer_list.view = view
         self.screen.set_class(view is View.BLOCKS, "-blocks")
 
@@ -145,7 +145,7 @@ class Presenter(ScreenPanes):
         self.handle_cursor_move()
 
     def clear_filter(self) -> None:
-        """Removes the row filter; the caller must draw."""
+        """Removes the row filter. The caller must draw the layer list."""
         self.screen.remove_class("-filtering")
         self.layer_list.apply_filter(None)
         self.filter_input.value = ""

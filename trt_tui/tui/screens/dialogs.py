@@ -66,7 +66,7 @@ class Dialog(OverlayScreen, ModalScreen[Any]):
     """
 
     def show_note(self, text: str, is_error: bool = True) -> None:
-        """Shows a text in the note field of a dialog that has such a field."""
+        """Shows a text in the note field of the dialog. The dialog must have such a field."""
         note = self.query_one("#note", Static)
         note.update(Content(escape_hidden_characters(text)))
         note.set_class(is_error, "bad")

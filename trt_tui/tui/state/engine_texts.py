@@ -185,7 +185,10 @@ def group_engine_sentences(shown_engine: ShownEngine, group: FusionGroup, reques
 
 
 def engine_scope_text(shown_engine: ShownEngine, groups: Sequence[FusionGroup], other_precision_count: int) -> str:
-    """Returns the number of a scope's groups in each precision of the engine, and the number in other precisions."""
+    """Returns a text with the numbers of a scope's fusion groups by precision in the engine; "" if none is known.
+
+    The text also contains the number of groups in another precision than requested.
+    """
     counts: dict[str, int] = {}
     for group in groups:
         implementation = shown_engine.result.implementations.get(group.name)

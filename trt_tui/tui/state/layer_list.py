@@ -73,7 +73,7 @@ class LayerList:
 
     @property
     def has_row_values(self) -> bool:
-        """True if `update_row_values` was called for the open network. `row_values` requires such a call."""
+        """True if row values were computed for the open network. The property `row_values` requires this."""
         return self._row_values is not None
 
     @property

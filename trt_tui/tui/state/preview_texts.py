@@ -119,7 +119,10 @@ def implementation_sentences(preview: Preview, group: FusionGroup, requested_pre
 
 
 def preview_scope_sentence(preview: Preview, groups: Sequence[FusionGroup], config: PrecisionConfig) -> str:
-    """Returns the number of a scope's groups in each precision of the preview, and the number in other precisions."""
+    """Returns a sentence with the numbers of a scope's fusion groups by precision in the preview.
+
+    The sentence also contains the number of groups in another precision than requested.
+    """
     counts: dict[str, int] = {}
     for group in groups:
         if (implementation := preview.implementations.get(group.name)) is not None:

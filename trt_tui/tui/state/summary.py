@@ -454,8 +454,8 @@ def _target_outcome_spans(session: Session, accuracy: Accuracy | None,
 
 
 def outcome_reason_lines(session: Session) -> list[str]:
-    """Returns the reasons why the outcome of the config has a question mark, or fails for another reason than its
-    value."""
+    """Returns the reasons why the target outcome of the config is uncertain (PASS?, FAIL?), or fails despite its value.
+    """
     titles = {RunKind.SIMULATED_CONFIG: "", RunKind.BUILT_ENGINE: "as built ", RunKind.TYPED_NETWORK: f"{EXPORTED} ",
               RunKind.EXPORTED_FILE: f"{EXPORTED_NETWORK} "}
     return [f"{config_name(session)} {titles[run]}{result.text}"

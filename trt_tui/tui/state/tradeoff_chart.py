@@ -56,8 +56,11 @@ class TradeoffPoint:
 
 
 def _find_plotted_accuracy_value(session: Session, accuracy: Accuracy | None) -> float | None:
-    """Returns the value that the target bounds, or the SQNR of the worst output without a target; None if it is not
-    finite."""
+    """Returns the value that the target bounds; without a target, the SQNR of the worst output. None if the value is
+    unknown.
+
+    Values of outputs with NaN or Inf count as unknown.
+    """
     if accuracy is None or accuracy.nonfinite_count:
         return None
     if session.target is not None:
