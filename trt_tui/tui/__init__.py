@@ -1,1 +1,1 @@
-"""The terminal application: draws a `trt_tui.session.session.Session` and passes key presses on to it."""
+"""The terminal application, which draws a `trt_tui.session.session.Session` and passes key presses to the session."""

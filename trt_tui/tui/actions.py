@@ -1,4 +1,4 @@
-"""The actions of the application as keys, footer and help show them; `trt_tui.tui.controllers` do them."""
+"""The data of actions: the texts for keys, footer and help. `trt_tui.tui.controllers` perform the actions."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -8,13 +8,14 @@ from trt_tui.tui import keys, spans
 
 @dataclass(frozen=True)
 class Action:
-    """One thing the user can do.
+    """A command that the user can give with a key, with its texts for the footer and the help page.
 
     Attributes:
-        label: A word or two for the footer.
-        help: A sentence for help.
-        group: The heading it stands under in help.
-        footer: Its place in the footer (low comes first and survives in narrow ones), None to leave it out.
+        label: One or two words for the footer.
+        help: A sentence for the help page.
+        group: The heading above the action on the help page.
+        footer: The rank of the action in the footer; None if the footer does not show the action. Actions of low rank
+            come first and remain in a narrow footer.
     """
 
     id: str
@@ -25,7 +26,7 @@ class Action:
 
     @property
     def key_names(self) -> tuple[str, ...]:
-        """Its keys in use, as Textual names them; the first is the one shown."""
+        """The current keys of the action, as Textual names them. The program shows the first key."""
         return keys.get_action_keys(self.id)
 
     @property
@@ -35,7 +36,11 @@ class Action:
 
 @dataclass(frozen=True)
 class BoundAction:
-    """An action with what does it, and what gives the reason why it cannot be done now, "" where it can."""
+    """A user action with the controller method that performs it.
+
+    Attributes:
+        disabled_reason: Returns the reason why the action is impossible now; "" if it is possible.
+    """
 
     action: Action
     perform: Callable[[], None]
@@ -43,9 +48,9 @@ class BoundAction:
 
 
 def footer_action_line(width: int, bound_actions: Iterable[BoundAction]) -> spans.Line:
-    """The keys that fit, those that can be pressed now brighter than the others; the first stands at the right edge.
+    """Returns the footer line: the keys of actions, as many as fit into the width.
 
-    A click on one does it.
+    The action of lowest rank is at the right edge. Impossible actions are dim. A click on a key performs the action.
     """
     footer_actions = [(bound_action.action.footer, bound_action)
                       for bound_action in bound_actions

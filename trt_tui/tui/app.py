@@ -1,4 +1,4 @@
-"""The application: one session, drawn by one main screen."""
+"""The Textual application of trt-tui, which draws a session on the main screen."""
 
 import signal
 from collections.abc import Callable, Sequence
@@ -31,13 +31,14 @@ _CONTROL_FILTER, _NO_COLOR_FILTER = ControlCharacterFilter(), NoColor()
 
 
 class TrtTuiApp(ReliableTimers, DrawingApp[None]):
-    """The layer tree of a network, what each layer loses, and the keys to change it.
+    """The terminal application for one network: it owns the session and the main screen.
 
     Args:
-        options: What to open.
-        session_factory: Makes the session from options, the function that takes events from any thread, and
-            ``session_options``, which are those of `Session`.
-        tutorial: The walk that a newcomer is taken on, if any.
+        options: The command-line options, which name the network and the data.
+        session_factory: Makes the session. Its arguments are the options, a callback for events from any thread, and
+            ``session_options``.
+        tutorial: The tutorial for a new user; None if the user gets no tutorial.
+        session_options: Further keyword arguments of `Session`.
     """
 
     TITLE = "trt-tui"
@@ -45,10 +46,10 @@ class TrtTuiApp(ReliableTimers, DrawingApp[None]):
     COMPONENT_CLASSES = SPAN_COMPONENT_CLASSES
     BINDINGS = [Binding("ctrl+z", "suspend_process", show=False, priority=True),
                 Binding("ctrl+l", "redraw", show=False, priority=True)]
-    ENABLE_COMMAND_PALETTE = False  # `trt_tui.tui.screens.help` lists all actions
+    ENABLE_COMMAND_PALETTE = False  # the help page lists all actions instead
 
     class SessionEvent(Message):
-        """An event of the child process, on its way from the reader's thread."""
+        """A Textual message that carries an event of the background process from the reading thread to the app."""
 
         def __init__(self, event: ev.Event) -> None:
             super().__init__()
@@ -74,32 +75,39 @@ class TrtTuiApp(ReliableTimers, DrawingApp[None]):
         self.type_ahead_queue = TypeAheadQueue(self, super().on_event)
 
     def copy_to_clipboard(self, text: str) -> None:
-        """Copies what can be seen of a text, so that pasting it into a shell runs nothing of its own."""
+        """Copies a text to the clipboard after escaping its hidden characters.
+
+        A hidden control character could run a command when the user pastes the text into a shell.
+        """
         super().copy_to_clipboard(escape_hidden_characters(text, keep_line_breaks=True))
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
-        """The colours that the style sheet names."""
+        """Returns default values for the colours that the style sheet names."""
         return dict(themes.DARK.variables)
 
     def post_session_event(self, event: ev.Event) -> None:
-        """Takes an event from any thread."""
         self.post_message(self.SessionEvent(event))
 
     def get_default_screen(self) -> Screen[None]:
-        """The main screen."""
         return self.main_screen
 
     def get_driver_class(self) -> type[Driver]:
-        """What speaks to the terminal."""
         return TerminalDriver
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        """What every line passes through before it is drawn."""
+        """Returns the filters that Textual applies to every drawn line: its default filters, and a filter for hidden
+        characters.
+
+        If the user requests no colour (``NO_COLOR``), `NoColor` replaces the monochrome filter of Textual.
+        """
         return (*(_NO_COLOR_FILTER if self.no_color and isinstance(line_filter, Monochrome) else line_filter
                   for line_filter in super().get_line_filters()), _CONTROL_FILTER)
 
     def replace_screen_update(self, renderable: RenderableType | None) -> Any:
-        """Writes what differs from what stands on the terminal."""
+        """Returns a reduced update, which writes only the cells that differ from the cells on the terminal.
+
+        An update of unknown type is returned as it is, and all cells count as unknown afterwards.
+        """
         if self.terminal_cells is None or renderable is None:
             return renderable
         if is_screen_update(renderable):
@@ -108,11 +116,11 @@ class TrtTuiApp(ReliableTimers, DrawingApp[None]):
         return renderable
 
     def on_resize(self) -> None:
-        """A terminal of another size moved or lost what stood on it."""
+        """Marks all terminal cells as unknown, because a terminal moves or clears cells when its size changes."""
         self._invalidate_terminal_cells()
 
     def action_redraw(self) -> None:
-        """Writes everything, as after another program wrote on the terminal."""
+        """Redraws the whole screen, for use after another program wrote to the terminal."""
         self._invalidate_terminal_cells()
         self.screen.refresh()
 
@@ -121,13 +129,13 @@ class TrtTuiApp(ReliableTimers, DrawingApp[None]):
             self.terminal_cells.forget_cells()
 
     def on_mount(self) -> None:
-        """Listens to signals, and opens the session once the first picture stands."""
+        """Installs the signal handlers, and opens the session after the first screen is drawn."""
         if not self.is_headless:
             call_on_termination_signal(self._exit_on_signal)
         self.call_after_refresh(self._start_session)
 
     def _exit_on_signal(self, signal_number: signal.Signals) -> None:
-        """Saves, restores the terminal and leaves, with the exit code of a program that a signal ended."""
+        """Saves the session, restores the terminal and exits with 128 plus the number of the signal."""
         self._end_session()
         self.exit(return_code=128 + signal_number)
 
@@ -149,7 +157,10 @@ class TrtTuiApp(ReliableTimers, DrawingApp[None]):
             self.main_screen.handle_session_event(message.event)
 
     async def on_event(self, event: events.Event) -> None:
-        """Takes keys one at a time; what was typed after the key that quits goes nowhere."""
+        """Passes an event to Textual; keys go through a queue, which handles one key at a time.
+
+        Keys that were typed after the quit key are dropped.
+        """
         if not isinstance(event, events.Key) or event.is_forwarded:
             await super().on_event(event)
         elif self._session_ended:
@@ -158,17 +169,17 @@ class TrtTuiApp(ReliableTimers, DrawingApp[None]):
             await self.type_ahead_queue.add_key(event)
 
     def quit(self) -> None:
-        """Saves, ends the child process and leaves."""
+        """Saves the session, ends the background process and exits."""
         self._end_session()
         failure = self.main_screen.presenter.status.failure
         self.exit(return_code=failure.exit_code if isinstance(failure, ev.JobFailed) else 0)
 
     async def action_quit(self) -> None:
-        """Textual's own key to quit."""
+        """Quits in place of Textual's action of the same name, so that the session is saved."""
         self.quit()
 
     def on_unmount(self) -> None:
-        """Ends the session, however the app ends."""
+        """Ends the session if the app ends by any path other than `quit`."""
         self._end_session()
 
     def _end_session(self) -> None:

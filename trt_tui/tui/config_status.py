@@ -1,4 +1,4 @@
-"""What a session's configs are called, how far they are from each other, and whether they meet the target."""
+"""The name and title of a config, its target result, and whether its measurements are complete."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -26,14 +26,17 @@ from trt_tui.tui.spans import Line, Span, shorten_middle, sqnr_span
 
 
 def config_name(session: Session, config: PrecisionConfig | None = None) -> str:
-    """What a config is called, the current one by default."""
+    """Returns the name of a config in the session; of the current config by default."""
     config = session.config if config is None else config
     return session.config_names.get(config, "c?")
 
 
 def config_title(session: Session, width: int = 40) -> str:
-    """What a config is called and how it differs from its defaults: ``c3 · 2 FP32``, ``c0 = INT8``; shorter where that
-    is wider than so many cells."""
+    """Returns the name of the current config with a summary of its changes to the default precisions.
+
+    Examples are ``c3 · 2 FP32`` and ``c0 = INT8``. If the title is wider than ``width`` cells, a shorter form is
+    returned.
+    """
     name, config, outline = config_name(session), session.config, session.outline
     same_run = next((choice.label for choice in (Precision.INT8, Precision.FP16)
                      if config == session.list_run_configs()[choice.value]), "")
@@ -57,30 +60,34 @@ def config_title(session: Session, width: int = 40) -> str:
 
 
 def meets_target(session: Session, accuracy: Accuracy | None) -> bool | None:
-    """Whether a verdict meets the targets, with or without a question mark; None where nobody can say yet."""
+    """Returns True if an accuracy meets the targets, for PASS and for the uncertain PASS?; None if it is undecided."""
     result = session.target_outcome(accuracy)
     return None if result is None else result.passes
 
 
 def target_outcome_text(session: Session, accuracy: Accuracy | None) -> str:
-    """The outcome of a verdict in a word; "" where nobody can say yet."""
+    """Returns the target outcome of an accuracy in one word; "" if it is undecided."""
     result = session.target_outcome(accuracy)
     return "" if result is None else result.outcome.value
 
 
 def config_meets_target_simulated(session: Session, config: PrecisionConfig) -> bool | None:
-    """Whether a config meets the targets as simulated; None where it lowers nothing, which proves nothing."""
+    """Returns True if the simulation of a config meets the targets.
+
+    None if the simulation is not judged, or if the config reduces no precision, since FP32 would always pass.
+    """
     result = session.config_target_outcomes(config).get(RunKind.SIMULATED_CONFIG)
     return None if result is None else result.passes
 
 
 def is_measuring_current_config(session: Session) -> bool:
-    """Returns True while a job runs or waits that changes the values of the config in hand."""
+    """Returns True while a running or waiting job changes the values of the current config."""
     return any(request.job_kind.measures_current_config for request in session.pending_requests.values())
 
 
 def has_unfinished_accuracy(session: Session, config: PrecisionConfig) -> bool:
-    """Returns True if the accuracy of a config is not final: samples or the interval of its metric are missing."""
+    """Returns True if the accuracy of a config is not final: samples or the confidence interval of its metric are
+    missing."""
     accuracy = session.results.get_results_or_empty(config).accuracy
     if accuracy is None:
         return True
@@ -94,28 +101,37 @@ def has_unfinished_accuracy(session: Session, config: PrecisionConfig) -> bool:
 
 
 def is_confirmed_by_execution(session: Session) -> bool:
-    """Returns True if the config meets the targets as simulated, and as built or exported and executed too."""
+    """Returns True if the current config meets the targets in simulation and as a built engine or an executed export.
+    """
     results = session.config_target_outcomes(session.config)
     return current_config_meets_target(session) and (RunKind.BUILT_ENGINE in results
                                                      or RunKind.EXPORTED_FILE in results)
 
 
 def current_config_meets_target(session: Session) -> bool:
-    """Whether the config meets the targets in simulation, and as exported and as built where that is known."""
+    """Returns True if the simulation, the executed export and the built engine of the current config meet the targets.
+
+    The simulation is required. The other two count if they were measured.
+    """
     results = session.config_target_outcomes(session.config)
     return RunKind.SIMULATED_CONFIG in results and all(result.passes for result in results.values())
 
 
 def exported_run_meets_target(session: Session, exported_run: ExportedRun | None) -> bool | None:
-    """Returns False if an exported network misses the target; it never confirms more than was simulated."""
+    """Returns True if an exported network meets the target in ONNX Runtime, False if not; None if it is undecided.
+
+    A pass of the exported network confirms no more than the simulation does.
+    """
     return meets_target(session, exported_run.accuracy) if exported_run is not None else None
 
 
 def target_outcome_line(target_results: Mapping[RunKind, TargetOutcome], dim_failures: bool = False) -> Line:
-    """The outcome of a config and what says otherwise; see `trt_tui.session.results.outcome_texts`.
+    """Returns a styled line with the target outcome of a config and the runs that disagree with it.
+
+    The texts come from `trt_tui.session.results.outcome_texts`.
 
     Args:
-        dim_failures: A target that is missed here is nobody's trouble.
+        dim_failures: If True, a missed target is dim instead of red, because the user need not act on it.
     """
     texts, result = outcome_texts(target_results), find_decisive_outcome(target_results)
     if result is None:
@@ -125,7 +141,10 @@ def target_outcome_line(target_results: Mapping[RunKind, TargetOutcome], dim_fai
 
 
 def target_value_span(session: Session, accuracy: Accuracy | None, is_simulated: bool = True) -> Span:
-    """The figure of a verdict that the target is about; a dash where that was not measured."""
+    """Returns the styled text of the value that the target bounds; a dash if that value was not measured.
+
+    Without a target the value is the SQNR of the worst judged output.
+    """
     if accuracy is None:
         return (NOT_MEASURED, "dim")
     mark, target = SIMULATED_MARK if is_simulated else "", session.target

@@ -1,6 +1,6 @@
-"""The one table of keys: what each action is bound to, with what the user's own file changes.
+"""The table of keys: the default keys of all actions, and the changes of a user's ``keys.json``.
 
-Words that name a key ask `shown_key` for it, so that they hold whatever the file says.
+A text that names a key calls `shown_key`, so that it is correct after such changes too.
 """
 
 import difflib
@@ -17,7 +17,7 @@ from trt_tui.files.read_budget import limit_file_reading
 from trt_tui.files.reading import read_bytes
 
 KeyTable = Mapping[str, tuple[str, ...]]
-"""Keys by action, as Textual names them; the first is the one shown."""
+"""The keys of each action by its id, as Textual names them. The program shows the first key of an action."""
 
 KEYS: KeyTable = {
     "up": ("up", "k"), "down": ("down", "j"), "left": ("left", "h"), "right": ("right", "l"), "open": ("enter",),
@@ -31,14 +31,15 @@ KEYS: KeyTable = {
     "compare": ("f5",), "stop": ("x",), "jobs": ("f9",), "target": ("g",), "configs": ("c",), "mark": ("m",),
     "diff": ("d",), "export": ("e",), "log": ("o",), "help": ("f1", "f2", "question_mark", "ctrl+p"),
     "theme": ("f8",), "close": ("escape",), "quit": ("q",)}
-"""The keys as they are without a file. The first of each takes neither ctrl nor shift."""
+"""The default keys of the actions on the main screen. The first key of each action needs neither ctrl nor shift."""
 
 DIALOG_KEYS: KeyTable = {"yes": ("y",), "no": ("n",), "name": ("n",), "pin": ("p",), "axis": ("a",),
                          "next_picture": ("tab", "n"), "stop_all": ("a",)}
-"""The keys of what can be done in dialogs alone; what is also done on the main screen has the same key there."""
+"""The default keys of actions that exist in dialogs only. An action that the main screen also has keeps its key there.
+"""
 
 DEFAULT_KEYS: KeyTable = {**KEYS, **DIALOG_KEYS}
-"""All of them."""
+"""The default keys of all actions, on the main screen and in dialogs."""
 
 _MOVE_ACTIONS = ("up", "down", "page_up", "page_down", "first", "last", "open", "close", "quit")
 ACTIONS_BY_SCREEN: Mapping[str, tuple[str, ...]] = {
@@ -47,7 +48,7 @@ ACTIONS_BY_SCREEN: Mapping[str, tuple[str, ...]] = {
     "the configs": (*_MOVE_ACTIONS, "toggle", "configs", "mark", "diff", "name", "pin"),
     "the jobs": (*_MOVE_ACTIONS, "toggle", "jobs", "stop", "stop_all"),
     "the pictures": (*_MOVE_ACTIONS, "left", "right", "axis", "next_picture")}
-"""Which actions have keys at once: on the main screen, of the name "", and in each kind of dialog."""
+"""The actions whose keys are active together, by screen: "" for the main screen, else a kind of dialog."""
 
 _SHOWN_KEY_NAMES = {
     "full_stop": ".", "comma": ",", "slash": "/", "question_mark": "?", "minus": "-", "equals_sign": "=",
@@ -58,22 +59,22 @@ _KEY_NAMES_BY_TEXT = {shown: name for name, shown in _SHOWN_KEY_NAMES.items()}
 _OTHER_KEY_NAMES = {"tab", "backspace", "insert", "delete", "home", "end", "enter", "space",
                     *(f"f{number}" for number in range(1, 25))}
 _TEXTUAL_CHARACTER_NAMES = {"commercial_at": "at", "plus_sign": "plus", "low_line": "underscore"}
-"""Characters that Textual names otherwise than Unicode, beside those of `_SHOWN_KEY_NAMES`."""
+"""Characters with different names in Textual and Unicode, besides the characters in `_SHOWN_KEY_NAMES`."""
 MAX_KEY_FILE_BYTES = 1 << 20
-"""Size of a file of keys."""
+"""The maximum size of a ``keys.json``."""
 _SPLIT_ARROW_CHARACTERS = "[OABCD"
-"""Characters that a slow line leaves of an arrow key whose bytes it splits."""
+"""Characters that arrive as separate keys if a slow connection splits the bytes of an arrow key."""
 
 _current_keys: dict[str, tuple[str, ...]] = dict(DEFAULT_KEYS)
 
 
 def use_key_table(key_table: KeyTable) -> None:
-    """Makes a table the one in use, in this process."""
+    """Makes a key table the current one of this process."""
     _current_keys.update(key_table)
 
 
 def get_action_keys(action_id: str) -> tuple[str, ...]:
-    """The keys of an action, as Textual names them."""
+    """Returns the current keys of an action, as Textual names them."""
     return _current_keys[action_id]
 
 
@@ -82,34 +83,34 @@ def shown_key(action_id: str) -> str:
 
 
 def fill_in_keys(template: str) -> str:
-    """A text with the keys in use in place of the names of actions in braces: ``{close} closes``."""
+    """Returns a text in which action ids in braces, as in ``{close} closes``, are replaced by their current keys."""
     return template.format_map({action: shown_key(action) for action in _current_keys})
 
 
 def find_changed_keys() -> dict[str, str]:
-    """The keys that are others than without a file, as Textual takes them in place of those of bindings."""
+    """Returns the keys that differ from the defaults, in the form of a Textual keymap."""
     return {action: ",".join(names) for action, names in _current_keys.items() if names != DEFAULT_KEYS[action]}
 
 
 def find_current_key(default_key_text: str) -> str:
-    """The key in use for the action that has a key, as it is shown, without a file."""
+    """Returns the current key of the action that has a given default key, both as displayed."""
     return next((shown_key(action) for action, names in KEYS.items() if key_text(names[0]) == default_key_text),
                 default_key_text)
 
 
 def key_text(key_name: str) -> str:
-    """A key as it is shown."""
+    """Returns the displayed form of a Textual key name, such as "." for ``full_stop``."""
     return _SHOWN_KEY_NAMES.get(key_name, key_name)
 
 
 def user_keys_path() -> Path:
-    """Where users keep keys of their own."""
+    """Returns the path of the ``keys.json`` in which a user can change keys."""
     return Path(platformdirs.user_config_dir("trt-tui")) / "keys.json"
 
 
 @dataclass(frozen=True)
 class _KeyEntry:
-    """What a file says of an action, and in which line."""
+    """An entry of ``keys.json``: the keys of one action, and the line number of the entry."""
 
     action: str
     keys: tuple[str, ...]
@@ -117,11 +118,12 @@ class _KeyEntry:
 
 
 def read_key_file(path: Path) -> tuple[KeyTable, list[str]]:
-    """The table with what a file changes, and what of the file is not taken, with its line and why.
+    """Returns the key table with the changes of a ``keys.json``, and the errors in that file.
 
-    The file is JSON (YAML's comments may stand in it): ``{"build": "f4", "help": ["h", "?"]}``, the keys of an action
-    in place of those that it has. An entry that clashes with another action is not taken, and every action keeps a key.
-    Movement, closing and the like have the same keys in dialogs.
+    The file is JSON, in which comments in YAML's form are allowed: ``{"build": "f4", "help": ["h", "?"]}``. The keys in
+    the file replace the default keys of the action. An entry with the key of another action is rejected, and every
+    action keeps at least one key. Movement, closing and similar actions have the same keys in dialogs. Each error names
+    its line and the reason.
     """
     try:
         with limit_file_reading(path):
@@ -163,7 +165,7 @@ def _file_location_text(path: Path, line_number: int) -> str:
 
 def _parse_key_entry(action_id: object, keys_node: yaml.Node, line_number: int,
                      entries: Mapping[str, _KeyEntry]) -> _KeyEntry | str:
-    """An entry of the file, or why it cannot be taken."""
+    """Returns the parsed entry of one action in ``keys.json``, or the reason why the entry is rejected."""
     if not isinstance(action_id, str) or action_id not in DEFAULT_KEYS:
         similar_actions = difflib.get_close_matches(str(action_id), DEFAULT_KEYS, 1)
         return f"there is no action {action_id}" + (f"; is it {similar_actions[0]}?" if similar_actions else "")
@@ -192,7 +194,7 @@ def _default_keys_text(action_id: str) -> str:
 
 
 def _parse_key(text: str) -> str | None:
-    """A key by its name or its character, as Textual names it; None where there is no such key."""
+    """Returns the Textual name of a key that is written as a name or a character; None if no such key exists."""
     *modifiers, base = text.split("+") if len(text) > 1 else [text]
     base = _KEY_NAMES_BY_TEXT.get(base.lower(), base)
     if modifiers and not {*modifiers} <= {"ctrl", "shift", "alt"}:
@@ -208,7 +210,10 @@ def _parse_key(text: str) -> str | None:
 
 
 def _remove_clashing_entries(entries: dict[str, _KeyEntry]) -> list[tuple[int, str]]:
-    """Drops the entries that give an action a key of another one, the later of two; tells their lines and why."""
+    """Drops each entry of ``keys.json`` that gives a key to two actions, and returns line numbers and reasons.
+
+    Of two clashing entries the later is dropped.
+    """
     errors: list[tuple[int, str]] = []
     while True:
         key_table = {**DEFAULT_KEYS, **{entry.action: entry.keys for entry in entries.values()}}

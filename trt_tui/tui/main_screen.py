@@ -1,4 +1,4 @@
-"""The main screen: composes the panes, and passes keys and events on to the controllers."""
+"""The main screen, which composes the panes and passes keys and events to the controllers."""
 
 from __future__ import annotations
 
@@ -38,31 +38,34 @@ from trt_tui.tui.widgets.lines import WHEEL_LINES, Lines, TitleRule
 ControllerT = TypeVar("ControllerT", bound=Controller)
 
 MIN_DRAW_INTERVAL_S = 0.1
-"""Events of a job are drawn at most this often."""
+"""The minimum time between two draws that job events cause."""
 
 NOTICE_DURATION_S = 8.0
-"""What is said without a key having been pressed gives way to the hint after so long."""
+"""The display time of a notice that no key press caused. The hint replaces the notice afterwards."""
 
 TICK_INTERVAL_S = 1.0
-"""The seconds of what runs are counted this often."""
+"""The time between two updates of the elapsed seconds of jobs."""
 
 
 class MainScreen(ReliableTimers, Screen[None]):
-    """See the module's docstring.
+    """The screen with layer list, detail pane, config list, job line and footer.
 
     Args:
-        session: What is shown and driven.
         quit_app: Ends the application.
-        tutorial: The walk that a newcomer is taken on, if any.
+        tutorial: The tutorial for a new user; None if the user gets no tutorial.
     """
 
-    AUTO_FOCUS = ""  # nothing has the focus where the detail has all the room; Textual would take a hidden line to type
+    AUTO_FOCUS = ""  # else Textual focuses the hidden filter field while the detail pane fills the screen
     HORIZONTAL_BREAKPOINTS = [(0, "-thin"), (60, "-narrow"), (120, "-wide")]
     VERTICAL_BREAKPOINTS = [(0, "-low"), (15, "-short"), (34, "-tall")]
 
     @classmethod
     def make_class_with_current_keys(cls) -> type[MainScreen]:
-        """Returns the class with the keys as its bindings: those of the user's file, which are known by now."""
+        """Returns a subclass whose bindings are the current keys, which include the changes of the user's
+        ``keys.json``.
+
+        Textual reads bindings from the class, and the user's file is read only at the start of the app.
+        """
         return type(
             cls.__name__, (cls, ), {
                 "BINDINGS": [
@@ -93,7 +96,6 @@ class MainScreen(ReliableTimers, Screen[None]):
         return next(controller for controller in self.controllers if isinstance(controller, controller_type))
 
     def compose(self) -> ComposeResult:
-        """The panes."""
         yield Lines(id="small")
         yield Lines(id="header")
         yield Lines(id="verdict")
@@ -117,16 +119,19 @@ class MainScreen(ReliableTimers, Screen[None]):
         yield Lines(id="footer")
 
     def on_mount(self) -> None:
-        """Draws for the first time, and begins to count seconds."""
+        """Draws the screen for the first time, and starts the timer that updates elapsed times."""
         self.presenter.layer_tree.focus()
         self.presenter.draw_all()
-        self.watch(self, "focused", self.presenter.draw_status_lines, init=False)  # the hint follows what has the keys
+        self.watch(self, "focused", self.presenter.draw_status_lines, init=False)  # the hint depends on the focus
         self.set_interval(TICK_INTERVAL_S, self._update_elapsed_times)
 
     # -- events of the session ----------------------------------------------------------------------------------
 
     def handle_session_event(self, event: ev.Event) -> None:
-        """Passes an event on to who asked for it, and draws soon. The session has taken it in already."""
+        """Passes an event to the controllers that handle its type, and schedules a draw.
+
+        The session has already applied the event.
+        """
         self.presenter.has_stale_values |= event.changes_rows
         for handle_event in self._event_handlers[type(event)]:
             handle_event(event)
@@ -144,7 +149,7 @@ class MainScreen(ReliableTimers, Screen[None]):
         self._update_open_page()
 
     def _update_open_page(self) -> None:
-        """The page that is open shows what has come since."""
+        """Updates an open page of charts, jobs or log with the newest data."""
         if isinstance(self.app.screen, (LivePage, JobsPage, ChartsPage)) and self.app.screen.is_mounted:
             self.app.screen.update_lines()
 
@@ -154,35 +159,34 @@ class MainScreen(ReliableTimers, Screen[None]):
             self._update_open_page()
 
     def on_screen_resume(self) -> None:
-        """Nothing lies over it any more."""
+        """Draws the changes that were postponed while a page covered the main screen."""
         self.presenter.draw_after_page_closed()
 
     # -- events of the panes ------------------------------------------------------------------------------------
 
     def action_do(self, action_id: str) -> None:
-        """A key was pressed."""
+        """Performs the action of a pressed key or a clicked text."""
         self.presenter.perform_action(action_id)
 
     def action_see(self, view: str) -> None:
-        """The name of a view was clicked."""
+        """Shows the view whose name was clicked."""
         self._get_controller(ViewController).show_view(View(view))
 
     def action_sort(self, column_id: str) -> None:
-        """The title of a column was clicked."""
+        """Sorts the layer list by the column whose title was clicked."""
         self._get_controller(ViewController).sort_rows_by(LAYER_COLUMNS_BY_ID[column_id])
 
     def on_mouse_scroll_down(self) -> None:
-        """The wheel, over what does not scroll itself."""
+        """Scrolls the layer list or heat map if the mouse is over a widget that does not scroll."""
         self.presenter.shown_row_pane.scroll_relative(y=WHEEL_LINES, animate=False)
 
     def on_mouse_scroll_up(self) -> None:
-        """The wheel."""
         self.presenter.shown_row_pane.scroll_relative(y=-WHEEL_LINES, animate=False)
 
     @on(LayerTree.Resized)
     def _handle_tree_resize(self) -> None:
         self.presenter.draw_layer_tree_header()
-        self.presenter.draw_detail_pane()  # under a dialog it was drawn for the room of before
+        self.presenter.draw_detail_pane()  # a draw under a dialog used the earlier size
 
     @on(LayerTree.Moved)
     @on(BlockMap.Moved)
@@ -206,5 +210,4 @@ class MainScreen(ReliableTimers, Screen[None]):
         self._get_controller(ConfigController).select_config(event.config)
 
     def on_resize(self, event: events.Resize) -> None:
-        """There is more or less room."""
         self.presenter.draw_after_layout()

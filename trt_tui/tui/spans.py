@@ -1,7 +1,7 @@
-"""Lines of styled text.
+"""Lines of styled text as plain data, with functions that shorten, clip and wrap texts to a number of terminal cells.
 
-Nothing here draws. A line is a list of spans, a span a text and the name of a style; `trt_tui.tui.widgets.lines` knows
-what the names look like. Figures are written by `trt_tui.formatting`.
+A line is a list of spans. A span is a text and the name of a style. `trt_tui.tui.widgets.lines` maps style names to
+colours, and `trt_tui.formatting` formats numbers. This module draws nothing.
 """
 
 import os
@@ -24,26 +24,30 @@ from trt_tui.formatting import (
 
 Span: TypeAlias = tuple[str, str]
 """A text and the name of its style: "", "dim", "strong", "bad", "good", "warn", "stale", "key", "rule", "plot" or
-"band0" to "band4". What stands behind an "@" is an action of the main screen, done when the text is clicked:
-"key@do('build')"."""
+"band0" to "band4". A suffix such as "@do('build')" names the action of the main screen that a click on the text
+performs: "key@do('build')"."""
 
 Line: TypeAlias = list[Span]
 
 _MAX_MEASURED_CHARACTERS = 2000
-"""Characters of a text that is shortened before it is measured."""
+"""The maximum length of a text whose width is measured. A longer text is cut before."""
 
 _MAX_PATH_NAMES = 16
-"""Names of a path of which it is tried which to leave out; the trials grow with their square."""
+"""The maximum number of names in a path that `shorten_path` shortens name by name. The number of trials is quadratic in
+it."""
 
 
 def line_width(line: Line) -> int:
-    """How many cells a line takes as it is drawn."""
+    """Returns the width of a line in terminal cells, with hidden characters escaped."""
     return sum(cell_width(escape_hidden_characters(text)) for text, _ in line)
 
 
 def shorten_middle(text: str, width: int) -> str:
-    """The text with its middle replaced by an ellipsis where it is wider than ``width`` cells; its end says most."""
-    if len(text) > _MAX_MEASURED_CHARACTERS:  # before it is looked at as a whole
+    """Returns a text in at most ``width`` cells, with an ellipsis in place of its middle if it is too wide.
+
+    About two thirds of the cells show the end of the text, because the end distinguishes names best.
+    """
+    if len(text) > _MAX_MEASURED_CHARACTERS:  # so that an extremely long text is never measured whole
         text = f"{text[:_MAX_MEASURED_CHARACTERS // 2]}…{text[-_MAX_MEASURED_CHARACTERS // 2:]}"
     text = escape_hidden_characters(text)
     if cell_width(text) <= width:
@@ -57,14 +61,18 @@ def shorten_middle(text: str, width: int) -> str:
 
 
 _NUMBER_PATTERN = re.compile(r"[~<≥≤±+-]{0,2}(?:\d+(?:\.\d+)?|\.\d+)(?:e[+-]?\d+)?%?")
-"""A number as the program writes one, with its marks."""
+"""A number with its marks, as the program writes numbers."""
 
 _MAX_NUMBER_CELLS = 12
-"""Cells of a number that is kept whole; a longer one is rather a name."""
+"""The maximum width of a number that is never cut. A longer number is part of a name."""
 
 
 def move_index_outside_number(text: str, index: int, moves_back: bool = True) -> int:
-    """Returns a place to cut a text at: before or behind the number that the given place lies in, else that place."""
+    """Returns an index at which a text can be cut without cutting a number.
+
+    If the given index is inside a number, the result is the start of that number, or its end if ``moves_back`` is
+    False.
+    """
     if not 0 < index < len(text) or not (_is_numeric(text[index - 1]) and _is_numeric(text[index])):
         return index
     for match in _NUMBER_PATTERN.finditer(text, max(0, index - _MAX_NUMBER_CELLS), index + _MAX_NUMBER_CELLS):
@@ -78,9 +86,10 @@ def _is_numeric(character: str) -> bool:
 
 
 def shorten_distinctly(texts: Iterable[str], width: int) -> dict[str, str]:
-    """Returns each of some texts as `shorten_path` has it, or otherwise where two of them would look alike.
+    """Returns a short form of each text, so that different texts have different short forms.
 
-    Texts that would be alike show the part in which they differ; where there is no room for that they are numbered.
+    The usual short form is the result of `shorten_path`. Texts with equal short forms show the part in which they
+    differ. If that part does not fit, the short forms are numbered.
     """
     short_texts = {
         text: text if text.isascii() and text.isprintable() and len(text) <= width else shorten_path(text, width)
@@ -109,7 +118,10 @@ def shorten_distinctly(texts: Iterable[str], width: int) -> dict[str, str]:
 
 
 def _shorten_around_part(text: str, part_start: int, part_end: int, width: int) -> str | None:
-    """Returns a text with a part of it whole and as much of its end and beginning as fits; None if there is no room."""
+    """Returns a short form with the given part whole, and as much of the end and beginning as fits.
+
+    None if the part does not fit.
+    """
     part_start, part_end = move_index_outside_number(text, part_start), move_index_outside_number(text, part_end, False)
     if text != escape_hidden_characters(text) or cell_width(text[part_start:part_end]) + 2 > width:
         return None
@@ -127,9 +139,12 @@ def _shorten_around_part(text: str, part_start: int, part_end: int, width: int) 
 
 @lru_cache(maxsize=8192)
 def shorten_path(text: str, width: int) -> str:
-    """A path with names replaced by ellipses where it is wider than ``width`` cells: those after the first, then with
-    it, then any but the last; numbers, which tell layers apart, go last. As `shorten_middle` where that leaves too
-    much, and for paths that are long or of many names."""
+    """Returns a path in at most ``width`` cells, with ellipses in place of some names if it is too wide.
+
+    Names after the first are replaced first, then names including the first, then any except the last. Names that are
+    numbers are kept longest, because numbers distinguish layers. If this is not short enough, or the path is very long,
+    the result is that of `shorten_middle`.
+    """
     if len(text) > _MAX_MEASURED_CHARACTERS:
         return shorten_middle(text, width)
     text = escape_hidden_characters(text)
@@ -150,12 +165,12 @@ def shorten_path(text: str, width: int) -> str:
 
 
 def pad_or_shorten(text: str, width: int) -> str:
-    """The text shortened to ``width`` cells, or with blanks up to it."""
+    """Returns a text of exactly ``width`` cells: shortened in the middle if too wide, else padded with blanks."""
     return pad_right(shorten_middle(text, width), width)
 
 
 def clip_line(line: Line, width: int) -> Line:
-    """The line cut to ``width`` cells, with an ellipsis where something was cut."""
+    """Returns a line in at most ``width`` cells, with an ellipsis at its end if it was cut."""
     if line_width(line) <= width:
         return line
     result: Line = []
@@ -172,7 +187,9 @@ def clip_line(line: Line, width: int) -> Line:
 
 
 def justify_line(line: Line, width: int, right_spans: Sequence[Span] = ()) -> Line:
-    """The line, then blanks, then ``right_spans`` at the right edge; ``right_spans`` goes first where there is no room.
+    """Returns a line of ``width`` cells: the given spans, blanks, and ``right_spans`` at the right edge.
+
+    If there is no room, ``right_spans`` is omitted.
     """
     gap = width - line_width(line) - line_width(list(right_spans))
     if right_spans and gap >= 1:
@@ -182,7 +199,7 @@ def justify_line(line: Line, width: int, right_spans: Sequence[Span] = ()) -> Li
 
 
 def wrap_text(text: str, width: int) -> list[str]:
-    """The text in lines of at most ``width`` cells."""
+    """Returns a text wrapped into lines of at most ``width`` cells."""
     lines, current = [], ""
     for word in escape_hidden_characters(text, keep_line_breaks=True).split():
         if current and cell_width(current) + 1 + cell_width(word) > width:
@@ -196,7 +213,7 @@ def wrap_text(text: str, width: int) -> list[str]:
 
 
 def sqnr_span(errors: ErrorMetrics | None, is_simulated: bool = True) -> Span:
-    """The SQNR in dB, "exact", "NaN" or "Inf", or a dash where it was not measured."""
+    """Returns the styled text of an SQNR in dB: a number, "exact", "NaN" or "Inf"; a dash if it was not measured."""
     if errors is None:
         return (NOT_MEASURED, "dim")
     text = errors.sqnr_text(SIMULATED_MARK if is_simulated else "")
@@ -204,6 +221,6 @@ def sqnr_span(errors: ErrorMetrics | None, is_simulated: bool = True) -> Span:
 
 
 def worst_sqnr_span(accuracy: Accuracy | None, is_simulated: bool = True) -> Span:
-    """The SQNR of the worst output; a dash where nothing was measured."""
+    """Returns the styled SQNR of the judged output with the lowest SQNR; a dash if no output was measured."""
     worst_output = accuracy.worst_output if accuracy is not None else None
     return sqnr_span(worst_output[1].errors if worst_output is not None else None, is_simulated)

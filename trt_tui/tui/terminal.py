@@ -1,4 +1,4 @@
-"""The terminal beneath the app: what it is drawn on, how it is stopped and gone on with, what signals end it."""
+"""The terminal driver of the app: the output stream, suspension and resumption, and signals that end the process."""
 
 import asyncio
 import contextlib
@@ -19,30 +19,31 @@ from trt_tui.tui.textual_internals import DrawingDriver
 
 _END_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 _MAX_END_S = 3.0
-"""A terminal that is gone, or stalled, takes no more writing: then the process ends without having restored it."""
+"""The maximum time for an orderly end after a signal. A terminal that is gone or stalled accepts no output, so the
+process then ends without restoring the terminal."""
 
 
 def _can_erase_in_colour() -> bool:
-    """Whether the terminal's erased cells have the colour behind its text, by what is known of its TERM."""
+    """Returns True if the terminal can erase cells in the current background colour, according to terminfo."""
     try:
         import curses
         curses.setupterm()
-    except Exception:  # Python is built without it, or nothing describes this TERM
+    except Exception:  # Python has no curses, or terminfo has no entry for this TERM
         return False
     return curses.tigetflag("bce") > 0 and curses.tigetstr("ech") is not None
 
 
 class AppWithTerminalCells(Protocol):
-    """The app that is drawn."""
+    """The interface of an app that stores the known cells of its terminal."""
 
     terminal_cells: TerminalCells | None
 
 
 class TerminalDriver(DrawingDriver):
-    """Textual's driver, which draws on stderr, made to draw on stdout where stderr goes elsewhere.
+    """A Textual driver that draws on standard error, or on standard output if standard error is redirected.
 
-    It comes back from every stop painted, from one that no process can see coming (SIGSTOP) too, and takes bytes that
-    are no UTF-8 for no key.
+    The driver redraws the screen after every suspension, also after SIGSTOP, which a process cannot detect in advance.
+    Input bytes that are not UTF-8 are ignored.
     """
 
     def __init__(self, app: App[Any], **options: Any) -> None:
@@ -58,41 +59,44 @@ class TerminalDriver(DrawingDriver):
             signal.signal(signal_number, functools.partial(self._call_in_loop, callback))
 
     def start_application_mode(self) -> None:
-        """Takes the terminal, on which nothing of the app stands yet."""
+        """Takes control of the terminal, and marks all terminal cells as unknown."""
         self.terminal_cells.forget_cells()
         self._is_drawn = True
         super().start_application_mode()  # type: ignore[no-untyped-call]
 
     def stop_application_mode(self) -> None:
-        """Gives the terminal back, with its own colours."""
+        """Returns control of the terminal, and resets its colours."""
         self._is_drawn = False
         self.write("\x1b[m")
         super().stop_application_mode()
 
     def run_input_thread(self) -> None:
-        """Reads keys until the app ends."""
+        """Reads keys until the app ends, also after bytes that cannot be decoded."""
         while True:
             try:
                 return super().run_input_thread()
-            except UnicodeDecodeError:  # bytes that are no keys
+            except UnicodeDecodeError:  # the bytes are not a key
                 continue
 
     def _call_in_loop(self, callback: Callable[[], None], *_: object) -> None:
-        """Calls what writes to the terminal from the app's loop.
+        """Schedules a callback in the app's event loop; for signal handlers.
 
-        A signal's handler may not: it runs amid anything, also a writing to the same queue, whose lock it would wait
-        for without end.
+        A signal handler must not write to the terminal itself. It can interrupt a write to the same queue, and would
+        then wait for the lock of that queue forever.
         """
         asyncio.get_running_loop().call_soon_threadsafe(callback)
 
     def _suspend_process(self) -> None:
-        """Gives the terminal back and stops the process, until SIGCONT."""
+        """Returns control of the terminal and stops the process until SIGCONT."""
         if self._is_drawn:
             self.suspend_application_mode()
         os.kill(os.getpid(), signal.SIGSTOP)
 
     def _resume_app(self) -> None:
-        """Takes the terminal again; one that was stopped unseen has it still, as it was."""
+        """Takes control of the terminal again after SIGCONT, and redraws the screen.
+
+        After SIGSTOP the driver still counts as drawing, so it is suspended first.
+        """
         if self._is_drawn:
             self.suspend_application_mode()
         self.resume_application_mode()
@@ -100,9 +104,9 @@ class TerminalDriver(DrawingDriver):
 
 
 def call_on_termination_signal(on_signal: Callable[[signal.Signals], None]) -> None:
-    """Calls a function from the running loop at SIGTERM and SIGHUP, and ends the process if that takes too long.
+    """Calls a function in the running event loop at SIGTERM and SIGHUP, and ends the process if that takes too long.
 
-    The second part asks nothing of the loop, which stands still while a terminal takes no writing.
+    The forced end uses SIGALRM, not the loop, because the loop blocks while a terminal accepts no output.
     """
     loop = asyncio.get_running_loop()
 
@@ -112,18 +116,21 @@ def call_on_termination_signal(on_signal: Callable[[signal.Signals], None]) -> N
         loop.call_soon_threadsafe(on_signal, signal.Signals(number))
 
     for signal_number in _END_SIGNALS:
-        if signal.getsignal(signal_number) is not signal.SIG_IGN:  # as under nohup
+        if signal.getsignal(signal_number) is not signal.SIG_IGN:  # nohup ignores SIGHUP
             signal.signal(signal_number, handle_signal)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         threading.Thread(target=_wait_for_terminal_loss, args=(loop, on_signal), name="terminal", daemon=True).start()
 
 
 def _wait_for_terminal_loss(loop: asyncio.AbstractEventLoop, on_signal: Callable[[signal.Signals], None]) -> None:
-    """Ends the process once its terminal is gone, whether or not the signal of that wakes the main thread."""
+    """Waits until the terminal is gone, then ends the process.
+
+    SIGHUP alone does not suffice, because it does not always wake the main thread.
+    """
     poller = select.poll()
-    poller.register(0, 0)  # a hang-up is told unasked
+    poller.register(0, 0)  # poll always reports a hang-up, without a requested event
     poller.poll()
-    with contextlib.suppress(RuntimeError):  # the loop is closed: it is ending
+    with contextlib.suppress(RuntimeError):  # the loop is closed, because the app is ending
         loop.call_soon_threadsafe(on_signal, signal.SIGHUP)
     time.sleep(_MAX_END_S)
     os._exit(128 + signal.SIGHUP)

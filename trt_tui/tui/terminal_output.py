@@ -1,4 +1,4 @@
-"""Output to the terminal: hidden characters are replaced, and only the cells that changed are written."""
+"""Output to the terminal: only changed cells are written, and hidden characters are replaced."""
 
 from functools import lru_cache
 from typing import Any, TypeAlias
@@ -16,30 +16,35 @@ from trt_tui.formatting import is_hidden_character
 from trt_tui.tui.textual_internals import CompositorUpdate, find_drawn_region, iterate_update_strips
 
 Pen: TypeAlias = tuple[str, str, str]
-"""SGR codes of a cell: of its attributes, its colour (``39``: the terminal's own) and the colour behind it (``49``)."""
+"""SGR codes of a cell: attributes, text colour (``39`` for the terminal's default) and background colour (``49`` for
+the default)."""
 
 Cell: TypeAlias = tuple[str, Pen]
-"""A character and how it is drawn; the right half of a wide character is an empty text."""
+"""A character and its pen. The right half of a wide character is an empty text."""
 
 _MAX_REWRITTEN_GAP = 4
-"""Equal cells between two that differ are written too, up to as many: to move the cursor takes as many bytes."""
+"""The maximum number of unchanged cells that are written again between two changed cells. A cursor movement needs as
+many bytes."""
 
 _MAX_WRITTEN_BLANKS = 8
-"""Blank cells in a row that are written as such; to erase more, and to go on behind them, takes fewer bytes."""
+"""The maximum number of consecutive blanks that are written as spaces. For more blanks, an erase and a cursor movement
+need fewer bytes."""
 
 _SPACE_VISIBLE_ATTRIBUTES = frozenset(("4", "7", "9"))
-"""Attributes that show on a space: underlined, reversed, struck."""
+"""Attributes that are visible on a space: underlined, reversed, struck."""
 
 _RESET_CODES = {"1": "22", "2": "22", "3": "23", "4": "24", "5": "25", "7": "27", "9": "29"}
-"""What takes an attribute back, without a reset, after which colours would have to be told again."""
+"""The code that removes each attribute. A full reset would also remove the colours, which would have to be written
+again."""
 
 
 class ControlCharacterFilter(LineFilter):
-    """Puts � for hidden characters, cell by cell; names come here as `trt_tui.formatting.escape_hidden_characters`
-    already."""
+    """A line filter that replaces hidden characters by �, one for each cell.
+
+    Names are already escaped by `trt_tui.formatting.escape_hidden_characters`; the filter covers all other texts.
+    """
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
-        """A line of the screen without hidden characters."""
         return [
             segment if segment.control or segment.text.isprintable() else Segment(
                 "".join(map(_replace_hidden_character, segment.text)), segment.style) for segment in segments
@@ -66,13 +71,16 @@ def _build_pen(style: Style | None, color_system: ColorSystem) -> Pen:
 
 @lru_cache(maxsize=4096)
 def _simplify_pen_for_blank(pen: Pen) -> Pen:
-    """How a space is drawn: its own colour shows only where it is underlined, struck or reversed."""
+    """Returns the text attributes and colours (the pen) that a space needs.
+
+    A space needs no text colour, unless an attribute such as underline is visible on a space.
+    """
     attributes, _, back_codes = pen
     return pen if _SPACE_VISIBLE_ATTRIBUTES.intersection(attributes.split(";")) else ("", "39", back_codes)
 
 
 def _split_strip_into_cells(strip: Strip, color_system: ColorSystem) -> tuple[list[Cell], bool]:
-    """The cells of a strip, and whether each of its characters takes one of them."""
+    """Returns the cells of a strip, and True if each of its characters occupies exactly one cell."""
     cells: list[Cell] = []
     are_single = True
     for text, style, control in strip:
@@ -94,13 +102,14 @@ def _split_strip_into_cells(strip: Strip, color_system: ColorSystem) -> tuple[li
 
 
 class TerminalCells:
-    """The cells that stand on the terminal, as far as they are known, and the pen that it has.
+    """A record of the cells on the terminal, and of its current text attributes and colours (the pen).
 
-    Textual writes whole widgets, and the whole screen where a dialog opens or closes: 30 to 60 kB at 80x24, ten seconds
-    on a line of 5 kB/s. Colours are written where they change, not around each word.
+    With this record, an update is reduced to the changed cells. Textual writes whole widgets, and the whole screen when
+    a dialog opens or closes. At 80x24 this is 30 to 60 kB, which takes ten seconds at 5 kB/s. Colours are written where
+    they change, not around each word.
 
     Args:
-        can_erase: Whether the terminal erases cells in the colour of the pen (``bce`` of terminfo).
+        can_erase: True if the terminal erases cells in the background colour of the pen (``bce`` of terminfo).
     """
 
     def __init__(self, can_erase: bool = False) -> None:
@@ -110,12 +119,12 @@ class TerminalCells:
         self._pen: Pen | None = None
 
     def forget_cells(self) -> None:
-        """Nothing is known of what stands there: all that is drawn next is written."""
+        """Marks all cells, text attributes and colours as unknown, so that the next update is written in full."""
         self._rows = {}
         self._pen = None
 
     def render_changed_cells(self, update: Any, color_system: ColorSystem) -> str:
-        """What to write for the cells of an update that differ, which then stand there."""
+        """Returns the control sequences and characters for the changed cells of an update, and records those cells."""
         if (region := find_drawn_region(update)) is not None and region != self._region:
             self.forget_cells()
             self._region = region
@@ -130,9 +139,9 @@ class TerminalCells:
                 continue
             if not are_single or any(cell is not None and len(cell[0]) != 1 for cell in row[x:end + 1]):
                 old_cells = [None] * len(
-                    new_cells)  # a terminal may take other widths for such characters, so all of it is written
+                    new_cells)  # terminals may disagree on the width of such characters, so all cells are written
                 for half_column, neighbour_column in ((x, x - 1), (end,
-                                                                   end)):  # and the half that is left of one is blank
+                                                                   end)):  # a remaining half becomes blank
                     if 0 <= neighbour_column and half_column < len(row) and (
                             right := row[half_column]) is not None and right[0] == "":
                         row[neighbour_column] = None
@@ -142,7 +151,7 @@ class TerminalCells:
 
     def _write_changed_cells(self, output: list[str], y: int, x: int, old_cells: list[Cell | None],
                              new_cells: list[Cell]) -> None:
-        """Writes the cells that differ of a piece of a line."""
+        """Appends the output for the changed cells of one piece of a line."""
         cursor, index, pen = -1, 0, self._pen
         while index < len(new_cells):
             cell = new_cells[index]
@@ -174,8 +183,11 @@ class TerminalCells:
 
 
 def _can_pen_draw_cell(pen: Pen, cell: Cell) -> bool:
-    """Whether a pen draws a cell as it is to look: a blank one by every pen that has what is behind it and is not seen
-    on a space."""
+    """Returns True if a cell looks as requested when drawn with the given text attributes and colours (the pen).
+
+    A blank cell without attributes needs only the right background, and a pen without attributes that are visible on a
+    space.
+    """
     text, cell_pen = cell
     return cell_pen == pen or text == " " and cell_pen[0] == "" and cell_pen[2] == pen[
         2] and not _SPACE_VISIBLE_ATTRIBUTES.intersection(pen[0].split(";"))
@@ -183,7 +195,10 @@ def _can_pen_draw_cell(pen: Pen, cell: Cell) -> bool:
 
 @lru_cache(maxsize=4096)
 def _pen_change_sequence(old_pen: Pen | None, new_pen: Pen) -> str:
-    """The sequence that changes one pen into another; ``None`` is the terminal's own, unknown."""
+    """Returns the shortest SGR sequence that changes text attributes and colours from the old to the new pen.
+
+    An ``old_pen`` of None is unknown.
+    """
     attributes = [attribute_code for attribute_code in new_pen[0].split(";") if attribute_code]
     full_reset = ["0", *attributes, *(color for color in new_pen[1:] if color not in ("39", "49"))]
     if old_pen is None:
@@ -205,10 +220,10 @@ def _pen_change_sequence(old_pen: Pen | None, new_pen: Pen) -> str:
 
 
 class TerminalUpdate(CompositorUpdate):
-    """An update of which only what differs from the terminal is written, once it is written at all.
+    """A screen update that writes only the cells that differ from the terminal at the time of writing.
 
     Args:
-        update: One that `trt_tui.tui.textual_internals.is_screen_update` knows.
+        update: A Textual update that `trt_tui.tui.textual_internals.is_screen_update` accepts.
     """
 
     def __init__(self, update: Any, terminal_cells: TerminalCells) -> None:
@@ -216,6 +231,5 @@ class TerminalUpdate(CompositorUpdate):
         self._terminal_cells = terminal_cells
 
     def render_segments(self, console: Console) -> str:
-        """The raw data to write."""
         return self._terminal_cells.render_changed_cells(self._update, COLOR_SYSTEMS[console.color_system
                                                                                      or "truecolor"])

@@ -1,16 +1,16 @@
-"""The private parts of Textual that the app uses. Each goes on without its part where a release does not have it.
+"""The private parts of Textual that the app uses, each with a fallback for releases that lack the part.
 
-Public parts do the rest: filters by `App.get_line_filters`, keys by ``BINDINGS``, signals by `signal`. Tested with
-Textual 8.0.0, 8.1.0 and 8.2.8, other tests of the app with 8.2.8 alone; no other module may name a private part
-(``tests/test_textual_parts.py``).
+The app uses public parts for all else: `App.get_line_filters` for filters, ``BINDINGS`` for keys, `signal` for signals.
+The fallbacks are tested with Textual 8.0.0, 8.1.0 and 8.2.8; the other tests of the app run with 8.2.8 alone. No other
+module may name a private part (``tests/test_textual_parts.py``).
 
 ========================================  ============================================================================
-Private part                              Without it
+Private part                              Effect of its absence
 ========================================  ============================================================================
-`Timer._skip`                             A timer that is overdue when Textual looks never fires.
-`textual._compositor`, `App._display`     Textual writes whole widgets, more than what differs.
-`LinuxDriver._file`                       Standard error is what is drawn on, so it leads to standard output.
-`LinuxDriver._get_terminal_size`          A terminal of unknown size is laid out anew after each painting.
+`Timer._skip`                             A timer that is overdue when Textual checks it never fires.
+`textual._compositor`, `App._display`     Textual writes whole widgets instead of changed cells.
+`LinuxDriver._file`                       Textual draws on standard error, which is redirected to standard output.
+`LinuxDriver._get_terminal_size`          A terminal of unknown size gets a new layout after each draw.
 `textual._styles_cache`                   Up to 1,024 drawn widgets of closed dialogs stay in memory.
 ========================================  ============================================================================
 """
@@ -48,17 +48,18 @@ with contextlib.suppress(ImportError):
     _styles_cache = importlib.import_module("textual._styles_cache")
 
 _UPDATE_FIELDS = {"LayoutUpdate": ("strips", "region"), "ChopsUpdate": ("spans", "chops", "chop_ends")}
-"""The updates of the screen whose pieces are known, with what is read of each."""
+"""The types of screen updates that `iterate_update_strips` can read, with the fields that it reads."""
 
 
 def allow_late_timer(timer: Timer) -> None:
-    """Has a timer fire although it is overdue when Textual looks at it for the first time."""
+    """Makes a timer fire even if it is overdue when Textual checks it for the first time."""
     if hasattr(timer, "_skip"):
-        timer._skip = False  # read once its task begins to run
+        timer._skip = False  # the timer's task reads it at its start
 
 
 def clear_style_cache() -> None:
-    """Empties a cache of colours that keeps all drawn lines of the widgets that asked for them, removed ones too."""
+    """Clears the colour cache of Textual, which keeps the drawn lines of all widgets in memory, also of removed
+    widgets."""
     cache = getattr(_styles_cache, "StylesCache", None)
     clear = getattr(getattr(cache, "get_inner_outer", None), "cache_clear", None)
     if clear is not None:
@@ -73,13 +74,13 @@ def is_screen_update(renderable: object) -> bool:
 
 
 def find_drawn_region(update: Any) -> Region | None:
-    """Returns the region that an update draws anew; None if it draws pieces of lines."""
+    """Returns the region that an update draws in full; None if the update draws pieces of lines."""
     region: Region | None = getattr(update, "region", None)
     return region
 
 
 def iterate_update_strips(update: Any) -> Iterator[tuple[int, int, Strip]]:
-    """Yields the strips of an update with the line and the column where each starts."""
+    """Yields the strips of a screen update, each with its line and its first column."""
     if (region := find_drawn_region(update)) is not None:
         for y, line in enumerate(update.strips, region.y):
             x = region.x
@@ -94,14 +95,15 @@ def iterate_update_strips(update: Any) -> Iterator[tuple[int, int, Strip]]:
 
 
 class DrawingApp(App[T]):
-    """An app that decides what is drawn for an update of the screen."""
+    """A Textual app that can replace each screen update before it is drawn."""
 
     def replace_screen_update(self, renderable: RenderableType | None) -> Any:
-        """Returns what is drawn in place of an update."""
+        """Returns the object to draw in place of a screen update; by default the update itself."""
         return renderable
 
     def pop_screen(self) -> AwaitComplete:
-        """Implements `App.pop_screen`, and has Textual forget what the widgets of closed dialogs looked like."""
+        """Implements `App.pop_screen`, and frees the memory that Textual's cache holds for widgets of closed dialogs.
+        """
         clear_style_cache()
         return super().pop_screen()
 
@@ -110,22 +112,23 @@ class DrawingApp(App[T]):
 
 
 class DrawingDriver(LinuxDriver):
-    """A driver that draws on a stream of its own, on a screen of the size that its app is laid out in."""
+    """A terminal driver with a selectable output stream, and with the terminal size of the app's layout."""
 
     def __init__(self, app: App[Any], **options: Any) -> None:
         super().__init__(app, **options)
         self.drawn_app = app
 
     def set_output_stream(self, stream: TextIOWrapper[Any]) -> None:
-        """Draws on a stream in place of standard error."""
+        """Selects the stream to draw on; the default is standard error."""
         if hasattr(self, "_file"):
             self._file = stream
         elif stream.fileno() != 2:
             os.dup2(stream.fileno(), 2)
 
     def _get_terminal_size(self) -> tuple[int, int]:
-        """The size that the app's screens are laid out in: for one that the terminal does not tell, both say the same.
+        """Returns the size of the app's layout in cells, as (width, height).
 
-        Where they differ, Textual lays out anew after each painting, and does nothing else.
+        If the terminal reports no size, Textual and the layout could assume different sizes. Textual would then create
+        a new layout after each draw, and do nothing else.
         """
         return self.drawn_app.console.size.width, self.drawn_app.console.size.height

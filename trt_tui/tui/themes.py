@@ -1,6 +1,7 @@
-"""Two calm themes. ``band0`` to ``band4`` are one hue, from what owns most of the loss to what owns none.
+"""The dark and the light colour theme. The colours ``band0`` (largest error share) to ``band4`` (none) have one hue.
 
-Their nearest of 16 colours are yellow and grey, never red: red stands for NaN, Inf and a missed target only.
+On a terminal of 16 colours, the nearest colours of the bands are yellow and grey, never red. Red is reserved for NaN,
+Inf and a missed target.
 """
 
 from textual.theme import Theme

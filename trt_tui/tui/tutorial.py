@@ -1,4 +1,4 @@
-"""The walk through the loop on the bundled network: three keys, one after another, in the place of the hint."""
+"""The tutorial on the bundled network: the hint line shows three keys, one after another."""
 
 import contextlib
 from pathlib import Path
@@ -21,22 +21,23 @@ from trt_tui.tui.keys import shown_key
 from trt_tui.tui.state.hint import Hint
 
 STEP_ACTIONS = ("find", "build", "export")
-"""The actions of the walk."""
+"""The actions of the tutorial, in their order."""
 STEP_WORDS = ("first", "then", "last")
-"""The words before each of them; no numbers, since a search that executes the export spares the second one."""
+"""The word before each step. Numbers would be wrong, because a search that executes the export makes the second step
+unnecessary."""
 
 
 class Tutorial:
-    """A newcomer's way from a config that misses the target to one that is exported.
+    """A tutorial that leads a new user from a config that misses the target to an exported config.
 
-    The step follows from the config in hand, so that a change that undoes what was reached leads back. The walk is over
-    once a config was exported that meets the target as simulated, and as built or exported and executed.
+    The step depends on the current config, so a change that undoes a result leads back to an earlier step. The tutorial
+    ends with the export of a config that meets the target in simulation, and as a built engine or an executed export.
 
     Args:
-        path: The file that remembers that it is over; one in the user's state folder by default.
+        path: The file that stores the end of the tutorial; by default a file in the user's state folder.
 
     Attributes:
-        is_finished: True once such a config was exported.
+        is_finished: True after such an export, also in an earlier session.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -47,17 +48,17 @@ class Tutorial:
                                                    type=int) >= len(STEP_ACTIONS)
 
     def record_finished_export(self, session: Session) -> bool:
-        """Takes in that the config was exported; returns True if the walk ends by that."""
+        """Records the export of the current config, and returns True if the tutorial ends with it."""
         if self.is_finished or not is_confirmed_by_execution(session):
             return False
         self.is_finished = True
-        with contextlib.suppress(InputError, OSError):  # it begins anew another time
+        with contextlib.suppress(InputError, OSError):  # without the file the tutorial starts again in the next session
             make_private_folder(self._path.parent)
             write_file_atomically(self._path, msgspec.json.encode(len(STEP_ACTIONS)), is_private=True)
         return True
 
     def build_tutorial_hint(self, session: Session) -> Hint:
-        """Returns the next key and what it is for; nothing while it cannot be pressed, or leads nowhere."""
+        """Returns the hint with the next key and its purpose; an empty hint if no step is possible now."""
         if (self.is_finished or session.data_summary is None or session.is_building or session.is_searching
                 or has_unfinished_accuracy(session, session.config)):
             return Hint()

@@ -1,4 +1,4 @@
-"""Keys typed ahead: each is handed on once all that the one before it did is done."""
+"""A queue for keys that are typed ahead: each key is sent after the effects of the previous key are complete."""
 
 import asyncio
 from collections import deque
@@ -10,22 +10,22 @@ from textual.app import App
 from textual.dom import DOMNode
 
 _MAX_KEY_S = 2.0
-"""A key that is not done by then no longer holds up the next one."""
+"""The maximum time that a key delays the next key."""
 
 _CHECK_INTERVAL_S = 0.005
-"""How often it is looked whether a dialog has opened, and whether a widget that is waited for has gone."""
+"""The time between two checks whether a dialog has opened or an awaited widget is gone."""
 
 
 class TypeAheadQueue:
-    """Hands keys to what has the focus, one at a time.
+    """A queue that sends keys to the focused widget, one at a time.
 
-    A key goes from the app to the focused widget and back up through all around it, and an action that it is bound to
-    is done at the end of that way. Of several keys that arrive at once all would be on their way before the first has
-    opened a dialog or moved the focus, and end up where nobody meant them to go.
+    Textual sends a key from the app to the focused widget and then up through its ancestors, where the bound action is
+    performed. If several keys arrive at once, all of them would be on this way before the first opens a dialog or moves
+    the focus. They would then reach the wrong widget.
 
     Args:
-        app: Whose keys they are.
-        send_key: Sends a key on its way.
+        app: The app that receives the keys.
+        send_key: Sends a key to the focused widget.
     """
 
     def __init__(self, app: App[Any], send_key: Callable[[events.Event], Awaitable[None]]) -> None:
@@ -35,11 +35,11 @@ class TypeAheadQueue:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a key is still being followed, or waits."""
+        """True while a key waits or its effects are incomplete."""
         return bool(self._waiting_keys) or self._current_task is not None
 
     async def add_key(self, key: events.Key) -> None:
-        """Takes a key; it is handed on at once where none is under way."""
+        """Adds a key to the queue; the key is sent immediately if no other key is being handled."""
         self._waiting_keys.append(key)
         if self._current_task is None:
             await self._send_next_key()
@@ -56,21 +56,21 @@ class TypeAheadQueue:
             self._current_task = asyncio.create_task(self._wait_until_key_handled(nodes))
 
     async def _wait_until_key_handled(self, nodes: list[DOMNode]) -> None:
-        """Waits until a key, and the messages that it led to, have gone the way up from the widget that got it."""
+        """Waits until the ancestors of the receiving widget have handled a key and the messages that it caused."""
         app, loop = self._app, asyncio.get_running_loop()
         deadline = loop.time() + _MAX_KEY_S
         for node in (*nodes, *nodes):
             await self._wait_for_messages(node, deadline)
         while not app.screen.is_mounted and loop.time() < deadline:
             await asyncio.sleep(_CHECK_INTERVAL_S)
-        for node in (app.screen, app, app.screen, app):  # a dialog that opened has asked for the focus
+        for node in (app.screen, app, app.screen, app):  # a new dialog has requested the focus
             await self._wait_for_messages(node, deadline)
         if not app.call_later(self._send_next_key):
             self.drop_waiting_keys()
 
     @staticmethod
     async def _wait_for_messages(node: DOMNode, deadline: float) -> None:
-        """Waits until a node has heeded all messages so far, or is gone."""
+        """Waits until a node has handled all messages in its queue, or until the node is gone."""
         handled = asyncio.Event()
         loop = asyncio.get_running_loop()
         if not node.call_later(handled.set):
@@ -78,5 +78,5 @@ class TypeAheadQueue:
         while not handled.is_set() and node.is_running and loop.time() < deadline:
             try:
                 await asyncio.wait_for(handled.wait(), _CHECK_INTERVAL_S)
-            except asyncio.TimeoutError:  # time to look whether it still runs
+            except asyncio.TimeoutError:  # the loop condition checks whether the node still runs
                 continue

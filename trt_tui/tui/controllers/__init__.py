@@ -1,6 +1,7 @@
-"""Controllers: each owns the actions of one concern, does them, and says why they cannot be done now.
+"""The controllers of the main screen. Each performs the actions of one area, and states why an action is impossible
+now.
 
-A new key is a method in one of them, with `controller.register_action` above it; keys, footer and help follow.
+A new action is a method of a controller below `controller.register_action`. Keys, footer and help page then include it.
 """
 
 from trt_tui.tui.actions import Action
@@ -24,7 +25,7 @@ CONTROLLERS: tuple[type[Controller],
                            ZeroCostController, HistoryController, ViewController, ChartController, BuildController,
                            SearchController, JobController, TargetController, ConfigController, ExportController,
                            ApplicationController)
-"""All of them; help lists their actions in this order."""
+"""All controllers, in the order in which the help page lists their actions."""
 
 ACTIONS: tuple[Action, ...] = tuple(handler.action for kind in CONTROLLERS for handler in kind.action_handlers)
-"""All actions."""
+"""The actions of all controllers."""

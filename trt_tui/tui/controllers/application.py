@@ -1,4 +1,4 @@
-"""The application itself: keys, log, theme, closing what is open, leaving."""
+"""The actions on the application itself: log, help page, theme, close and quit."""
 
 from trt_tui.tui.controllers.controller import Controller, register_action
 from trt_tui.tui.screens.help import HelpPage
@@ -7,11 +7,11 @@ from trt_tui.tui.state.tree import View
 
 
 class ApplicationController(Controller):
-    """See the module's docstring."""
+    """The controller of the log, the help page, the theme, closing and quitting."""
 
     @register_action(label="log", help="Show why a job failed, then the log", group="Files")
     def log(self) -> None:
-        """Shows the failure that nobody has looked at yet, else what was logged."""
+        """Shows the newest failure if the user has not seen it yet, else the log."""
         if (unread := self.status.unread_failure) is not None:
             self.status.unread_failure = None
             self.presenter.draw_status_lines()
@@ -22,18 +22,18 @@ class ApplicationController(Controller):
     @register_action(label="keys", help="All keys and actions: type to find one, enter does it", group="Application",
                      footer=0)
     def help(self) -> None:
-        """Shows all actions with their keys, and does the one that is chosen."""
+        """Shows the help page with all actions and keys, and performs the action that the user chooses there."""
         self.open_dialog(HelpPage(self.presenter.actions.values()), self.presenter.perform_action)
 
     @register_action(label="theme", help="Light or dark", group="Application")
     def theme(self) -> None:
-        """The other theme."""
+        """Switches between the dark and the light theme."""
         app = self.presenter.app
         app.theme = "trt-light" if app.theme == "trt-dark" else "trt-dark"
 
     @register_action(label="close", help="Close the topmost thing, and nothing else", group="Application")
     def close(self) -> None:
-        """Closes the filter, else the pane that is alone, else goes back to the tree."""
+        """Closes the failure line, else the filter, else an enlarged pane. If none is open, the tree gets the focus."""
         presenter, screen, layer_list = self.presenter, self.presenter.screen, self.layer_list
         if self.status.unread_failure is not None:
             self.status.unread_failure = None
@@ -54,5 +54,4 @@ class ApplicationController(Controller):
 
     @register_action(label="quit", help="Save and quit", group="Application", footer=70)
     def quit(self) -> None:
-        """Saves and leaves."""
         self.presenter.quit_app()

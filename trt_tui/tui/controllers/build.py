@@ -1,4 +1,4 @@
-"""Building engines, and looking at them."""
+"""The actions that build an engine, execute the exported network, or show the page of a built engine."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -14,10 +14,10 @@ from trt_tui.tui.state import engine_page, engine_texts
 
 
 class BuildController(Controller):
-    """See the module's docstring."""
+    """The controller of full builds, quick builds and the engine page."""
 
     def event_handlers(self) -> Mapping[type[ev.Event], Callable[[Any], None]]:
-        """Handlers that tell what a build made."""
+        """Returns the handlers that show the result of a build or of an executed export in the status line."""
         return {ev.EngineBuilt: self._show_build_result, ev.ExportedFileExecuted: self._show_export_result}
 
     def _show_export_result(self, event: ev.ExportedFileExecuted) -> None:
@@ -38,11 +38,10 @@ class BuildController(Controller):
                      help="Build the config and judge it by its own outputs; without TensorRT, execute its "
                      "export", group="Work", disabled_reason=Controller.build_disabled_reason, footer=20)
     def build(self) -> None:
-        """Builds in full."""
         self._start_build(quick=False)
 
     def quick_build_disabled_reason(self) -> str:
-        """Why there is no quick build."""
+        """Returns the reason why a quick build is impossible now; "" if it is possible."""
         if reason := self.build_disabled_reason():
             return reason
         if self.session.builder is not None:
@@ -52,11 +51,11 @@ class BuildController(Controller):
     @register_action(label="quick build", help="Quick build: with the lowest effort, slower than production",
                      group="Work", disabled_reason=quick_build_disabled_reason)
     def quick_build(self) -> None:
-        """Builds with the lowest effort."""
+        """Builds an engine with the lowest builder effort."""
         self._start_build(quick=True)
 
     def engine_page_disabled_reason(self) -> str:
-        """Why there is no engine to look at."""
+        """Returns the reason why the page of the engine cannot be shown; "" if it can be shown."""
         if reason := self.network_not_open_reason():
             return reason
         has_engine = self.session.results.fp32_engine is not None or engine_texts.find_shown_engine(
@@ -68,7 +67,6 @@ class BuildController(Controller):
     @register_action(label="engine", help="What the engine is made of: its layers and times, and what to check",
                      group="Look", disabled_reason=engine_page_disabled_reason, footer=65)
     def engine(self) -> None:
-        """Shows the page of the engine."""
         width = min(90, self.presenter.screen_width * 96 // 100 - 5)
         lines = engine_page.engine_page_lines(self.session, width)
         self.open_dialog(TextPage(engine_page.engine_page_title(self.session), lines))

@@ -1,4 +1,4 @@
-"""Actions on configs: adopt, mark, compare, undo and redo."""
+"""The actions on configs: switch, mark, compare, undo and redo."""
 
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.jobs import requests
@@ -10,17 +10,17 @@ from trt_tui.tui.state.config_list import config_difference_lines
 
 
 class ConfigController(Controller):
-    """See the module's docstring."""
+    """The controller of the config list: switching to a config, marking configs, and the difference of two configs."""
 
     @register_action(label="configs", help="All configs with their results; enter takes one up again", group="Configs",
                      disabled_reason=Controller.network_not_open_reason, footer=55)
     def configs(self) -> None:
-        """Shows all of them on a page."""
+        """Shows the page of all configs, and switches to the config that the user chooses there."""
         page = ConfigsPage(self.session, self.presenter.config_marks, lambda: self.presenter.perform_action("diff"))
         self.open_dialog(page, self.select_config)
 
     def select_config(self, config: PrecisionConfig) -> None:
-        """Takes a config up."""
+        """Makes a config the current one."""
         if config != self.session.config:
             self.session.set_config(config)
             self.presenter.handle_config_change()
@@ -28,7 +28,7 @@ class ConfigController(Controller):
     @register_action(label="mark A/B", help="Mark a config as A, the next one as B", group="Configs",
                      disabled_reason=Controller.network_not_open_reason)
     def mark(self) -> None:
-        """Marks the config under the cursor of the list, else the current one."""
+        """Marks a config as A or B: the selected entry of the focused config list, else the current config."""
         configs = self.presenter.config_list
         config = (configs.selected_value
                   if configs.has_focus and configs.selected_value is not None else self.session.config)
@@ -38,14 +38,17 @@ class ConfigController(Controller):
         self.presenter.show_message(f"{name} is {letter}" if letter else f"{name} is no longer marked", "")
 
     def diff_disabled_reason(self) -> str:
-        """Why nothing can differ."""
+        """Returns the reason why two configs cannot be compared; "" if they can."""
         return self.network_not_open_reason() or ("" if len(self.session.config_names) > 1 else
                                                   "there is only one config yet")
 
     @register_action(label="diff", help="What differs between A and B, or from the config before", group="Configs",
                      disabled_reason=diff_disabled_reason)
     def diff(self) -> None:
-        """Shows what differs."""
+        """Shows the difference between the configs marked A and B.
+
+        Without a B, the second config is the current one. Without an A, the first config is the one before the second.
+        """
         marks = self.presenter.config_marks.configs_by_letter
         first = marks.get("A")
         second = marks.get("B", self.session.config)
@@ -57,7 +60,7 @@ class ConfigController(Controller):
             config for config in (first, second) if self.session.results.get_results_or_empty(config).preview is None
         ]
         if without_preview and not self.session.pending_requests.has_request(
-                requests.PreviewEngine):  # a newer one would take its place
+                requests.PreviewEngine):  # a second request would replace the first
             self.session.request_preview(without_preview[-1], with_effects=False)
         names = " and ".join(config_status.config_name(self.session, config) for config in (first, second))
         lines = config_difference_lines(self.session, self.layer_list.tree_model, first, second)
@@ -65,25 +68,23 @@ class ConfigController(Controller):
 
 
 class HistoryController(Controller):
-    """See the module's docstring."""
+    """The controller of undo and redo of config changes."""
 
     def undo_disabled_reason(self) -> str:
-        """Why nothing can be taken back."""
+        """Returns the reason why undo is impossible; "" if it is possible."""
         return self.network_not_open_reason() or ("" if self.session.history.can_undo else "nothing to undo")
 
     @register_action(label="undo", help="Undo the last change", group="Change", disabled_reason=undo_disabled_reason,
                      footer=40)
     def undo(self) -> None:
-        """Takes the last change back."""
         self.session.undo()
         self.presenter.handle_config_change()
 
     def redo_disabled_reason(self) -> str:
-        """Why nothing can be done again."""
+        """Returns the reason why redo is impossible; "" if it is possible."""
         return self.network_not_open_reason() or ("" if self.session.history.can_redo else "nothing to redo")
 
     @register_action(label="redo", help="Redo what was undone", group="Change", disabled_reason=redo_disabled_reason)
     def redo(self) -> None:
-        """Does again what was taken back."""
         self.session.redo()
         self.presenter.handle_config_change()

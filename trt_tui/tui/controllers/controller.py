@@ -1,4 +1,5 @@
-"""The base of all controllers: actions beside their handlers and reasons, and the events that they handle."""
+"""The base class of controllers: registration of actions and event handlers, and common reasons for disabled actions.
+"""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -15,7 +16,10 @@ ControllerT = TypeVar("ControllerT", bound="Controller")
 
 
 class ActionHandler(Generic[ControllerT]):
-    """An action with the method that does it and the one that says why it cannot be done now; see `register_action`."""
+    """An action with the controller method that performs it and the method that returns why it is disabled.
+
+    `register_action` creates the handler. The action gets its id from the name of the decorated method.
+    """
 
     def __init__(self, make_action: Callable[[str], Action], perform: Callable[[ControllerT], None],
                  disabled_reason: Callable[[ControllerT], str]) -> None:
@@ -25,15 +29,15 @@ class ActionHandler(Generic[ControllerT]):
         self.action = self._make_action(name)
 
     def bind_to_controller(self, controller: ControllerT) -> BoundAction:
-        """The action, done by a controller."""
+        """Returns the action with its two methods bound to a controller."""
         return BoundAction(self.action, partial(self._perform, controller), partial(self._disabled_reason, controller))
 
 
 class Controller:
-    """One concern of the main screen.
+    """A part of the main screen's behaviour: the actions and event handlers of one area, such as ranges or export.
 
     Attributes:
-        action_handlers: Its actions, in the order of their methods.
+        action_handlers: The actions of the class, in the order of their methods.
     """
 
     action_handlers: ClassVar[tuple[ActionHandler[Any], ...]] = ()
@@ -48,29 +52,33 @@ class Controller:
         self.status = presenter.status
 
     def list_bound_actions(self) -> list[BoundAction]:
-        """What it can do."""
         return [handler.bind_to_controller(self) for handler in self.action_handlers]
 
     def event_handlers(self) -> Mapping[type[ev.Event], Callable[[Any], None]]:
-        """Handlers by type of event; the session has applied the event before, and all is drawn soon after."""
+        """Returns the methods that handle events of the background process, by type of event.
+
+        The session has applied an event before its handlers run, and the screen is drawn shortly after.
+        """
         return {}
 
     def open_dialog(self, dialog: OverlayScreen, handle_answer: Callable[[Any], None] = lambda answer: None) -> None:
-        """Shows a dialog or a page. Its answer is handled unless it is closed without one."""
+        """Shows a dialog or a page, and passes its answer to a function. A dialog closed without an answer calls
+        nothing."""
         self.presenter.app.push_screen(dialog, lambda answer: None if answer is None else handle_answer(answer))
 
     # -- reasons ------------------------------------------------------------------------------------------------
 
     def empty_disabled_reason(self) -> str:
-        """For actions that can always be done."""
+        """Returns "", for actions that are always possible."""
         return ""
 
     def network_not_open_reason(self) -> str:
-        """For actions on a network."""
+        """Returns the reason why an action that needs an open network is disabled; "" if it is enabled."""
         return "" if self.layer_list.is_network_open else "the network is not open yet"
 
     def no_chosen_groups_reason(self) -> str:
-        """For actions on groups."""
+        """Returns the reason why an action that changes the fusion groups of the selected row is disabled; "" if it is
+        enabled."""
         if reason := self.network_not_open_reason():
             return reason
         if self.presenter.list_chosen_groups():
@@ -80,17 +88,17 @@ class Controller:
         return (row.refusal_reason if isinstance(row, UngroupedRow) else "") or "this row has no precision to choose"
 
     def no_chosen_row_reason(self) -> str:
-        """For actions on a row."""
+        """Returns the reason why an action that needs a selected row is disabled; "" if it is enabled."""
         return self.network_not_open_reason() or ("" if self.presenter.current_row is not None else "no row is chosen")
 
     def missing_samples_reason(self) -> str:
-        """For actions that run the network."""
+        """Returns the reason why an action that executes the network on samples is disabled; "" if it is enabled."""
         if reason := self.network_not_open_reason():
             return reason
         return "no samples: reopen with --data" if self.session.data_summary is None else ""
 
     def build_disabled_reason(self) -> str:
-        """For actions that build."""
+        """Returns the reason why an action that builds an engine is disabled; "" if it is enabled."""
         if reason := self.missing_samples_reason():
             return reason
         if self.session.is_searching and self.session.builder is not None:
@@ -99,19 +107,22 @@ class Controller:
 
 
 class ActionDecorator(Protocol):
-    """What `register_action` returns: a decorator that names the action after the method below it."""
+    """The type of the decorator that `register_action` returns."""
 
     def __call__(self, perform: Callable[[ControllerT], None]) -> ActionHandler[ControllerT]:
-        """The method as the handler of its action."""
+        ...
 
 
 def register_action(*, label: str, help: str, group: str,
                     disabled_reason: Callable[[Any], str] = Controller.empty_disabled_reason,
                     footer: int | None = None) -> ActionDecorator:
-    """Makes a method do the action of its name, whose keys stand in `trt_tui.tui.keys.KEYS`; see `Action`.
+    """Returns a decorator that registers a controller method as an action. The name of the method becomes the action
+    id.
+
+    `trt_tui.tui.keys.KEYS` contains the keys of the action, and `Action` describes the other arguments.
 
     Args:
-        disabled_reason: The method that gives the reason why it cannot be done now, "" where it can.
+        disabled_reason: The method that returns why the action is impossible now; "" if it is possible.
     """
     def make_action(name: str) -> Action:
         return Action(name, label, help, group, footer)

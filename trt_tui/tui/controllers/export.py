@@ -1,4 +1,4 @@
-"""Writing files for production and for people."""
+"""The export action: it writes a config as files for production, for other tools or as a report."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -16,10 +16,10 @@ from trt_tui.tui.screens.export import ExportDialog, find_export_dialog_of_job
 
 
 class ExportController(Controller):
-    """See the module's docstring."""
+    """The controller of the export dialog and the questions that follow it."""
 
     def event_handlers(self) -> Mapping[type[ev.Event], Callable[[Any], None]]:
-        """Handlers that say what was written."""
+        """Returns the handlers that show the end of an export in its dialog and in the status line."""
         return {ev.ConfigExported: self._show_finished_export, ev.JobCancelled: self._show_cancelled_export}
 
     def _show_finished_export(self, event: ev.ConfigExported) -> None:
@@ -37,11 +37,15 @@ class ExportController(Controller):
     @register_action(label="export", help="Write precision.json, a typed ONNX, files for other tools, or a report",
                      group="Files", disabled_reason=Controller.network_not_open_reason, footer=58)
     def export(self) -> None:
-        """Asks for a format and a path."""
+        """Shows the dialog in which the user chooses a format and a path."""
         self.open_dialog(ExportDialog(self.session, self._request_export))
 
     def _request_export(self, export_format: str, path: Path) -> None:
-        """Has it written, after questions where there are any; raises what is wrong with the path."""
+        """Requests an export to a path, after questions about overwriting, release or samples if the format needs them.
+
+        Raises:
+            InputError: The path is a folder, the folder is not empty, or a subgraph export has no single selected row.
+        """
         session, group = self.session, self.presenter.current_group
         if export_format == "bundle":
             require_empty_folder(path)
@@ -62,7 +66,7 @@ class ExportController(Controller):
             self._send_request_from_dialog(lambda: session.export_config(export_format, path))
 
     def _ask_for_tensorrt_release(self, bundle_path: Path) -> None:
-        """Asks what a bundle is for, and whether samples may go in."""
+        """Asks for the TensorRT release of a bundle, and whether the bundle may contain samples."""
         session = self.session
 
         def ask_to_include_samples(tensorrt_release: str) -> None:
@@ -83,7 +87,7 @@ class ExportController(Controller):
             dialog, lambda confirmed: self._send_request_from_dialog(lambda: on_answer(confirmed is True)))
 
     def _send_request_from_dialog(self, send_request: Callable[[], None]) -> None:
-        """Asks for what is to be written; the dialog that is open waits for the job, or says why there is none."""
+        """Sends an export request. The open export dialog then waits for the job, or shows why the request failed."""
         dialog = next(screen for screen in self.presenter.app.screen_stack if isinstance(screen, ExportDialog))
         earlier_jobs = set(self.session.pending_requests)
         try:

@@ -1,4 +1,4 @@
-"""The jobs: comparing, stopping, the list of them, and why they fail."""
+"""The actions on jobs: measure again, stop, and the list of jobs. Failed jobs are shown here too."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -15,14 +15,15 @@ from trt_tui.tui.state.job_list import stopped_jobs_text
 from trt_tui.tui.state.status import UnreadFailure
 
 MIN_CONFIRM_AGE_S = 10.0
-"""A job older than this is stopped only after a question."""
+"""The job age in seconds above which stopping needs a confirmation."""
 
 
 class JobController(Controller):
-    """See the module's docstring."""
+    """The controller of running jobs: new measurements, stopping, the page of jobs, and failures."""
 
     def event_handlers(self) -> Mapping[type[ev.Event], Callable[[Any], None]]:
-        """Returns the handlers that tell of a failed job on the main screen, of an export in its dialog."""
+        """Returns the handlers that show a failed job on the main screen, or in the export dialog if an export failed.
+        """
         return {ev.JobFailed: self._show_failed_job, ev.ChildProcessDied: self._show_child_process_exit}
 
     def _show_failed_job(self, event: ev.JobFailed) -> None:
@@ -42,35 +43,36 @@ class JobController(Controller):
     def _set_unread_failure(self, event: ev.JobFailed | ev.ChildProcessDied, title: str, cause: str,
                             next_step: str) -> None:
         if self.session.outline is None:
-            self.status.failure = event  # it stands in place of the rows
+            self.status.failure = event  # the failure is shown in place of the layer list
         self.status.unread_failure, self.status.message = UnreadFailure(title, cause, next_step), None
         self.presenter.draw_status_lines()
 
     @register_action(label="compare", help="Measure everything again", group="Work",
                      disabled_reason=Controller.missing_samples_reason)
     def compare(self) -> None:
-        """Measures again."""
+        """Requests a new measurement of all values."""
         self.session.request_comparison()
         self.presenter.draw_status_lines()
 
     def stop_disabled_reason(self) -> str:
-        """Why there is nothing to stop."""
+        """Returns the reason why no job can be stopped; "" if a job can be stopped."""
         return "" if self._list_stoppable_jobs() else "no job is running"
 
     @register_action(
         label="stop", help="Stop the job that is named (asks if it is older than 10 s); the list of jobs stops "
         "any or all", group="Work", disabled_reason=stop_disabled_reason, footer=60)
     def stop(self) -> None:
-        """Stops the job that the line of jobs names, an old one after a question."""
+        """Stops the job that the status line names. If it has run for more than `MIN_CONFIRM_AGE_S`, the user must
+        confirm."""
         self._stop_with_confirmation(self._list_stoppable_jobs()[:1])
 
     def _list_stoppable_jobs(self) -> list[Job]:
-        """What can be stopped; first the one that is named on the main screen."""
+        """Returns the jobs that can be stopped. The first is the job that the main screen names."""
         pending_requests = self.session.pending_requests
         return [job for job in (*pending_requests.running_jobs, *pending_requests.waiting_jobs) if not job.is_stopping]
 
     def _stop_with_confirmation(self, jobs: Sequence[Job]) -> None:
-        """Stops those of some jobs that are under way, after a question where one is old."""
+        """Stops the given jobs that have not ended. If one of them is old, the user must confirm."""
         stoppable = [job for job in jobs if job in self._list_stoppable_jobs()]
         if not stoppable:
             self.presenter.show_message("that job has ended" if jobs else "no job is running")
@@ -98,5 +100,4 @@ class JobController(Controller):
     @register_action(label="jobs", help="All jobs: what runs and what was done, with their times; stops one or all",
                      group="Work")
     def jobs(self) -> None:
-        """Shows all jobs."""
         self.open_dialog(JobsPage(self.session, self._stop_with_confirmation))

@@ -1,4 +1,4 @@
-"""Moving the cursor over the rows, and opening and closing them."""
+"""The actions that move the cursor of the layer list, and that open or close its rows."""
 
 from trt_tui.tui.controllers.controller import Controller, register_action
 from trt_tui.tui.state.hint import find_worst_row
@@ -6,21 +6,20 @@ from trt_tui.tui.state.tree import VisibleRow
 
 
 class NavigationController(Controller):
-    """See the module's docstring."""
+    """The controller of cursor movement in the layer list and the heat map."""
 
     @register_action(label="up", help="Move up", group="Move")
     def up(self) -> None:
-        """One row up."""
         self._move_cursor(-1)
 
     @register_action(label="down", help="Move down", group="Move")
     def down(self) -> None:
-        """One row down."""
         self._move_cursor(1)
 
     @register_action(label="close", help="Close the row, or go to the scope around it", group="Move")
     def left(self) -> None:
-        """Closes, or goes out; a cell to the left in the heat map."""
+        """Closes an open row, or moves to the scope around a closed row. In the heat map, moves one cell to the left.
+        """
         tree, layer_list = self.presenter.layer_tree, self.layer_list
         if self.presenter.is_heat_map_focused:
             self.presenter.heat_map.move_cursor(right=-1)
@@ -39,7 +38,7 @@ class NavigationController(Controller):
 
     @register_action(label="open", help="Open the row, or go into it", group="Move")
     def right(self) -> None:
-        """Opens, or goes in; a cell to the right in the heat map."""
+        """Opens a closed row, or moves into an open row. In the heat map, moves one cell to the right."""
         if self.presenter.is_heat_map_focused:
             self.presenter.heat_map.move_cursor(right=1)
             return
@@ -54,7 +53,8 @@ class NavigationController(Controller):
     @register_action(label="open", help="Open or close a scope, a group's nodes, the folded nodes", group="Move",
                      disabled_reason=Controller.no_chosen_row_reason)
     def open(self) -> None:
-        """Opens or closes; from the heat map, goes to the row of a cell."""
+        """Opens or closes the current row. In the heat map, moves the cursor to the row of the selected cell in the
+        tree view."""
         if self.presenter.is_heat_map_focused:
             if names := self.presenter.heat_map.cursor_group_names:
                 self.presenter.go_to_group(names[0])
@@ -73,16 +73,17 @@ class NavigationController(Controller):
 
     @register_action(label="first", help="Go to the first row", group="Move")
     def first(self) -> None:
-        """To the first row."""
         self._move_cursor(-len(self.presenter.layer_tree.rows))
 
     @register_action(label="last", help="Go to the last row", group="Move")
     def last(self) -> None:
-        """To the last row."""
         self._move_cursor(len(self.presenter.layer_tree.rows))
 
     def bad_row_jump_disabled_reason(self) -> str:
-        """Why there is no bad row to go to."""
+        """Returns the reason why the cursor cannot move to a bad row; "" if it can move.
+
+        A row is bad if its error share is at least 1 %, or if its values contain NaN or Inf.
+        """
         if reason := self.network_not_open_reason():
             return reason
         row_values = self.layer_list.row_values
@@ -93,17 +94,15 @@ class NavigationController(Controller):
     @register_action(label="next bad", help="Go to the next row with a share of 1 % or more, or NaN or Inf",
                      group="Move", disabled_reason=bad_row_jump_disabled_reason, footer=45)
     def next_bad(self) -> None:
-        """To the next bad row."""
         self._go_to_bad_row(True)
 
     @register_action(label="previous bad", help="Go to the bad row before", group="Move",
                      disabled_reason=bad_row_jump_disabled_reason)
     def previous_bad(self) -> None:
-        """To the bad row before."""
         self._go_to_bad_row(False)
 
     def worst_row_jump_disabled_reason(self) -> str:
-        """Returns the reason why there is no worst row to go to; "" if there is one."""
+        """Returns the reason why the cursor cannot move to the worst row; "" if it can move."""
         if reason := self.network_not_open_reason():
             return reason
         if find_worst_row(self.session, self.layer_list.row_values) is not None:
@@ -115,7 +114,7 @@ class NavigationController(Controller):
         label="worst", help="Go to the row to raise first: the first with NaN or Inf, else that with the largest "
         "share", group="Move", disabled_reason=worst_row_jump_disabled_reason)
     def first_nan(self) -> None:
-        """Goes to the first row with NaN or Inf, else to the worst one that can be raised to FP32."""
+        """Moves the cursor to the first row with NaN or Inf, else to the worst row that can be raised to FP32."""
         name = find_worst_row(self.session, self.layer_list.row_values)
         if name is not None:
             self.presenter.go_to_group(name)

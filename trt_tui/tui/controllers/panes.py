@@ -1,4 +1,4 @@
-"""The panes of the main screen, found by their names, and what is chosen in them."""
+"""Access to the panes of the main screen, and to the row and groups selected in them."""
 
 from textual.app import App
 from textual.screen import Screen
@@ -14,11 +14,11 @@ from trt_tui.tui.widgets.lines import Lines, TitleRule
 
 
 class ScreenPanes:
-    """See the module's docstring.
+    """The panes of the main screen, with the current selection in the layer list or heat map.
 
     Args:
-        screen: The one that the panes stand in.
-        layer_list: What the tree and the heat map list.
+        screen: The screen that contains the panes.
+        layer_list: The contents of the tree and the heat map.
     """
 
     def __init__(self, screen: Screen[None], layer_list: LayerList) -> None:
@@ -26,22 +26,21 @@ class ScreenPanes:
 
     @property
     def app(self) -> App[object]:
-        """The application."""
         return self.screen.app
 
     @property
     def screen_width(self) -> int:
-        """Cells of the screen."""
+        """The width of the screen in cells."""
         return self.screen.size.width
 
     @property
     def is_wide_screen(self) -> bool:
-        """Whether there is room for the detail beside the tree."""
+        """True if the screen has room for the detail pane beside the tree."""
         return self.screen.has_class("-wide")
 
     @property
     def layer_tree(self) -> LayerTree:
-        """The tree, or the rows worst first."""
+        """The widget of the layer list, for the tree view and the worst-first view."""
         return self.screen.query_one("#tree", LayerTree)
 
     @property
@@ -50,12 +49,12 @@ class ScreenPanes:
 
     @property
     def shown_row_pane(self) -> LayerTree | BlockMap:
-        """The one of the two that is shown."""
+        """The displayed pane with rows: the layer list or the heat map."""
         return self.heat_map if self.layer_list.view is View.BLOCKS else self.layer_tree
 
     @property
     def filter_input(self) -> Input:
-        """The words that rows are filtered by."""
+        """The text field of the row filter."""
         return self.screen.query_one("#filter", Input)
 
     @property
@@ -66,17 +65,18 @@ class ScreenPanes:
         return self.screen.query_one(f"#{pane_id}", Lines)
 
     def title_rule(self, pane_id: str) -> TitleRule:
-        """The title line of a pane."""
         return self.screen.query_one(f"#{pane_id}-rule", TitleRule)
 
     @property
     def is_heat_map_focused(self) -> bool:
-        """Whether keys act on the heat map."""
         return self.screen.focused is self.heat_map
 
     @property
     def current_row(self) -> VisibleRow | None:
-        """The row that the detail is about; in the heat map, of a cell's group or of a role's first."""
+        """The row that the detail pane describes; None if no row is selected.
+
+        In the heat map this is the row of the first group under the cursor.
+        """
         if self.is_heat_map_focused and self.layer_list.is_network_open:
             names = self.heat_map.cursor_group_names
             if not names:
@@ -86,7 +86,8 @@ class ScreenPanes:
         return self.layer_tree.current_row
 
     def list_chosen_groups(self) -> tuple[FusionGroup, ...]:
-        """The groups that a change acts on."""
+        """Returns the fusion groups on which a change acts: those of the selected row, or of the heat map's cell or
+        line."""
         if not self.layer_list.is_network_open:
             return ()
         model = self.layer_list.tree_model
@@ -102,6 +103,6 @@ class ScreenPanes:
 
     @property
     def current_group(self) -> FusionGroup | None:
-        """The one group that is chosen, None where it is none or several."""
+        """The selected fusion group; None if no group or several groups are selected."""
         groups = self.list_chosen_groups()
         return groups[0] if len(groups) == 1 else None

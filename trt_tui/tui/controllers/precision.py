@@ -1,4 +1,4 @@
-"""Actions on precisions: those of the selected rows, and the rules that keep layers in a float precision."""
+"""The actions that change precisions: of the selected rows, and by rules that keep layers in a float precision."""
 
 from trt_tui.core.engines.preview import find_groups_sharing_kernel
 from trt_tui.core.lowering.lowering_checks import precision_requirements_text
@@ -16,7 +16,7 @@ from trt_tui.tui.screens.rules import RulesDialog
 
 
 def precision_choice_text(precision: Precision) -> str:
-    """A precision as a list offers it, with what it needs."""
+    """Returns the text of a precision in a list of choices, with its requirements in parentheses."""
     if precision is Precision.FILE:
         return "as in the file"
     notes = ["FP32 sums"] if precision is Precision.FP16_ACC_FP32 else []
@@ -25,10 +25,10 @@ def precision_choice_text(precision: Precision) -> str:
 
 
 class PrecisionController(Controller):
-    """See the module's docstring."""
+    """The controller of precision changes and fusion barriers for the selected fusion groups."""
 
     def precision_change_disabled_reason(self) -> str:
-        """Why no precision can be chosen."""
+        """Returns the reason why the precision of the selected row cannot change; "" if it can change."""
         if reason := self.no_chosen_groups_reason():
             return reason
         config, groups = self.session.config, self.presenter.list_chosen_groups()
@@ -40,12 +40,12 @@ class PrecisionController(Controller):
     @register_action(label="FP32", help="FP32 on and off, for a group, a scope or a role of the blocks",
                      group="Change", disabled_reason=precision_change_disabled_reason, footer=10)
     def toggle(self) -> None:
-        """FP32 on and off."""
+        """Changes the selected fusion groups between FP32 and their default precision."""
         self.session.toggle_fp32(self.presenter.list_chosen_groups())
         self.presenter.handle_config_change()
 
     def kernel_toggle_disabled_reason(self) -> str:
-        """Why no other row goes with this one."""
+        """Returns the reason why the rows that share a kernel cannot be toggled together; "" if they can be toggled."""
         if reason := self.no_chosen_groups_reason():
             return reason
         if self.layer_list.row_values.preview is None and not self.layer_list.row_values.implementations:
@@ -56,7 +56,7 @@ class PrecisionController(Controller):
     @register_action(label="with kernel", help="FP32 on and off for all rows that share this row's kernel",
                      group="Change", disabled_reason=kernel_toggle_disabled_reason)
     def toggle_kernel(self) -> None:
-        """FP32 on and off for what shares a kernel."""
+        """Changes all groups that share a kernel with the selected groups between FP32 and their default precision."""
         groups = self._list_groups_sharing_kernel()
         self.session.toggle_fp32(groups)
         self.presenter.handle_config_change()
@@ -65,19 +65,19 @@ class PrecisionController(Controller):
     @register_action(label="up", help="One step up through the precisions in use", group="Change",
                      disabled_reason=precision_change_disabled_reason, footer=11)
     def higher(self) -> None:
-        """One step up."""
+        """Raises the selected groups by one step through the precisions in use."""
         self._step_chosen_precisions(True)
 
     @register_action(label="down", help="One step down through the precisions in use", group="Change",
                      disabled_reason=precision_change_disabled_reason, footer=12)
     def lower(self) -> None:
-        """One step down."""
+        """Reduces the precision of the selected groups by one step through the precisions in use."""
         self._step_chosen_precisions(False)
 
     @register_action(label="precision", help="Choose a precision from a list", group="Change",
                      disabled_reason=precision_change_disabled_reason, footer=50)
     def precision(self) -> None:
-        """Asks for a precision."""
+        """Shows the list of precisions, and applies the chosen one to the selected groups."""
         groups = self.presenter.list_chosen_groups()
         current_precisions = {self.session.config.precision_of(group) for group in groups}
         items = []
@@ -100,7 +100,7 @@ class PrecisionController(Controller):
         self.open_dialog(Picker(f"Precision of {title}", items, current_precision), set_chosen_precision)
 
     def barrier_disabled_reason(self) -> str:
-        """Why no fusion barrier can be put here."""
+        """Returns the reason why a fusion barrier behind the selected row is impossible; "" if it is possible."""
         if reason := self.no_chosen_groups_reason():
             return reason
         group = self.presenter.current_group
@@ -111,7 +111,7 @@ class PrecisionController(Controller):
     @register_action(label="barrier", help="A fusion barrier behind this row on and off: its result is a hidden output",
                      group="Change", disabled_reason=barrier_disabled_reason)
     def barrier(self) -> None:
-        """A fusion barrier on and off."""
+        """Adds or removes a fusion barrier behind the selected fusion group."""
         group = self.presenter.current_group
         if group is None:
             return
@@ -123,7 +123,7 @@ class PrecisionController(Controller):
             if is_barrier else "the fusion barrier is taken away", "")
 
     def _list_groups_sharing_kernel(self) -> tuple[FusionGroup, ...]:
-        """The groups that are chosen, and those that share a kernel with one of them."""
+        """Returns the selected groups and all groups that share a kernel with one of them."""
         row_values, outline = self.layer_list.row_values, self.layer_list.tree_model.outline
         implementations = (row_values.preview.implementations
                            if row_values.preview is not None else row_values.implementations)
@@ -150,12 +150,12 @@ class PrecisionController(Controller):
 
 
 class RuleController(Controller):
-    """See the module's docstring."""
+    """The controller of the keep rules, which fix the precision of the layers that they name."""
 
     @register_action(label="rules", help="Keep norms, softmax, the head, names by pattern in FP32 or FP16 by rule",
                      group="Change", disabled_reason=Controller.network_not_open_reason)
     def rules(self) -> None:
-        """Asks which rules hold, and applies them as one change."""
+        """Shows the dialog of keep rules, and applies the chosen rules as one config change."""
         session = self.session
         outline = session.opened_network.outline
 

@@ -1,4 +1,4 @@
-"""What controllers work on: the session, what is listed of it, what the status line tells, how the panes show it."""
+"""The common access of all controllers to the session, the layer list, the status line and the panes."""
 
 from collections.abc import Callable
 
@@ -22,20 +22,20 @@ from trt_tui.tui.state.tree import View
 from trt_tui.tui.tutorial import Tutorial
 
 MIN_CURSOR_REST_S = 0.15
-"""The detail follows once the cursor has rested this long."""
+"""The time that the cursor must rest on a row before the detail pane shows that row."""
 
 
 class Presenter(ScreenPanes):
-    """See the module's docstring.
+    """The panes of the main screen, with the methods that draw them, show messages and perform actions.
 
     Attributes:
-        actions: All actions by their ids, in the order of help.
+        actions: All actions by their ids, in the order of the help page.
         config_marks: The configs marked as A and B.
-        tutorial: The walk that the hint takes a newcomer on, if any.
-        has_stale_values: Whether what the rows say has changed since it was drawn.
+        tutorial: The tutorial that the hint line shows to a new user; None if there is none.
+        has_stale_values: True if the values of the rows changed after the last draw.
 
     Args:
-        screen: The one that the panes stand in.
+        screen: The screen that contains the panes.
         quit_app: Ends the application.
     """
 
@@ -54,7 +54,7 @@ class Presenter(ScreenPanes):
     # -- actions ------------------------------------------------------------------------------------------------
 
     def perform_action(self, action_id: str) -> None:
-        """Does an action, or says why it cannot be done now."""
+        """Performs an action, or shows why the action is impossible now."""
         bound_action = self.actions[action_id]
         had_message, self.status.message = self.status.message is not None, None
         if reason := bound_action.disabled_reason():
@@ -71,22 +71,25 @@ class Presenter(ScreenPanes):
             self.draw_status_lines()
 
     def freeze_row_order(self) -> None:
-        """The user has taken the list over: its order no longer follows the figures, the cursor is where it was put."""
+        """Fixes the order of the rows and the position of the cursor, because the user has begun to use the list.
+
+        Before that, rows are sorted again when new values arrive.
+        """
         self.layer_list.follows_values, self.layer_list.is_cursor_placed = False, True
 
     def handle_config_change(self) -> None:
-        """The config is another one."""
+        """Redraws the screen after a change of the current config."""
         self.freeze_row_order()
         self.draw_all()
 
     def show_message(self, text: str, style: str = "warn") -> Span:
-        """Shows a message beside the jobs until the next key; returns it."""
+        """Shows a message in the status line until the next key press, and returns the message."""
         message = self.status.message = (text, style)
         self.draw_status_lines()
         return message
 
     def clear_message(self, message: Span) -> None:
-        """Takes a message back, if it is still shown."""
+        """Removes a message from the status line if it is still displayed."""
         if self.status.message is message:
             self.status.message = None
             self.draw_status_lines()
@@ -95,7 +98,7 @@ class Presenter(ScreenPanes):
         self.show_failure_dialog(error.title, error.cause, error.next_step)
 
     def show_failure_dialog(self, title: str, cause: str, next_step: str) -> None:
-        """Shows what went wrong, why, and what to do now; from there the log can be asked for."""
+        """Shows an error dialog with title, cause and next step, from which the user can open the log."""
         def open_log_if_chosen(shows_log: bool | None) -> None:
             if shows_log:
                 self.perform_action("log")
@@ -103,29 +106,32 @@ class Presenter(ScreenPanes):
         self.app.push_screen(ErrorDialog(title, cause, next_step), open_log_if_chosen)
 
     def set_view(self, view: View) -> None:
-        """Lists something else; whoever calls it draws."""
+        """Changes the view of the layer list. The caller must draw the new view."""
         self.layer_list.view = view
         self.screen.set_class(view is View.BLOCKS, "-blocks")
 
     def focus_heat_map(self, group_name: str = "") -> None:
-        """Fills the heat map and gives it the keys, with the cursor on the cell of a group."""
+        """Fills the heat map, focuses it, and moves its cursor to the cell of a group."""
         self.heat_map.show_blocks(self.layer_list.tree_model.blocks, self.layer_list.row_values)
         self.heat_map.move_cursor_to_group(group_name)
         self.heat_map.focus()
 
     def zoom_pane(self, pane_name: str) -> None:
-        """Gives one pane all of the room that there is for panes, "list", "detail" or "configs"; "" none of them."""
+        """Gives one pane the whole room for panes: "list", "detail" or "configs"; "" restores the normal layout."""
         for name in ("list", "detail", "configs"):
             self.screen.set_class(name == pane_name, f"-zoom-{name}")
         self.draw_after_layout()
 
     @property
     def zoomed_pane_name(self) -> str:
-        """Which pane has all the room, "" where none has."""
+        """The name of the pane that has the whole room: "list", "detail" or "configs"; "" in the normal layout."""
         return next((name for name in ("list", "detail", "configs") if self.screen.has_class(f"-zoom-{name}")), "")
 
     def go_to_group(self, group_name: str) -> None:
-        """Puts the cursor of the tree on a group, wherever it hides, and gives it the keys."""
+        """Moves the cursor of the tree to a group and focuses the tree.
+
+        If a filter, another view or closed rows hide the group, they are changed so that it is visible.
+        """
         self.freeze_row_order()
         if self.layer_list.matches is not None and group_name not in self.layer_list.matches:
             self.clear_filter()
@@ -139,7 +145,7 @@ class Presenter(ScreenPanes):
         self.handle_cursor_move()
 
     def clear_filter(self) -> None:
-        """Lists all rows again; whoever calls it draws."""
+        """Removes the row filter. The caller must draw the layer list."""
         self.screen.remove_class("-filtering")
         self.layer_list.apply_filter(None)
         self.filter_input.value = ""
@@ -148,11 +154,11 @@ class Presenter(ScreenPanes):
 
     @property
     def is_cursor_resting(self) -> bool:
-        """Whether the cursor has been where it is for long enough to be followed."""
+        """True if the cursor has not moved for at least `MIN_CURSOR_REST_S`."""
         return self._rest_timer is None
 
     def handle_cursor_move(self) -> None:
-        """The cursor is on another row: the detail follows once it rests there."""
+        """Starts the rest timer after a cursor movement; the detail pane is updated when the timer ends."""
         self.freeze_row_order()
         self.text_pane("detail").top_line = 0
         if self._rest_timer is not None:
@@ -169,9 +175,10 @@ class Presenter(ScreenPanes):
             self.session.request_group_details(group)
 
     def _request_row_details(self) -> None:
-        """Asks for the detail of a row that the cursor is on without having been moved there by a key.
+        """Requests the details of the row under the cursor if no key press moved the cursor there.
 
-        As long as nobody has moved it and shares come in, nothing is asked for that would hold them up.
+        Before the first cursor movement, nothing is requested while shares are still being measured, because the
+        request would delay them.
         """
         group = self.current_group
         if group is None or not self.is_cursor_resting or self._requested_details == (group.name, self.session.config):
@@ -182,7 +189,10 @@ class Presenter(ScreenPanes):
 
     @property
     def is_covered_by_page(self) -> bool:
-        """Whether a whole page lies over all panes: what is drawn beneath would have it painted again."""
+        """True if a full page covers all panes; Textual would draw the page again after each change below it.
+
+        A True result also records that the panes need a draw later.
+        """
         top_screens = self.app.screen_stack[-1:]
         is_covered = bool(top_screens) and isinstance(top_screens[0],
                                                       OverlayScreen) and not isinstance(top_screens[0], Dialog)
@@ -190,7 +200,7 @@ class Presenter(ScreenPanes):
         return is_covered
 
     def draw_after_page_closed(self) -> None:
-        """Nothing lies over the panes any more: draws what was not drawn meanwhile."""
+        """Draws the changes that were postponed while a page covered the panes."""
         if self._needs_draw:
             self._needs_draw = False
             self.draw_all()
@@ -198,7 +208,7 @@ class Presenter(ScreenPanes):
     # -- drawing ------------------------------------------------------------------------------------------------
 
     def draw_all(self, with_row_values: bool = True) -> None:
-        """Draws everything; only what differs is written to the terminal."""
+        """Draws all panes; only cells that differ are written to the terminal."""
         if not self.screen.is_mounted:
             return
         if self.is_covered_by_page and self.layer_list.has_row_values:
@@ -211,7 +221,7 @@ class Presenter(ScreenPanes):
             self.screen.set_class(self.layer_list.tree_model.blocks is not None, "-repeats")
         size = self.screen.size
         self.text_pane("small").lines = [[], [(f" trt-tui needs 60×15, this is {size.width}×{size.height}", "")]]
-        with_row_values = with_row_values or not self.layer_list.has_row_values  # of a network that was opened just now
+        with_row_values = with_row_values or not self.layer_list.has_row_values  # a newly opened network has none
         if self.layer_list.is_network_open and with_row_values:
             self.has_stale_values = False
             self.layer_list.update_row_values()
@@ -226,7 +236,7 @@ class Presenter(ScreenPanes):
         self.draw_status_lines()
 
     def draw_after_layout(self) -> None:
-        """Draws everything once the layout has settled."""
+        """Draws all panes after the layout is complete."""
         self.screen.call_after_refresh(self.draw_all)
 
     def draw_config_list(self) -> None:
@@ -234,7 +244,11 @@ class Presenter(ScreenPanes):
                                       self.text_pane("configs-header"))
 
     def draw_layer_tree(self, cursor_key: str | None = None) -> None:
-        """Draws the tree, its title, and the heat map; the cursor goes to the row of ``cursor_key`` where given."""
+        """Draws the layer list, its title and the heat map.
+
+        Args:
+            cursor_key: The key of the row that gets the cursor; None leaves the cursor on its row.
+        """
         tree, title_rule, layer_list = self.layer_tree, self.title_rule("tree"), self.layer_list
         if not layer_list.is_network_open:
             tree.show_placeholder(self.status.placeholder_lines(self.session.options.model))
@@ -255,7 +269,7 @@ class Presenter(ScreenPanes):
             self.heat_map.show_blocks(layer_list.tree_model.blocks, layer_list.row_values)
 
     def draw_layer_tree_header(self) -> None:
-        """Draws the titles of the tree's columns."""
+        """Draws the column titles of the layer list."""
         if self.layer_list.has_row_values:
             row_values = self.layer_list.row_values
             columns = fit_columns(self.layer_tree.row_width or self.screen_width, row_values.has_engines)
@@ -279,7 +293,7 @@ class Presenter(ScreenPanes):
                              "" if self.is_wide_screen else hint_text)
 
     def draw_status_lines(self) -> None:
-        """Draws job, next step and footer."""
+        """Draws the status lines with the jobs and the hint, the rule above them, and the footer."""
         if self.is_covered_by_page:
             return
         session, group = self.session, self.current_group

@@ -1,4 +1,4 @@
-"""The ranges of inputs: the next method, one that is typed, and methods beside each other."""
+"""The actions on dynamic ranges: the next range method, a typed range, and the comparison of calibration methods."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -20,7 +20,7 @@ from trt_tui.tui.screens.dialogs import Picker, PickerItem, Prompt
 
 
 def range_error_text(text: str) -> str:
-    """What is wrong with a range as it is typed, "" where nothing is."""
+    """Returns the error in a typed range; "" if the range is valid."""
     try:
         parse_amax(text)
     except TrtTuiError as error:
@@ -29,16 +29,16 @@ def range_error_text(text: str) -> str:
 
 
 class RangeController(Controller):
-    """See the module's docstring."""
+    """The controller of the ranges of the inputs of the selected groups, and of the comparison of range methods."""
 
     def event_handlers(self) -> Mapping[type[ev.Event], Callable[[Any], None]]:
-        """Returns the handlers that say what ranges became, and that all methods are compared."""
+        """Returns the handlers that show changed ranges and a finished comparison of calibration methods."""
         return {ev.RequestedRangesReady: self._show_set_ranges, ev.RangeMethodsCompared: self._show_compared_methods}
 
     def _show_set_ranges(self, event: ev.RequestedRangesReady) -> None:
         self.presenter.handle_config_change()
         if find_network_range_method(self.session.config, self.session.opened_network.outline):
-            return  # the config's title says it
+            return  # the title of the config shows the method
         range_texts = [f"{move.label} ({move.origin_text})" for move in event.ranges.values()]
         self.presenter.show_message(
             f"range of "
@@ -58,7 +58,7 @@ class RangeController(Controller):
         ]
 
     def range_change_disabled_reason(self) -> str:
-        """Why there is no range to choose."""
+        """Returns the reason why the ranges of the selected row cannot change; "" if they can change."""
         if reason := self.no_chosen_groups_reason():
             return reason
         if self._list_groups_with_ranges():
@@ -78,7 +78,7 @@ class RangeController(Controller):
         label="range", help="Next range method for the group's inputs (minmax, percentile, entropy, mse); "
         "of a scope: type one for all", group="Change", disabled_reason=range_change_disabled_reason, footer=15)
     def range(self) -> None:
-        """Takes the next method; asks for a range where several groups are chosen."""
+        """Applies the next range method to the inputs of the selected group; for several groups, asks for a range."""
         group = self.presenter.current_group
         if group is None:
             self._ask_for_range()
@@ -90,7 +90,6 @@ class RangeController(Controller):
     @register_action(label="type range", help="Type a range for the inputs: an amax, a method, p99.9, top5-mean",
                      group="Change", disabled_reason=range_change_disabled_reason)
     def type_range(self) -> None:
-        """Asks for a range for the inputs of what is chosen."""
         self._ask_for_range()
 
     def _ask_for_range(self) -> None:
@@ -114,7 +113,8 @@ class RangeController(Controller):
     @register_action(label="methods", help="Calibration methods beside each other; enter takes one for everything",
                      group="Work", disabled_reason=Controller.missing_samples_reason)
     def methods(self) -> None:
-        """Compares them; once they are compared, shows the table and takes the method that is chosen."""
+        """Starts the comparison of calibration methods; after its end, shows the table and applies the chosen method.
+        """
         session = self.session
         if session.method_comparison is None or not session.has_method_comparison:
             if not session.pending_requests.has_request(rq.CompareRangeMethods):

@@ -1,4 +1,4 @@
-"""The filter of the rows."""
+"""The actions on the row filter, and on all rows that match it."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -17,26 +17,26 @@ from trt_tui.tui.state.filters import parse_filter
 from trt_tui.tui.state.tree import View
 
 MAX_FILTER_S = 0.5
-"""Computing for what was typed, at each key."""
+"""The maximum computing time of a filter, at each key press."""
 
 _DEFAULT_ANSWER = "default"
-"""The answer to give groups what they have by default."""
+"""The list entry that gives groups their default precision."""
 
 
 class FilterController(Controller):
-    """See the module's docstring."""
+    """The controller of the filter field, and of precision changes for all matching rows."""
 
     @register_action(label="find", help="Show only what is found: text, !text, /regex/, share>1%, prec:int8, op:conv",
                      group="Move", disabled_reason=Controller.network_not_open_reason, footer=30)
     def filter(self) -> None:
-        """Asks for words."""
+        """Shows the filter field and focuses it."""
         self.presenter.screen.add_class("-filtering")
         if self.layer_list.view is View.BLOCKS:
             self.presenter.set_view(View.TREE)
         self.presenter.filter_input.focus()
 
     def apply_typed_filter(self, text: str) -> None:
-        """Other words were typed."""
+        """Filters the rows by a typed text, and shows an error if the text is not a valid filter."""
         if not self.layer_list.is_network_open:
             return
         self.presenter.freeze_row_order()
@@ -55,7 +55,7 @@ class FilterController(Controller):
             self.presenter.show_message(error_text)
 
     def change_matches_disabled_reason(self) -> str:
-        """Why nothing can be done with all that was found."""
+        """Returns the reason why the rows that match the filter cannot change; "" if they can change."""
         if reason := self.network_not_open_reason():
             return reason
         if self.layer_list.matches is None:
@@ -65,7 +65,7 @@ class FilterController(Controller):
     @register_action(label="all found", help="Choose a precision for all rows that the filter finds, as one change",
                      group="Change", disabled_reason=change_matches_disabled_reason)
     def all_found(self) -> None:
-        """Asks for a precision for all that was found."""
+        """Asks for a precision for all rows that match the filter, and applies it as one config change."""
         session = self.session
         matches = self.layer_list.matches or set()
         groups = [group for group in session.opened_network.outline.groups if group.name in matches]
@@ -96,7 +96,7 @@ class FilterController(Controller):
                          set_precision_of_matches)
 
     def close_filter_field(self) -> None:
-        """Enter was pressed after the words."""
+        """Focuses the tree after enter, and hides the filter field if it contains no filter."""
         if self.layer_list.matches is None:
             self.presenter.screen.remove_class("-filtering")
         self.presenter.layer_tree.focus()
@@ -104,11 +104,11 @@ class FilterController(Controller):
 
 def precision_change_text(groups: Sequence[FusionGroup], precision: Precision | None,
                           old_config: PrecisionConfig) -> str:
-    """What a precision for many groups did, in words: how many have it now, how many were left alone and why.
+    """Returns a message about a precision change for many groups: how many changed, and how many did not and why.
 
     Args:
-        precision: None for what they have by default.
-        old_config: The config that it was done to.
+        precision: The requested precision; None for the default precision of each group.
+        old_config: The config before the change.
     """
     refusal_counts: Counter[str] = Counter()
     for group in groups:

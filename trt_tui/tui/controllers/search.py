@@ -1,4 +1,4 @@
-"""Finding the fix: starting a search, taking over what it finds, and telling it."""
+"""The action that finds a mixed-precision config which meets the target: start, adoption and report of a search."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -25,7 +25,7 @@ from trt_tui.tui.state.row_values import find_search_marks
 
 
 class SearchController(Controller):
-    """See the module's docstring."""
+    """The controller of the search for a config that meets the target with the fewest raised layers."""
 
     def __init__(self, presenter: Presenter) -> None:
         super().__init__(presenter)
@@ -33,7 +33,7 @@ class SearchController(Controller):
         self._reported_search: SearchStatus | None = None
 
     def event_handlers(self) -> Mapping[type[ev.Event], Callable[[Any], None]]:
-        """Handlers that mark what is tried, and tell once what was found."""
+        """Returns the handlers that mark the groups under test, and report the result of a search once."""
         return {ev.SearchProgress: self._update_search_marks, ev.SearchEnded: self._report_search_end,
                 ev.JobCancelled: self._report_stopped_search}
 
@@ -49,13 +49,17 @@ class SearchController(Controller):
         self._report_search_result()
 
     def search_disabled_reason(self) -> str:
-        """Why no search can begin."""
+        """Returns the reason why a search cannot start; "" if it can start.
+
+        The reason is also "" while a search runs, because the action then offers to adopt the best config of that
+        search.
+        """
         return "" if self.session.is_searching else self.build_disabled_reason()
 
     @register_action(label="fix", help="Find the fewest layers to raise so that the target is met; again: take the "
                      "best so far over", group="Work", disabled_reason=search_disabled_reason, footer=18)
     def find(self) -> None:
-        """Asks what to search for; while a search runs, whether to take its best."""
+        """Shows the dialog that starts a search. While a search runs, asks whether to adopt its best config."""
         session = self.session
         if session.is_searching and session.search_status is not None:
             self._ask_to_adopt_search_result(session.search_status, "Take the best so far over, and end the search? "
@@ -80,7 +84,7 @@ class SearchController(Controller):
         self.presenter.draw_all()
 
     def _ask_to_adopt_search_result(self, search_status: SearchStatus, question: str) -> None:
-        """Asks whether what a search found becomes the config; if so, a search that still runs ends."""
+        """Asks whether the best config of a search becomes the current config; if so, a running search is stopped."""
         if search_status.best_config is None:
             self.presenter.show_message("nothing was found yet")
             return
@@ -98,7 +102,7 @@ class SearchController(Controller):
         self.open_dialog(ConfirmDialog(question, "take it", "leave it"), adopt_result)
 
     def _report_search_result(self) -> None:
-        """Says once what a search found, and where that is listed; the cursor and the keys stay where they are."""
+        """Shows the result of a search once, and where the result is listed. Cursor and focus do not change."""
         session, search_status = self.session, self.session.search_status
         if (search_status is None or search_status is self._reported_search
                 or search_status.end_event is None and session.is_searching):
@@ -140,6 +144,6 @@ class SearchController(Controller):
 
 
 def _missing_execution_text(search_status: SearchStatus) -> str:
-    """The reason why the exported network was not executed, behind what a search found; "" if it was."""
+    """Returns the reason why the exported network was not executed, for the end of a search message; "" if it was."""
     exported = search_status.end_event.exported if search_status.end_event is not None else None
     return f"; PASS?: {exported.exported_result_text}" if exported is not None and exported.is_met is None else ""

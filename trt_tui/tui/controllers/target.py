@@ -1,4 +1,4 @@
-"""The target that runs must meet."""
+"""The action that changes the accuracy target."""
 
 from trt_tui.errors import TrtTuiError
 from trt_tui.session.session import Session
@@ -8,7 +8,7 @@ from trt_tui.tui.state.summary import outcome_reason_lines
 
 
 def target_error_text(session: Session, text: str) -> str:
-    """What is wrong with a target as it is typed, "" where nothing is."""
+    """Returns the error in a typed target; "" if the target is valid."""
     try:
         session.read_targets(text)
     except TrtTuiError as error:
@@ -17,12 +17,11 @@ def target_error_text(session: Session, text: str) -> str:
 
 
 class TargetController(Controller):
-    """See the module's docstring."""
+    """The controller of the dialog that changes the accuracy target of the session."""
 
     @register_action(label="target", help="Change the target that runs must meet", group="Work",
                      disabled_reason=Controller.network_not_open_reason)
     def target(self) -> None:
-        """Asks for a target."""
         session = self.session
 
         def set_typed_target(text: str) -> None:

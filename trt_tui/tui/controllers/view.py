@@ -1,4 +1,5 @@
-"""Actions on the view: colour and order of the rows, panes, and the page of charts."""
+"""The actions on the views: tree, worst-first and heat map, row colours and order, pane layout, and the page of charts.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -22,10 +23,11 @@ _MEASURE_TITLES = {ColourMeasure.SHARE: "share of the judged error", ColourMeasu
 
 
 class ViewController(Controller):
-    """See the module's docstring."""
+    """The controller of views, row colours, row order and pane sizes."""
 
     def event_handlers(self) -> Mapping[type[ev.Event], Callable[[Any], None]]:
-        """Handlers that draw what a resting cursor waits for, and the rows that follow a job."""
+        """Returns the handlers that draw received details of the selected row, and rows that are sorted by new values.
+        """
         return {ev.TensorStatsMeasured: self._draw_received_details, ev.RemediesMeasured: self._draw_received_details,
                 ev.JobDone: self._mark_followed_values_stale}
 
@@ -39,12 +41,12 @@ class ViewController(Controller):
     @register_action(label="view", help="Tree, worst first, blocks", group="Look",
                      disabled_reason=Controller.network_not_open_reason, footer=41)
     def view(self) -> None:
-        """Goes on to the next view."""
+        """Switches to the next view: tree, worst first or blocks."""
         views = self.layer_list.available_views
         self.show_view(views[(views.index(self.layer_list.view) + 1) % len(views)])
 
     def show_view(self, view: View) -> None:
-        """Shows a view; the cursor stays on its row."""
+        """Shows a view, and keeps the cursor on its row."""
         presenter, layer_list = self.presenter, self.layer_list
         row = presenter.current_row
         presenter.set_view(view)
@@ -63,7 +65,7 @@ class ViewController(Controller):
                      help="Colour by share, isolated or accumulated error; of FP16, INT8 or the config", group="Look",
                      disabled_reason=Controller.network_not_open_reason, footer=42)
     def colour(self) -> None:
-        """Asks what to colour by."""
+        """Asks which error measure of which run determines the colours of the rows."""
         layer_list = self.layer_list
         items = []
         for run, (run_title, keys) in _RUN_CHOICES.items():
@@ -86,14 +88,17 @@ class ViewController(Controller):
         self.open_dialog(Picker("Colour by", items, (layer_list.measure, layer_list.run)), set_colour_measure)
 
     def marked_engine_disabled_reason(self) -> str:
-        """Why no second engine can be built to look into."""
+        """Returns the reason why a marked engine cannot be built; "" if it can be built.
+
+        A marked engine is a second engine that has the result of every fusion group as an output.
+        """
         if reason := self.build_disabled_reason():
             return reason
         builder = self.session.builder
         return "" if builder is not None and builder.can_run else "no engine runs here"
 
     def _missing_engine_errors_reason(self, run: str) -> str:
-        """Why there are no errors inside the engine of a run."""
+        """Returns the reason why errors inside the engine of a run are missing."""
         engine = self.session.get_run_results(run).engine_result
         if engine is not None and engine.engine_errors is not None and engine.engine_errors.missing_reason:
             return engine.engine_errors.missing_reason
@@ -103,11 +108,11 @@ class ViewController(Controller):
         label="sort", help="Sort by the newest figures, worst first; again: network order. A click on a column's "
         "title sorts by it", group="Look", disabled_reason=Controller.network_not_open_reason)
     def sort(self) -> None:
-        """Orders the rows anew, or as in the network."""
+        """Sorts the rows by error share, or in network order if they are sorted by error share already."""
         self.sort_rows_by(SHARE_COLUMN)
 
     def sort_rows_by(self, column: LayerColumn) -> None:
-        """Orders the rows by the newest figures of a column; as in the network where they are so already."""
+        """Sorts the rows by the newest values of a column, or in network order if they have that order already."""
         presenter, layer_list = self.presenter, self.layer_list
         if not layer_list.has_row_values:
             return
@@ -132,7 +137,7 @@ class ViewController(Controller):
     @register_action(label="copy name", help="Copy the full name to the clipboard (OSC 52)", group="Look",
                      disabled_reason=Controller.no_chosen_row_reason)
     def copy(self) -> None:
-        """Copies the name of the row."""
+        """Copies the full name of the current row to the clipboard."""
         line = self.presenter.current_row
         if line is None:
             return
@@ -150,7 +155,7 @@ class ViewController(Controller):
 
     @register_action(label="list", help="Go to the list; again: it alone, and back", group="Look")
     def pane_tree(self) -> None:
-        """To the list, or from there the list alone."""
+        """Focuses the layer list. If the list already has the focus, switches it between normal and full size."""
         presenter = self.presenter
         pane = presenter.heat_map if self.layer_list.view is View.BLOCKS else presenter.layer_tree
         has_focus = presenter.zoomed_pane_name != "detail" and pane.has_focus
@@ -160,17 +165,17 @@ class ViewController(Controller):
     @register_action(label="detail", help="The detail alone, and back", group="Look",
                      disabled_reason=Controller.no_chosen_row_reason)
     def pane_detail(self) -> None:
-        """The detail large or small."""
+        """Switches the detail pane between normal and full size."""
         self.presenter.zoom_pane("" if self.presenter.zoomed_pane_name == "detail" else "detail")
 
     def heat_map_disabled_reason(self) -> str:
-        """Why there is no heat map."""
+        """Returns the reason why the heat map cannot be shown; "" if it can be shown."""
         return self.network_not_open_reason() or ("" if self.layer_list.tree_model.blocks is not None
                                                   else "this network does not repeat, so it has no blocks")
 
     @register_action(label="blocks", help="Go to the blocks", group="Look", disabled_reason=heat_map_disabled_reason)
     def pane_blocks(self) -> None:
-        """To the heat map."""
+        """Shows and focuses the heat map, with its cursor on the selected group."""
         group = self.presenter.current_group
         self.presenter.set_view(View.BLOCKS)
         self.presenter.focus_heat_map(group.name if group is not None else "")
@@ -179,7 +184,10 @@ class ViewController(Controller):
     @register_action(label="configs", help="Go to the configs; again: they alone, and back", group="Look",
                      disabled_reason=Controller.network_not_open_reason)
     def pane_configs(self) -> None:
-        """To the list of configs, from there the list alone; to its page where there is no room for the list."""
+        """Focuses the config list. If the list already has the focus, switches it between normal and full size.
+
+        If the screen has no room for the list, the page of configs opens.
+        """
         presenter = self.presenter
         if presenter.zoomed_pane_name == "detail":
             presenter.zoom_pane("")
@@ -192,19 +200,22 @@ class ViewController(Controller):
 
 
 class ChartController(Controller):
-    """See the module's docstring."""
+    """The controller of the page of charts."""
 
     _chart_index = 0
 
     def charts_disabled_reason(self) -> str:
-        """Why there is no picture."""
+        """Returns the reason why charts cannot be shown; "" if they can be shown."""
         return self.network_not_open_reason() or ("" if self.layer_list.has_row_values else "nothing was measured yet")
 
     @register_action(label="pictures", help="Pictures: values and channels, share over depth, errors over samples, "
                      "accuracy against latency, engine layers, classes, stages, warnings", group="Look",
                      disabled_reason=charts_disabled_reason)
     def pictures(self) -> None:
-        """Shows the one that was shown last."""
+        """Shows the page of charts, beginning with the chart that was displayed last.
+
+        A choice on the page selects a group in the layer list, or makes a config the current one.
+        """
         page = ChartsPage(self.session, lambda: self.layer_list.row_values, self.presenter.current_group,
                           self._chart_index)
 

@@ -1,4 +1,4 @@
-"""What costs nothing at run time: a normalisation as its operator, scaled channels, a corrected bias."""
+"""The action on zero-cost moves: a norm as operator, SmoothQuant, and bias correction."""
 
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.zero_cost_checks import (
@@ -16,10 +16,10 @@ from trt_tui.tui.screens.dialogs import Picker, PickerItem
 
 
 class ZeroCostController(Controller):
-    """See the module's docstring."""
+    """The controller of the moves that add no run time, for the selected fusion group."""
 
     def zero_cost_disabled_reason(self) -> str:
-        """Why there is nothing to choose."""
+        """Returns the reason why the selected row has no possible zero-cost move; "" if it has such a move."""
         if reason := self.missing_samples_reason() or self.no_chosen_groups_reason():
             return reason
         group = self.presenter.current_group
@@ -38,7 +38,8 @@ class ZeroCostController(Controller):
     @register_action(label="free", help="Free at run time: LayerNorm as operator, SmoothQuant, bias correction",
                      group="Change", disabled_reason=zero_cost_disabled_reason, footer=51)
     def free(self) -> None:
-        """Asks which of them."""
+        """Shows the possible zero-cost moves of the selected group with their measured effect, and applies the chosen
+        one."""
         group = self.presenter.current_group
         if group is None:
             return

@@ -1,1 +1,1 @@
-"""Screens that open over the main one; Esc closes each of them."""
+"""Pages and dialogs that open over the main screen. Esc closes each of them."""

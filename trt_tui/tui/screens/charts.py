@@ -1,4 +1,7 @@
-"""The page of pictures: one at a time, chosen by number; points by arrows, and enter takes what a point stands for."""
+"""The page of charts, which shows one chart at a time.
+
+A number key selects a chart. The arrow keys select a point of the chart, and enter applies that point.
+"""
 
 from collections.abc import Callable
 
@@ -22,14 +25,14 @@ _MAX_SCROLL_LINES = 10 ** 6
 
 
 class ChartsPage(OverlayScreen):
-    """See the module's docstring; dismisses with the config of a point, or the name of a group to go to.
+    """A page that shows one chart at a time. Its result is the config of a chosen point, or the name of a chosen group.
 
-    Its parts keep their places whatever is shown, since a new layout would repaint all.
+    The widgets of the page keep their places for all charts, because a new layout would repaint the whole page.
 
     Args:
-        get_row_values: Gives those of the rows.
-        group: The one under the cursor.
-        chart_index: Which picture is shown first.
+        get_row_values: Returns the current values of the rows.
+        group: The fusion group under the cursor of the main screen.
+        chart_index: The index of the first displayed chart.
     """
 
     BINDINGS = [CLOSE_BINDING, QUIT_BINDING, Binding("right,l", "move(1)", id="right"),
@@ -50,35 +53,33 @@ class ChartsPage(OverlayScreen):
         self._drawn_chart = DrawnChart([])
 
     def compose(self) -> ComposeResult:
-        """Its parts."""
         with Vertical(classes="box whole"):
             yield Lines(id="pictures")
             yield Lines(id="picture")
             yield Lines(id="picture-keys")
 
     def on_mount(self) -> None:
-        """Draws once there is a size to draw in."""
+        """Draws the chart after the layout is known."""
         self.call_after_refresh(
-            lambda: self.show_chart(self.chart_index))  # a key may have chosen another one meanwhile
+            lambda: self.show_chart(self.chart_index))  # a key press may have selected another chart meanwhile
 
     def on_resize(self, event: events.Resize) -> None:
-        """There is more or less room."""
         self.call_after_refresh(self.update_lines)
 
     @property
     def text(self) -> str:
-        """What stands on it, without styles."""
+        """The text of the displayed chart, without styles."""
         return self.query_one("#picture", Lines).text
 
     def show_chart(self, chart_index: int) -> None:
-        """Shows another picture, and asks for what it needs."""
+        """Shows another chart, and requests the data that the chart needs."""
         self.chart_index, self._cursor_index, self._axis_turns, self._top_line = chart_index, None, 0, 0
         if (request_data := CHARTS[chart_index].request_data) is not None:
             request_data(self.session)
         self.update_lines()
 
     def update_lines(self) -> None:
-        """Draws it as things are now."""
+        """Draws the chart with the newest values, its list of titles and its key hints."""
         pane = self.query_one("#picture", Lines)
         width, height = pane.size.width, pane.size.height
         if width < 20:
@@ -103,7 +104,7 @@ class ChartsPage(OverlayScreen):
         self.query_one("#picture-keys", Lines).lines = [[(fill_in_keys("  ".join(hints)), "dim")]]
 
     def on_key(self, event: events.Key) -> None:
-        """A number shows its picture."""
+        """Shows the chart whose number was typed."""
         if event.character and event.character in "123456789"[:len(CHARTS)]:
             event.stop()
             self.show_chart(int(event.character) - 1)
@@ -112,28 +113,32 @@ class ChartsPage(OverlayScreen):
         self.action_scroll(line_count)
 
     def action_scroll(self, line_count: int) -> None:
-        """Shows lines further down or up."""
+        """Scrolls the chart down by some lines; negative counts scroll up."""
         self._top_line = max(0, self._top_line + line_count)
         self.update_lines()
 
     def action_turn(self, step: int) -> None:
-        """Goes on to the next picture."""
+        """Shows the next chart (step 1) or the previous chart (step -1)."""
         self.show_chart((self.chart_index + step) % len(CHARTS))
 
     def action_move(self, step: int) -> None:
-        """The cursor goes to another point."""
+        """Moves the cursor of the chart to the next or previous point."""
         if self._drawn_chart.point_values:
             self._cursor_index = (self._drawn_chart.cursor + step) % len(self._drawn_chart.point_values)
             self.update_lines()
 
     def action_axis(self) -> None:
-        """Takes the other axis."""
+        """Switches to the alternative axis, if the chart has two."""
         if self._drawn_chart.has_axes:
             self._axis_turns, self._cursor_index = self._axis_turns + 1, None
             self.update_lines()
 
     def action_take(self) -> None:
-        """Takes what the point stands for."""
+        """Applies the selected point of the chart.
+
+        A config or a group name closes the page and becomes its result. A sample number requests a measurement of that
+        sample.
+        """
         if not self._drawn_chart.point_values:
             return
         value = self._drawn_chart.point_values[self._drawn_chart.cursor]

@@ -1,4 +1,4 @@
-"""The list of configs as a page of its own."""
+"""The page of configs with their results, on which configs are marked, named, pinned and compared."""
 
 from collections.abc import Callable
 
@@ -19,10 +19,10 @@ from trt_tui.tui.widgets.lines import Lines
 
 
 class ConfigsPage(Dialog):
-    """All configs with their results; dismisses with the one taken up.
+    """The page of all configs with their results. Its result is the config that the user chooses.
 
     Args:
-        show_diff: Shows what differs between the marked ones.
+        show_diff: Shows the difference between the marked configs.
     """
 
     BINDINGS = [CLOSE_BINDING, QUIT_BINDING, Binding("c", "close", id="configs"), Binding("m", "mark", id="mark"),
@@ -33,7 +33,6 @@ class ConfigsPage(Dialog):
         self.session, self.config_marks, self.show_diff = session, config_marks, show_diff
 
     def compose(self) -> ComposeResult:
-        """Its parts."""
         with Vertical(classes="box page"):
             yield Static("Configs", classes="heading")
             yield Lines(id="config-header")
@@ -43,34 +42,31 @@ class ConfigsPage(Dialog):
                              "{close} close"), classes="hint")
 
     def on_mount(self) -> None:
-        """Fills it and gives the keys to where they are wanted."""
         self.call_after_refresh(self.update_config_list)
         self.query_one(ConfigList).focus()
 
     def update_config_list(self) -> None:
-        """Draws the list."""
         self.query_one(ConfigList).show_configs(self.session, self.config_marks.configs_by_letter,
                                                 self.query_one("#config-header", Lines))
 
     def on_config_list_taken(self, event: ConfigList.Taken) -> None:
-        """A config was chosen."""
         self.dismiss(event.config)
 
     def action_mark(self) -> None:
-        """Marks the config under the cursor."""
+        """Marks the selected config as A or B, or removes its mark."""
         if (config := self.query_one(ConfigList).selected_value) is not None:
             self.config_marks.toggle_mark(config)
             self.update_config_list()
 
     def action_pin(self) -> None:
-        """Pins the config under the cursor to the top, or no longer."""
+        """Pins the selected config to the top of the list, or unpins it."""
         if (config := self.query_one(ConfigList).selected_value) is not None:
             self.session.config_names.toggle_config_pin(config)
             self.session.save_session()
             self.update_config_list()
 
     def action_name(self) -> None:
-        """Asks for a name and a comment for the config under the cursor."""
+        """Asks for a name and a comment for the selected config."""
         config, names = self.query_one(ConfigList).selected_value, self.session.config_names
         if config is None:
             return
@@ -97,5 +93,4 @@ class ConfigsPage(Dialog):
         return ""
 
     def action_diff(self) -> None:
-        """Shows what differs."""
         self.show_diff()

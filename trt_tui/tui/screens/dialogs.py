@@ -1,4 +1,4 @@
-"""Small dialogs: an error, a question, a list to choose from, a line to type; and a line of a dialog with a choice."""
+"""Base classes and common dialogs: errors, questions, lists of choices, prompts, and pages of text."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
@@ -25,46 +25,48 @@ from trt_tui.tui.widgets.lines import WHEEL_LINES, Lines
 ValueT = TypeVar("ValueT")
 
 CLOSE_BINDING = Binding("escape", "close", id="close")
-"""The ids of bindings are names of `trt_tui.tui.keys`, so that a user's file changes them."""
+"""The binding of the close key. Ids of bindings are action ids of `trt_tui.tui.keys`, so that a user's key file
+applies."""
 QUIT_BINDING = Binding("q", "close", id="quit")
 
 
 class OverlayScreen(Screen[Any]):
-    """What stands over the main screen, and Esc closes.
+    """A screen that opens over the main screen and closes with Esc.
 
-    Keys that were typed in one burst can answer it again after it has gone, or after another dialog came over it: only
-    the first answer of the topmost one counts.
+    Keys typed in one burst can answer a dialog again after it closed, or after another dialog opened over it. Only the
+    first answer to the topmost dialog counts.
     """
 
     BINDINGS = [CLOSE_BINDING]
 
     def dismiss(self, result: Any = None) -> AwaitComplete:
-        """Closes it with an answer, unless another dialog is over it."""
+        """Closes the screen with a result, unless another dialog is open over it."""
         return super().dismiss(result) if self.app.screen is self else AwaitComplete()
 
     def action_close(self) -> None:
-        """Closes it without an answer."""
+        """Closes the screen without a result."""
         self.dismiss(None)
 
     def on_mouse_scroll_down(self) -> None:
-        """The wheel, wherever the pointer is."""
         self.scroll_by_wheel(WHEEL_LINES)
 
     def on_mouse_scroll_up(self) -> None:
-        """The wheel."""
         self.scroll_by_wheel(-WHEEL_LINES)
 
     def scroll_by_wheel(self, line_count: int) -> None:
-        """Scrolls what can be scrolled by so many lines."""
+        """Scrolls the scrollable widgets of the screen by a number of lines, wherever the mouse is."""
         for widget in self.query("VerticalScroll, OptionList"):
             widget.scroll_relative(y=line_count, animate=False)
 
 
 class Dialog(OverlayScreen, ModalScreen[Any]):
-    """A box over the main screen, which stays in sight: it is drawn again, and this over it, whenever it changes."""
+    """A box over the main screen, which remains visible around the box.
+
+    After each change of the main screen, both the main screen and the dialog are drawn again.
+    """
 
     def show_note(self, text: str, is_error: bool = True) -> None:
-        """Shows a text in the note of a dialog that has one."""
+        """Shows a text in the note field of the dialog. The dialog must have such a field."""
         note = self.query_one("#note", Static)
         note.update(Content(escape_hidden_characters(text)))
         note.set_class(is_error, "bad")
@@ -77,19 +79,18 @@ _SCROLL_BINDINGS = [Binding("down,j", "scroll('down')", id="down"), Binding("up,
 
 
 class ScrollingDialog(Dialog):
-    """A dialog whose body scrolls by keys."""
+    """A dialog whose content scrolls with the arrow and page keys."""
 
     BINDINGS = [*_SCROLL_BINDINGS]
 
     def action_scroll(self, direction: str) -> None:
-        """Scrolls its body."""
         getattr(self.query_one(VerticalScroll), f"scroll_{direction}")(animate=False)
 
 
 class ErrorDialog(ScrollingDialog):
-    """What went wrong, why, and what to do now; a long cause scrolls above the next step.
+    """A dialog with the title, cause and next step of an error. A long cause scrolls above the next step.
 
-    Dismisses with True where the log is asked for.
+    The result is True if the user opens the log.
     """
 
     BINDINGS = [CLOSE_BINDING, QUIT_BINDING, Binding("enter", "close", id="open"), Binding("y", "copy", id="copy"),
@@ -100,7 +101,6 @@ class ErrorDialog(ScrollingDialog):
         self.texts = (title, cause, next_step)
 
     def compose(self) -> ComposeResult:
-        """Its parts."""
         title, cause, next_step = self.texts
         with Vertical(classes="box wide error" if self._has_long_cause else "box error"):
             yield Static(escape_hidden_characters(title), classes="heading bad", markup=False)
@@ -120,17 +120,17 @@ class ErrorDialog(ScrollingDialog):
             f"{'{up}{down} scroll  ' if self._has_long_cause else ''}{{close}} close  {copy_hint}  {{log}} log")
 
     def action_copy(self) -> None:
-        """Copies what it says."""
+        """Copies the text of the error to the clipboard."""
         self.app.copy_to_clipboard("\n".join(part for part in self.texts if part))
         self.query_one(".hint", Static).update(self._key_hint_text("copied"))
 
     def action_log(self) -> None:
-        """Asks for the log."""
+        """Closes the dialog with the request to show the log."""
         self.dismiss(True)
 
 
 class ConfirmDialog(Dialog):
-    """A question that y or n answers; dismisses with True or None."""
+    """A dialog with a question that the user answers with y or n. Its result is True for yes, None for no."""
 
     BINDINGS = [CLOSE_BINDING, QUIT_BINDING, Binding("y", "yes", id="yes"), Binding("enter", "yes", id="open"),
                 Binding("n", "close", id="no")]
@@ -140,19 +140,23 @@ class ConfirmDialog(Dialog):
         self.question, self.yes_text, self.no_text = question, yes_text, no_text
 
     def compose(self) -> ComposeResult:
-        """Its parts."""
         with Vertical(classes="box"):
             yield Static(escape_hidden_characters(self.question), classes="heading", markup=False)
             yield Static(f"{shown_key('yes')} {self.yes_text}  {shown_key('no')} {self.no_text}", classes="hint")
 
     def action_yes(self) -> None:
-        """Answers yes."""
         self.dismiss(True)
 
 
 @dataclass(frozen=True)
 class PickerItem:
-    """An entry of a list: its key, its text, what it stands for, and why it cannot be taken ("" where it can)."""
+    """An entry of a `Picker`.
+
+    Attributes:
+        key: The key that chooses the entry; "" if no key does.
+        value: The result of the dialog if the entry is chosen.
+        refusal: The reason why the entry cannot be chosen; "" if it can.
+    """
 
     key: str
     text: str
@@ -161,10 +165,12 @@ class PickerItem:
 
 
 class Picker(Dialog):
-    """A list to choose from, by arrows and enter or by an entry's key; dismisses with the value.
+    """A dialog with a list from which the user chooses one entry, by arrow keys and enter or by the key of the entry.
+
+    The result is the value of the entry.
 
     Args:
-        header: The titles of the entries' columns.
+        header: The column titles of the entries.
     """
 
     BINDINGS = [CLOSE_BINDING, QUIT_BINDING]
@@ -175,7 +181,6 @@ class Picker(Dialog):
         self._move_keys = {name for action in ACTIONS_BY_SCREEN["lists"] for name in get_action_keys(action)}
 
     def compose(self) -> ComposeResult:
-        """Its parts."""
         with Vertical(classes="box wide" if self.header else "box"):
             yield Static(escape_hidden_characters(self.heading), classes="heading", markup=False)
             if self.header:
@@ -190,7 +195,7 @@ class Picker(Dialog):
             yield Static(fill_in_keys("{open} takes it  {close} close"), classes="hint")
 
     def on_mount(self) -> None:
-        """Fills it and gives the keys to where they are wanted."""
+        """Focuses the list, with the cursor on the current value or on the first possible entry."""
         choices = self.query_one(KeyedOptionList)
         index = next((i for i, item in enumerate(self.items) if item.value == self.chosen_value and not item.refusal),
                      None)
@@ -200,11 +205,10 @@ class Picker(Dialog):
         choices.focus()
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        """An entry was taken."""
         self.dismiss(self.items[event.option_index].value)
 
     def on_key(self, event: events.Key) -> None:
-        """Takes the entry of a key."""
+        """Chooses the entry with the pressed key."""
         for item in self.items:
             if event.character == item.key and not item.refusal:
                 event.stop()
@@ -213,7 +217,11 @@ class Picker(Dialog):
 
 
 class Prompt(Dialog):
-    """A line to type; dismisses with the text. ``check`` gives what is wrong with it, "" where nothing is."""
+    """A dialog in which the user types a text. Its result is that text.
+
+    Args:
+        get_error_text: Returns the error in a typed text; "" if the text is valid.
+    """
 
     def __init__(self, title: str, value: str, note: str = "",
                  get_error_text: Callable[[str], str] | None = None) -> None:
@@ -221,7 +229,6 @@ class Prompt(Dialog):
         self.heading, self.value, self.note, self.get_error_text = title, value, note, get_error_text
 
     def compose(self) -> ComposeResult:
-        """Its parts."""
         with Vertical(classes="box"):
             yield Static(escape_hidden_characters(self.heading), classes="heading", markup=False)
             yield TextField(self.value, compact=True, select_on_focus=False)
@@ -229,11 +236,10 @@ class Prompt(Dialog):
             yield Static(fill_in_keys("{open} takes it  {close} close"), classes="hint")
 
     def on_mount(self) -> None:
-        """Fills it and gives the keys to where they are wanted."""
         self.query_one(Input).focus()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Enter was pressed in a line."""
+        """Closes the dialog with the typed text, or shows the error in it."""
         error_text = self.get_error_text(event.value) if self.get_error_text is not None else ""
         if error_text:
             self.show_note(error_text)
@@ -242,7 +248,7 @@ class Prompt(Dialog):
 
 
 class TextPage(ScrollingDialog):
-    """A full page of lines to read, with a heading."""
+    """A page of lines to read, with a heading."""
 
     BINDINGS = [CLOSE_BINDING, QUIT_BINDING]
 
@@ -251,7 +257,6 @@ class TextPage(ScrollingDialog):
         self.heading, self.page_lines, self.starts_at_end = title, list(lines), starts_at_end
 
     def compose(self) -> ComposeResult:
-        """Its parts."""
         with Vertical(classes="box page"):
             yield Static(escape_hidden_characters(self.heading), classes="heading", markup=False)
             with VerticalScroll(classes="body", can_focus=False):
@@ -261,20 +266,21 @@ class TextPage(ScrollingDialog):
             yield Static(fill_in_keys("{up}{down} scroll  {close} close"), classes="hint")
 
     def on_mount(self) -> None:
-        """Fills it and gives the keys to where they are wanted."""
         if self.starts_at_end:
             self.query_one(VerticalScroll).scroll_end(animate=False)
 
     @property
     def text(self) -> str:
-        """What stands on it, without styles."""
+        """The text of the page, without styles."""
         return self.query_one(Lines).text
 
 
 class LivePage(TextPage):
-    """A page of what goes on; whoever draws the main screen tells it to follow.
+    """A page of text that changes while it is open, such as the log. The main screen calls `update_lines` after each
+    draw.
 
-    While its end is in sight it follows what comes there, if it began ``starts_at_end``.
+    Args:
+        starts_at_end: If True, the page opens at its end, and follows new lines while the end is visible.
     """
 
     def __init__(self, title: str, starts_at_end: bool = False) -> None:
@@ -283,14 +289,14 @@ class LivePage(TextPage):
 
     @abstractmethod
     def build_page_lines(self, width: int) -> list[Line]:
-        """What it is to show in lines of so many cells."""
+        """Returns the current lines of the page for a width in cells."""
 
     def on_mount(self) -> None:
-        """Fills it once its size is known."""
+        """Fills the page after its size is known."""
         self.call_after_refresh(self.update_lines)
 
     def update_lines(self) -> None:
-        """Shows what there is now."""
+        """Replaces the lines of the page if they changed, and scrolls to the end if the page follows new lines."""
         scroll, pane = self.query_one(VerticalScroll), self.query_one(Lines)
         lines = self.build_page_lines(max(20, scroll.size.width - 3))
         if lines == self._shown_lines:
@@ -304,13 +310,13 @@ class LivePage(TextPage):
 
 
 class ChoiceField(Static, Generic[ValueT], can_focus=True):
-    """One line with a choice that the left and right keys change."""
+    """A line of a dialog with one of several values, which the left and right keys change."""
 
     BINDINGS = [Binding("right,l", "change(1)", id="right"), Binding("space", "change(1)", id="toggle"),
                 Binding("left,h", "change(-1)", id="left")]
 
     class Changed(Message):
-        """Another value was chosen."""
+        """A message that the user changed the value of the field."""
 
     def __init__(self, label: str, values: Sequence[tuple[ValueT, str]], id: str) -> None:
         super().__init__(id=id, classes="setting")
@@ -318,21 +324,19 @@ class ChoiceField(Static, Generic[ValueT], can_focus=True):
 
     @property
     def value(self) -> ValueT:
-        """What is chosen."""
         return self.values[self.index][0]
 
     def select_value(self, value: ValueT) -> None:
-        """Takes one of the values, without a message."""
+        """Sets the value of the field without a `Changed` message."""
         self.index = [choice for choice, _ in self.values].index(value)
         self.refresh()
 
     def render(self) -> Content:
-        """The choice as it is drawn."""
         arrows = ("◂ ", " ▸") if len(self.values) > 1 else ("  ", "")
         return Content(f"{self.label:<10} {arrows[0]}{self.values[self.index][1]}{arrows[1]}")
 
     def action_change(self, step: int) -> None:
-        """Takes another value."""
+        """Changes the value of the field to the next (step 1) or previous (step -1) value."""
         self.index = (self.index + step) % len(self.values)
         self.refresh()
         self.post_message(self.Changed())

@@ -1,4 +1,4 @@
-"""Choosing a format and a path to export to."""
+"""The dialog in which the user chooses a format and a path for an export."""
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -22,14 +22,17 @@ from trt_tui.tui.widgets.inputs import KeyedOptionList, TextField
 
 
 class ExportDialog(Dialog):
-    """Asks for a kind and a path, and stands until the user closes it: what was written or fails is told in it.
+    """A dialog that asks for an export format and a path, and then shows the result or the error of the export.
+
+    The dialog stays open until the user closes it.
 
     Args:
-        write_export: Has a kind written to a path, and gives `wait_for_job` the job once there is one.
+        write_export: Requests the export of a format to a path. The function calls `wait_for_job` after it sent a
+            request.
 
     Attributes:
-        job: The job that writes, None while none does.
-        is_finished: It was written, and the next enter closes the dialog.
+        job: The number of the export job; None if no export runs.
+        is_finished: True after the export; the next enter closes the dialog.
     """
 
     BINDINGS = [CLOSE_BINDING, Binding("up", "formats", id="up")]
@@ -44,12 +47,11 @@ class ExportDialog(Dialog):
         self.export_format = self.export_formats[0]
 
     def default_export_path(self, export_format: str) -> str:
-        """Where a kind is written unless another path is typed."""
+        """Returns the proposed path for an export format, in the current folder."""
         stem = "".join("_" if is_hidden_character(character) else character for character in self.model_path.stem)
         return str(Path.cwd() / f"{stem}{EXPORT_FORMATS[export_format].suffix}")
 
     def compose(self) -> ComposeResult:
-        """Its parts."""
         with Vertical(classes="box wide"):
             yield Static("Export", classes="heading")
             yield KeyedOptionList(
@@ -63,12 +65,11 @@ class ExportDialog(Dialog):
                 classes="hint")
 
     def on_mount(self) -> None:
-        """Fills it and gives the keys to where they are wanted."""
         self.query_one(KeyedOptionList).highlighted = 0
         self.query_one(KeyedOptionList).focus()
 
     def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
-        """The cursor is on another entry."""
+        """Selects a format. A proposed path that the user did not change is replaced by the path for the new format."""
         self.is_finished = False
         path = self.query_one(Input)
         untouched = path.value == self.default_export_path(self.export_format)
@@ -77,13 +78,13 @@ class ExportDialog(Dialog):
             path.value = self.default_export_path(self.export_format)
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        """An entry was taken."""
+        """Moves the focus from the chosen format to the end of the path."""
         path = self.query_one(Input)
         path.focus()
         path.cursor_position = len(path.value)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Enter was pressed behind the path."""
+        """Starts the export, or closes the dialog after an export."""
         if self.is_finished:
             self.dismiss(None)
         if self.is_finished or not event.value.strip() or self.job is not None:
@@ -95,27 +96,26 @@ class ExportDialog(Dialog):
             self.show_failure(error.title, error.cause, error.next_step)
 
     def wait_for_job(self, job_number: int) -> None:
-        """A job writes; the dialog stands until it has ended."""
+        """Shows that an export job runs, and keeps the dialog open until the job ends."""
         self.job = job_number
         self.show_note(fill_in_keys("writing …  {close} closes this, and it is written all the same"),
                        False)
 
     def show_finished_export(self, notice: str) -> None:
-        """Says what was written; the dialog stands until a key closes it, so that no key goes elsewhere."""
+        """Shows the written files. The dialog stays open until a key closes it, so that a key press does not reach
+        another widget."""
         self.job, self.is_finished = None, True
         notice = escape_hidden_characters(notice).replace("{", "{{").replace("}", "}}")
         self.show_note(fill_in_keys(f"{notice}. {{open}} closes this."), False)
 
     def show_failure(self, title: str, cause: str, next_step: str) -> None:
-        """Says why nothing was written; another path or format can be tried."""
+        """Shows why the export failed; the user can then try another path or format."""
         self.job = None
         self.show_note(". ".join(part.rstrip(".") for part in (title, cause, next_step) if part) + ".")
 
     def action_formats(self) -> None:
-        """Back to the formats."""
         self.query_one(KeyedOptionList).focus()
 
 
 def find_export_dialog_of_job(screens: Iterable[Screen[Any]], job_number: int) -> ExportDialog | None:
-    """The dialog that waits for a job."""
     return next((screen for screen in screens if isinstance(screen, ExportDialog) and screen.job == job_number), None)

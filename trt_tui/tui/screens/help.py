@@ -1,4 +1,4 @@
-"""The keys and actions: all of them in their groups, filtered by the words that are typed; enter does one."""
+"""The help page: all actions with their keys, in groups, with a search field. Enter performs the selected action."""
 
 from collections.abc import Iterable
 
@@ -17,16 +17,17 @@ from trt_tui.tui.spans import wrap_text
 from trt_tui.tui.widgets.inputs import KeyedOptionList, TextField
 
 _TEXT_INDENT = 13
-"""Cells before the words of an action."""
+"""The number of cells before the text of an action."""
 
 
 class HelpPage(Dialog):
-    """Every action once, with its keys, what it does and why it cannot be done now; dismisses with the id of one.
+    """A page that lists every action with its keys, its help text and the reason why it is disabled.
 
-    A reason that several actions in a row have is said at the first of them.
+    The result is the id of the chosen action. If consecutive actions have the same reason, only the first shows the
+    reason.
 
     Args:
-        bound_actions: The actions; groups are shown in the order in which their first ones come.
+        bound_actions: The actions. Groups are listed in the order of their first actions.
     """
 
     BINDINGS = [CLOSE_BINDING, Binding("down", "go('down')", id="down"), Binding("up", "go('up')", id="up"),
@@ -44,7 +45,6 @@ class HelpPage(Dialog):
         }
 
     def compose(self) -> ComposeResult:
-        """Its parts."""
         with Vertical(classes="box page"):
             yield Static("Keys and actions", classes="heading")
             yield TextField(placeholder="words of an action, or its key", compact=True)
@@ -52,16 +52,14 @@ class HelpPage(Dialog):
             yield Static("", classes="hint", markup=False)
 
     def on_mount(self) -> None:
-        """Fills it once its size is known, and gives the keys to where they are wanted."""
         self.query_one(Input).focus()
         self.call_after_refresh(self.update_action_list)
 
     def on_input_changed(self) -> None:
-        """Other words were typed."""
         self.update_action_list()
 
     def update_action_list(self) -> None:
-        """Lists what matches all words, under the headings of the groups."""
+        """Lists the actions that match all typed words, under the headings of their groups."""
         choices = self.query_one(KeyedOptionList)
         terms = self.query_one(Input).value.lower().split()
         matching = [
@@ -96,7 +94,7 @@ class HelpPage(Dialog):
         width = max(20, (self.query_one(KeyedOptionList).size.width or 70) - _TEXT_INDENT - 2)
         names = " ".join(map(key_text, action.key_names))
         lines = wrap_text(action.help, width)
-        if cell_width(names) > _TEXT_INDENT - 4:  # keys that leave no room stand above the words
+        if cell_width(names) > _TEXT_INDENT - 4:  # keys that are too wide get a line above the text
             text = [f"  {names}", *(" " * _TEXT_INDENT + line for line in lines)]
         else:
             text = [f"  {names:<{_TEXT_INDENT - 2}}{lines[0]}", *(" " * _TEXT_INDENT + line for line in lines[1:])]
@@ -111,12 +109,12 @@ class HelpPage(Dialog):
 
     @property
     def text(self) -> str:
-        """What is listed, without styles."""
+        """The text of the listed actions, without styles."""
         choices = self.query_one(KeyedOptionList)
         return "\n".join(str(choices.get_option_at_index(index).prompt) for index in range(choices.option_count))
 
     def action_go(self, direction: str) -> None:
-        """Moves the cursor of the list while words are typed."""
+        """Moves the cursor of the list while the focus stays in the search field."""
         choices = self.query_one(KeyedOptionList)
         if direction.startswith("page"):
             (choices.action_page_down if direction == "page_down" else choices.action_page_up)()
@@ -124,17 +122,15 @@ class HelpPage(Dialog):
             (choices.action_cursor_down if direction == "down" else choices.action_cursor_up)()
 
     def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
-        """The cursor is on another action: its name in a file of keys is told."""
+        """Shows the id of the selected action, which users write in ``keys.json``."""
         name = f"   keys.json: \"{event.option_id}\"" if event.option_id is not None else ""
         self.query_one(".hint", Static).update(
             fill_in_keys("type to find  {up}{down} go  {open} does it  {close} close") + name)
 
     def on_input_submitted(self) -> None:
-        """Enter was pressed behind the words."""
         self._dismiss_with_action(self.query_one(KeyedOptionList).highlighted_option)
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        """An action was taken."""
         self._dismiss_with_action(event.option)
 
     def _dismiss_with_action(self, option: Option | None) -> None:

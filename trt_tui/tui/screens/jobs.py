@@ -1,4 +1,4 @@
-"""The list of jobs: what runs, what waits and what was done, with the time that each took."""
+"""The page of jobs: running, waiting and finished jobs with their durations."""
 
 from collections.abc import Callable, Sequence
 
@@ -17,14 +17,14 @@ from trt_tui.tui.widgets.lines import Lines
 
 
 class JobList(ValueList[Job]):
-    """Jobs, those under way first."""
+    """The list of jobs, with running and waiting jobs first."""
 
 
 class JobsPage(Dialog):
-    """All jobs; the one under the cursor can be stopped.
+    """The page of all jobs, on which the user can stop one job or all jobs.
 
     Args:
-        stop_jobs: Stops jobs, after a question where one is old.
+        stop_jobs: Stops jobs, after a question if one of them is old.
     """
 
     BINDINGS = [CLOSE_BINDING, QUIT_BINDING, Binding("f9", "close", id="jobs"), Binding("x", "stop", id="stop"),
@@ -35,7 +35,6 @@ class JobsPage(Dialog):
         self.session, self.stop_jobs = session, stop_jobs
 
     def compose(self) -> ComposeResult:
-        """Its parts."""
         with Vertical(classes="box page"):
             yield Static("Jobs", classes="heading")
             yield Lines([job_table_header()], id="jobs-header")
@@ -44,28 +43,26 @@ class JobsPage(Dialog):
                          classes="hint")
 
     def on_mount(self) -> None:
-        """Fills it once its size is known, and gives the keys to the list."""
         self.query_one(JobList).focus()
         self.call_after_refresh(self.update_lines)
 
     def update_lines(self) -> None:
-        """Shows how far the jobs are now."""
+        """Updates the list with the current jobs and their progress."""
         pane = self.query_one(JobList)
         rows = job_table_rows(self.session, max(20, pane.size.width - 3))
         pane.fill_list([job for job, _ in rows], [line for _, line in rows])
 
     @property
     def text(self) -> str:
-        """What is listed, without styles."""
         return self.query_one(JobList).text
 
     def action_stop(self) -> None:
-        """Stops the job under the cursor."""
+        """Stops the selected job."""
         job = self.query_one(JobList).selected_value
         self.stop_jobs([job] if job is not None else [])
         self.update_lines()
 
     def action_stop_all(self) -> None:
-        """Stops all jobs."""
+        """Stops all running and waiting jobs."""
         self.stop_jobs([*self.session.pending_requests.running_jobs, *self.session.pending_requests.waiting_jobs])
         self.update_lines()

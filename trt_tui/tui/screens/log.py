@@ -1,4 +1,4 @@
-"""The log: what the child process and the builder said."""
+"""The page of the log: messages of the background process and of the TensorRT builder."""
 
 from trt_tui.formatting import cell_width, escape_hidden_characters
 from trt_tui.session.session import Session
@@ -6,13 +6,14 @@ from trt_tui.tui.screens.dialogs import LivePage
 from trt_tui.tui.spans import Line, wrap_text
 
 MAX_LOG_LINES = 5000
-"""Of a longer log the end is shown."""
+"""The maximum number of displayed log lines. Of a longer log, the last lines are displayed."""
 
 _STYLES_BY_LEVEL = {"warning": "warn", "error": "warn", "info": "", "verbose": "dim"}
 
 
 def log_lines(log: list[str], width: int) -> list[Line]:
-    """The log, long lines wrapped; those that begin with a level of the builder have its style."""
+    """Returns the log as styled lines, wrapped to a width. A level at the start of a line, such as "warning:", selects
+    its style."""
     lines: list[Line] = []
     for text in log[-MAX_LOG_LINES:]:
         style = _STYLES_BY_LEVEL.get(text.partition(":")[0], "")
@@ -23,14 +24,14 @@ def log_lines(log: list[str], width: int) -> list[Line]:
 
 
 class LogPage(LivePage):
-    """The log of a session; while its end is in sight it follows what comes."""
+    """The page that shows the log of a session. While its end is visible, the page follows new messages."""
 
     def __init__(self, session: Session) -> None:
         super().__init__("Log", starts_at_end=True)
         self.session, self._shown_length = session, -1
 
     def update_lines(self) -> None:
-        """Shows what has been logged since."""
+        """Shows the newest log messages, if the log grew."""
         if len(self.session.log) != self._shown_length:
             self._shown_length = len(self.session.log)
             super().update_lines()

@@ -1,4 +1,7 @@
-"""The dialog of the rules that keep layers in a float precision: a line for each, and one for patterns and layers."""
+"""The dialog of keep rules, which keep layers in a float precision.
+
+Each rule of the program has a line. One further line accepts patterns and names of layers.
+"""
 
 from collections.abc import Callable
 
@@ -19,10 +22,11 @@ from trt_tui.tui.widgets.inputs import TextField
 
 
 class RulesDialog(Dialog):
-    """Dismisses with the config in which exactly the chosen rules keep layers.
+    """A dialog in which the user chooses the keep rules. Its result is the config in which exactly the chosen rules
+    apply.
 
     Args:
-        apply_rules: Makes that config of the texts of rules; raises `TrtTuiError` where one of them is wrong.
+        apply_rules: Returns that config for the texts of the rules. Raises `TrtTuiError` if a text is not a valid rule.
     """
 
     AUTO_FOCUS = ".setting"
@@ -50,7 +54,6 @@ class RulesDialog(Dialog):
         self.pattern_text = ",".join(pattern_rules)
 
     def compose(self) -> ComposeResult:
-        """Its parts."""
         with Vertical(classes="box wide"):
             yield Static("Kept by rule, whatever else is decided", classes="heading")
             yield from self.choice_fields
@@ -63,11 +66,10 @@ class RulesDialog(Dialog):
                          classes="hint")
 
     def on_input_submitted(self) -> None:
-        """Enter was pressed in the line."""
         self.action_apply()
 
     def action_apply(self) -> None:
-        """Closes with the config, or says what is wrong."""
+        """Closes the dialog with the new config, or shows the error in a rule."""
         texts = [setting.value for setting in self.choice_fields if setting.value]
         if text := self.query_one("#more", Input).value.strip():
             texts.append(text)

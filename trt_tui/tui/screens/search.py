@@ -1,4 +1,4 @@
-"""The dialog that starts a search: the tolerance, a budget, the strategy, what layers are raised to."""
+"""The dialog that starts a search: tolerance, budget, strategy, and the precisions to which layers are raised."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -31,14 +31,15 @@ STRATEGY_TEXTS = {
     "scoped": "lowers layer by layer from FP32",
     "lower": "lowers what saves most time first",
 }
-"""What each method of `trt_tui.core.search.SEARCH_METHODS` does, in a few words."""
+"""A short description of each method in `trt_tui.core.search.SEARCH_METHODS`."""
 
 class SearchDialog(Dialog):
-    """Dismisses with a tolerance and the request of a search for it.
+    """A dialog in which the user sets up a search. Its result is a tolerance and the search request.
 
     Args:
-        get_error_text: What is wrong with a tolerance, "" where nothing is.
-        is_target_met: Whether the config meets the target: then only what lowers from FP32 has anything to find.
+        get_error_text: Returns the error in a typed tolerance; "" if the tolerance is valid.
+        is_target_met: True if the config already meets the target. Only a search that reduces precisions from FP32 can
+            then improve the config.
     """
 
     AUTO_FOCUS = "#tolerance"
@@ -70,7 +71,6 @@ class SearchDialog(Dialog):
                                                         (0, "none: simulated only")], "builds")
 
     def compose(self) -> ComposeResult:
-        """Its parts."""
         with Vertical(classes="box"):
             yield Static(f"Find the fix: the fewest layers of {escape_hidden_characters(self.config_name)} to raise",
                          classes="heading", markup=False)
@@ -95,22 +95,22 @@ class SearchDialog(Dialog):
 
     @property
     def budget_example_text(self) -> str:
-        """An example of each budget that can be given."""
+        """Examples of the budgets that the search accepts."""
         return "8 layers or 1.5 ms" if self.can_confirm else "8 layers"
 
     def on_choice_field_changed(self) -> None:
-        """Ranges stay as they are in what goes downwards, unless they are asked for."""
+        """Adapts the choice of ranges to the strategy: a top-down search keeps ranges unless the user requests other
+        ranges."""
         is_downwards = self.method_field.value in TOP_DOWN_METHODS
         if self.ranges_field is not None and is_downwards is not self.is_downwards:
             self.ranges_field.select_value(not is_downwards)
         self.is_downwards = is_downwards
 
     def on_input_submitted(self) -> None:
-        """Enter was pressed in a line."""
         self.action_start()
 
     def action_start(self) -> None:
-        """Starts the search, or says what is wrong."""
+        """Closes the dialog with the search request, or shows the error in a field."""
         tolerance, text = (self.query_one(name, Input).value.strip() for name in ("#tolerance", "#budget"))
         max_raised, max_latency = parse_budget(text)
         max_builds = self.builds_field.value if self.builds_field is not None else MAX_BUILDS
@@ -133,7 +133,8 @@ class SearchDialog(Dialog):
 
 
 def parse_budget(text: str) -> tuple[int | None, float | None]:
-    """How many layers, or how many milliseconds; neither where the text is no budget."""
+    """Returns a budget as a number of layers or as a latency in milliseconds; (None, None) if the text is not a budget.
+    """
     if not (match := re.fullmatch(r"(\d+(?:\.\d+)?) *(layers?|ms|)", text)):
         return None, None
     number, unit = match.groups()
@@ -143,8 +144,11 @@ def parse_budget(text: str) -> tuple[int | None, float | None]:
 
 
 def list_raised_precision_choices(config: PrecisionConfig) -> list[tuple[Precision, tuple[Precision, ...]]]:
-    """What layers of a config can be raised to, FP32 and the 16-bit type around codes, and the rungs below it: the last
-    has all."""
+    """Returns the choices of precisions that a search may raise layers to, each with its intermediate precisions.
+
+    Layers can be raised to FP32, or to the 16-bit type of the layers around quantized ones. The last choice has all
+    intermediate precisions.
+    """
     quantized_rank, other_rank = precision_rank(config.quantized), precision_rank(config.other)
     boundary_types: list[Precision] = []
     lower_types: list[Precision] = []
@@ -163,7 +167,7 @@ def list_raised_precision_choices(config: PrecisionConfig) -> list[tuple[Precisi
 
 
 def raised_precision_choice_text(higher: Precision, intermediate: Sequence[Precision]) -> str:
-    """A choice of `list_raised_precision_choices` in words: "FP32, or FP8, FP16 where that does"."""
+    """Returns the text of a choice of `list_raised_precision_choices`, such as "FP32, or FP8, FP16 where that does"."""
     return (f"{higher.label}, or {', '.join(precision.label for precision in intermediate)} where that does"
             if intermediate else higher.label)
 

@@ -1,1 +1,2 @@
-"""What the screens show, as plain data: rows, figures, columns and lines of text. Nothing here knows Textual."""
+"""The contents of the screens as plain data: rows, values, columns and lines of text. No module here imports Textual.
+"""

@@ -1,4 +1,4 @@
-"""What a picture is drawn of, and what comes out."""
+"""The input and the result of a function that draws a chart of the chart page."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,13 +11,13 @@ from trt_tui.tui.state.row_values import RowValues
 
 @dataclass(frozen=True)
 class ChartFrame:
-    """What a picture is drawn of.
+    """The input of a function that draws a chart: the data to draw, the room, and the user's choices.
 
     Attributes:
-        group: The one under the cursor, None where it is none or several.
-        width, height: Cells that it has.
-        cursor: Which of its points the cursor is on, None where nobody has moved it.
-        axis_turns: How often another axis was asked for.
+        group: The fusion group under the cursor; None if no group or several groups are selected. width, height: The
+            room in cells.
+        cursor: The index of the selected point; None until the user moves the cursor.
+        axis_turns: The number of times that the user requested the alternative axis.
     """
 
     session: Session
@@ -31,14 +31,14 @@ class ChartFrame:
 
 @dataclass(frozen=True)
 class DrawnChart:
-    """A picture.
+    """A drawn chart with its selectable points.
 
     Attributes:
-        point_values: What enter takes at each of its points: a config to take up, the name of a group to go to, the
-            number of a sample to judge; none where nothing can be chosen.
-        cursor: Which of them the cursor is on.
-        enter_label: What enter does, in a word.
-        has_axes: Whether there is another axis.
+        point_values: The value that enter applies at each point: a config, the name of a group, or the number of a
+            sample. Empty if the chart has no selectable points.
+        cursor: The index of the selected point.
+        enter_label: The effect of enter in a few words.
+        has_axes: True if the chart has an alternative axis.
     """
 
     lines: Sequence[Line]
@@ -49,5 +49,5 @@ class DrawnChart:
 
 
 def missing_chart_notice(text: str, width: int) -> DrawnChart:
-    """In place of a picture, why there is none."""
+    """Returns a chart that contains only a text, which explains why the chart cannot be drawn."""
     return DrawnChart([[(part, "dim")] for part in wrap_text(text, width)])

@@ -1,4 +1,4 @@
-"""All charts and tables beside the list, each by the number that shows it."""
+"""The list of all charts and tables of the chart page, in the order of their number keys."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +16,10 @@ from trt_tui.tui.state.value_charts import group_channel_range_lines
 
 
 def metric_part_lines(session: Session, width: int) -> list[Line]:
-    """A line for each part, the worst drop first; where a table is too wide its middle columns are left out."""
+    """Returns a table of the metric's parts, such as classes, with the largest drop first.
+
+    Middle columns are omitted if the table is wider than ``width``.
+    """
     rows = metric_part_table(session)
     if not rows:
         return [[("the metric has no parts", "dim")]]
@@ -32,7 +35,7 @@ def metric_part_lines(session: Session, width: int) -> list[Line]:
 
 
 def _draw_input_value_chart(chart_frame: ChartFrame) -> DrawnChart:
-    """What the row under the cursor reads: its histogram with the range, and the ranges of channels."""
+    """Draws the inputs of the selected fusion group: a histogram with the range, and the ranges of channels."""
     group = chart_frame.group
     if group is None:
         return missing_chart_notice("Several layers are chosen: put the cursor on one of them.", chart_frame.width)
@@ -69,7 +72,13 @@ def _draw_warning_list(chart_frame: ChartFrame) -> DrawnChart:
 
 @dataclass(frozen=True)
 class Chart:
-    """A picture: its word, what draws it, and what is asked of the child process when it is shown."""
+    """An entry of the chart page.
+
+    Attributes:
+        label: The title of the chart, one word.
+        draw: Draws the chart.
+        request_data: Requests missing data from the background process when the chart is shown; None if not needed.
+    """
 
     label: str
     draw: Callable[[ChartFrame], DrawnChart]
@@ -86,4 +95,4 @@ CHARTS = (
     Chart("stages", _draw_stage_table),
     Chart("warnings", _draw_warning_list),
 )
-"""Shown by the numbers from 1 on."""
+"""All charts, selected by the number keys from 1 on."""

@@ -1,4 +1,4 @@
-"""The table of the columns of the layer list, and the lines, titles and orders that are made with it."""
+"""The table of columns of the layer list, with the functions that draw, title and sort the list by this table."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ from trt_tui.tui.state.toggles import ToggleResult
 from trt_tui.tui.state.tree import SmallSharesRow, VisibleRow
 
 _MAX_WIDTH_CELLS = 120
-"""Cells that all columns take at most."""
+"""The maximum width of all columns together."""
 
 _MIN_NAME_CELLS = 18
-"""Cells that the name has before other columns are given up for it."""
+"""The minimum width of the name column. Other columns are narrowed or omitted if names have less room."""
 
 _ROOMY_NAME_CELLS = 26
-"""Cells that the name has before other columns become wider."""
+"""The width of the name column from which other columns become wider."""
 
 _VALUE_CELLS = 5
-"""Cells of a share; its bar is what its column has behind them."""
+"""The width of a share. The rest of the share column is a bar."""
 
 _OUTCOME_CELLS = 5
-"""Cells of an outcome such as ``FAIL?``."""
+"""The width of a target outcome such as ``FAIL?``."""
 
 PARTIAL_OUTCOME = "part"
-"""In place of an outcome on part of the samples, where their number has no room."""
+"""The text for an outcome on part of the samples, if the number of samples does not fit."""
 
 ColumnWidths: TypeAlias = dict[str, int]
-"""The cells of each column that is shown, by the column's id and in the order of `LAYER_COLUMNS`."""
+"""The widths of the displayed columns in cells, by column id and in the order of `LAYER_COLUMNS`."""
 
 
 @dataclass(frozen=True)
@@ -53,19 +53,20 @@ class LayerColumn:
     """A column of the layer list.
 
     Attributes:
-        order_title: The order of rows by this column, in words.
-        width: Cells where there is room; 0 for the names, which have the cells that other columns leave.
-        title: The title, from the values of the view and the cells of the column.
-        cell: The value of a row, which ``draw`` takes.
-        draw: The spans of a cell in a width, with the blank behind the column.
-        weigh_groups: The weight of each group in the order of the column, by name. The heaviest stand first, groups of
-            one weight in network order, and a group without a value has no weight.
-        narrower_widths: Places in the order in which columns are narrowed, and the width from there on.
-        min_name_cells: The column is narrowed if names have fewer cells than these.
-        max_width: The column takes up to these cells from long names.
-        is_additive: A scope weighs as much as its groups together, rather than as much as the heaviest.
-        needs_engines: The column is shown if a builder reports on the groups, or may do so.
-        yields_to_reason: The reason why a layer cannot run in a lower precision replaces the cell.
+        order_title: The name of the row order by this column.
+        width: The width in cells if there is room; 0 for the name column, which has the cells that other columns leave.
+        title: Returns the title, from the row values and the width of the column.
+        cell: Returns the value of a row, which is the argument of ``draw``.
+        draw: Returns the spans of a cell for a width, including the blank after the column.
+        weigh_groups: Returns the weights of groups by name. The heaviest group is sorted first, groups of equal weight
+            are in network order, and a group without a value has no weight.
+        narrower_widths: The narrower widths of the column, by their position in the order in which all columns are
+            narrowed. A width of 0 omits the column.
+        min_name_cells: The column is narrowed if the name column has fewer cells than this.
+        max_width: The maximum width of the column if names have enough room; 0 for no growth.
+        is_additive: If True, the weight of a scope is the sum of its groups' weights, else their maximum.
+        needs_engines: If True, the column is displayed only if a builder reports on the groups, or may do so later.
+        yields_to_reason: If True, the reason why a layer cannot run in a lower precision replaces the cell.
     """
 
     id: str
@@ -85,10 +86,10 @@ class LayerColumn:
 
 
 def fit_columns(width: int, has_engines: bool = False) -> ColumnWidths:
-    """Returns the widths of the columns that are shown in a width.
+    """Returns the widths of the columns that fit into a total width.
 
     Args:
-        has_engines: Shows the columns that need engines.
+        has_engines: If True, the result contains the columns that need engines.
     """
     columns = [column for column in LAYER_COLUMNS if has_engines or not column.needs_engines]
     widths = {column.id: column.width for column in columns}
@@ -109,8 +110,10 @@ def fit_columns(width: int, has_engines: bool = False) -> ColumnWidths:
 
 
 def column_title_line(widths: ColumnWidths, row_values: RowValues, sort_column: LayerColumn | None = None) -> Line:
-    """The titles of the columns; a click on one sorts by it. That of ``sort_column``, which the rows are ordered by, is
-    strong, unless it is the share, by which they mostly are."""
+    """Returns the line of column titles of the layer list; a click on a title sorts by that column.
+
+    The title of ``sort_column`` is strong. The share column is an exception, because rows are mostly sorted by it.
+    """
     line: Line = []
     for column_id, width in widths.items():
         column = LAYER_COLUMNS_BY_ID[column_id]
@@ -127,11 +130,11 @@ def column_title_line(widths: ColumnWidths, row_values: RowValues, sort_column: 
 
 @dataclass(frozen=True)
 class RowCells:
-    """What one line of the list says.
+    """The contents of a line of the layer list: name, marks and column values.
 
     Attributes:
-        reason: Why the layer cannot run in a lower precision.
-        cells: The values of the columns, by id; a row without any is its name alone.
+        reason: The reason why the layer cannot run in a lower precision; "" if it can.
+        cells: The values of the columns by column id; empty for a row that consists of its name.
     """
 
     mark: str
@@ -144,7 +147,11 @@ class RowCells:
 
 
 def build_row_cells(row_values: RowValues, visible_row: VisibleRow, full_names: bool = False) -> RowCells:
-    """What a line says; ``full_names`` gives groups their path, for views that are no tree."""
+    """Returns the contents of one line of the layer list.
+
+    Args:
+        full_names: If True, groups are named by their full path, for views without a tree.
+    """
     row, open_mark = visible_row.row, "▾" if visible_row.is_opened else "▸"
     if isinstance(row, SmallSharesRow):
         share_text = percent_text(sum(max(0.0, row_values.group_values.get(name, 0.0)) for name in row.names),
@@ -175,23 +182,23 @@ def _find_row_mark(row_values: RowValues, group: FusionGroup) -> str:
     if group.name in row_values.search_marks:
         return row_values.search_marks[group.name]
     if group.name in row_values.nonfinite_groups and row_values.is_marked_as_raised(group):
-        return RAISED_MARK  # its glyph says that it is not finite
+        return RAISED_MARK  # the glyph of the row already shows NaN or Inf
     if group.name == row_values.divergence_group:
         return DIVERGENCE_MARK
     return BARRIER_MARK if row_values.has_barrier_behind(group) else " "
 
 
 def row_name_width(depth: int, widths: ColumnWidths) -> int:
-    """Returns the cells that the name of a row at a depth has."""
+    """Returns the width of a row's name in cells, at a depth of the tree."""
     return widths[NAME_COLUMN.id] - 2 * min(depth, max(0, widths[NAME_COLUMN.id] // 4))
 
 
 def layer_row_line(row_cells: RowCells, depth: int, widths: ColumnWidths, has_cursor: bool,
                    short_name: str | None = None) -> Line:
-    """One line of the list, as wide as its columns.
+    """Returns one line of the layer list, as wide as its columns.
 
     Args:
-        short_name: The name as it is shown; `shorten_path` makes it by default.
+        short_name: The displayed name; None for the result of `shorten_path`.
     """
     room = row_name_width(depth, widths)
     indent = " " * (widths[NAME_COLUMN.id] - room)
@@ -226,7 +233,7 @@ def _draw_padded(cell: Span, width: int) -> Line:
 
 
 def _operator_cell(row_values: RowValues, visible_row: VisibleRow) -> str:
-    """The operator that a group is named after, or that of a node."""
+    """Returns the operator of a fusion group or node."""
     row = visible_row.row
     if isinstance(row, GroupRow):
         return row.group.operator
@@ -236,14 +243,15 @@ def _operator_cell(row_values: RowValues, visible_row: VisibleRow) -> str:
 
 
 def _draw_operator(operator: str, width: int) -> Line:
-    """An operator's name, its long words shortened."""
+    """Draws the name of an operator, with long words abbreviated."""
     text = operator.replace("Normalization", "Norm").replace("Average", "Avg").replace("Reduce", "Red").replace(
         "Transpose", "T")
     return [(pad_right("".join(part for part, _ in clip_line([(text, "")], width)), width) + " ", "dim")]
 
 
 def _precision_cell(row_values: RowValues, visible_row: VisibleRow) -> Span:
-    """What a group is asked to run in, with the marks of what was changed on it; how many of a scope are raised."""
+    """Returns the requested precision of a group with the marks of its changes; for a scope, the number of raised
+    groups."""
     row = visible_row.row
     if isinstance(row, GroupRow):
         label = row.group.precision_label(row_values.requested_precision(row.group))
@@ -262,7 +270,8 @@ def _draw_precision(cell: Span, width: int) -> Line:
 
 
 def _engine_cell(row_values: RowValues, visible_row: VisibleRow) -> Span:
-    """What the builder makes of a group, or would make; how many of a scope run otherwise than asked."""
+    """Returns the precision of a group in the engine or preview; for a scope, the number of groups in another
+    precision."""
     row = visible_row.row
     if isinstance(row, GroupRow):
         text, style = row_values.group_engine_span(row.group)
@@ -285,12 +294,12 @@ def _engine_title(row_values: RowValues, _: int) -> str:
 
 @dataclass(frozen=True)
 class ShareCell:
-    """The value that rows are coloured by: a share, or an error in dB.
+    """The value that determines the colour of a row: an error share, or an error in dB.
 
     Attributes:
         bar_fraction: The length of the bar, 0 to 1.
-        replacement: What replaces value and bar.
-        config_name: The config whose share this is, "" if it is that of the list; "…" if the value is a part of a sum.
+        replacement: A word that replaces value and bar; "" if there is none.
+        config_name: The name of the config whose share this is; "" for the current config, "…" for an incomplete sum.
     """
 
     text: str = ""
@@ -327,7 +336,10 @@ def _share_cell(row_values: RowValues, visible_row: VisibleRow) -> ShareCell:
 
 
 def _draw_share(cell: ShareCell, width: int) -> Line:
-    """The share with its bar; in their place a word, or behind a figure of another config that config's name."""
+    """Draws a share with its bar.
+
+    A replacement word takes the place of both. The name of another config takes the place of the bar.
+    """
     bar_width = width - _VALUE_CELLS - 1
     if cell.replacement:
         return [((cell.replacement if len(cell.replacement) <= width else "up").ljust(width) + " ", "dim")]
@@ -336,14 +348,14 @@ def _draw_share(cell: ShareCell, width: int) -> Line:
             return [(" " * (width + 1), "")]
         return [(f"{shorten_share_text(cell.text, _VALUE_CELLS):>{_VALUE_CELLS}} "
                  f"{pad_or_shorten(cell.config_name, bar_width)} ", "stale")]
-    if cell_width(cell.text) > _VALUE_CELLS:  # far below zero, or with decibels: the bar gives way, then the number
+    if cell_width(cell.text) > _VALUE_CELLS:  # a large negative share or a value in dB has no bar
         return [(pad_right(shorten_share_text(cell.text, width), width) + " ", cell.style)]
     line: Line = [(f"{cell.text:>{_VALUE_CELLS}} ", cell.style)]
     return [*line, (f"{bar_text(cell.bar_fraction, bar_width)} ", cell.bar_style)] if bar_width > 0 else line
 
 
 def shorten_share_text(text: str, width: int) -> str:
-    """Returns a share that fits into a width; one far below zero is that if nothing else fits."""
+    """Returns the text of a share in at most ``width`` cells. If a negative share does not fit, the text is "<0"."""
     if cell_width(text) <= width:
         return text
     return "<0" if "-" in text and text.endswith("%") else shorten_number_in_text(text, width)
@@ -353,7 +365,7 @@ BAR_BLOCKS = " ▏▎▍▌▋▊▉"
 
 
 def bar_text(fraction: float, width: int) -> str:
-    """A bar of eighths of a cell."""
+    """Returns a horizontal bar, with a resolution of an eighth of a cell."""
     eighths = round(min(1.0, max(0.0, fraction)) * width * 8)
     full_cells, eighths_left = divmod(eighths, 8)
     return ("█" * full_cells + (BAR_BLOCKS[eighths_left] if eighths_left else "")).ljust(width)
@@ -374,7 +386,7 @@ def _choose_title(width: int, *titles: str) -> str:
 
 
 def _toggle_cell(row_values: RowValues, visible_row: VisibleRow) -> ToggleResult:
-    """The judged value with the row toggled."""
+    """Returns the judged value after the row is toggled between FP32 and its default precision."""
     groups = row_values.model.list_groups_of_row(visible_row.row)
     return row_values.find_toggle(groups) if groups and row_values.run == "config" else ToggleResult()
 
@@ -393,7 +405,7 @@ def _toggle_title(row_values: RowValues, width: int) -> str:
 
 
 def _cost_cell(row_values: RowValues, visible_row: VisibleRow) -> str:
-    """Measured milliseconds; the share of the MACs where no time was measured at all."""
+    """Returns the measured milliseconds of a row; its fraction of all MACs if no times were measured."""
     row, model = visible_row.row, row_values.model
     if isinstance(row, GroupRow):
         return row_values.cost_text(model.group_macs[row.group.name], row_values.group_times.get(row.group.name))
@@ -408,7 +420,11 @@ def _cost_cell(row_values: RowValues, visible_row: VisibleRow) -> str:
 def _weights_by_key(
         sort_key: Callable[[RowValues, FusionGroup], tuple[object, ...] | None]
 ) -> Callable[[RowValues], dict[str, float]]:
-    """Weighs groups by the places of their keys, the smallest key first; a group without a key weighs nothing."""
+    """Returns a function that weighs fusion groups for sorting, by the rank of a sort key. The smallest key weighs
+    most.
+
+    A group without a key has no weight.
+    """
 
     def weigh_groups(row_values: RowValues) -> dict[str, float]:
         keys = {group.name: key for group in row_values.model.outline.groups
@@ -425,7 +441,7 @@ def _precision_sort_key(row_values: RowValues, group: FusionGroup) -> tuple[obje
 
 
 def _engine_sort_key(row_values: RowValues, group: FusionGroup) -> tuple[object, ...] | None:
-    """What runs otherwise than asked stands first."""
+    """Returns the sort key of the engine column, which puts groups in another precision than requested first."""
     text, _ = row_values.group_engine_span(group)
     return (not text.startswith(OTHER_PRECISION_MARK), text) if text else None
 
@@ -470,6 +486,6 @@ LAYER_COLUMNS = (
                 lambda text, width: [(f"{shorten_number_in_text(text, width):>{width}}", "dim")], _cost_weights,
                 narrower_widths={1: 0}, min_name_cells=30, is_additive=True, is_right_aligned=True),
 )
-"""All columns, from left to right. Whatever draws, names, sorts by or clicks a column reads this table."""
+"""All columns, from left to right. Drawing, titles, sorting and clicks read this table."""
 
 LAYER_COLUMNS_BY_ID = {column.id: column for column in LAYER_COLUMNS}

@@ -1,4 +1,4 @@
-"""The list of configs with their results, and what differs between two of them."""
+"""The list of configs with their results, and the differences between two configs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ from trt_tui.tui.state.tree import TreeModel
 
 @dataclass(frozen=True)
 class ConfigLine:
-    """One row of the list of configs."""
+    """A line of the config list: the config, its name and the styled text."""
 
     config: PrecisionConfig
     name: str
@@ -36,16 +36,18 @@ class ConfigLine:
 
 
 class ConfigMarks:
-    """Up to two configs that the user has marked as A and B, by letter."""
+    """The configs that the user marked as A and B, by letter."""
 
     def __init__(self) -> None:
         self.configs_by_letter: dict[str, PrecisionConfig] = {}
 
     def toggle_mark(self, config: PrecisionConfig) -> str:
-        """Marks a config as A where there is no A or both are set, else as B; takes a mark off again.
+        """Marks a config as A or B, or removes its mark.
+
+        The config becomes A if there is no A yet, or if both letters are in use; else B.
 
         Returns:
-            Its letter, "" where it has none any more.
+            The letter of the config; "" if its mark was removed.
         """
         letter = next((letter for letter, marked in self.configs_by_letter.items() if marked == config), None)
         if letter is not None:
@@ -60,7 +62,7 @@ class ConfigMarks:
 
 def config_table(session: Session, config_marks: Mapping[str, PrecisionConfig],
                  width: int) -> tuple[Line, list[ConfigLine]]:
-    """The header and the configs of the session, the newest first, in as many columns as the width holds."""
+    """Returns the header and the lines of the config list, newest config first, with as many columns as fit."""
     if session.outline is None:
         return [], []
     letters = {config: mark for mark, config in config_marks.items()}
@@ -71,7 +73,7 @@ def config_table(session: Session, config_marks: Mapping[str, PrecisionConfig],
     title = {"metric": metric, "sqnr": ""}.get(kind, kind[:8])
     notes = session.config_names.notes
     comment = "comment" if any(note.comment for note in notes.values()) else ""
-    ms = "ms" if session.builder is not None else ""  # an exported network has none
+    ms = "ms" if session.builder is not None else ""  # an exported network has no latency
     error_columns = list_error_columns("configs")
     titles = {"name": "", "raised": "raised", **{column.key: column.column_heading for column in error_columns},
               "target": title, "built": engine_texts.built_column_title(session, width < 60), "ms": ms, "outcome": "",
@@ -97,7 +99,7 @@ def config_table(session: Session, config_marks: Mapping[str, PrecisionConfig],
     shown_columns = [column for column, text in titles.items() if text or column in ("name", "outcome")]
     widths = {column: max(cell_width(titles[column]), *(cell_width(row[column][0]) for _, _, row in rows))
               for column in shown_columns}
-    # Dropped first if there is no room: how many are raised, then the errors if the target is another figure.
+    # Without enough room, columns are dropped in this order. Errors are dropped only if the target is another value.
     for column in ("comment", "raised", *(column.key for column in reversed(error_columns) if title)):
         if sum(widths[shown] + 2 for shown in shown_columns) - 2 > width and column in shown_columns:
             shown_columns.remove(column)
@@ -112,12 +114,15 @@ def config_table(session: Session, config_marks: Mapping[str, PrecisionConfig],
 
 
 def _join_line_spans(line: Line) -> Span:
-    """A line as a single span, in the style of its first one."""
+    """Returns a line as one span, in the style of its first span."""
     return "".join(text for text, _ in line), line[0][1] if line else ""
 
 
 def _exported_run_spans(session: Session, exported_run: ExportedRun | None) -> tuple[Span, Span]:
-    """The value of a config's exported network, and no milliseconds; a dash where engines stand in the column."""
+    """Returns the value of a config's exported network, and a dash in place of milliseconds.
+
+    Both are dashes if the session has a builder, because the column then contains values of engines.
+    """
     if exported_run is None or session.builder is not None:
         return (NOT_MEASURED, "dim"), (NOT_MEASURED, "dim")
     if exported_run.accuracy is None:
@@ -126,7 +131,7 @@ def _exported_run_spans(session: Session, exported_run: ExportedRun | None) -> t
 
 
 def _engine_result_spans(session: Session, engine: EngineResult) -> tuple[Span, Span]:
-    """The figure of a config's engine and its milliseconds; the size alone where it cannot run here."""
+    """Returns the value of a config's engine and its latency; the size of the engine if it cannot run here."""
     if engine.accuracy is None:
         return (byte_size_text(engine.engine_bytes) if engine.engine_bytes is not None else "built",
                 "dim"), (NOT_MEASURED, "dim")
@@ -138,7 +143,8 @@ def _engine_result_spans(session: Session, engine: EngineResult) -> tuple[Span, 
 
 def config_difference_lines(session: Session, tree_model: TreeModel, first: PrecisionConfig,
                             second: PrecisionConfig) -> list[Line]:
-    """What differs between two configs: one line for each group and range."""
+    """Returns the differences between two configs: a line for each changed group or range, then the results and
+    kernels."""
     names = config_name(session, first), config_name(session, second)
     differences = [(line.move_class.difference_title(tree_model.titles.get(line.subject, line.subject)),
                     line.first_text, line.second_text)

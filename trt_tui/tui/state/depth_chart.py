@@ -1,4 +1,4 @@
-"""How the loss is spread over the network: the shares of the groups in network order."""
+"""The distribution of the error over the depth of the network: error shares of the fusion groups in network order."""
 
 from collections.abc import Sequence
 
@@ -21,7 +21,10 @@ _LABEL_TEXT = " depth  "
 
 
 def _list_group_shares(row_values: RowValues) -> list[float]:
-    """What each group owns, in network order; 0 where that is not known or the error grows."""
+    """Returns the error share of each fusion group in network order, or an empty list if no share is positive.
+
+    Unknown and negative shares count as 0.
+    """
     if row_values.measure is not ColourMeasure.SHARE:
         return []
     shares = [max(0.0, row_values.group_values.get(group.name, 0.0)) for group in row_values.model.outline.groups]
@@ -29,7 +32,10 @@ def _list_group_shares(row_values: RowValues) -> list[float]:
 
 
 def share_by_depth_lines(row_values: RowValues, group_names: Sequence[str], width: int) -> list[Line]:
-    """The shares as a line, and below it where some groups lie; nothing where no shares are known."""
+    """Returns a sparkline of the error shares in network order, with marks below it at the given groups.
+
+    The list is empty if no shares are known.
+    """
     shares, room = _list_group_shares(row_values), width - len(_LABEL_TEXT) - 1
     if not shares or room < 10:
         return []
@@ -42,7 +48,8 @@ def share_by_depth_lines(row_values: RowValues, group_names: Sequence[str], widt
 
 
 def draw_share_by_depth_chart(chart_frame: ChartFrame) -> DrawnChart:
-    """The shares as bars; the cursor stands on one of them, and enter goes to the worst of its groups."""
+    """Draws the error shares in network order as bars. Enter selects the worst group of the selected bar in the layer
+    list."""
     row_values, width = chart_frame.row_values, chart_frame.width
     shares = _list_group_shares(row_values)
     if not shares:

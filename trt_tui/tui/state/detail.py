@@ -1,4 +1,5 @@
-"""The detail pane: why the row under the cursor loses, what to try, what the engine made of it, who set it."""
+"""The detail pane: the causes of the error at the selected row, the remedies, the engine's choices and the user's
+changes."""
 
 import math
 import time
@@ -42,16 +43,20 @@ from trt_tui.tui.state.tree import SmallSharesRow, TreeModel, VisibleRow
 from trt_tui.tui.state.value_charts import group_channel_range_lines, histogram_lines
 
 _FP8_MAX_ZEROED_SCALES = 2.0**-10
-"""In scales: half of E4M3's least magnitude above 0 (2^-9, subnormal); what lies below rounds to 0."""
+"""The magnitude below which FP8 rounds to 0, in multiples of the scale. This is half of E4M3's smallest magnitude above
+0 (2^-9, subnormal)."""
 
 MIN_MENTIONED_SHARE = 0.002
-"""Smaller shares of values are not mentioned."""
+"""The minimum share of values for which a loss is reported."""
 
 
 def estimate_used_bits(tensor_stats: TensorStats, amax: float | None = None) -> float | None:
-    """How many of 8 bits a tensor's values use under a range: 8 − log2(amax / (√3·rms)).
+    """Returns the number of the 8 bits that the values of a tensor use under a range: 8 − log2(amax / (√3·rms)).
 
-    A uniform distribution between -amax and amax has an rms of amax/√3 and uses all 8.
+    A uniform distribution between -amax and amax has an rms of amax/√3 and uses all 8 bits. None if amax or rms is 0.
+
+    Args:
+        amax: The range; the largest magnitude of the tensor by default.
     """
     amax = tensor_stats.amax if amax is None else amax
     if amax <= 0 or tensor_stats.rms <= 0:
@@ -60,7 +65,8 @@ def estimate_used_bits(tensor_stats: TensorStats, amax: float | None = None) -> 
 
 
 def estimate_fp8_loss_shares(tensor_stats: TensorStats, amax: float) -> tuple[float, float]:
-    """Approximate shares of a tensor's nonzero values that FP8 rounds to 0, and clips, with one scale of amax/448."""
+    """Returns the approximate shares of a tensor's nonzero values that FP8 rounds to 0 and clips, with one scale of
+    amax/448."""
     scale = amax / FP8.max_value
     return tensor_stats.estimate_value_share_below(
         scale *
@@ -70,11 +76,13 @@ def estimate_fp8_loss_shares(tensor_stats: TensorStats, amax: float) -> tuple[fl
 def find_worst_input(group: FusionGroup, stats_by_tensor: Mapping[str, TensorStats], is_fp8: bool = False,
                      get_range: Callable[[str, TensorStats], float] = lambda tensor, tensor_stats: tensor_stats.amax
                      ) -> tuple[str, TensorStats] | None:
-    """The input of a group that reads codes whose range leaves the fewest bits, in FP8 the fewest values; the first
-    tensor known where none is read so.
+    """Returns the quantized input of a group whose range leaves the fewest bits; for FP8, the one with the most lost
+    values.
+
+    If no input is quantized, the result is the first input or output with known statistics; None if there is none.
 
     Args:
-        get_range: The range (amax) that a tensor has.
+        get_range: Returns the range (amax) of a tensor.
     """
     candidates = []
     for tensor in dict.fromkeys(site.tensor for site in group.activation_qdq_sites()):
@@ -92,11 +100,12 @@ def find_worst_input(group: FusionGroup, stats_by_tensor: Mapping[str, TensorSta
 
 
 def range_use_sentence(tensor_stats: TensorStats, amax: float | None = None, source: str = "") -> str:
-    """Which channels set the range, and what it leaves: the reason why INT8 loses.
+    """Returns a sentence about the range of a tensor: the channels that determine it, and the bits that remain for
+    INT8.
 
     Args:
-        amax: The range in use, where it is not the largest magnitude.
-        source: Where that is from: a method, "user", "file".
+        amax: The range in use, if it differs from the largest magnitude.
+        source: The origin of ``amax``: a method, "user" or "file".
     """
     bits = estimate_used_bits(tensor_stats, amax)
     if amax is not None and not math.isclose(amax, tensor_stats.amax, rel_tol=0.01):
@@ -119,8 +128,10 @@ def range_use_sentence(tensor_stats: TensorStats, amax: float | None = None, sou
 
 
 def fp8_loss_sentence(tensor_stats: TensorStats, amax: float) -> str:
-    """What FP8 loses of a tensor by its one scale: relative steps are the same at every magnitude, so that only what
-    lies outside of them counts."""
+    """Returns a sentence about the values that FP8 loses in a tensor with one scale.
+
+    FP8 has the same relative resolution at every magnitude, so only values outside its range are lost.
+    """
     zeroed, clipped = estimate_fp8_loss_shares(tensor_stats, amax)
     losses = [f"about {percent_text(zeroed)} of values round to 0" if zeroed >= MIN_MENTIONED_SHARE else "",
               f"{percent_text(clipped)} are clipped" if clipped >= MIN_MENTIONED_SHARE else ""]
@@ -129,7 +140,7 @@ def fp8_loss_sentence(tensor_stats: TensorStats, amax: float) -> str:
 
 
 def fp16_range_sentence(stats_by_tensor: Mapping[str, TensorStats]) -> str:
-    """FP16 overflow or underflow in the tensors of a group, "" where there is none worth mentioning."""
+    """Returns a sentence about FP16 overflow or underflow in the tensors of a group; "" if there is none to report."""
     for name, tensor_stats in stats_by_tensor.items():
         if tensor_stats.count_over_fp16:
             return f"overflow: max {number_text(tensor_stats.amax)} exceeds FP16's {FP16_MAX:.0f} in {name}"
@@ -146,7 +157,7 @@ def fp16_range_sentence(stats_by_tensor: Mapping[str, TensorStats]) -> str:
 
 
 def loss_reason_texts(session: Session, row_values: RowValues, group: FusionGroup) -> list[str]:
-    """Why a group loses, the most important reason first."""
+    """Returns the reasons for the error of a fusion group, the most important reason first."""
     lines: list[str] = []
     if group.name == row_values.divergence_group and (divergence := session.find_engine_divergence(
             row_values.run)) is not None:
@@ -195,7 +206,11 @@ def loss_reason_texts(session: Session, row_values: RowValues, group: FusionGrou
 
 
 def _builder_warning_texts(session: Session, row_values: RowValues, group: FusionGroup) -> list[str]:
-    """What parser and builder warned of, with who did: of the preview and of the engine of this very config."""
+    """Returns the warnings of parser and builder about a group, from the preview and the engine of the displayed
+    config.
+
+    Each warning names its source.
+    """
     results = session.get_run_results(row_values.run)
     warnings: list[tuple[str, str]] = []
     if results.preview is not None:
@@ -208,7 +223,8 @@ def _builder_warning_texts(session: Session, row_values: RowValues, group: Fusio
 
 
 def _find_quantized_type(row_values: RowValues, group: FusionGroup) -> Precision | None:
-    """The codes that a group reads, or would if it were lowered; None where they need no ranges."""
+    """Returns the quantized type that a group has, or would have if its precision were reduced; None if it needs no
+    ranges."""
     requested = group.resolve_file_precision(row_values.config.precision_of(group))
     precision = requested if requested in QUANTIZED_TYPES else row_values.quantized_type
     return precision if QUANTIZED_TYPES[precision].needs_ranges else None
@@ -216,7 +232,8 @@ def _find_quantized_type(row_values: RowValues, group: FusionGroup) -> Precision
 
 def find_tensor_range(session: Session, config: PrecisionConfig, tensor: str, tensor_stats: TensorStats,
                       quantized_type: QuantizedType) -> float:
-    """The range (amax) that a tensor has as codes: the file's own, a chosen one, the calibrated one."""
+    """Returns the range (amax) of a quantized tensor: the range in the file, else a range set in the config, else
+    calibrated."""
     if _uses_range_of_file(session, config, tensor):
         return session.opened_network.outline.quantized_ranges[tensor]
     if (range_choice := config.range_moves.get(tensor)) is not None:
@@ -228,7 +245,7 @@ def find_tensor_range(session: Session, config: PrecisionConfig, tensor: str, te
 
 def _make_range_lookup(session: Session, row_values: RowValues,
                        quantized_type: Precision | None) -> Callable[[str, TensorStats], float]:
-    """`find_tensor_range` of codes, the largest magnitude where a row reads none."""
+    """Returns a function that looks up the range of a tensor; the largest magnitude if no quantized type is given."""
     def look_up_range(tensor: str, tensor_stats: TensorStats) -> float:
         return find_tensor_range(session, row_values.config, tensor, tensor_stats,
                                  QUANTIZED_TYPES[quantized_type]) if quantized_type is not None else tensor_stats.amax
@@ -242,7 +259,7 @@ def _uses_range_of_file(session: Session, config: PrecisionConfig, tensor: str) 
 
 
 def _range_source_text(session: Session, config: PrecisionConfig, tensor: str) -> str:
-    """Where the range of a tensor is from: "the file's", the method that was chosen for it, or that of calibration."""
+    """Returns the origin of a tensor's range: "the file's", "own", or the name of the range method."""
     if _uses_range_of_file(session, config, tensor):
         return "the file's"
     if (range_choice := config.range_moves.get(tensor)) is not None:
@@ -251,7 +268,7 @@ def _range_source_text(session: Session, config: PrecisionConfig, tensor: str) -
 
 
 def remedy_lines(session: Session, group: FusionGroup, width: int) -> list[Line]:
-    """The ways out of a group, each with its what-if result; one line each."""
+    """Returns the remedies for a fusion group with their simulated accuracy, one line each."""
     lines = []
     for remedy in session.results.remedies.get((group.name, session.config), ()):
         text, style = target_value_span(session, remedy.accuracy)
@@ -265,7 +282,7 @@ def remedy_lines(session: Session, group: FusionGroup, width: int) -> list[Line]
 
 
 def detail_title(tree_model: TreeModel, visible_row: VisibleRow | None) -> str:
-    """The title of the detail pane."""
+    """Returns the title of the detail pane for a row."""
     if visible_row is None:
         return "Detail"
     row = visible_row.row
@@ -284,7 +301,10 @@ def detail_title(tree_model: TreeModel, visible_row: VisibleRow | None) -> str:
 
 def detail_lines(session: Session, row_values: RowValues, visible_row: VisibleRow | None, width: int,
                  height: int) -> list[Line]:
-    """The detail pane. Short panes (under 8 lines) get why, try and set by in a line each."""
+    """Returns the text of the detail pane for a row.
+
+    If the pane has fewer than 8 lines, the reasons, the remedies and the origin of the precision have one line each.
+    """
     if visible_row is None:
         return []
     row, model = visible_row.row, row_values.model
@@ -316,7 +336,11 @@ def detail_lines(session: Session, row_values: RowValues, visible_row: VisibleRo
 
 def detail_pane_lines(session: Session, row_values: RowValues, visible_row: VisibleRow | None,
                       group: FusionGroup | None, width: int, height: int) -> list[Line]:
-    """`detail_lines`, and where there is room pictures: what a group reads, and where it or a scope lies."""
+    """Returns the text of the detail pane, followed by charts if there is room.
+
+    The charts show the worst input and the channel ranges of a group, and the position of a group or scope in the
+    network.
+    """
     lines = detail_lines(session, row_values, visible_row, width, height)
     if height < 8 or group is None:
         row = visible_row.row if visible_row is not None and height >= 8 else None
@@ -333,7 +357,7 @@ def detail_pane_lines(session: Session, row_values: RowValues, visible_row: Visi
 
 def worst_input_lines(session: Session, row_values: RowValues, group: FusionGroup, width: int,
                       row_count: int) -> list[Line]:
-    """The histogram of what a group reads worst, with the range that it has, if it is known."""
+    """Returns a histogram of the group's worst input with its range; an empty list if no statistics are known."""
     quantized_type = _find_quantized_type(row_values, group)
     stats = session.results.statistics.get(group.name, {})
     worst_tensor = find_worst_input(group, stats, quantized_type is Precision.FP8,
@@ -373,7 +397,7 @@ def _precision_source_text(session: Session, config: PrecisionConfig, group: Fus
 
 
 def other_moves_text(session: Session, config: PrecisionConfig, group: FusionGroup) -> str:
-    """What the pane says of the moves on a group beside its precision, "" where there are none."""
+    """Returns a text about the moves on a group except those on its precision; "" if there are none."""
     moves = [(subject, move)
              for subject, move in config.find_moves_on_group(group)
              if not isinstance(move, (PrecisionMove, KeepMove))]
@@ -390,7 +414,7 @@ def other_moves_text(session: Session, config: PrecisionConfig, group: FusionGro
 
 
 def _choose_best_remedy_per_kind(session: Session, remedies: Sequence[Remedy]) -> list[Remedy]:
-    """The options with only the best of the other ranges, and of what is free."""
+    """Returns the remedies, of which only the best other range and the best zero-cost move are kept."""
     def find_remedy_margin(remedy: Remedy) -> float:
         value = session.target.margin_to_bound(remedy.accuracy) if session.target is not None else None
         energy = remedy.accuracy.judged_error
@@ -493,7 +517,7 @@ def _long_detail_lines(session: Session, row_values: RowValues, group: FusionGro
 
 
 def _cumulative_fp32_sweep_lines(session: Session, row_values: RowValues, group: FusionGroup, width: int) -> list[Line]:
-    """What the cumulative FP32 sweep told of the worst rows down to this one, raised together."""
+    """Returns the measured accuracy with this row and all worse rows raised to FP32 together."""
     measured = session.get_run_results(row_values.run)
     if row_values.run != "config" or group.name not in measured.raised_order:
         return []
@@ -510,7 +534,7 @@ def _cumulative_fp32_sweep_lines(session: Session, row_values: RowValues, group:
 
 
 def _group_engine_lines(session: Session, row_values: RowValues, group: FusionGroup, width: int) -> list[Line]:
-    """What the engine made of a group: precision and time, whether TensorRT tells more, the names of its layers."""
+    """Returns the implementation of a group in the engine or preview: precision, time, and names of engine layers."""
     if row_values.preview is not None:
         preview_sentences = preview_texts.implementation_sentences(row_values.preview, group,
                                                                    row_values.requested_precision(group),

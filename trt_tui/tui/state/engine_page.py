@@ -1,4 +1,4 @@
-"""The page of an engine: figures, what to check, its layers."""
+"""The page of an engine: values as built, recommended checks, and layers with their times."""
 
 from trt_tui.core.engines.fallback_ladder import attempt_lines
 from trt_tui.core.engines.group_implementations import has_unrequested_precision
@@ -39,11 +39,10 @@ from trt_tui.tui.state.engine_texts import (
 _MAX_SLOWEST_LAYERS = 8
 _LABEL_CELLS = 11
 _RIGHT_CELLS = 32
-"""Cells beside a name on the page of an engine: precision, milliseconds, share of the time."""
+"""The cells to the right of a layer name: precision, milliseconds, share of the time."""
 
 
 def engine_page_title(session: Session) -> str:
-    """The title of the page."""
     shown_engine = find_shown_engine(session)
     if shown_engine is None:
         return "The FP32 engine"
@@ -53,7 +52,7 @@ def engine_page_title(session: Session) -> str:
 
 
 def engine_page_lines(session: Session, width: int) -> list[Line]:
-    """All that is known of the engine shown for the current config: figures, what to check, layers."""
+    """Returns the lines of the engine page for the current config: values, recommended checks, layers."""
     shown_engine = find_shown_engine(session)
     lines: list[Line] = []
     if shown_engine is not None:
@@ -130,7 +129,10 @@ def _engine_summary_lines(session: Session, shown_engine: ShownEngine, width: in
 
 
 def _find_simulated_accuracy(session: Session, shown_engine: ShownEngine) -> Accuracy | None:
-    """The simulation of what an engine was built from: a config, or what was built in place of one."""
+    """Returns the simulated accuracy of the config that an engine was built from.
+
+    If the fallback ladder changed the config, this is the accuracy of the changed config.
+    """
     simulated_accuracy = session.results.get_results_or_empty(
         shown_engine.config).accuracy if shown_engine.is_stale else session.get_run_results("config").accuracy
     return shown_engine.result.select_comparable_simulation(simulated_accuracy)
@@ -168,7 +170,7 @@ def _precision_share_lines(engine_report: EngineReport) -> list[Line]:
 
 
 def _other_precision_group_lines(session: Session, shown_engine: ShownEngine, width: int) -> list[Line]:
-    """The groups that run in another precision than asked."""
+    """Returns the groups that run in another precision than requested."""
     config, implementations = shown_engine.config, shown_engine.result.implementations
     groups = session.outline.groups if session.outline is not None else ()
     changed = [(group, implementation, implementation.precision)
@@ -190,7 +192,7 @@ def _other_precision_group_lines(session: Session, shown_engine: ShownEngine, wi
 
 def slowest_layer_lines(engine_report: EngineReport, is_quick_build: bool, width: int,
                         max_layers: int = _MAX_SLOWEST_LAYERS) -> list[Line]:
-    """The slowest engine layers with their times and, where there is room, a bar; nothing where none was timed."""
+    """Returns the slowest engine layers with their times and, if there is room, bars; an empty list without times."""
     timed = sorted(((layer.ms, layer) for layer in engine_report.layers if layer.ms), key=lambda entry: -entry[0])
     if not timed:
         return []
@@ -212,7 +214,7 @@ def slowest_layer_lines(engine_report: EngineReport, is_quick_build: bool, width
 
 
 def draw_engine_layer_chart(chart_frame: ChartFrame) -> DrawnChart:
-    """The engine's layers by their times, all of them."""
+    """Draws all timed layers of the engine by decreasing time."""
     shown_engine, width = find_shown_engine(chart_frame.session), chart_frame.width
     engine_report = shown_engine.result.engine_report if shown_engine is not None else None
     if shown_engine is None:

@@ -1,4 +1,4 @@
-"""What the builder made of a config: who builds, what became of each group, and what follows from it."""
+"""Texts about built engines: the builder, the implementation of each fusion group, and faults of the engine."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,12 +36,12 @@ OTHER_PRECISION_MARK = "≠"
 
 @dataclass(frozen=True)
 class ShownEngine:
-    """The engine that is shown for a run.
+    """The engine that the screen shows for a run, which can be the engine of an earlier config.
 
     Attributes:
-        config: What it was built from.
-        name: That config's name.
-        edits_behind: How many edits lie between it and the run's own config; 0 where it is that config's engine.
+        config: The config that the engine was built from.
+        name: The name of that config.
+        edits_behind: The number of edits between that config and the config of the run; 0 if they are equal.
     """
 
     result: EngineResult
@@ -51,12 +51,15 @@ class ShownEngine:
 
     @property
     def is_stale(self) -> bool:
-        """Whether it is another config's."""
+        """True if the engine was built from another config than that of the run."""
         return self.edits_behind > 0
 
 
 def find_shown_engine(session: Session, run: str = "config") -> ShownEngine | None:
-    """The engine of a run's config; if the current config has none, the engine that was built last."""
+    """Returns the engine of a run's config; if the current config has none, the engine that was built last.
+
+    None if there is no such engine.
+    """
     config, result = session.list_run_configs()[run], session.get_run_results(run).engine_result
     if result is not None:
         return ShownEngine(result, config, config_name(session, config))
@@ -72,7 +75,7 @@ def find_shown_engine(session: Session, run: str = "config") -> ShownEngine | No
 
 
 def builder_texts(builder: BuilderSummary) -> list[str]:
-    """What builds and on which GPU, the longest text first."""
+    """Returns descriptions of the builder and its GPU, from the longest to the shortest."""
     title = builder_title(builder.name, ".".join(builder.version.split(".")[:2]))
     if not builder.can_run:
         return [f"{title}, builds only"]
@@ -81,7 +84,7 @@ def builder_texts(builder: BuilderSummary) -> list[str]:
 
 
 def built_column_title(session: Session, is_short: bool = False) -> str:
-    """Returns the title of the column of built values: the builder, or the exported network where nothing builds."""
+    """Returns the title of the column of built values: the builder, or the exported network if there is no builder."""
     builder = session.builder
     if builder is None:
         return "exported" if is_short else EXPORTED_NETWORK
@@ -90,7 +93,7 @@ def built_column_title(session: Session, is_short: bool = False) -> str:
 
 
 def shows_engine_layers(session: Session) -> bool:
-    """Whether engines of this session show, or will show, what became of the layers."""
+    """Returns True if engines of this session can run here, so that they report the implementation of layers."""
     return session.builder is not None and session.builder.can_run
 
 
@@ -98,7 +101,7 @@ def shows_engine_layers(session: Session) -> bool:
 
 
 def quantized_time_share_text(engine_result: EngineResult, quantized_type: Precision) -> str:
-    """The share of the time that layers in INT8, or other codes, take, "" where it was not measured."""
+    """Returns the share of the engine's time in layers of a quantized type, such as INT8; "" if it was not measured."""
     if engine_result.engine_report is None:
         return ""
     shares = engine_result.engine_report.precision_shares()
@@ -108,7 +111,10 @@ def quantized_time_share_text(engine_result: EngineResult, quantized_type: Preci
 
 
 def engine_gap_span(simulated_accuracy: Accuracy | None, engine_result: EngineResult) -> Span | None:
-    """How many dB worse the engine is than simulated, marked if that is much; None if it is unknown."""
+    """Returns the difference in dB by which an engine is worse than its simulation; None if it is unknown.
+
+    A difference above `UNEXPLAINED_GAP_DB` is marked as a warning.
+    """
     gap = sqnr_gap_of_engine_db(engine_result.select_comparable_simulation(simulated_accuracy), engine_result.accuracy)
     if gap is None:
         return None
@@ -117,7 +123,10 @@ def engine_gap_span(simulated_accuracy: Accuracy | None, engine_result: EngineRe
 
 
 def fp32_engine_texts(fp32_engine: EngineResult) -> list[str]:
-    """What the FP32 engine says of the graph, the longest text first."""
+    """Returns the conclusion from the FP32 engine about the graph, from the longest to the shortest text.
+
+    If the FP32 engine differs from the reference too, precision is not the cause of the error.
+    """
     if fp32_engine.failure_reason:
         return [f"not built: {fp32_engine.failure_reason}", "not built"]
     accuracy = fp32_engine.accuracy
@@ -132,7 +141,11 @@ def fp32_engine_texts(fp32_engine: EngineResult) -> list[str]:
 
 
 def implementation_text(implementation: GroupImplementation | None, requested_precision: Precision) -> str:
-    """What became of a group, for a column: ``FP16``, ``≠ FP16`` where another precision is asked, ``fused``, ``?``."""
+    """Returns the precision of a group in an engine, for a column.
+
+    The text is ``FP16``, or ``≠ FP16`` if another precision was requested. It is ``fused`` or ``?`` if TensorRT does
+    not report the precision, and "" without an implementation.
+    """
     if implementation is None:
         return ""
     shown_precision = implementation.implemented_precision(requested_precision)
@@ -143,10 +156,11 @@ def implementation_text(implementation: GroupImplementation | None, requested_pr
 
 
 def group_engine_sentences(shown_engine: ShownEngine, group: FusionGroup, requested_precision: Precision) -> list[str]:
-    """What became of a group: a sentence with precision, time and reformat layers, then where TensorRT reports no more.
+    """Returns sentences about a group in an engine: precision, time and reformat layers, and whether TensorRT reports
+    more.
 
     Args:
-        requested_precision: What the current config asks for.
+        requested_precision: The precision in the current config.
     """
     implementation = shown_engine.result.implementations.get(group.name)
     if implementation is None:
@@ -171,7 +185,10 @@ def group_engine_sentences(shown_engine: ShownEngine, group: FusionGroup, reques
 
 
 def engine_scope_text(shown_engine: ShownEngine, groups: Sequence[FusionGroup], other_precision_count: int) -> str:
-    """What became of the groups of a scope: how many in what, and how many otherwise than asked."""
+    """Returns a text with the numbers of a scope's fusion groups by precision in the engine; "" if none is known.
+
+    The text also contains the number of groups in another precision than requested.
+    """
     counts: dict[str, int] = {}
     for group in groups:
         implementation = shown_engine.result.implementations.get(group.name)
@@ -187,7 +204,7 @@ def engine_scope_text(shown_engine: ShownEngine, groups: Sequence[FusionGroup], 
 
 
 def uses_other_precision(shown_engine: ShownEngine, group: FusionGroup, requested_precision: Precision) -> bool:
-    """Whether an engine runs a group otherwise than asked."""
+    """Returns True if an engine runs a group in another precision than requested."""
     return implementation_text(shown_engine.result.implementations.get(group.name),
                                requested_precision).startswith(OTHER_PRECISION_MARK)
 
@@ -196,7 +213,7 @@ def uses_other_precision(shown_engine: ShownEngine, group: FusionGroup, requeste
 
 
 def build_origin_text(engine_result: EngineResult) -> str:
-    """How it was made: ``built in 26 s with a timing cache``."""
+    """Returns a phrase about the build of an engine, such as ``built in 26 s with a timing cache``."""
     title = "built quickly" if engine_result.is_quick_build else "built"
     if engine_result.build_origin == "engine cache":
         return f"{title}, from the engine cache"
@@ -205,14 +222,15 @@ def build_origin_text(engine_result: EngineResult) -> str:
 
 
 def latency_texts(latency_ms: tuple[float, float, float], is_quick_build: bool) -> tuple[str, str]:
-    """Median with minimum and maximum, and the median alone."""
+    """Returns the text of the median latency with minimum and maximum, and the text of the median alone."""
     median, minimum, maximum = latency_ms
     short_text = f"{'quick ' if is_quick_build else ''}{milliseconds_text(median)}"
     return f"{short_text} ({number_text(minimum)} to {number_text(maximum)})", short_text
 
 
 def precision_share_texts(engine_report: EngineReport) -> tuple[str, str]:
-    """How many layers compute in what and their share of the time, and the shares alone."""
+    """Returns the number of engine layers in each precision with their share of the time, and a text of the shares
+    alone."""
     shares = {word: entry for word, entry in engine_report.precision_shares().items() if word not in (REFORMAT, QDQ)}
     layers = [f"{ENGINE_PRECISION_TITLES.get(word, word)} {counted_noun_text(count, 'layer')}{_time_share_text(time)}"
               for word, (count, time) in shares.items()]
@@ -229,7 +247,10 @@ def _time_share_text(time_share: float | None) -> str:
 
 
 def build_result_text(engine_result: EngineResult, width: int) -> str:
-    """What a build made, as much of it as fits: how it was built, latency, shares of layers and time, memory."""
+    """Returns the result of a build in one line: origin, latency, shares of layers and time, size and memory.
+
+    Parts that do not fit into ``width`` cells are shortened or omitted.
+    """
     parts: list[tuple[str, str]] = [(build_origin_text(engine_result),) * 2]
     if engine_result.accuracy is None:
         parts.append((engine_result.measurement_note or "cannot run here", "cannot run here"))
@@ -257,7 +278,7 @@ def build_result_text(engine_result: EngineResult, width: int) -> str:
 
 
 def _reformat_layer_texts(engine_report: EngineReport) -> list[str]:
-    """The layers that only change a layout or type, counted; nothing where there are none."""
+    """Returns the numbers of reformat layers and stand-alone Q/DQ layers; an empty list if there are none."""
     reformats, unfused_qdq = engine_report.count_layers(REFORMAT), engine_report.count_layers(QDQ)
     return [
         *([counted_noun_text(reformats, "reformat")] if reformats else []),
@@ -269,7 +290,10 @@ def _reformat_layer_texts(engine_report: EngineReport) -> list[str]:
 
 
 def engine_alert_text(session: Session) -> str:
-    """What is wrong with the engine of the current config apart from precision, and the key that shows more; or ""."""
+    """Returns a fault of the current config's engine, with the key that shows more; "" if there is none.
+
+    A missed target alone is not such a fault.
+    """
     result = session.get_run_results("config").engine_result
     if result is None:
         return ""
@@ -287,5 +311,5 @@ def engine_alert_text(session: Session) -> str:
 
 
 def choose_fitting_text(texts: Sequence[str], width: int) -> str:
-    """The first of some texts that fits, or else the last one."""
+    """Returns the first of several texts that fits into ``width`` cells, else the last."""
     return next((text for text in texts if cell_width(text) <= width), texts[-1])

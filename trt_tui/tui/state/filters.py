@@ -1,13 +1,10 @@
-"""What a filter finds: its terms, each of which a group must meet.
+"""The row filter: parsing of its text into terms. A fusion group matches if it meets every term.
 
-| term | meets it |
-| --- | --- |
-| ``text`` | name, path or operator hold it, in any case |
-| ``/regex/`` | it is found in name, path or operator, in any case |
-| ``share>1%`` (``>=``, ``<``, ``<=``) | its share of the judged error; never where that is not measured |
-| ``prec:int8`` | it is asked to run in this precision; ``prec:file``: as in the file, ``prec:kept``: by rule |
-| ``op:conv`` | its operator holds it |
-| ``!term`` | it does not meet the term |
+| term | condition | | --- | --- | | ``text`` | name, path or operator contains the text, in any case | | ``/regex/`` |
+name, path or operator contains a match, in any case | | ``share>1%`` (``>=``, ``<``, ``<=``) | the error share of the
+group; false if the share is not measured | | ``prec:int8`` | the requested precision; ``prec:file``: precision of the
+file, ``prec:kept``: kept by a rule | | ``op:conv`` | the operator contains the text | | ``!term`` | the term is not met
+|
 """
 
 import operator
@@ -23,18 +20,18 @@ _COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {
 _SHARE_PATTERN = re.compile(r"share(>=|<=|>|<)(\d+(?:\.\d+)?|\.\d+)(%?)", re.IGNORECASE)
 _TERM_PATTERN = re.compile(r"!?/(?:[^/\\]|\\.)*/(?=\s|$)|\S+")
 _MAX_PATTERN_CHARACTERS = 200
-"""A pattern longer than this finds nothing: it is looked for at each key that is typed."""
+"""The maximum length of a pattern. A longer pattern is rejected, because the filter runs at each key press."""
 
 
 @dataclass(frozen=True)
 class FilterItem:
-    """A group as a filter sees it.
+    """The properties of a fusion group that a filter tests.
 
     Attributes:
-        search_text: Names, path and operator.
-        share: Its share of the judged error, None where that is not measured.
-        requested: The precision that it is asked to run in.
-        is_kept: Whether it is kept in that by rule.
+        search_text: Names, path and operator of the group.
+        share: The error share of the group; None if it is not measured.
+        requested: The requested precision.
+        is_kept: True if a keep rule fixes the precision.
     """
 
     group: FusionGroup
@@ -49,22 +46,21 @@ FilterTest = Callable[[FilterItem], bool]
 
 @dataclass(frozen=True)
 class RowFilter:
-    """The terms of a filter.
+    """A parsed row filter, which consists of one test for each valid term.
 
     Attributes:
-        error_text: What is wrong with it, "" where nothing is; the terms that are wrong are not among ``tests``.
+        error_text: The error in the first invalid term; "" if all terms are valid.
     """
 
     tests: tuple[FilterTest, ...]
     error_text: str = ""
 
     def matches_all_terms(self, item: FilterItem) -> bool:
-        """Whether a group meets every term."""
         return all(test(item) for test in self.tests)
 
 
 def parse_filter(text: str) -> RowFilter | None:
-    """The filter of what was typed; None where nothing was."""
+    """Returns the filter for a typed text; None if the text has no terms."""
     tests, error_text = [], ""
     for term in _TERM_PATTERN.findall(text):
         bare_term, negated = (term[1:], True) if term.startswith("!") and len(term) > 1 else (term, False)

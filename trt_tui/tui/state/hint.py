@@ -1,4 +1,4 @@
-"""The hint: what to do next, with the keys that do it."""
+"""The hint line: the recommended next step and the keys for it."""
 
 from dataclasses import dataclass
 
@@ -20,17 +20,17 @@ from trt_tui.tui.state.row_values import RowValues
 from trt_tui.tui.state.toggles import find_toggle_result
 
 MAX_NAME_CELLS = 60, 24
-"""Cells that the name of a row may take in a hint, in its longest form and in all others."""
+"""The maximum width of a row name in the longest form of a hint, and in all other forms."""
 
 
 @dataclass(frozen=True)
 class Hint:
-    """What to do next.
+    """A recommended next step, in several lengths.
 
     Attributes:
-        forms: The text in ever fewer words; empty if there is nothing to say.
-        actions: The ids of the actions whose keys the text names, in the order in which they are to be pressed.
-        group: The name of the group that they raise, "" if they raise none.
+        forms: The text from the longest to the shortest form; empty if there is no hint.
+        actions: The ids of the actions whose keys the text names, in the order of the key presses.
+        group: The name of the fusion group that the actions raise; "" if they raise no group.
     """
 
     forms: tuple[str, ...] = ()
@@ -39,7 +39,7 @@ class Hint:
 
     @property
     def text(self) -> str:
-        """The longest form; "" if there is nothing to say."""
+        """The longest form of the hint; "" if there is no hint."""
         return self.forms[0] if self.forms else ""
 
     def __bool__(self) -> bool:
@@ -47,16 +47,16 @@ class Hint:
 
 
 MEASURING_HINT = Hint(("still measuring",))
-"""In place of advice whose values are not final."""
+"""The hint while values are not final, when no step can be recommended."""
 
 
 def next_step_hint(session: Session, row_values: RowValues | None, cursor_group: str = "",
                    is_typing: bool = False) -> Hint:
-    """Returns what to do next; nothing is advised on values that are not final.
+    """Returns the hint for the current state of the session. No step is recommended while its values are not final.
 
     Args:
-        cursor_group: The group whose row has the cursor and the keys, "" if there is none.
-        is_typing: Keys go to the filter.
+        cursor_group: The name of the fusion group under the cursor of the focused layer list; "" if there is none.
+        is_typing: True if the filter field has the focus.
     """
     if session.outline is None or row_values is None:
         return Hint()
@@ -88,10 +88,10 @@ def next_step_hint(session: Session, row_values: RowValues | None, cursor_group:
 
 
 def find_worst_row(session: Session, row_values: RowValues) -> str | None:
-    """Returns the name of the row to look at first.
+    """Returns the name of the fusion group to examine first.
 
-    The first row, in network order, with NaN or Inf; else, of the rows that can be raised to FP32, the one with the
-    largest share of the error. None if there is neither.
+    This is the first group, in network order, with NaN or Inf. Without such a group, it is the group with the largest
+    error share of all groups that can be raised to FP32. None if there is neither.
     """
     groups = row_values.model.outline.groups
     if row_values.nonfinite_groups:
@@ -104,7 +104,7 @@ def find_worst_row(session: Session, row_values: RowValues) -> str | None:
 
 
 def _raise_row_hint(session: Session, row_values: RowValues, cursor_group: str, prefix: str = "next: ") -> Hint:
-    """Returns the hint that leads to the target from a config that misses it."""
+    """Returns the hint for a config that misses the target: start a search, or raise the worst row."""
     if is_measuring_current_config(session):
         return Hint(
             (f"still measuring {'the shares' if not session.get_run_results('config').shares else 'all shares'}",
@@ -133,7 +133,7 @@ def _raise_row_hint(session: Session, row_values: RowValues, cursor_group: str, 
 
 
 def count_rows_to_raise_for_target(session: Session, config_results: ConfigResults) -> int | None:
-    """How many rows of the worst-first order have to be raised to reach the target; None where that is not known."""
+    """Returns the number of worst rows that must be raised together to meet the target; None if it is unknown."""
     if session.target is None:
         return None
     return next(
@@ -141,7 +141,7 @@ def count_rows_to_raise_for_target(session: Session, config_results: ConfigResul
 
 
 def _engine_hint(session: Session, row_values: RowValues, cursor_group: str) -> Hint:
-    """Returns what the engine of the config, or the execution of its export, leads to; nothing if there is none."""
+    """Returns the hint that follows from the engine or the executed export of the config; empty if neither exists."""
     result, exported_run = session.get_run_results("config").engine_result, session.get_run_results(
         "config").exported_run
     is_simulated_met = config_meets_target_simulated(session, session.config)

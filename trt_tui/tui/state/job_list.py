@@ -1,4 +1,4 @@
-"""The jobs as they are shown: in a place of the status line, on a line of their own where there is room, as a list."""
+"""The texts of jobs: for the shared status line, for a status line of their own, and for the page of jobs."""
 
 import time
 from collections.abc import Sequence
@@ -10,18 +10,19 @@ from trt_tui.session.session import Session
 from trt_tui.tui.spans import Line, clip_line, line_width, pad_or_shorten, shorten_middle
 
 _BAR_CELLS = 20
-"""Cells of a bar."""
+"""The width of a progress bar."""
 
 _SAME_PREFIX_CHARACTERS = 4
-"""A phase that begins with as many letters of the job's words as these says no more than they do."""
+"""The number of equal first letters from which the phase of a job counts as a repetition of its title."""
 
 
 _MIN_SHOWN_S = 0.5
-"""What follows the cursor and is over by then is not told: the line would flicker with each key."""
+"""The minimum age of a displayed automatic job. Shorter jobs follow each cursor movement, and the line would flicker.
+"""
 
 
 def split_running_and_waiting_jobs(session: Session) -> tuple[list[Job], list[Job]]:
-    """The jobs to tell of: those that run, and those that wait."""
+    """Returns the running jobs and the waiting jobs, without very short automatic jobs."""
     running, waiting = ([
         job for job in jobs if not job.is_automatic or job.duration_s >= _MIN_SHOWN_S
     ] for jobs in (session.pending_requests.running_jobs, session.pending_requests.waiting_jobs))
@@ -34,7 +35,7 @@ def _job_phase_text(job: Job) -> str:
 
 
 def _job_progress_texts(job: Job) -> tuple[str, str]:
-    """How far a job is, or how long it has run if nobody knows; and how much time is left."""
+    """Returns the progress of a job, or its elapsed time if its progress is unknown, and the remaining time."""
     progress = job.progress
     if progress is None:
         seconds = job.phase_duration_s
@@ -44,10 +45,10 @@ def _job_progress_texts(job: Job) -> tuple[str, str]:
 
 
 def job_texts(session: Session, job: Job, stop_key: str = "") -> list[str]:
-    """What a job does and how far it is, in ever fewer words.
+    """Returns descriptions of a job with its progress, from the longest to the shortest.
 
     Args:
-        stop_key: The one that stops it; named in the first form only.
+        stop_key: The key that stops the job, which the longest form names.
     """
     if job.is_stopping:
         return [f"stopping: {job.title}", "stopping"]
@@ -76,7 +77,7 @@ def job_texts(session: Session, job: Job, stop_key: str = "") -> list[str]:
 
 
 def _last_job_text(session: Session) -> str:
-    """The job that ended last, and how; "" where none has."""
+    """Returns the title, outcome and duration of the job that ended last; "" if no job has ended."""
     job = session.pending_requests.last_ended_job
     if job is None:
         return ""
@@ -84,10 +85,12 @@ def _last_job_text(session: Session) -> str:
 
 
 def jobs_status_lines(session: Session, stop_key: str) -> list[Line]:
-    """What stands in the place of jobs on a line that they share, in ever fewer words; the last job while none runs.
+    """Returns texts for jobs on a shared status line, from the longest to the shortest.
+
+    If no job runs, the text is about the job that ended last.
 
     Args:
-        stop_key: The one that stops jobs.
+        stop_key: The key that stops jobs.
     """
     running, waiting = split_running_and_waiting_jobs(session)
     listed_jobs = running or waiting
@@ -101,7 +104,10 @@ def jobs_status_lines(session: Session, stop_key: str) -> list[Line]:
 
 
 def jobs_line(session: Session, width: int, stop_key: str) -> Line:
-    """The last job, then those that run, with bars, as many as fit; then how many wait."""
+    """Returns a line with the last ended job, the running jobs with progress bars, and the number of waiting jobs.
+
+    The last ended job is omitted if there is no room.
+    """
     running_jobs, waiting_jobs = split_running_and_waiting_jobs(session)
     listed_jobs = running_jobs or waiting_jobs[:1]
     unlisted_count = len(running_jobs) + len(waiting_jobs) - len(listed_jobs)
@@ -127,13 +133,15 @@ def _job_bar_spans(session: Session, job: Job, stop_key: str) -> Line:
 
 
 def job_table_header() -> Line:
-    """The titles of the columns of `job_table_rows`; a line of a list stands one cell in."""
+    """Returns the column titles of `job_table_rows`, indented by one cell like the entries of a list."""
     return [(f" {'asked at':<10}{'time':>11}  what", "dim")]
 
 
 def job_table_rows(session: Session, width: int) -> list[tuple[Job, Line]]:
-    """All jobs with when they were asked for, their time, what they are and how they went; those under way first,
-    then the newest first."""
+    """Returns all jobs with a line each: time of the request, duration, title and state.
+
+    Running and waiting jobs come first, then ended jobs from the newest to the oldest.
+    """
     pending_requests = session.pending_requests
     open_jobs = [*pending_requests.running_jobs, *pending_requests.waiting_jobs]
     ended_jobs = [job for job in reversed(pending_requests.jobs) if job.end_time is not None]
@@ -171,6 +179,6 @@ def _job_state_text(job: Job) -> tuple[str, str]:
 
 
 def stopped_jobs_text(jobs: Sequence[Job]) -> str:
-    """Jobs that a stop ends, in words: "the search from c3 and 2 others"."""
+    """Returns a phrase for the jobs that a stop ends, such as "the search from c3 and 2 others"."""
     first = next((job for job in jobs if not job.is_automatic), jobs[0])
     return f"{first.title} and {counted_noun_text(len(jobs) - 1, 'other')}" if len(jobs) > 1 else first.title

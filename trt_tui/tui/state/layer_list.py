@@ -1,4 +1,4 @@
-"""What is listed of a network, and how: the view, the figures, the order, the opened rows, what the filter finds."""
+"""The state of the layer list: view, row values, order, opened rows and filter."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -23,25 +23,26 @@ from trt_tui.tui.state.row_values import (
 from trt_tui.tui.state.tree import SMALL_SHARES_KEY, TreeModel, View, VisibleRow
 
 MIN_SORT_INTERVAL_S = 1.0
-"""While figures come in and nobody has touched the tree, it is sorted again at most this often."""
+"""The minimum time between two sorts while new values arrive and the user has not used the list."""
 
 MAX_REVEALED_ROWS = 12
-"""The tree opens scopes by itself as long as at most this many rows show."""
+"""The maximum number of bad rows whose scopes open automatically."""
 
 
 class LayerList:
-    """See the module's docstring.
+    """The state of the layer list of a session, from which its visible rows are computed.
 
     Attributes:
-        view: What the main pane lists.
-        measure: What rows are coloured by, in the run named ``run``.
-        opened_paths: Paths of the scopes and rows that are open.
-        order: Weights that rows are ordered by, None for network order; ``sort_column`` is the column that they are of.
-        row_filter: What rows are filtered by, None where all show.
-        matches: Names of the groups that it finds, None where there is none.
-        follows_values: The cursor was not moved since the rows were sorted, so their order follows the figures.
-        is_cursor_placed: The cursor stands where the user put it, or on the first answer; until then it is on the first
-            row.
+        view: The kind of list in the main pane.
+        measure: The measure that determines the colours of the rows, for the run named ``run``.
+        opened_paths: Paths of the opened scopes and rows.
+        sort_weights: Weights that rows are sorted by; None for network order.
+        sort_column: The column of the weights.
+        row_filter: The filter; None if all rows are displayed.
+        matches: Names of the groups that match the filter; None without a filter.
+        follows_values: True if the cursor has not moved since the last sort; new values then sort the rows again.
+        is_cursor_placed: True if the cursor is where the user moved it, or on the worst row found. Before that, the
+            cursor is on the first row.
     """
 
     def __init__(self, session: Session) -> None:
@@ -67,34 +68,33 @@ class LayerList:
 
     @property
     def is_network_open(self) -> bool:
-        """Whether there is a network to list; `tree_model` is there only then."""
+        """True if a network is open. `tree_model` requires an open network."""
         return self._model is not None
 
     @property
     def has_row_values(self) -> bool:
-        """Whether `update_row_values` has been called since the network was opened; `row_values` are there only then.
-        """
+        """True if row values were computed for the open network. The property `row_values` requires this."""
         return self._row_values is not None
 
     @property
     def tree_model(self) -> TreeModel:
-        """The rows of the network."""
+        """The rows of the open network, in scopes."""
         assert self._model is not None, "nothing is open"
         return self._model
 
     @property
     def row_values(self) -> RowValues:
-        """The figures of the rows."""
+        """The values of the rows in the current view."""
         assert self._row_values is not None, "nothing is open"
         return self._row_values
 
     @property
     def available_views(self) -> list[View]:
-        """The views that this network has."""
+        """The views that are possible for this network. The heat map requires repeated blocks."""
         return [view for view in View if view is not View.BLOCKS or self.tree_model.blocks is not None]
 
     def open_network(self, outline: NetworkOutline) -> bool:
-        """Lists a network; whether it is another one than was listed."""
+        """Lists the rows of a network, and returns True if another network, or none, was listed before."""
         if self._model is not None and self._model.outline is outline:
             return False
         self._model = TreeModel(outline)
@@ -104,11 +104,11 @@ class LayerList:
         return True
 
     def build_run_values(self, measure: ColourMeasure, run: str) -> RowValues:
-        """The figures of another view."""
+        """Returns the row values for another measure or run."""
         return build_row_values(self.session, self.tree_model, measure, run)
 
     def update_row_values(self) -> None:
-        """Takes the figures from the session; while nobody has touched the tree, its order follows them."""
+        """Updates the row values from the session. Until the user uses the list, it is sorted by the new values."""
         row_values = build_row_values(self.session, self.tree_model, self.measure, self.run, self._last_config)
         if self.measure is ColourMeasure.SHARE and not row_values.group_values:
             isolated_values = self.build_run_values(ColourMeasure.ISOLATED, self.run)
@@ -130,12 +130,14 @@ class LayerList:
             for name in row_values.group_names_worst_first[:MAX_REVEALED_ROWS]:
                 if name in row_values.bad_rows and self.sort_column is SHARE_COLUMN:
                     self.reveal_group(name)
-        else:  # a row whose share has grown is not hidden; others stay where they are
+        else:  # a row with a larger share becomes visible; other rows keep their places
             self._small_groups &= row_values.small_share_groups
 
     def sort_rows(self, column: LayerColumn | None = None) -> None:
-        """Orders the rows by the newest figures of a column, that of before by default; in the worst-first view those
-        that were raised stand before the worst."""
+        """Sorts the rows by the newest values of a column; by default the column of the last sort.
+
+        In the worst-first view, raised groups come before the worst groups.
+        """
         row_values = self.row_values
         self.sort_column = column if column is not None else self.sort_column
         self.sort_weights = self.sort_column.weigh_groups(row_values) or None
@@ -145,7 +147,7 @@ class LayerList:
 
     @property
     def is_row_order_stale(self) -> bool:
-        """Whether the rows that lose something stand in another order than the newest figures would have them in."""
+        """True if the rows with an error are in another order than by their newest values."""
         if self.sort_weights is None:
             return False
         row_values = self.row_values
@@ -160,8 +162,10 @@ class LayerList:
 
     @property
     def initial_cursor_path(self) -> str | None:
-        """Path of the worst row, for the cursor that nobody has moved, once all shares are there; None before that, and
-        where no row is bad."""
+        """The path of the worst row, for a cursor that the user has not moved.
+
+        None until all shares are measured, or if no row is bad.
+        """
         shares = self.session.get_run_results("config").shares
         if self.measure is ColourMeasure.SHARE and self.session.is_busy and any(
                 row.group.name not in shares for row in self.tree_model.group_rows):
@@ -169,7 +173,8 @@ class LayerList:
         return self.worst_bad_row_path
 
     def apply_filter(self, row_filter: RowFilter | None) -> None:
-        """Lists what a filter finds; everything where there is none. Figures that come in later count too."""
+        """Applies a filter to the rows; None removes the filter. `update_row_values` applies the filter again to new
+        values."""
         self.row_filter = row_filter
         if row_filter is None:
             self.matches = None
@@ -185,14 +190,14 @@ class LayerList:
                 self.matches.add(row.group.name)
 
     def reveal_group(self, group_name: str) -> None:
-        """Opens the scopes around a group."""
+        """Opens the rows that hide a fusion group: its scopes, or the row of small shares in the worst-first view."""
         if self.view is not View.WORST:
             self.opened_paths = self.opened_paths | {scope.path for scope in self.tree_model.ancestors[group_name]}
         elif group_name in self._small_groups:
             self.opened_paths = self.opened_paths | {SMALL_SHARES_KEY}
 
     def build_visible_rows(self) -> list[VisibleRow]:
-        """The lines of the tree; the same list as long as nothing that makes them has changed."""
+        """Returns the visible rows; the identical list object if nothing has changed since the last call."""
         sources = (self.view, self.opened_paths, self.sort_weights, self.matches, self._leading_groups,
                    self._small_groups)
         if self._rows is None or sources != self._row_sources:
@@ -207,17 +212,20 @@ class LayerList:
 
     @property
     def worst_bad_row_path(self) -> str | None:
-        """Path of the worst row, None where it is not a bad one."""
+        """The path of the worst row; None if that row is not bad."""
         worst = next(iter(self.row_values.group_names_worst_first), None)
         if not self.sort_weights or worst is None:
             return None
         return self.tree_model.rows_by_group[worst].path if worst in self.row_values.bad_rows else None
 
     def find_neighbouring_bad_group(self, chosen_groups: Sequence[FusionGroup], forward: bool) -> str | None:
-        """Name of the bad group that follows what is chosen, or precedes it, around the ends; None where there is none.
+        """Returns the name of the next or previous bad group in the list, and continues at the other end of the list.
+
+        None if no group is bad.
 
         Args:
-            chosen_groups: One group, or those of a scope, whose first may itself be next.
+            chosen_groups: The selected group, or the groups of the selected scope. The first group of a scope can
+                itself be the next group.
         """
         model = self.tree_model
         if self.view is View.WORST:
@@ -241,7 +249,7 @@ class LayerList:
 
 
 def _share_sample_count_text(layer_list: LayerList) -> str:
-    """How many samples the shares were measured on; "" where it is all of them, or none is known."""
+    """Returns the number of samples behind the shares; "" if it is all samples, or if no share is known."""
     session = layer_list.session
     sample_counts = [share.samples for share in session.get_run_results("config").shares.values()]
     all_samples = session.data_summary.what_if_count if session.data_summary is not None else 0
@@ -252,7 +260,8 @@ def _share_sample_count_text(layer_list: LayerList) -> str:
 
 
 def view_title(layer_list: LayerList) -> str:
-    """Returns the title of the view; the rows are called worst first only while they are."""
+    """Returns the title of the view. The title of the worst-first view says "worst first" only while the order is
+    current."""
     if layer_list.view is not View.WORST:
         return str(layer_list.view.value).capitalize()
     row_values = layer_list.row_values
@@ -264,8 +273,11 @@ def view_title(layer_list: LayerList) -> str:
 
 
 def layer_list_title(layer_list: LayerList, width: int) -> tuple[str, Line]:
-    """Left and right words of the list's rule of so many cells; a click on a view shows it. Where not all fits, on how
-    many samples shares are is left to the rows' details."""
+    """Returns the left and the right text of the rule above the layer list. A click on the name of a view shows that
+    view.
+
+    The number of samples behind the shares is omitted if it does not fit; the detail pane shows it too.
+    """
     model, row_values, search_status = layer_list.tree_model, layer_list.row_values, layer_list.session.search_status
     stale_text = f", old: {shown_key('sort')} sorts" if layer_list.is_row_order_stale else ""
     order_text = (f", {'' if layer_list.sort_column is NAME_COLUMN else 'by '}{layer_list.sort_column.order_title}"

@@ -1,4 +1,5 @@
-"""What the rows and the detail say of what a builder would make of a config, where no engine of it was built."""
+"""Texts about the preview of a config, for rows and details: the engine that a builder would make, if none was built.
+"""
 
 from collections.abc import Mapping, Sequence
 
@@ -24,7 +25,8 @@ _MARK_SENTENCES = {NO_EFFECT: "no effect: the engine is the same without this ch
 
 
 def find_shown_preview(session: Session, run: str = "config") -> Preview | None:
-    """The preview of a run's config; None where its own engine tells, or there is none."""
+    """Returns the preview of a run's config; None if there is no preview, or if a built engine of the config replaces
+    it."""
     results = session.get_run_results(run)
     if results.engine_result is not None and results.engine_result.implementations or results.preview is None:
         return None
@@ -32,7 +34,8 @@ def find_shown_preview(session: Session, run: str = "config") -> Preview | None:
 
 
 def preview_refusal_text(session: Session) -> str:
-    """Why the current config has no preview, with how to get one; "" where it has, or it is not asked for."""
+    """Returns the reason why the current config has no preview, and the remedy; "" if a preview exists or is not
+    requested."""
     preview = session.get_run_results("config").preview
     preview_refusal = preview.refusal if preview is not None else session.preview_refusal
     if preview_refusal is None:
@@ -46,8 +49,11 @@ def _preview_builder_name(preview: Preview | None) -> str:
 
 
 def implementation_cell(preview: Preview, group: FusionGroup, requested_precision: Precision) -> Span:
-    """What is made of a group, for a column: its weightiest mark, ``in MHA``, or the type with how many share its
-    kernel (``INT8 +2``)."""
+    """Returns the preview of a fusion group in a few characters, for a column of the layer list.
+
+    The text is the most important remark, ``in MHA``, or the precision with the number of other groups in the kernel
+    (``INT8 +2``).
+    """
     if preview.refusal is not None:
         is_named = preview.refusal.layer in (group.name, *group.layers) and preview.refusal.layer
         return ("refused", "bad") if is_named else ("", "dim")
@@ -64,7 +70,7 @@ def implementation_cell(preview: Preview, group: FusionGroup, requested_precisio
 
 def unmarked_implementation_cell(implementation: GroupImplementation | None, group: FusionGroup,
                                  requested_precision: Precision) -> str:
-    """The same of a group of which nothing is to be said."""
+    """Returns the text of `implementation_cell` for a group without remarks."""
     if implementation is None:
         return ""
     if implementation.in_mha:
@@ -76,7 +82,8 @@ def unmarked_implementation_cell(implementation: GroupImplementation | None, gro
 
 def implementation_sentences(preview: Preview, group: FusionGroup, requested_precision: Precision,
                              titles: Mapping[str, str]) -> list[str]:
-    """What is made of a group: type and kernel, what shares it and what is around it, then a sentence a mark."""
+    """Returns sentences about the preview of a group: precision and kernel, neighbours, then one sentence for each
+    remark."""
     title = f"preview {preview.builder_text}"
     if preview.refusal is not None:
         return [f"{title}: {preview.refusal.description}"] if preview.refusal.layer in (group.name,
@@ -112,7 +119,10 @@ def implementation_sentences(preview: Preview, group: FusionGroup, requested_pre
 
 
 def preview_scope_sentence(preview: Preview, groups: Sequence[FusionGroup], config: PrecisionConfig) -> str:
-    """How many groups of a scope the builder runs in what, and how many otherwise than asked."""
+    """Returns a sentence with the numbers of a scope's fusion groups by precision in the preview.
+
+    The sentence also contains the number of groups in another precision than requested.
+    """
     counts: dict[str, int] = {}
     for group in groups:
         if (implementation := preview.implementations.get(group.name)) is not None:
@@ -130,8 +140,10 @@ def preview_scope_sentence(preview: Preview, groups: Sequence[FusionGroup], conf
 
 def kernel_difference_lines(session: Session, first_config: PrecisionConfig,
                             second_config: PrecisionConfig) -> list[Line]:
-    """The kernels that the other config loses and gains, by their engines or else their previews; nothing where neither
-    is known of both."""
+    """Returns the kernels that differ between two configs, from their engines, else from their previews.
+
+    The list is empty if neither kind of kernels is known for both configs.
+    """
     first, second = (session.results.get_results_or_empty(config) for config in (first_config, second_config))
     change = diff_kernels(first, second)
     if change is None:

@@ -1,4 +1,4 @@
-"""What the rows show: measured figures, their bands and glyphs, what is asked and what the engine made."""
+"""The values of rows: measured errors with colour bands and glyphs, requested precisions, and engine results."""
 
 import math
 import re
@@ -30,7 +30,7 @@ from trt_tui.tui.state.tree import TreeModel
 
 
 class ColourMeasure(Enum):
-    """What the rows are coloured by."""
+    """The measure that determines the colours of the rows."""
 
     SHARE = "share"
     ISOLATED = "isolated"
@@ -43,31 +43,36 @@ BAD_GLYPH = "!"
 UNKNOWN_GLYPH = "?"
 RAISED_MARK = BEST_SET_MARK = "↑"
 TRIED_MARK = "»"
-"""Marks of a search: in the best set so far, about to be tried; the first also of a row that is raised."""
+"""The mark of the group that a search tries next. `BEST_SET_MARK` marks the groups of the best result so far; the same
+character marks raised rows."""
 
 DIVERGENCE_MARK = "↯"
-"""The mark of the first row at which the engine does something that is not simulated."""
+"""The mark of the first row at which the engine is worse than its simulation by more than `UNEXPLAINED_GAP_DB`."""
 
 RANGE_MARKS = {"entropy": "e", "percentile": "p", "mse": "m", "minmax": "x"}
-"""What stands behind a row's precision where it has another range than the calibrated one, by method; ``u`` for one by
-hand."""
+"""The letter after a row's precision for a range method other than that of the calibration. The letter of a range set
+by hand is ``u``."""
 BARRIER_MARK = "┤"
-"""The mark of a row with a fusion barrier behind it."""
+"""The mark of a row with a fusion barrier behind its result."""
 SHARE_BAND_LIMITS = (0.20, 0.05, 0.01, 0.002)
 BAND_LIMITS_DB = (10.0, 20.0, 30.0, 40.0)
 MAX_BAD_BAND = 2
-"""Rows up to this band are the bad rows that keys jump between."""
+"""The highest colour band of a bad row. The keys for bad rows move between rows of bands 0 to 2."""
 
 
 def find_colour_band(value: float, measure: ColourMeasure) -> int:
-    """0 (worst) to 4 (almost nothing); shares are 0 to 1, errors in dB."""
+    """Returns the colour band of a value, from 0 (worst) to 4 (almost no error).
+
+    Args:
+        value: An error share from 0 to 1, or an error in dB.
+    """
     if measure is ColourMeasure.SHARE:
         return next((i for i, min_share in enumerate(SHARE_BAND_LIMITS) if value >= min_share), 4)
     return next((i for i, max_db in enumerate(BAND_LIMITS_DB) if value < max_db), 4)
 
 
 def legend_text(measure: ColourMeasure) -> str:
-    """What the glyphs mean."""
+    """Returns the legend of the glyphs for a measure."""
     if measure is ColourMeasure.SHARE:
         return "█ ≥20%  ▓ 5–20  ▒ 1–5  ░ .2–1  · less  ! NaN/Inf  ? not measured"
     return "█ <10 dB  ▓ 10–20  ▒ 20–30  ░ 30–40  · more  ! NaN/Inf  ? not measured"
@@ -75,26 +80,26 @@ def legend_text(measure: ColourMeasure) -> str:
 
 @dataclass
 class RowValues:
-    """The figures of one view (measure and run), taken from the session once; rows ask it as they are drawn.
+    """The values of all rows for one measure and one run, read from the session once.
 
     Attributes:
-        stale_groups: Groups whose share is of another config, that of the name ``stale_config_name``; ``config_name``
-        is this one's.
-        partial_scopes: Scopes whose sums lack what is still being measured, by path.
-        find_toggle: What the judged figure, of the name ``metric_title``, becomes with groups flipped; asked as their
-        row is drawn.
-        has_engines: Whether there is a column for what the builder makes: it may come to tell, or has told.
-        implementations: What the engine made of each group, by name.
-        preview: What the builder would make of the groups, where no engine tells.
-        engine_config_name: Name of the config that the engine was built from where that is another one, "" where it is
-        this one.
-        scope_other_counts: How many groups below a scope run in another precision than asked, by path.
-        unknown_groups: Groups whose share was measured and says nothing.
+        stale_groups: Groups whose share belongs to another config, named ``stale_config_name``; ``config_name`` is the
+            name of the displayed config.
+        partial_scopes: Paths of the scopes with incomplete sums, because groups are still being measured.
+        find_toggle: Returns the value of the target, titled ``metric_title``, after groups are toggled. The function is
+            called when their row is drawn.
+        has_engines: True if the list has an engine column, because a builder reports on the groups or may do so later.
+        implementations: The implementation of each group in the engine, by group name.
+        preview: The preview of the config; None if a built engine replaces it or none exists.
+        engine_config_name: The name of the config that the engine was built from; "" if it is the displayed config.
+        scope_other_counts: The number of groups in another precision than requested, by path of the scope.
+        unknown_groups: Groups whose share was measured without a usable result.
         run_config: The config of the run, if it is not ``config``.
-        divergence_group: Name of the first group at which the engine of the run does something that is not simulated,
-        or "".
-        search_marks: `BEST_SET_MARK` or `TRIED_MARK` of groups, by name, while a search runs.
-        group_times: Measured milliseconds by group, and ``scope_times`` by scope; both empty where none were measured.
+        divergence_group: The name of the first group at which the engine is worse than its simulation by more than
+            `UNEXPLAINED_GAP_DB`; "" if there is none.
+        search_marks: `BEST_SET_MARK` or `TRIED_MARK`, by group name, while a search runs.
+        group_times: Measured milliseconds by group, and ``scope_times`` by scope; both are empty if no times were
+            measured.
     """
 
     model: TreeModel
@@ -129,32 +134,34 @@ class RowValues:
 
     @cached_property
     def barrier_tensors(self) -> frozenset[str]:
-        """Tensors that are fusion barriers."""
+        """The names of the tensors with a fusion barrier."""
         return frozenset(self.config.get_moves(BarrierMove))
 
     @cached_property
     def network_range_method(self) -> str:
-        """The calibration method of the whole network, if the config changes it; it marks no single row."""
+        """The calibration method that the config sets for the whole network; "" if it sets none. Rows show no mark for
+        this method."""
         return find_network_range_method(self.config, self.model.outline)
 
     @cached_property
     def quantized_type(self) -> Precision:
-        """The codes in use, see `PrecisionConfig.find_main_quantized_type`."""
+        """The quantized type that the config mainly uses, by the rule of `PrecisionConfig.find_main_quantized_type`."""
         return self.config.find_main_quantized_type(self.model.outline)
 
     @cached_property
     def lowest_precision(self) -> Precision:
-        """The lowest precision in use, see `PrecisionConfig.find_main_low_precision`."""
+        """The lowest precision that the config mainly uses, by the rule of `PrecisionConfig.find_main_low_precision`.
+        """
         return self.config.find_main_low_precision(self.model.outline)
 
     @cached_property
     def quantizable_group_count(self) -> int:
-        """How many groups can run in the lowest precision in use."""
+        """The number of groups that can run in `lowest_precision`."""
         return sum(self.lowest_precision in group.allowed_precisions for group in self.model.outline.groups)
 
     @cached_property
     def row_order_weights(self) -> dict[str, float]:
-        """How much each group weighs in a worst-first order; NaN and Inf weigh most."""
+        """The weights of groups in the worst-first order; groups with NaN or Inf are heaviest."""
         if self.measure is ColourMeasure.SHARE:
             weights = dict(self.group_values)
         else:
@@ -165,13 +172,13 @@ class RowValues:
 
     @cached_property
     def group_names_worst_first(self) -> tuple[str, ...]:
-        """Names of the groups that weigh anything, the heaviest first."""
+        """The names of the groups with a positive weight, heaviest first."""
         return tuple(name for name, weight in sorted(self.row_order_weights.items(), key=lambda item: -item[1])
                      if weight > 0)
 
     @cached_property
     def small_share_groups(self) -> frozenset[str]:
-        """Groups of next to no share on which nothing was chosen."""
+        """The groups with a very small share and without moves, which one row of the worst-first view represents."""
         if self.measure is not ColourMeasure.SHARE or self.run != "config":
             return frozenset()
         groups = self.model.outline.group_by_name
@@ -181,12 +188,13 @@ class RowValues:
 
     @cached_property
     def raised_groups(self) -> frozenset[str]:
-        """Groups that the config in hand runs in a higher precision than by default, whatever rows are coloured by."""
+        """The groups that the current config runs in a higher precision than their default, whatever run is displayed.
+        """
         return frozenset(self.config.find_raised_groups(self.model.outline))
 
     @cached_property
     def bad_rows(self) -> frozenset[str]:
-        """The bad rows: NaN or Inf, or a value in the first bands."""
+        """The groups with NaN or Inf, or with a value in the worst colour bands."""
         if self.measure is ColourMeasure.SHARE:
             bad_rows = {name for name, value in self.group_values.items() if value >= SHARE_BAND_LIMITS[MAX_BAD_BAND]}
         else:
@@ -194,14 +202,13 @@ class RowValues:
         return frozenset((bad_rows | self.nonfinite_groups) & self.model.rows_by_group.keys())
 
     def row_value_text(self, value: float) -> str:
-        """A value as the rows show it."""
+        """Returns the displayed form of a value: a percentage or decibels."""
         if self.measure is ColourMeasure.SHARE:
             return percent_text(value, SIMULATED_MARK)
         return decibels_text(value, exact=value == math.inf,
                              mark="" if self.measure is ColourMeasure.ENGINE else SIMULATED_MARK)
 
     def choose_glyph_and_style(self, value: float | None, is_nonfinite: bool, is_stale: bool) -> tuple[str, str]:
-        """Glyph and style of a value."""
         if is_nonfinite:
             return BAD_GLYPH, "bad"
         if value is None:
@@ -212,12 +219,12 @@ class RowValues:
         return BAND_GLYPHS[band], f"band{band}"
 
     def scope_glyph_span(self, scope: Scope) -> Span:
-        """The glyph of a scope's value, and the style of its row."""
+        """Returns the glyph of a scope and the style of its row."""
         return self.choose_glyph_and_style(self.scope_values.get(scope.path), scope.path in self.nonfinite_scopes,
                                            scope.path in self.stale_scopes)
 
     def group_glyph_span(self, group: FusionGroup) -> Span:
-        """The glyph of a group, and the style of its row."""
+        """Returns the glyph of a fusion group and the style of its row."""
         is_nonfinite = group.name in self.nonfinite_groups
         glyph, style = self.choose_glyph_and_style(self.group_values.get(group.name), is_nonfinite,
                                                    group.name in self.stale_groups)
@@ -226,16 +233,19 @@ class RowValues:
         return RAISED_MARK, "strong" if self.share_replacement_text(group) else style
 
     def is_marked_as_raised(self, group: FusionGroup) -> bool:
-        """Whether the row says that a group is raised, unless the marks behind its precision do."""
+        """Returns True if the row of a raised group shows an arrow in place of its glyph.
+
+        The glyph stays if an arrow already follows the precision of the row.
+        """
         return group.name in self.raised_groups and RAISED_MARK not in self.config_change_marks(group)
 
     def has_barrier_behind(self, group: FusionGroup) -> bool:
-        """Whether a result of a group is a fusion barrier."""
+        """Returns True if a result of a group has a fusion barrier."""
         return self.run == "config" and not self.barrier_tensors.isdisjoint(
             BarrierMove.subject_kind.list_subjects_of_group(group))
 
     def group_engine_span(self, group: FusionGroup) -> Span:
-        """What the builder makes of a group, or would make; "" where nothing tells."""
+        """Returns the implementation of a group in the preview or the engine, for a column; "" if neither is known."""
         requested = self.requested_precision(group)
         if self.preview is not None:
             return preview_texts.implementation_cell(self.preview, group, requested)
@@ -244,7 +254,11 @@ class RowValues:
         return text, self.engine_text_style(text.startswith(engine_texts.OTHER_PRECISION_MARK))
 
     def config_change_marks(self, group: FusionGroup) -> str:
-        """What was changed on a row: `RANGE_MARKS`, and an arrow where it is not simply raised to FP32."""
+        """Returns the characters that mark the changes on a group: letters of its moves, and an arrow for a changed
+        precision.
+
+        A group that is raised to FP32 has no arrow here.
+        """
         if self.run != "config":
             return ""
         requested_precision = self.requested_precision(group)
@@ -259,7 +273,8 @@ class RowValues:
         return marks + "".join(dict.fromkeys(move_marks))
 
     def share_replacement_text(self, group: FusionGroup) -> str:
-        """A row in FP32 by choice or by rule has no share of what is lost."""
+        """Returns "kept" or "raised" for a group in FP32 by rule or by choice, which has no error share; "" for others.
+        """
         if self.run != "config" or self.measure is not ColourMeasure.SHARE or self.requested_precision(
                 group) is not Precision.FP32:
             return ""
@@ -267,15 +282,15 @@ class RowValues:
                 "raised" if group.name in self.config.precision_moves else "")
 
     def requested_precision(self, group: FusionGroup) -> Precision:
-        """What a group is asked to run in, in this run."""
+        """Returns the requested precision of a group in this run."""
         return (self.run_config or self.config).precision_of(group)
 
     def engine_text_style(self, is_other_precision: bool) -> str:
-        """The style of what an engine made."""
+        """Returns the style name of a group's text in the engine column of the layer list."""
         return "stale" if self.engine_config_name else "strong" if is_other_precision else "dim"
 
     def cost_text(self, macs: int | None, latency_ms: float | None) -> str:
-        """Measured milliseconds; the share of the MACs where no time was measured at all."""
+        """Returns the measured milliseconds of a row; its fraction of all MACs if no times were measured."""
         if self.group_times:
             return "" if latency_ms is None else "·" if latency_ms < 5e-4 else number_text(latency_ms)
         if macs is None or not self.model.total_macs:
@@ -286,10 +301,11 @@ class RowValues:
 
 def build_row_values(session: Session, tree_model: TreeModel, measure: ColourMeasure, run: str,
             last_config: PrecisionConfig | None = None) -> RowValues:
-    """The figures of a view.
+    """Returns the row values of a measure and a run, from the results of the session.
 
     Args:
-        last_config: A config whose shares stand, under its name, where those of the current one are not measured yet.
+        last_config: A config whose shares are displayed, under its name, for groups that are not yet measured in the
+            current config.
     """
     errors = session.get_run_results(run).group_errors
     stale_groups: set[str] = set()
@@ -341,13 +357,14 @@ def build_row_values(session: Session, tree_model: TreeModel, measure: ColourMea
 
 
 def find_engine_errors(session: Session, run: str) -> Mapping[str, ErrorMetrics]:
-    """Errors inside the engine of a run, by group name."""
+    """Returns the errors at fusion groups inside the engine of a run, by group name."""
     engine = session.get_run_results(run).engine_result
     return engine.engine_errors.group_errors if engine is not None and engine.engine_errors is not None else {}
 
 
 def find_search_marks(session: Session) -> dict[str, str]:
-    """The marks of a running search: groups of the best set so far, and the one that is being tried."""
+    """Returns the marks of a running search by group name: the groups of the best result so far, and the group under
+    test."""
     progress = session.search_status.progress if session.search_status is not None else None
     if progress is None:
         return {}
@@ -356,7 +373,10 @@ def find_search_marks(session: Session) -> dict[str, str]:
 
 
 def _add_engine_values(session: Session, row_values: RowValues) -> None:
-    """What the engine made of the groups, without the times of a preview, which say nothing about production."""
+    """Adds the precisions and times of groups in the engine, or their precisions in the preview, to the row values.
+
+    Times of a preview are omitted, because they are not valid for production.
+    """
     shown_engine = engine_texts.find_shown_engine(session, row_values.run)
     row_values.has_engines = engine_texts.shows_engine_layers(session) or session.can_preview_engines
     preview = preview_texts.find_shown_preview(session, row_values.run)
@@ -380,7 +400,7 @@ def _add_engine_values(session: Session, row_values: RowValues) -> None:
 
 
 def _count_other_precision_groups(row_values: RowValues, implementations: Mapping[str, GroupImplementation]) -> None:
-    """How many groups of each scope run in another precision than asked."""
+    """Counts the groups of each scope that run in another precision than requested."""
     for name, implementation in implementations.items():
         group = row_values.model.outline.group_by_name.get(name)
         if group is not None and is_unrequested_precision(group, row_values.requested_precision(group), implementation):
@@ -389,15 +409,23 @@ def _count_other_precision_groups(row_values: RowValues, implementations: Mappin
 
 
 def find_move_letter(move: Move) -> str:
-    """The letter behind a row's precision that a move has: a range's, ``k`` for kept by rule, ``+`` for another one."""
+    """Returns the letter that marks a move behind the precision of a row: a range mark, ``k`` for a keep rule, else
+    ``+``.
+
+    Precision moves and fusion barriers have no letter.
+    """
     if isinstance(move, RangeMove):
         return RANGE_MARKS.get(move.method, "p" if re.fullmatch(r"p\d.*", move.method) else "u")
     return "" if isinstance(move, (PrecisionMove, BarrierMove)) else "k" if isinstance(move, KeepMove) else "+"
 
 
 def _sum_scope_values(row_values: RowValues) -> None:
-    """A scope owns the sum of what its groups own, without groups whose raising alone makes the error larger: negative
-    shares have no bound and would hide the others. As its error it has the worst of theirs."""
+    """Computes the values of scopes: the sum of their groups' non-negative shares, or the worst of their groups'
+    errors.
+
+    Negative shares have no lower bound, so they would cancel other shares. The function also counts raised groups, and
+    records which scopes have NaN or Inf, stale or partial values.
+    """
     model = row_values.model
     sums: dict[str, float] = {}
     nonfinite_scopes: set[str] = set()
@@ -425,7 +453,7 @@ def _sum_scope_values(row_values: RowValues) -> None:
 
 
 def block_cell_span(row_values: RowValues, group_names: Sequence[str]) -> Span:
-    """Glyph and style of one cell of the heat map."""
+    """Returns the glyph and style of a cell of the heat map."""
     if not group_names:
         return (" ", "")
     if any(name in row_values.nonfinite_groups for name in group_names):
@@ -438,7 +466,7 @@ def block_cell_span(row_values: RowValues, group_names: Sequence[str]) -> Span:
 
 
 def block_precisions_text(row_values: RowValues, group_names: Sequence[str]) -> str:
-    """What the groups of a role are asked to run in: ``INT8, 2 raised``."""
+    """Returns the default precisions of a role's groups, and the number of raised groups: ``INT8, 2 raised``."""
     by_name = row_values.model.outline.group_by_name
     groups = [by_name[name] for name in group_names]
     defaults = {group.precision_label(row_values.config.default_precision_of(group)) for group in groups}

@@ -1,4 +1,4 @@
-"""The errors over the samples, and one of them judged alone."""
+"""The chart of errors by sample, and the results of one sample alone."""
 
 import math
 
@@ -18,20 +18,23 @@ from trt_tui.tui.state.chart import ChartFrame, DrawnChart, missing_chart_notice
 from trt_tui.tui.state.text_plots import BarLabel, bar_label_lines, bar_lines, bin_values, find_bin_of_index
 
 _DETAIL_LINES = 8
-"""Lines below the bars: what is chosen, and what is known of it alone."""
+"""The number of lines below the bars, for the selected sample and its results."""
 
 _MAX_LISTED_SHARES = 6
 
 
 def sample_error_text(value: float, is_mismatch: bool) -> str:
-    """The error of a sample as a person reads it."""
+    """Returns the displayed form of a sample's error: the share of differing values, or an SQNR in dB."""
     if is_mismatch and not math.isnan(value):
         return f"{mismatch_text(value, SIMULATED_MARK)} differs"
     return add_decibel_unit(decibels_text(value, exact=value == math.inf, nan=int(math.isnan(value))))
 
 
 def draw_sample_error_chart(chart_frame: ChartFrame) -> DrawnChart:
-    """A bar for each sample, taller where it is worse; the cursor begins on the worst, which enter judges alone."""
+    """Draws a bar for each sample, taller for a larger error. Enter measures the selected sample alone.
+
+    The cursor starts at the worst sample.
+    """
     session, width = chart_frame.session, chart_frame.width
     if session.data_summary is None:
         return missing_chart_notice("There are no samples: reopen with --data.", width)
@@ -75,7 +78,7 @@ def draw_sample_error_chart(chart_frame: ChartFrame) -> DrawnChart:
 
 
 def _sample_bar_heights(sample_errors: SampleErrors) -> tuple[list[float], str, str]:
-    """Heights of the bars from 0 to 1, and what the least and the greatest stand for."""
+    """Returns the heights of the bars from 0 to 1, and the errors at the lowest and the highest end as texts."""
     finite = [value for value in sample_errors.values if math.isfinite(value)]
     if not finite:
         ends = [
@@ -96,7 +99,7 @@ def _sample_bar_heights(sample_errors: SampleErrors) -> tuple[list[float], str, 
 
 
 def _single_sample_lines(chart_frame: ChartFrame, sample: SingleSampleResult, is_mismatch: bool) -> list[Line]:
-    """What is known of one sample: each run on it, and the groups that own its error."""
+    """Returns the results of one sample: its error in each run, and the groups with the largest error shares."""
     session, model = chart_frame.session, chart_frame.row_values.model
     line: Line = [(" alone  ", "dim")]
     for run, value in sample.values_by_run.items():

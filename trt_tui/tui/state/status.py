@@ -1,4 +1,4 @@
-"""The lines that show what is going on, the last message, and what to do next."""
+"""The status lines: running jobs, the last message or failure, and the hint."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from trt_tui.tui.state.job_list import jobs_line, jobs_status_lines
 
 @dataclass(frozen=True)
 class UnreadFailure:
-    """The failure of a job that the user has not looked at yet: what went wrong, why, and what to do now."""
+    """The failure of a job that the user has not seen yet, with title, cause and next step."""
 
     title: str
     cause: str
@@ -23,12 +23,12 @@ class UnreadFailure:
 
 @dataclass
 class StatusLines:
-    """What the status lines show that the session does not know.
+    """The contents of the status lines that are not part of the session.
 
     Attributes:
-        message: The last message; the next key removes it.
-        failure: Why nothing was opened.
-        unread_failure: The last failure of a job, until the user asks for it or closes it.
+        message: The last message; the next key press removes it.
+        failure: The event of the failure to open the network; None if there is none.
+        unread_failure: The last failure of a job, until the user opens or closes it.
     """
 
     message: Span | None = None
@@ -36,11 +36,7 @@ class StatusLines:
     unread_failure: UnreadFailure | None = None
 
     def placeholder_lines(self, model_path: str) -> list[Line]:
-        """What is shown in place of rows while there are none.
-
-        Args:
-            model_path: Path of the network.
-        """
+        """Returns the lines that replace the layer list while no network is open."""
         if isinstance(self.failure, ev.JobFailed):
             lines: list[Line] = [[], [("   " + self.failure.title, "strong")]]
             lines += [[("   " + text, "dim")] for text in (self.failure.cause, self.failure.next_step) if text]
@@ -52,10 +48,10 @@ class StatusLines:
 
 
 def first_warning_text(warnings: Sequence[tuple[str, str]]) -> str:
-    """The first warning in full, or in short with how many more the log holds.
+    """Returns the first warning: the full text of a single warning, else the short text with the number of warnings.
 
     Args:
-        warnings: All of them, in short and in full.
+        warnings: Short and full text of each warning.
     """
     if not warnings:
         return ""
@@ -64,9 +60,9 @@ def first_warning_text(warnings: Sequence[tuple[str, str]]) -> str:
 
 
 def status_lines(session: Session, status: StatusLines, hint: Hint, width: int, is_wide: bool) -> list[Line]:
-    """The jobs, and beside them the last message or else the next step: on a line each if ``is_wide``, else on one.
+    """Returns the status of jobs, and the last message or the hint: two lines on a wide screen, else one line.
 
-    Neither hides the other: both are told in fewer words where they do not fit, the hint so that no key is cut.
+    If the texts do not fit, both are shortened. A shortened hint still contains its keys in full.
     """
     texts: list[Span] = [(text, "strong") for text in hint.forms or ("",)]
     if status.message is not None:

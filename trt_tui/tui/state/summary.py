@@ -1,4 +1,4 @@
-"""The top of the screen: what is open, and how each run compares with FP32, simulated and as built."""
+"""The header and the summary table: the open network, and the accuracy of each run, simulated and as built."""
 
 from __future__ import annotations
 
@@ -63,14 +63,14 @@ from trt_tui.tui.state.engine_texts import (
 )
 
 _MAX_TABLE_CELLS = 120
-"""Cells that the table takes at most."""
+"""The maximum width of the summary table."""
 
 
 def header_line(session: Session, width: int, has_failed: bool = False) -> Line:
-    """What is open, in which config, the target, on how many samples, on what; what matters least is dropped first.
+    """Returns the top line: network, config, target, samples and devices. The least important parts are dropped first.
 
     Args:
-        has_failed: What was to be opened could not be.
+        has_failed: True if the network could not be opened.
     """
     outline = session.outline
     if outline is None:
@@ -103,7 +103,7 @@ def header_line(session: Session, width: int, has_failed: bool = False) -> Line:
 
 
 def _target_text(session: Session) -> str:
-    """The target, and what FP32 has of a metric that it bounds."""
+    """Returns the target, and the FP32 value of the metric that it bounds."""
     target = session.target
     if target is None:
         return ""
@@ -115,7 +115,7 @@ def _target_text(session: Session) -> str:
 
 
 def _sample_count_text(session: Session, width: int) -> tuple[str, bool]:
-    """How many samples figures are on, at most; whether they are random."""
+    """Returns the maximum number of samples that values are measured on, and True if the samples are random."""
     data = session.data_summary
     if data is None:
         return "", False
@@ -131,7 +131,7 @@ def _sample_count_text(session: Session, width: int) -> tuple[str, bool]:
 
 
 def _device_texts(session: Session, width: int) -> list[str]:
-    """What builds, or if nothing does, what simulates; the longest text first."""
+    """Returns descriptions of the builder, or of the simulation backend if there is none, from longest to shortest."""
     backend = session.backend_summary
     if session.builder is not None:
         return [*(f"  {text}" for text in builder_texts(session.builder)), ""]
@@ -147,10 +147,12 @@ def _device_texts(session: Session, width: int) -> list[str]:
 
 @dataclass(frozen=True)
 class _SummaryTable:
-    """Titles and widths of the columns. They depend on the network, the builder and the width, on no config.
+    """The titles and widths of the columns of the summary table.
+
+    They depend on the network, the builder and the width, but on no config.
 
     Attributes:
-        target_text: What stands over the outcome where there is room: the target.
+        target_text: The target, as the title of the outcome column; "" if it does not fit.
     """
 
     name_width: int
@@ -163,7 +165,7 @@ class _SummaryTable:
 
     @classmethod
     def fit_columns(cls, session: Session, width: int) -> _SummaryTable:
-        """The table for a width."""
+        """Returns the columns that fit into a width."""
         width, is_wide = min(width, _MAX_TABLE_CELLS), width >= 110
         metric = session.metric_name or next(iter(session.results.reference_metric), None)
         agreement = metric is None and any(
@@ -177,10 +179,10 @@ class _SummaryTable:
                              *metric_columns, ("NaN/Inf", 7) if is_wide else ("bad", 4)]
         title = built_column_title(session, width < 72)
         built_columns = [(title, max(10, cell_width(title))), *([("gap", 5)] if shows_layers else []), *metric_columns]
-        if session.builder is not None:  # an exported network has neither a latency nor a size
+        if session.builder is not None:  # an exported network has no latency and no size
             built_columns += [("ms", 6 if is_wide else 5), ("MB", 6 if is_wide else 5),
                               *([(f"{quantized_type.label} time", 9)] if shows_layers else [])]
-        for title in ("MB", "ms", metric_title):  # the outcome stands at every width
+        for title in ("MB", "ms", metric_title):  # the outcome must fit at every width
             if 13 + _total_columns_width(simulated_columns) + len(" │ ") + _total_columns_width(built_columns) + len(
                     " PASS?") > width:
                 built_columns = [column for column in built_columns if column[0] != title]
@@ -201,7 +203,7 @@ def _title_cells(columns: list[tuple[str, int]]) -> Line:
 
 
 def _padded_cells(spans: Iterable[Span], columns: list[tuple[str, int]]) -> Line:
-    """The texts of columns, each shortened or padded to its column."""
+    """Returns texts as cells of a table, each shortened or padded to the width of its column."""
     return [(f"{shorten_number_in_text(text, width):>{width}} ", style)
             for (text, style), (_, width) in zip(spans, columns, strict=True)]
 
@@ -209,12 +211,15 @@ def _padded_cells(spans: Iterable[Span], columns: list[tuple[str, int]]) -> Line
 _SEPARATOR: Span = (" │ ", "rule")
 _EMPTY_SPAN: Span = (NOT_MEASURED, "dim")
 _MIN_TALL_ROWS = 34
-"""Rows of a screen that shows FP32 in a line of its own."""
+"""The minimum height of a screen that always shows a line for FP32."""
 
 
 def summary_lines(session: Session, width: int, height: int = 40) -> list[Line]:
-    """The titles, a line for FP32 where there is room or something to say of it, and one each for FP16, INT8, the
-    config, and what is as exported where a file's own network cannot be as it is."""
+    """Returns the summary table: titles, then a line for FP32, FP16, INT8 and the current config.
+
+    The FP32 line is omitted if there is no room and no problem to report. Further lines show the last built engine, and
+    the exported network if the file's own network cannot be exported unchanged.
+    """
     if session.outline is None:
         return [[]] * 4
     table = _SummaryTable.fit_columns(session, width)
@@ -242,7 +247,7 @@ def summary_lines(session: Session, width: int, height: int = 40) -> list[Line]:
         results, config = session.get_run_results(run), session.list_run_configs()[run]
         last_engine = find_shown_engine(session, run)
         old_engine = last_engine if last_engine is not None and last_engine.is_stale else None
-        shown_engine = last_engine if old_engine is None else None  # a row has values of one config
+        shown_engine = last_engine if old_engine is None else None  # a row shows values of one config only
         title = (config_title(session, table.name_width - 1), "strong") if run == "config" else (run_title(run), "")
         has_engine_cells = shown_engine is not None or results.exported_run is None
         line = build_run_line(title, results.accuracy,
@@ -268,11 +273,11 @@ def summary_lines(session: Session, width: int, height: int = 40) -> list[Line]:
 
 
 _RESERVED_ROWS = 21
-"""Rows of a screen that are kept free of stages: for the tree, the detail, and the runs of the verdict."""
+"""The rows of the screen that stages do not use: for the layer list, the detail pane and the runs of the summary."""
 
 
 def stage_table_lines(session: Session, width: int) -> list[Line]:
-    """All stages on the way to production, with the titles of the columns; nothing where there are none."""
+    """Returns a table of all stages on the way to production; an empty list if there are none."""
     if session.outline is None or not session.list_stage_accuracies():
         return []
     table = _SummaryTable.fit_columns(session, width)
@@ -284,9 +289,9 @@ def stage_table_lines(session: Session, width: int) -> list[Line]:
 
 
 def _stage_lines(session: Session, table: _SummaryTable, width: int, height: int) -> list[Line]:
-    """A line for each stage on the way to production, and where it first goes wrong.
+    """Returns a line for each stage on the way to production, and a summary of the first stage with a fault.
 
-    On a low screen those that meet the target are left out, the last ones first.
+    If the screen is low, stages that meet the target are omitted, the last of them first.
     """
     rows, summary = session.list_stage_accuracies(), session.stage_summary_lines()
     room = max(1, height - _RESERVED_ROWS - len(summary))
@@ -322,8 +327,10 @@ def _stage_lines(session: Session, table: _SummaryTable, width: int, height: int
 
 
 def _fp32_run_line(session: Session, table: _SummaryTable) -> Line:
-    """FP32 itself, simulated where errors are taken against something else, and its engine, whose error is not caused
-    by low precision."""
+    """Returns the line of FP32: its simulation if the reference is not FP32 itself, and its engine.
+
+    The error of an FP32 engine is not caused by low precision.
+    """
     line: Line = [(f" {FP32_TITLE}".ljust(table.name_width), "")]
     engine, accuracy, room = session.results.fp32_engine, session.fp32_accuracy, _total_columns_width(
         table.simulated_columns)
@@ -345,7 +352,7 @@ def _fp32_run_line(session: Session, table: _SummaryTable) -> Line:
 
 
 def _accuracy_cells(accuracy: Accuracy | None, table: _SummaryTable, is_simulated: bool = True) -> Line:
-    """The cells of errors, marked where they are simulated."""
+    """Returns the error cells of a run, with a mark on simulated values."""
     mark = SIMULATED_MARK if is_simulated else ""
     if accuracy is None:
         return _padded_cells([_EMPTY_SPAN] * len(table.simulated_columns), table.simulated_columns)
@@ -373,7 +380,7 @@ def _metric_span(accuracy: Accuracy, simulated_mark: str) -> Span:
 
 
 def _engine_cells(shown_engine: ShownEngine | None, simulated_accuracy: Accuracy | None, table: _SummaryTable) -> Line:
-    """The cells of an engine, padded to their columns."""
+    """Returns the cells of a built engine, padded to their columns."""
     if shown_engine is None:
         return _built_cells({}, table)
     engine, accuracy, first_title = shown_engine.result, shown_engine.result.accuracy, table.built_columns[0][0]
@@ -404,7 +411,7 @@ def _engine_cells(shown_engine: ShownEngine | None, simulated_accuracy: Accuracy
 
 
 def _exported_run_cells(exported_run: ExportedRun | None, table: _SummaryTable) -> Line:
-    """The cells of an exported network that ONNX Runtime executed, padded to their columns."""
+    """Returns the cells of an exported network that ONNX Runtime executed, padded to their columns."""
     accuracy = exported_run.accuracy if exported_run is not None else None
     if accuracy is None:
         return justify_line([(" not executed", "dim")], _total_columns_width(table.built_columns))
@@ -413,7 +420,7 @@ def _exported_run_cells(exported_run: ExportedRun | None, table: _SummaryTable) 
 
 
 def _built_cells(spans_by_title: Mapping[str, Span], table: _SummaryTable) -> Line:
-    """The cells of the columns of what is built; a dash where nothing is given."""
+    """Returns the cells of the columns for built values, with a dash for each missing value."""
     return _padded_cells((spans_by_title.get(title, _EMPTY_SPAN) for title, _ in table.built_columns),
                          table.built_columns)
 
@@ -421,11 +428,11 @@ def _built_cells(spans_by_title: Mapping[str, Span], table: _SummaryTable) -> Li
 def _target_outcome_spans(session: Session, accuracy: Accuracy | None,
                           target_results: Mapping[RunKind, TargetOutcome] | None, max_cells: int,
                           dim_failures: bool = False) -> Line:
-    """Whether the target is met.
+    """Returns the styled target outcome of a run, or the number of measured samples if samples are missing.
 
     Args:
-        target_results: Those of the config; None for a verdict that stands alone.
-        dim_failures: A target that is missed here is nobody's trouble: the config meets it.
+        target_results: The target outcomes of the config; None if only ``accuracy`` is judged.
+        dim_failures: If True, a missed target is dim, because the current config meets the target.
     """
     if accuracy is None:
         return [(" …" if session.is_busy else "", "dim")]
@@ -441,13 +448,14 @@ def _target_outcome_spans(session: Session, accuracy: Accuracy | None,
         target_results = {RunKind.SIMULATED_CONFIG: result} if result is not None else {}
     line = target_outcome_line({run: candidate
                                 for run, candidate in target_results.items()
-                                if run is not RunKind.TYPED_NETWORK}, dim_failures)  # it has its own line
+                                if run is not RunKind.TYPED_NETWORK}, dim_failures)  # with its own line
     line = [(f" {line[0][0]}", line[0][1]), *line[1:]] if line else []
     return line if line_width(line) <= max_cells else line[:1]
 
 
 def outcome_reason_lines(session: Session) -> list[str]:
-    """Why the outcome of the config has a question mark, or fails for another reason than its value; a line each."""
+    """Returns the reasons why the target outcome of the config is uncertain (PASS?, FAIL?), or fails despite its value.
+    """
     titles = {RunKind.SIMULATED_CONFIG: "", RunKind.BUILT_ENGINE: "as built ", RunKind.TYPED_NETWORK: f"{EXPORTED} ",
               RunKind.EXPORTED_FILE: f"{EXPORTED_NETWORK} "}
     return [f"{config_name(session)} {titles[run]}{result.text}"

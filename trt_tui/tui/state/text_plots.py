@@ -1,6 +1,7 @@
-"""Pictures drawn in text: bars, marks below them, strips, points on a plane. Plain data to lines.
+"""Charts drawn in text: bars, labels below bars, strips, and points on a plane. The functions return styled lines.
 
-Only block elements and box drawing are used, so that they are legible without colours, in 16 of them and when copied.
+Only block elements and box drawing characters are used, so that charts are legible without colours, in 16 colours, and
+when copied.
 """
 
 from __future__ import annotations
@@ -13,11 +14,14 @@ from trt_tui.formatting import cell_width, pad_left, pad_right
 from trt_tui.tui.spans import Line, Span, clip_line
 
 HEIGHT_BLOCKS = " ▁▂▃▄▅▆▇█"
-"""Heights of a cell in eighths."""
+"""Characters for the height of a bar in a cell, in eighths."""
 
 
 def bar_height_in_eighths(fraction: float, row_count: int = 1) -> int:
-    """A fraction of so many rows in eighths of a row; what is more than nothing is seen."""
+    """Returns the height of a bar in eighths of a row, from 0 for nothing to ``8 * row_count`` for a fraction of 1.
+
+    A positive fraction has at least an eighth, so that it is visible.
+    """
     if not fraction > 0:
         return 0
     return max(1, round(min(1.0, fraction) * row_count * 8))
@@ -25,11 +29,11 @@ def bar_height_in_eighths(fraction: float, row_count: int = 1) -> int:
 
 def bar_lines(fractions: Sequence[float], row_count: int, cell_width: int = 1,
               styles: Sequence[str] = ()) -> list[Line]:
-    """Upright bars beside each other, each ``cell_width`` wide, as so many lines.
+    """Returns vertical bars beside each other, each ``cell_width`` wide, in ``row_count`` lines.
 
     Args:
         fractions: Heights from 0 to 1.
-        styles: Of each bar; all are "plot" where there are none.
+        styles: The style of each bar; by default all are "plot".
     """
     lines: list[Line] = []
     for row in reversed(range(row_count)):
@@ -41,7 +45,7 @@ def bar_lines(fractions: Sequence[float], row_count: int, cell_width: int = 1,
 
 
 def join_spans(spans: Iterable[Span]) -> Line:
-    """The spans with neighbours of one style put together; blanks take any, so that little is written."""
+    """Joins neighbouring spans of equal style; blanks join any style, which shortens the output to the terminal."""
     line: Line = []
     for text, style in spans:
         if line and (line[-1][1] == style or text.isspace()):
@@ -53,8 +57,10 @@ def join_spans(spans: Iterable[Span]) -> Line:
 
 def bin_values(values: Sequence[float], max_bins: int, reduce_bin: Callable[[Iterable[float]],
                                                                             float] = max) -> list[float]:
-    """The values, or where there are more than ``max_bins`` what ``reduce_bin`` makes of each of so many runs of
-    neighbours."""
+    """Returns values in at most ``max_bins`` bins of neighbouring values; ``reduce_bin`` computes the value of a bin.
+
+    If there are at most ``max_bins`` values, they are returned unchanged.
+    """
     if len(values) <= max_bins:
         return list(values)
     ends = [index * len(values) // max_bins for index in range(max_bins + 1)]
@@ -62,21 +68,25 @@ def bin_values(values: Sequence[float], max_bins: int, reduce_bin: Callable[[Ite
 
 
 def find_bin_of_index(value_index: int, value_count: int, max_bins: int) -> int:
-    """Which of the runs of `bin_values` a value lies in."""
+    """Returns the index of the bin of `bin_values` that contains a value."""
     return value_index if value_count <= max_bins else next(bin_number for bin_number in range(max_bins)
                                                             if value_index < (bin_number + 1) * value_count // max_bins)
 
 
 def sparkline_text(values: Sequence[float], width: int, reduce_bin: Callable[[Iterable[float]], float] = max) -> str:
-    """One line of bars, the highest full; values below 0 are drawn as none."""
+    """Returns a bar chart in one line, with the largest value at full height; negative values have no bar."""
     bins = bin_values(values, width, reduce_bin)
     max_value = max(bins, default=0.0)
     return "".join(HEIGHT_BLOCKS[bar_height_in_eighths(value / max_value if max_value > 0 else 0.0)] for value in bins)
 
 
 def channel_range_strip(amaxes: Sequence[float], width: int) -> str:
-    """Ranges of channels as one line: the largest is full, and each eighth less is half of it, which codes of one scale
-    hold with a bit less. Channels that hold nothing are empty; of more than fit the largest of each run is drawn."""
+    """Returns the ranges of channels as a line of bars on a logarithmic scale.
+
+    The largest range has full height, and each eighth less is half the range. A quantized type with one scale has one
+    bit less for a channel of half the range. Channels of zeros have no bar. If there are too many channels, a bar shows
+    the largest of several neighbours.
+    """
     bins = bin_values(amaxes, width)
     max_value = max(bins, default=0.0)
     cell_width = max(1, min(3, width // max(1, len(bins))))
@@ -86,7 +96,7 @@ def channel_range_strip(amaxes: Sequence[float], width: int) -> str:
 
 @dataclass(frozen=True)
 class BarLabel:
-    """A word below a bar, in the column that it is about."""
+    """A label below a bar, with the column of the bar."""
 
     column: int
     text: str
@@ -94,8 +104,11 @@ class BarLabel:
 
 
 def bar_label_lines(labels: Sequence[BarLabel], width: int) -> list[Line]:
-    """A tick under the column of each mark, then their words in the same order, as near to their ticks as there is
-    room; on as many lines as it takes where the width does not hold them beside each other."""
+    """Returns a line of ticks under the labelled columns, then the labels in the same order, as close to their ticks as
+    possible.
+
+    The labels use several lines if one line is too short.
+    """
     inside = sorted((bar_label for bar_label in labels if 0 <= bar_label.column < width),
                     key=lambda entry: entry.column)
     if not inside:
@@ -117,7 +130,7 @@ def bar_label_lines(labels: Sequence[BarLabel], width: int) -> list[Line]:
 
 
 def _bar_label_line(labels: Sequence[BarLabel], width: int) -> Line:
-    """The words of marks on one line, each moved no further than the others need."""
+    """Returns labels on one line, each as close to its column as its neighbours allow."""
     starts: list[int] = []
     next_free = 0
     for bar_label in labels:
@@ -135,10 +148,10 @@ def _bar_label_line(labels: Sequence[BarLabel], width: int) -> Line:
 
 @dataclass(frozen=True)
 class PlotPoint:
-    """A point of a plot: where it is, how it is drawn, and what is written beside it if there is room.
+    """A point of a scatter plot, with its glyph, style and optional label.
 
     Attributes:
-        x, y: In the units of the axes; ``y`` may be infinite, which is drawn at the edge.
+        x, y: The position in the units of the axes. An infinite ``y`` is drawn at the edge.
     """
 
     x: float
@@ -150,7 +163,7 @@ class PlotPoint:
 
 @dataclass(frozen=True)
 class PlotAxis:
-    """One axis: where it begins and ends, and how its figures are written."""
+    """An axis of a scatter plot: its ends, and the format of its values."""
 
     low: float
     high: float
@@ -159,24 +172,28 @@ class PlotAxis:
     @classmethod
     def from_values(cls, values: Iterable[float], format_value: Callable[[float], str],
                     starts_at_zero: bool = False) -> PlotAxis:
-        """An axis with some room around finite values; from 0 where asked."""
+        """Returns an axis that covers finite values with a margin.
+
+        Args:
+            starts_at_zero: If True, the axis starts at 0, unless a value is negative.
+        """
         finite = [value for value in values if math.isfinite(value)] or [0.0]
         low, high = min(finite), max(finite)
         room = (high - low or abs(high) or 1.0) * 0.08
         return cls(0.0 if starts_at_zero and low >= 0 else low - room, high + room, format_value)
 
     def relative_position(self, value: float) -> float:
-        """How far along it a value lies, from 0 to 1."""
+        """Returns the position of a value on the axis, from 0 to 1."""
         return min(1.0, max(0.0, (value - self.low) / (self.high - self.low)))
 
 
 def scatter_lines(points: Sequence[PlotPoint], x_axis: PlotAxis, y_axis: PlotAxis, width: int, height: int,
                   target_level: float | None = None, title: str = "") -> list[Line]:
-    """Points on a plane, of which the later ones lie over the earlier, in so many cells with the figures at the axes.
+    """Returns a scatter plot with labelled axes in ``width`` x ``height`` cells; later points cover earlier points.
 
     Args:
-        target_level: Drawn as a broken line across.
-        title: Of the lower axis.
+        target_level: The height of a broken horizontal line; None for no line.
+        title: The title of the horizontal axis.
     """
     label = max(
         cell_width(y_axis.format_value(value))
@@ -190,7 +207,7 @@ def scatter_lines(points: Sequence[PlotPoint], x_axis: PlotAxis, y_axis: PlotAxi
 
     def find_grid_row(value: float) -> int:
         row = plot_height - 1 - round(y_axis.relative_position(value) * (plot_height - 1))
-        if target_level is not None and row == level_row:  # what reaches it lies above it
+        if target_level is not None and row == level_row:  # a point that reaches the level is drawn above the line
             row += -1 if value >= target_level else 1
         return min(plot_height - 1, max(0, row))
 

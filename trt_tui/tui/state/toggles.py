@@ -1,4 +1,4 @@
-"""What the judged figure becomes when space is pressed on a row, as far as that is known; in the target's own unit."""
+"""The judged value after a row is toggled between FP32 and its default precision, measured or estimated."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,13 +19,13 @@ from trt_tui.tui.config_status import (
 
 @dataclass(frozen=True)
 class ToggleResult:
-    """The figure with one row flipped.
+    """The judged value with one row toggled, and its target outcome.
 
     Attributes:
-        outcome_text: FAIL or FAIL? where it misses the target, PASS or PASS? where it meets one that the config misses;
-            ``on 8`` where it is on so few samples, which settles nothing.
-        margin: By how much the figure is better than the target's bound; None where that is not known.
-        is_partial: The figure is on fewer samples than are to be judged.
+        outcome_text: FAIL or FAIL? if the value misses the target; PASS or PASS? if it meets a target that the config
+            misses. ``on 8`` if only 8 samples were measured, which decides nothing.
+        margin: The distance by which the value is better than the bound of the target; None if it is unknown.
+        is_partial: True if not all required samples were measured.
     """
 
     value_text: str = ""
@@ -37,8 +37,11 @@ class ToggleResult:
 
 
 def find_toggle_result(session: Session, groups: Sequence[FusionGroup]) -> ToggleResult:
-    """The figure of the config with a row or a scope flipped, by its groups: of a what-if that was measured, else of
-    the row's share; nothing for a scope that is too large to be measured."""
+    """Returns the judged value after the groups of a row or scope are toggled.
+
+    The value is from a measured what-if, else estimated from the error share of a row. It is empty if both are missing,
+    or if the scope has too many groups to be measured.
+    """
     config = session.config
     if len(groups) > MeasureToggles.MAX_SCOPE_GROUPS:
         return ToggleResult()
@@ -62,7 +65,10 @@ def find_toggle_result(session: Session, groups: Sequence[FusionGroup]) -> Toggl
 
 
 def _estimate_toggle_from_share(session: Session, group: FusionGroup) -> ToggleResult:
-    """What measuring the share of a row that is not raised told of the worst output's SQNR."""
+    """Returns the SQNR with one row raised, which was measured together with the share of that row.
+
+    The result is empty if the row is raised already, or if the target is not an SQNR of the worst judged output.
+    """
     target, share = session.target, session.results.get_results_or_empty(session.config).shares.get(group.name)
     if (share is None or share.sqnr_if_raised_db is None or target is None or target.kind != "sqnr"
             or target.output_name is not None):

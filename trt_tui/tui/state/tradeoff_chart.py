@@ -1,4 +1,5 @@
-"""Accuracy against cost: engines as built by their latency, and configs as simulated by what they keep in FP32."""
+"""The chart of accuracy against cost: built engines by latency, and simulated configs by the share that stays in FP32.
+"""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -31,17 +32,18 @@ FRONT_GLYPH, BEATEN_GLYPH, ESTIMATED_GLYPH, CURSOR_GLYPH = "●", "○", "+", "�
 _GLYPH_LEGEND = f"{FRONT_GLYPH} none is better in both   {BEATEN_GLYPH} one is   {CURSOR_GLYPH} cursor"
 _DETAIL_LINES = 6
 _MAX_SQNR_GAP_DB = 30.0
-"""An SQNR so many dB above all others, as FP32 has, is drawn at the edge."""
+"""An SQNR that exceeds all others by more than this, such as that of FP32, is drawn at the edge."""
 
 
 @dataclass(frozen=True)
 class TradeoffPoint:
-    """A config on the plane.
+    """A config in the chart of accuracy against cost.
 
     Attributes:
-        cost: Milliseconds, or the share of the MACs (of the groups, where these are unknown) in FP32.
-        value: What the target bounds; ``accuracy`` is where it is from.
-        is_built: Whether the engine was measured; ``is_estimated`` where its latency was not.
+        cost: The latency in milliseconds, or the share of the MACs in FP32 (of the groups, if MACs are unknown).
+        value: The value that the target bounds, from ``accuracy``.
+        is_built: True if the engine of the config was measured.
+        is_estimated: True if the latency was estimated.
     """
 
     config: PrecisionConfig
@@ -54,7 +56,11 @@ class TradeoffPoint:
 
 
 def _find_plotted_accuracy_value(session: Session, accuracy: Accuracy | None) -> float | None:
-    """What the target bounds, or the worst output's SQNR; None where there is none, or it is not finite."""
+    """Returns the value that the target bounds; without a target, the SQNR of the worst output. None if the value is
+    unknown.
+
+    Values of outputs with NaN or Inf count as unknown.
+    """
     if accuracy is None or accuracy.nonfinite_count:
         return None
     if session.target is not None:
@@ -72,8 +78,11 @@ def _point_name(session: Session, config: PrecisionConfig) -> str:
 
 
 def list_built_points(session: Session) -> list[TradeoffPoint]:
-    """Engines that were built in full and as asked, with what they yield as built; and what the search estimated
-    between them, with what was simulated."""
+    """Returns points for fully built engines of unchanged configs, and for configs with a latency that the search
+    estimated.
+
+    The first have the accuracy as built, the second the simulated accuracy.
+    """
     engines: list[tuple[str, PrecisionConfig, EngineResult | None]] = [
         (_point_name(session, config), config, results.engine_result) for config, results in session.results.items()]
     engines.append(("FP32", PrecisionConfig.from_precision(Precision.FP32), session.results.fp32_engine))
@@ -99,7 +108,7 @@ def list_built_points(session: Session) -> list[TradeoffPoint]:
 
 
 def compute_fp32_share(tree_model: TreeModel, config: PrecisionConfig) -> float:
-    """The share of the MACs that a config runs in FP32; of the groups, where the MACs are unknown."""
+    """Returns the share of the MACs that a config runs in FP32; the share of the groups if the MACs are unknown."""
     weights = {group.name: float(tree_model.group_macs[group.name] or 0) if tree_model.total_macs else 1.0
                for group in tree_model.outline.groups}
     fp32_weight = sum(weight for group in tree_model.outline.groups if (weight := weights[group.name])
@@ -108,8 +117,11 @@ def compute_fp32_share(tree_model: TreeModel, config: PrecisionConfig) -> float:
 
 
 def list_simulated_points(session: Session, tree_model: TreeModel) -> list[TradeoffPoint]:
-    """All configs with the current one's defaults that were simulated on all samples of the screen, and those with its
-    worst groups raised together."""
+    """Returns points for simulated configs with the default precisions of the current config.
+
+    Configs that were simulated on fewer samples than required are omitted. The measured configs with the worst groups
+    of the current config raised together are included.
+    """
     required_samples = session.data_summary.what_if_count if session.data_summary is not None else 0
     current_config, results = session.config, session.get_run_results("config")
     accuracies = {config: entry.accuracy for config, entry in session.results.items() if entry.accuracy is not None
@@ -123,14 +135,16 @@ def list_simulated_points(session: Session, tree_model: TreeModel) -> list[Trade
 
 
 def _target_value_text(session: Session, value: float) -> str:
-    """A figure of the target without a mark, as short as an axis needs it."""
+    """Returns the short text of a value on the target axis, without a simulation mark."""
     return (session.target.bounded_value if session.target is not None else ERROR_METRICS["sqnr"]).value_text(value)
 
 
 def draw_tradeoff_chart(chart_frame: ChartFrame) -> DrawnChart:
-    """The points on a plane: by latency where two engines were timed, else by what stays in FP32;
-    `ChartFrame.axis_turns` takes the other axis. The cursor begins on the current config, and enter takes a point's
-    up."""
+    """Draws accuracy against cost. The cost is the latency if two engines were timed, else the share in FP32.
+
+    `ChartFrame.axis_turns` selects the other cost. The cursor starts at the current config, and enter makes the
+    selected config the current one.
+    """
     session, row_values, width = chart_frame.session, chart_frame.row_values, chart_frame.width
     engine_points, config_points = list_built_points(session), list_simulated_points(session, row_values.model)
     is_by_latency = (len(engine_points) >= 2) is (chart_frame.axis_turns % 2 == 0)
@@ -186,7 +200,7 @@ def _percent_text(share: float) -> str:
 
 
 def _point_label(session: Session, point: TradeoffPoint, y_axis: PlotAxis, sign: float) -> str:
-    """Its name, with the figure where it lies above the plane."""
+    """Returns the name of a point, with its value if the point is beyond the upper edge."""
     above = point.name and sign * point.value > y_axis.high
     return f"{point.name}, {_target_value_text(session, point.value)}" if above else point.name
 
@@ -235,7 +249,7 @@ def _chosen_point_lines(session: Session, row_values: RowValues, point: Tradeoff
 
 def _omission_texts(session: Session, engine_points: Sequence[TradeoffPoint], config_points: Sequence[TradeoffPoint],
                     is_by_latency: bool) -> list[str]:
-    """What is not drawn, and why."""
+    """Returns sentences about the configs that the chart omits, and why."""
     built_configs = {point.config for point in engine_points}
     if is_by_latency:
         untimed_count = sum(point.config not in built_configs for point in config_points)

@@ -1,4 +1,4 @@
-"""The rows of a network as plain data, and which of them show in what order."""
+"""The rows of a network as plain data, and the order in which the layer list shows them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trt_tui.core.network.layers import FusionGroup, NetworkOutline
 
 
 class View(Enum):
-    """What the main pane lists."""
+    """The kinds of list in the main pane: the tree of scopes, rows worst first, or the heat map of blocks."""
 
     TREE = "tree"
     WORST = "worst first"
@@ -22,27 +22,35 @@ class View(Enum):
 
 
 SMALL_SHARES_KEY = "\0tail"
-"""The key of the row that stands for those that lose next to nothing."""
+"""The key of the row that represents all groups with very small shares."""
 
 MIN_FOLDED_ROWS = 3
-"""Fewer rows are not folded into one."""
+"""The minimum number of rows that are folded into one row."""
 
 
 @dataclass(frozen=True)
 class SmallSharesRow:
-    """The row that stands for groups of next to no share, by name."""
+    """A row of the worst-first view that represents all groups with very small shares.
+
+    Attributes:
+        names: The names of these groups.
+    """
 
     names: tuple[str, ...]
 
     @property
     def label(self) -> str:
-        """What it is called."""
         return f"{len(self.names)} more"
 
 
 @dataclass(frozen=True)
 class VisibleRow:
-    """One line of the list. ``row`` is None for a node of an opened group or of the folded row; ``node`` names it."""
+    """A line of the layer list: a row of the tree at its depth, or a node below an opened row.
+
+    Attributes:
+        row: The row of the tree; None for a node below an opened group or below the row of other nodes.
+        node: The name of that node.
+    """
 
     key: str
     depth: int
@@ -52,7 +60,8 @@ class VisibleRow:
 
 
 class TreeModel:
-    """The tree of an outline with the look-ups that the screen needs; it does not change after construction."""
+    """The tree of rows of a network outline, with look-up tables for the screen. It does not change after construction.
+    """
 
     def __init__(self, outline: NetworkOutline) -> None:
         self.outline = outline
@@ -93,15 +102,17 @@ class TreeModel:
         self._cached_scope_times: tuple[EngineReport | None, dict[str, float]] = (None, {})
 
     def list_groups_of_row(self, row: Row | SmallSharesRow | None) -> tuple[FusionGroup, ...]:
-        """The groups that a change on a row acts on."""
+        """Returns the fusion groups that a change on a row affects."""
         by_name = self.outline.group_by_name
         if isinstance(row, Scope):
             return tuple(by_name[name] for name in row.groups)
         return (row.group,) if isinstance(row, GroupRow) else ()
 
     def sum_scope_times(self, engine_report: EngineReport | None) -> Mapping[str, float]:
-        """Milliseconds of the engine layers that lie in a scope with all of their groups, by path; kept for the report
-        asked last."""
+        """Returns the measured milliseconds of each scope by path: the engine layers whose groups are all in the scope.
+
+        The result for the last report is cached.
+        """
         if self._cached_scope_times[0] is not engine_report:
             group_of = self.outline.group_by_layer
             sums: dict[str, float] = {}
@@ -116,7 +127,8 @@ class TreeModel:
         return self._cached_scope_times[1]
 
     def choose_opened_scopes(self, max_rows: int = 40) -> set[str]:
-        """Scopes to open at first: whole levels from the outermost in, as long as at most ``max_rows`` rows show."""
+        """Returns the scopes to open at first: whole levels from the outermost, while at most ``max_rows`` rows are
+        visible."""
         opened: set[str] = set()
         level_scopes = [row for row in self.tree.children if isinstance(row, Scope)]
         row_count = len(self.tree.children)
@@ -129,7 +141,10 @@ class TreeModel:
         return opened
 
     def get_row_name(self, visible_row: VisibleRow, full_names: bool = False) -> str:
-        """Returns the name that a line begins with; ``full_names`` gives groups their path, for views that are no tree.
+        """Returns the name of a visible row.
+
+        Args:
+            full_names: If True, groups are named by their full path, for views without a tree.
         """
         row = visible_row.row
         if row is None:
@@ -137,12 +152,12 @@ class TreeModel:
         return self.titles[row.group.name] if full_names and isinstance(row, GroupRow) else row.label
 
     def search_text(self, row: GroupRow) -> str:
-        """What a filter finds a row by: its names, path and operator."""
+        """Returns the text of a row in which a filter searches: its names, path and operator."""
         name = row.group.name
         return f"{self.titles[name]} {row.path} {name} {row.group.operator}"
 
     def sum_scope_weights(self, weights: Mapping[str, float], is_additive: bool = True) -> dict[str, float]:
-        """The weights below each scope, by path: their sum, or the heaviest."""
+        """Returns the weight of each scope by path: the sum or the maximum of the weights of its groups."""
         scope_weights: dict[str, float] = {}
         for name, weight in weights.items():
             for scope in self.ancestors.get(name, ()):
@@ -152,10 +167,11 @@ class TreeModel:
 
     def list_tree_rows(self, opened_paths: set[str], weights: Mapping[str, float] | None = None,
                        matching_groups: set[str] | None = None, is_additive: bool = True) -> list[VisibleRow]:
-        """The lines of the tree view: siblings by weight where weights are given, else in network order.
+        """Returns the lines of the tree view. Siblings are sorted by weight, or in network order without weights.
 
         Args:
-            is_additive: A scope weighs what is below it together, not as much as the heaviest of it.
+            matching_groups: The groups to list, with their scopes; None for all rows.
+            is_additive: If True, the weight of a scope is the sum of its groups' weights, else their maximum.
         """
         weights = weights or {}
         sums = self.sum_scope_weights(weights, is_additive)
@@ -196,11 +212,11 @@ class TreeModel:
         self, opened_paths: set[str], weights: Mapping[str, float] | None, matching_groups: set[str] | None = None,
         leading_groups: Collection[str] = (), small_groups: Collection[str] = ()
     ) -> list[VisibleRow]:
-        """The lines of the worst-first view: all groups, the heaviest first, then those of unknown weight.
+        """Returns the lines of the worst-first view: all groups, heaviest first, then groups without a weight.
 
         Args:
-            leading_groups: Names of groups that stand before the heaviest: those that were raised.
-            small_groups: Names of those that one row stands for, unless there are few of them.
+            leading_groups: The names of groups that come before the heaviest: the raised groups.
+            small_groups: The names of groups that one row represents, unless there are fewer than `MIN_FOLDED_ROWS`.
         """
         weights = weights or {}
         rows = [row for row in self.group_rows if matching_groups is None or row.group.name in matching_groups]

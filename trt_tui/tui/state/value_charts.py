@@ -1,4 +1,4 @@
-"""Pictures of what a row reads: a histogram with its range, and the ranges of channels."""
+"""Charts of the values that a fusion group reads: a histogram with its range, and the ranges of channels."""
 
 import math
 
@@ -11,20 +11,21 @@ from trt_tui.tui.state.text_plots import BarLabel, bar_label_lines, bar_lines, c
 
 _BIN_COUNT = 64
 _FIRST_BIN_POWER = -40
-"""Of the lowest bin of `TensorStats.log_histogram`."""
+"""The power of two at which the lowest bin of `TensorStats.log_histogram` starts."""
 
 _MAX_BINS = 32
 _MIN_WIDTH = 30
 _MAX_CLIPPING_SHARE = 0.999
-"""A range below this part of the amax clips."""
+"""A range below this fraction of amax is displayed as clipping."""
 
 
 def histogram_lines(tensor: str, tensor_stats: TensorStats, width: int, row_count: int = 3, amax: float | None = None
                     ) -> list[Line]:
-    """A histogram of ``|x|`` over powers of two with logarithmic counts; below it percentiles, amax and range.
+    """Returns a histogram of ``|x|`` over powers of two with logarithmic counts, and labels for percentiles, amax and
+    range.
 
     Args:
-        amax: The range in use; what lies beyond it is clipped.
+        amax: The range in use; larger values are clipped.
     """
     counts = tensor_stats.log_histogram
     present = [index for index, count in enumerate(counts) if count]
@@ -64,12 +65,12 @@ def histogram_lines(tensor: str, tensor_stats: TensorStats, width: int, row_coun
 
 
 def _histogram_bin_position(value: float | None) -> float:
-    """Where a magnitude lies, in bins of the histogram."""
     return math.log2(value) - _FIRST_BIN_POWER if value else 0.0
 
 
 def channel_range_lines(tensor: str, top_channels: DominantChannels, width: int) -> list[Line]:
-    """A strip of the ranges of channels, with the largest and the median; nothing of a single one."""
+    """Returns a strip of the ranges of a tensor's channels, with their maximum and median; empty for a single channel.
+    """
     count, amaxes = top_channels.channel_count, top_channels.amaxes
     if len(amaxes) < 2:
         return []
@@ -85,7 +86,7 @@ def channel_range_lines(tensor: str, top_channels: DominantChannels, width: int)
 
 
 def group_channel_range_lines(session: Session, group: FusionGroup, width: int) -> list[Line]:
-    """The strips of a group's inputs and of its weights, as far as they are known."""
+    """Returns the channel strips of a group's inputs and weights that are known."""
     stats, results = session.results.statistics.get(group.name, {}), session.results
     inputs = dict.fromkeys(site.tensor for site in group.activation_qdq_sites() if site.tensor in stats)
     channels_by_tensor = [(tensor, stats[tensor].dominant_channels) for tensor in inputs]

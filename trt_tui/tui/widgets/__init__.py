@@ -1,1 +1,1 @@
-"""Widgets of the application; each draws lines of `trt_tui.tui.spans`."""
+"""Textual widgets of the application, which draw lines of `trt_tui.tui.spans`."""

@@ -1,4 +1,5 @@
-"""Roles × blocks as a heat map, for networks that repeat."""
+"""The heat map of a network with repeated blocks: a line for each role (a place in the block), a column for each block.
+"""
 
 from textual import events
 from textual.geometry import Region, Size
@@ -14,10 +15,10 @@ from trt_tui.tui.widgets.lines import StyledStrips
 
 
 class BlockMap(ScrollView, StyledStrips, can_focus=True, inherit_bindings=False):
-    """The heat map with a cursor on a cell, or on a role's label (column -1)."""
+    """A heat map widget with a cursor on a cell, or on the label of a role (column -1)."""
 
     class Moved(Message):
-        """The cursor moved to another cell."""
+        """A message that the cursor of the heat map moved to another cell."""
 
     def __init__(self, *, id: str | None = None) -> None:
         self._span_styles = {}
@@ -31,7 +32,7 @@ class BlockMap(ScrollView, StyledStrips, can_focus=True, inherit_bindings=False)
         self._notes: dict[int, str] = {}
 
     def show_blocks(self, blocks: BlockMatrix | None, row_values: RowValues) -> None:
-        """Shows a network's blocks; lines that stay the same are not repainted."""
+        """Shows the blocks of a network, and repaints only the lines that changed."""
         if blocks is not self.blocks or self._row_values is None or row_values.config != self._row_values.config:
             self._notes = {}
         self.blocks, self._row_values = blocks, row_values
@@ -46,7 +47,7 @@ class BlockMap(ScrollView, StyledStrips, can_focus=True, inherit_bindings=False)
 
     @property
     def cursor_group_names(self) -> tuple[str, ...]:
-        """Names of the groups under the cursor: one cell's, or the whole role's."""
+        """The names of the fusion groups under the cursor: the groups of a cell, or of all cells of a role."""
         if self.blocks is None:
             return ()
         cells = self.blocks.cells[self.role_index]
@@ -55,7 +56,7 @@ class BlockMap(ScrollView, StyledStrips, can_focus=True, inherit_bindings=False)
         return cells[self.column_index]
 
     def move_cursor_to_group(self, group_name: str) -> None:
-        """Puts the cursor on the cell that a group lies in, if it lies in one."""
+        """Moves the cursor to the cell of a fusion group, if the group is in a block."""
         for role, cells in enumerate(self.blocks.cells if self.blocks is not None else ()):
             for column, names in enumerate(cells):
                 if group_name in names:
@@ -63,7 +64,7 @@ class BlockMap(ScrollView, StyledStrips, can_focus=True, inherit_bindings=False)
                     return
 
     def move_cursor(self, down: int = 0, right: int = 0) -> None:
-        """Moves the cursor."""
+        """Moves the cursor by some roles and blocks, within the bounds of the heat map."""
         if self.blocks is None:
             return
         role = max(0, min(self.role_index + down, len(self.blocks.roles) - 1))
@@ -106,7 +107,7 @@ class BlockMap(ScrollView, StyledStrips, can_focus=True, inherit_bindings=False)
 
     @property
     def _visible_column_count(self) -> int:
-        """How many blocks fit beside each other."""
+        """The number of blocks that fit into the width."""
         return max(1, self._blocks_width // self._cell_width)
 
     def _get_cached_line(self, y: int) -> Line:
@@ -115,7 +116,6 @@ class BlockMap(ScrollView, StyledStrips, can_focus=True, inherit_bindings=False)
         return self._drawn_lines[y]
 
     def line_text(self, y: int) -> str:
-        """A line as it is drawn, without styles."""
         return "".join(escape_hidden_characters(text) for text, _ in self._build_line(y)).rstrip()
 
     def _build_line(self, y: int) -> Line:
@@ -150,27 +150,24 @@ class BlockMap(ScrollView, StyledStrips, can_focus=True, inherit_bindings=False)
         return line
 
     def render_line(self, y: int) -> Strip:
-        """One line as it is drawn."""
         return self.make_strip(self._get_cached_line(y + self.scroll_offset.y), self.size.width)
 
     def on_focus(self) -> None:
-        """The cursor shows."""
+        """Redraws the heat map, because the cursor is visible only with the focus."""
         self._drawn_lines = {}
         self.refresh()
 
     def on_blur(self) -> None:
-        """The cursor hides."""
         self._drawn_lines = {}
         self.refresh()
 
     def on_resize(self, event: events.Resize) -> None:
-        """The widget was resized."""
         self._drawn_lines = {}
         if self.blocks is not None:
             self.virtual_size = Size(self.size.width, len(self.blocks.roles) + 2)
 
     def on_click(self, event: events.Click) -> None:
-        """A click selects a row."""
+        """Moves the cursor to the clicked cell or role label."""
         if self.blocks is None:
             return
         role = event.y + self.scroll_offset.y - 1

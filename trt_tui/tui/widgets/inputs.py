@@ -1,4 +1,4 @@
-"""Widgets for input: lists to choose from and a text field."""
+"""Widgets for input: lists with a cursor, and a text field."""
 
 from collections.abc import Mapping, Sequence
 from typing import Generic, TypeVar
@@ -20,7 +20,7 @@ ValueT = TypeVar("ValueT")
 
 
 class KeyedOptionList(OptionList, inherit_bindings=False):
-    """A list whose keys are those of `trt_tui.tui.keys`."""
+    """A list whose keys can be changed by the user, because its binding ids are action ids of `trt_tui.tui.keys`."""
 
     BINDINGS = [Binding("down,j", "cursor_down", id="down"), Binding("up,k", "cursor_up", id="up"),
                 Binding("pagedown", "page_down", id="page_down"), Binding("pageup", "page_up", id="page_up"),
@@ -28,21 +28,20 @@ class KeyedOptionList(OptionList, inherit_bindings=False):
                 Binding("enter", "select", id="open"), Binding("space", "select", id="toggle")]
 
     def action_page_up(self) -> None:
-        """Moves up by a page; a list without room for a letter has no lines, which Textual 8.2 looks for."""
+        """Moves the cursor up by a page, if the list has room for a line. Without room, Textual 8.2 would fail."""
         if self.scrollable_content_region:
             super().action_page_up()  # type: ignore[no-untyped-call]
 
     def action_page_down(self) -> None:
-        """Moves down by a page, as `action_page_up` moves up."""
         if self.scrollable_content_region:
             super().action_page_down()  # type: ignore[no-untyped-call]
 
 
 class ValueList(KeyedOptionList, Generic[ValueT]):
-    """A list of lines that stand for values; filled again, its cursor stays on its value.
+    """A list that shows one line for each value, and keeps its cursor on the same value when it is filled again.
 
     Attributes:
-        values: What the lines stand for.
+        values: The values of the lines, in order.
     """
 
     def __init__(self, *, id: str | None = None) -> None:
@@ -51,7 +50,7 @@ class ValueList(KeyedOptionList, Generic[ValueT]):
         self._shown_lines: list[Line] = []
 
     def fill_list(self, values: Sequence[ValueT], lines: Sequence[Line]) -> None:
-        """Shows these in place of those before, where anything differs."""
+        """Replaces the values and lines of the list, if any line differs."""
         new_lines = list(lines)
         if new_lines == self._shown_lines:
             return
@@ -64,35 +63,34 @@ class ValueList(KeyedOptionList, Generic[ValueT]):
 
     @property
     def text(self) -> str:
-        """What is listed, without styles."""
+        """The text of the displayed lines, without styles."""
         return "\n".join("".join(text for text, _ in line).rstrip() for line in self._shown_lines)
 
     @property
     def selected_value(self) -> ValueT | None:
-        """What stands under the cursor."""
+        """The value under the cursor; None if the list is empty."""
         if self.highlighted is None or self.highlighted >= len(self.values):
             return None
         return self.values[self.highlighted]
 
 
 class ConfigList(ValueList[PrecisionConfig]):
-    """The configs of a session, the newest first; enter switches to one."""
+    """The list of the configs of a session, newest first. Enter makes the selected config the current one."""
 
     class Taken(Message):
-        """A config was chosen."""
+        """A message that the user chose a config from the list."""
 
         def __init__(self, config: PrecisionConfig) -> None:
             super().__init__()
             self.config = config
 
     def show_configs(self, session: Session, config_marks: Mapping[str, PrecisionConfig], header: Lines) -> None:
-        """Refills the list and its header where they changed; the cursor stays on its config."""
+        """Updates the config list and its header if they changed. The cursor stays on its config."""
         titles, lines = config_table(session, config_marks, header.size.width - 1 or 60)
-        header.lines = [[(" ", ""), *titles]]  # an option stands one cell in
+        header.lines = [[(" ", ""), *titles]]  # list entries are indented by one cell
         self.fill_list([config_line.config for config_line in lines], [config_line.line for config_line in lines])
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        """Enter was pressed."""
         event.stop()
         self.post_message(self.Taken(self.values[event.option_index]))
 
@@ -106,8 +104,7 @@ _CONTENT_STYLES = {"dim": "$quiet", "strong": "bold", "key": "bold $accent", "ba
 
 
 class TextField(Input):
-    """A line to type on whose cursor does not blink: where nothing changes, nothing is written to the terminal."""
+    """A text field with a cursor that does not blink, so that an unchanged screen sends nothing to the terminal."""
 
     def on_mount(self) -> None:
-        """Keeps the cursor lit."""
         self.cursor_blink = False

@@ -1,4 +1,4 @@
-"""The layer tree: draws only the lines that show, and repaints only those that a key changed."""
+"""The widget of the layer list. It draws only visible lines, and repaints only lines that changed."""
 
 from collections.abc import Sequence
 
@@ -17,19 +17,19 @@ from trt_tui.tui.widgets.lines import StyledStrips
 
 
 class LayerTree(ScrollView, StyledStrips, can_focus=True, inherit_bindings=False):
-    """Rows of a `TreeModel` with a cursor.
+    """A scrollable list of the rows of a `TreeModel`, with a cursor.
 
-    The rows and their figures are given with `show_rows`; the widget keeps the cursor on the row with the same key.
+    `show_rows` sets the rows and their values. The cursor stays on the row with the same key.
     """
 
     class Moved(Message):
-        """The cursor moved to another row."""
+        """A message that the cursor of the layer list moved to another row."""
 
     class Resized(Message):
-        """The room for rows changed, if only because of the scrollbar."""
+        """A message that the room for rows changed, for example because a scrollbar appeared."""
 
     class Opened(Message):
-        """The row under the cursor was double-clicked."""
+        """A message that the row under the cursor was double-clicked."""
 
     def __init__(self, *, id: str | None = None) -> None:
         self._span_styles = {}
@@ -47,7 +47,12 @@ class LayerTree(ScrollView, StyledStrips, can_focus=True, inherit_bindings=False
 
     def show_rows(self, rows: Sequence[VisibleRow], row_values: RowValues | None, full_names: bool = False,
                   cursor_key: str | None = None) -> None:
-        """Shows rows. The cursor goes to the row of ``cursor_key``, else stays on its row, else on its line."""
+        """Shows rows with their values, and repaints the lines that changed.
+
+        Args:
+            cursor_key: The key of the row that gets the cursor. None keeps the cursor on its row, or on its line if the
+                row is gone.
+        """
         key = cursor_key if cursor_key is not None else (self.current_row.key if self.current_row else None)
         is_same = rows is self.rows
         if not is_same or full_names != self._shows_full_names or row_values is None or self._row_values is None or (
@@ -73,7 +78,7 @@ class LayerTree(ScrollView, StyledStrips, can_focus=True, inherit_bindings=False
         self._keep_cursor_visible()
 
     def show_placeholder(self, lines: Sequence[Line]) -> None:
-        """Shows lines in place of rows: what is missing and what to do."""
+        """Shows lines in place of rows, which explain why there are no rows and which step comes next."""
         self._placeholder_lines = list(lines)
         self.rows, self._drawn_lines, self.cursor_index = [], {}, 0
         self.virtual_size = Size(self.size.width, 0)
@@ -81,17 +86,16 @@ class LayerTree(ScrollView, StyledStrips, can_focus=True, inherit_bindings=False
 
     @property
     def current_row(self) -> VisibleRow | None:
-        """The row under the cursor."""
+        """The row under the cursor; None if there are no rows."""
         return self.rows[self.cursor_index] if self.cursor_index < len(self.rows) else None
 
     def line_text(self, line_index: int) -> str:
-        """A line as it is drawn, without styles."""
         return "".join(escape_hidden_characters(text) for text, _ in self._get_cached_line(line_index)).rstrip()
 
     # -- the cursor ---------------------------------------------------------------------------------------------
 
     def move_cursor_to(self, index: int) -> None:
-        """Puts the cursor on a line; repaints the line it left and the one it is on."""
+        """Moves the cursor to a line, and repaints the old and the new line."""
         index = max(0, min(index, len(self.rows) - 1))
         if index == self.cursor_index or not self.rows:
             return
@@ -103,17 +107,16 @@ class LayerTree(ScrollView, StyledStrips, can_focus=True, inherit_bindings=False
         self.post_message(self.Moved())
 
     def move_cursor(self, steps: int) -> None:
-        """Moves the cursor by some rows."""
         self.move_cursor_to(self.cursor_index + steps)
 
     @property
     def row_width(self) -> int:
-        """The cells of a row: those that the scrollbar leaves, so that it covers no question mark of an outcome."""
+        """The width of a row in cells, without the scrollbar, which would cover the question mark of an outcome."""
         return self.scrollable_content_region.width
 
     @property
     def page_size(self) -> int:
-        """How many rows a page has."""
+        """The number of rows that the page-up and page-down keys move the cursor by."""
         return max(1, self.size.height - 1)
 
     def _refresh_line(self, index: int) -> None:
@@ -133,7 +136,7 @@ class LayerTree(ScrollView, StyledStrips, can_focus=True, inherit_bindings=False
     # -- drawing ------------------------------------------------------------------------------------------------
 
     def _find_short_name(self, visible_row: VisibleRow, column_widths: ColumnWidths) -> str | None:
-        """The name of a line as it is shown, unlike that of any other line of the list; None for the usual form."""
+        """Returns a shortened row name that differs from all other displayed names; None if the full name fits."""
         if self._row_values is None:
             return None
         model, room = self._row_values.model, row_name_width(visible_row.depth, column_widths)
@@ -147,7 +150,7 @@ class LayerTree(ScrollView, StyledStrips, can_focus=True, inherit_bindings=False
         return self._short_names[room].get(model.get_row_name(visible_row, self._shows_full_names))
 
     def _get_cached_line(self, index: int) -> Line:
-        if self._drawn_width != self.row_width:  # the scrollbar came or went
+        if self._drawn_width != self.row_width:  # the scrollbar appeared or disappeared
             self._drawn_lines, self._drawn_width, self._short_names = {}, self.row_width, {}
         if index not in self._drawn_lines:
             if not 0 <= index < len(self.rows) or self._row_values is None:
@@ -160,7 +163,6 @@ class LayerTree(ScrollView, StyledStrips, can_focus=True, inherit_bindings=False
         return self._drawn_lines[index]
 
     def render_line(self, y: int) -> Strip:
-        """One line as it is drawn."""
         width = self.size.width
         if not self.rows:
             return self.make_strip(self._placeholder_lines[y] if y < len(self._placeholder_lines) else [], width)
@@ -169,19 +171,18 @@ class LayerTree(ScrollView, StyledStrips, can_focus=True, inherit_bindings=False
         return self.make_strip(line, width, "cursor") if index == self.cursor_index else self.make_strip(line, width)
 
     def notify_style_update(self) -> None:
-        """The theme changed."""
+        """Clears the drawn lines after a change of theme."""
         super().notify_style_update()
         self._drawn_lines = {}
 
     def on_resize(self, event: events.Resize) -> None:
-        """The widget was resized."""
         self._drawn_lines = {}
         self.virtual_size = Size(self.size.width, len(self.rows))
         self._keep_cursor_visible()
         self.post_message(self.Resized())
 
     def on_click(self, event: events.Click) -> None:
-        """A click selects a row."""
+        """Moves the cursor to the clicked row; a double click also opens or closes the row."""
         if not self.rows:
             return
         index = event.y + self.scroll_offset.y

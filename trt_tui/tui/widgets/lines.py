@@ -1,4 +1,4 @@
-"""Widgets that draw lines of styled text, and repaint only the lines that changed."""
+"""Widgets that draw lines of styled text, and repaint only lines that changed."""
 
 from collections.abc import Sequence
 
@@ -16,17 +16,20 @@ SPAN_STYLES = ("dim", "strong", "bad", "good", "warn", "stale", "key", "rule", "
                "band0", "band1", "band2", "band3", "band4")
 
 SPAN_COMPONENT_CLASSES = {f"span--{name}" for name in SPAN_STYLES}
-"""Component classes of the app, which all that draw spans ask: were they of each widget, they would be most of what the
-style sheet is asked for at the start and whenever a page opens."""
+"""Component classes of the span styles. They belong to the app, and all widgets that draw spans share them. Separate
+classes for each widget would dominate the cost of style sheet look-ups at the start and for each new page."""
 
 
 class StyledStrips(Widget):
-    """Turns a line into a strip, with the component classes ``span--<style>`` of the style sheet."""
+    """A base class of widgets that convert lines of spans to Textual strips.
+
+    The style ``name`` of a span is the component class ``span--name`` of the style sheet.
+    """
 
     _span_styles: dict[str, Style]
 
     def get_span_style(self, name: str) -> Style:
-        """What a style of a span looks like."""
+        """Returns the Rich style of a span by its style name; a suffix with an action is ignored."""
         if not (style_name := name.partition("@")[0]):
             return Style.null()
         if style_name not in self._span_styles:
@@ -34,9 +37,12 @@ class StyledStrips(Widget):
         return self._span_styles[style_name]
 
     def make_strip(self, line: Line, width: int, *overlays: str) -> Strip:
-        """The line as a strip of exactly ``width`` cells; ``overlays`` are styles laid over all of it.
+        """Returns a line as a strip of exactly ``width`` cells.
 
-        A line that is wider ends in an ellipsis, before which no number is cut.
+        A wider line is cut and ends with an ellipsis; a number is never cut in two.
+
+        Args:
+            overlays: Names of styles that apply to the whole strip.
         """
         line = clip_line(line, width)
         base = self.rich_style
@@ -49,20 +55,21 @@ class StyledStrips(Widget):
         return Strip(segments).adjust_cell_length(width, blank)
 
     def notify_style_update(self) -> None:
-        """The theme changed."""
+        """Clears the cached styles after a change of theme."""
         self._span_styles = {}
         super().notify_style_update()
 
 
 WHEEL_LINES = 3
-"""Lines that a turn of the wheel goes."""
+"""The number of lines that one turn of the mouse wheel scrolls."""
 
 
 class Lines(StyledStrips):
-    """A block of lines; setting ``lines`` repaints those that differ. The wheel shows those that have no room.
+    """A block of styled lines that scrolls with the mouse wheel. New values of ``lines`` repaint only the lines that
+    differ.
 
     Attributes:
-        top_line: How many lines are above the first one that is shown.
+        top_line: The number of lines above the first visible line.
     """
 
     def __init__(self, lines: Sequence[Line] = (), *, id: str | None = None, classes: str | None = None) -> None:
@@ -73,7 +80,7 @@ class Lines(StyledStrips):
 
     @property
     def lines(self) -> list[Line]:
-        """The lines that are shown."""
+        """All lines of the block, including the lines that have no room."""
         return self._lines
 
     @lines.setter
@@ -87,7 +94,7 @@ class Lines(StyledStrips):
                 self.refresh(Region(0, y - self.top_line, self.size.width, 1))
 
     def scroll_lines(self, line_count: int) -> bool:
-        """Shows lines further down or up; whether there were any."""
+        """Scrolls by a number of lines, up if negative, and returns True if the visible part changed."""
         old_top, self.top_line = self.top_line, max(
             0, min(self.top_line + line_count,
                    len(self._lines) - self.size.height))
@@ -96,31 +103,29 @@ class Lines(StyledStrips):
         return self.top_line != old_top
 
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        """The wheel; where nothing is below, what is around it may scroll."""
+        """Scrolls down. At the end of the block, the event goes on to the surrounding widgets."""
         if self.scroll_lines(WHEEL_LINES):
             event.stop()
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        """The wheel."""
         if self.scroll_lines(-WHEEL_LINES):
             event.stop()
 
     @property
     def text(self) -> str:
-        """The text shown, without styles."""
+        """The text of all lines, without styles."""
         return "\n".join("".join(escape_hidden_characters(text) for text, _ in line).rstrip() for line in self._lines)
 
     def get_drawn_line(self, y: int) -> Line:
-        """The line that is drawn at a height."""
+        """Returns the line at a vertical position of the widget; an empty line below the end."""
         y += self.top_line
         return self._lines[y] if y < len(self._lines) else []
 
     def render_line(self, y: int) -> Strip:
-        """One line as it is drawn."""
         return self.make_strip(self.get_drawn_line(y), self.size.width)
 
     async def on_click(self, event: events.Click) -> None:
-        """Does the action of the text that is clicked."""
+        """Performs the action of the clicked text, if the style of its span names an action."""
         end = 0
         for text, name in self.get_drawn_line(event.y):
             end += cell_width(escape_hidden_characters(text))
@@ -131,7 +136,7 @@ class Lines(StyledStrips):
 
 
 class TitleRule(Lines):
-    """A horizontal rule with a title at the left and words at the right."""
+    """A horizontal rule with a title at the left end and a text at the right end."""
 
     def __init__(self, title: str = "", right: str = "", *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -139,7 +144,6 @@ class TitleRule(Lines):
         self._right_spans: Line = [(right, "dim")] if right else []
 
     def set_texts(self, title: str, right_text: str | Line = "") -> None:
-        """Changes its texts."""
         right_spans: Line = right_text if not isinstance(right_text, str) else [(right_text,
                                                                                  "dim")] if right_text else []
         if (title, right_spans) != (self._title, self._right_spans):
@@ -148,11 +152,11 @@ class TitleRule(Lines):
 
     @property
     def text(self) -> str:
-        """Its text, without styles."""
         return f"{self._title} {''.join(text for text, _ in self._right_spans)}".strip()
 
     def get_drawn_line(self, y: int) -> Line:
-        """The title, the rule and the words."""
+        """Returns the line with the title, the rule and the right text. The right text is omitted if it does not fit.
+        """
         width = self.size.width
         title, right = self._title, self._right_spans
         end = [(" ", "dim"), *right, (" ", "dim"), ("─", "rule")] if right else []
