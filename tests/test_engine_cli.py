@@ -172,7 +172,7 @@ def test_compare_looks_into_a_marked_engine(command, mlp, tmp_path) -> None:
     assert all(text in done.stdout for text in said)
     assert "marked, not the engine as built" in (tmp_path / "out.md").read_text()
     refused = command("8.6.1", "compare", mlp.model, "--data", mlp.data, "--marked")
-    assert refused.returncode == 2 and "--marked would do nothing here" in refused.stderr
+    assert refused.returncode == 2 and "--marked has no effect here" in refused.stderr
 
 
 def test_compare_shows_a_table_of_engines(command, mlp) -> None:
@@ -280,10 +280,10 @@ def test_an_int8_layer_that_the_message_names_is_raised_and_figures_are_of_what_
     assert "INT8 engine, otherwise" in text and "| `/fc2/MatMul` | FP16 |" in text
     titles = [line.split("  ")[0] for line in done.stdout.splitlines()]
     by = f" (TensorRT {release}, Stand-in GPU)"
-    assert f"INT8 engine{by}" not in titles, "no figure of what was made stands as one of what was asked"
+    assert f"INT8 engine{by}" not in titles, "no figure of what was made stands as one of what was requested"
     assert {f"INT8 engine{by}, otherwise", f"INT8 engine{by}, otherwise, simulated", f"FP16 engine{by}"} <= set(titles)
-    assert "INT8 engine: NOT of the config asked for; what was tried:" in done.stdout
-    assert "  built in another precision than asked: /fc2/MatMul in FP16" in done.stdout
+    assert "INT8 engine: not an engine of the requested config; what was tried:" in done.stdout
+    assert "  built in another precision than requested: /fc2/MatMul in FP16" in done.stdout
 
 
 def test_told_precisions_are_preferred_and_then_not_told(compared, mlp, tmp_path) -> None:
@@ -293,7 +293,7 @@ def test_told_precisions_are_preferred_and_then_not_told(compared, mlp, tmp_path
     assert engine["as_asked"] is False and engine["outputs"]["y"]
     (config,) = [one for one in told(tmp_path) if one["flags"]]
     assert config["flags"] == ["FP16"] and config["layer_precisions"] == config["output_types"] == {}
-    assert rungs(runs["int8-engine"]) == ["asked", "eased"], "nothing is told there that could be let go"
+    assert rungs(runs["int8-engine"]) == ["asked", "eased"], "nothing is told there that could be left to the builder"
     assert done.returncode == 1 and "Engine of int8 not built: TensorRT could not build" in done.stderr
     assert runs["int8-engine"]["failed"] and "outputs" not in runs["int8-engine"]
     assert "INT8 engine, not built" in Path(mlp.model).with_suffix(".md").read_text()
@@ -341,4 +341,4 @@ def test_a_search_is_not_confirmed_by_an_engine_of_another_config(command, mlp, 
     assert "which is not of the config found, meets it" in done.stdout
     search = json.loads((tmp_path / "found.json").read_text())["evidence"]["search"]
     assert "confirmed_by_engine" not in search and "/fc2/MatMul raised to FP16" in " ".join(search["remarks"])
-    assert "which is not of the config found" in (tmp_path / "found.md").read_text()
+    assert "which is not of the config that match" in (tmp_path / "found.md").read_text()

@@ -199,7 +199,7 @@ def test_a_typed_network_between_casts_rounds_as_it_is_simulated(precision, open
 def test_16_bit_codes_leave_the_tensor_in_floats_behind_its_relu(tmp_path, backend):
     onnx.save(networks.quantized(**ASYMMETRIC | {"activation_type": QuantType.QInt16}), tmp_path / "x.onnx")
     network = open_network(tmp_path / "x.onnx")
-    assert "16-bit codes" in {one.reason for one in network.source_model.node_refusals}
+    assert "16-bit quantized types" in {one.reason for one in network.source_model.node_refusals}
     feeds = networks.feeds(networks.quantized(), 9, n=4)
     typed, reference = (run(backend, lower_from_source_model(network, config, {}).model, feeds)
                         for config in (AS_GIVEN, PrecisionConfig.from_precision(FP32)))

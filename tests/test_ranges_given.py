@@ -77,7 +77,7 @@ def test_methods_beside_each_other(run, mlp, tmp_path):
     assert json.loads(out.read_text())["best"] == best and f"The best is {best}" in told
     assert all(row["method"] in shown for row in rows) and all(row["samples"] for row in rows)
     code, _, told = run("compare", mlp.model, "--data", mlp.data, "--calib-methods", "minmax,best")
-    assert code == 2 and "best is no calibration method" in told
+    assert code == 2 and "best is not a calibration method" in told
 
 
 @pytest.mark.usefixtures("quick")

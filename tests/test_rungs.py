@@ -149,8 +149,8 @@ def test_rungs_in_words() -> None:
         BuildAttempt(NO_PRECISIONS)
     ]
     assert attempt_lines(tried, {"a": Precision.FP32}) == [
-        "as asked: failed: no", "a, b raised to FP16; c, d, e, f and 1 more let go: failed: no",
-        "no precision told: built", "built in another precision than asked: a in FP32"]
+        "as asked: failed: no", "a, b raised to FP16; c, d, e, f and 1 more left to the builder: failed: no",
+        "no precision set: built", "built in another precision than requested: a in FP32"]
     assert attempt_lines([BuildAttempt()], {}) == ["as asked: built"]
 
 

@@ -308,7 +308,7 @@ def damaged(content):
     ("empty.npz", lambda good: b"", "is empty"), ("text.npz", lambda good: b"hello", "cannot be read"),
     ("cut.npz", lambda good: good[:len(good) // 2], "cannot be read"), ("damaged.npz", damaged, "cannot be read"),
     ("one.npy", lambda good: base64.b64decode(encode(rows(2))["array"]), "numpy.savez"),
-    ("absent.npz", None, "not found"), ("absent.py", None, "not found")])
+    ("absent.npz", None, "not that match"), ("absent.py", None, "not that match")])
 def test_files_that_are_no_data(tmp_path, name, content, expected):
     if content is not None:
         good = save(tmp_path / "good.npz", compress=True, x=rows(200)).read_bytes()

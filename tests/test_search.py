@@ -206,7 +206,7 @@ def test_ask_names_the_same_config_until_it_is_told_of():
     assert search.propose_config() != INT8 and search.current_trial.raised_groups == frozenset(noise.names)
     done = noise.search(earlier_evaluations=[Evaluation((), TargetResult(True, 1.0))])
     assert done.propose_config() is None
-    with pytest.raises(ValueError, match="nothing was asked"):
+    with pytest.raises(ValueError, match="nothing was requested"):
         done.record_target_result(TargetResult(True, 0.0))
 
 

@@ -91,7 +91,7 @@ def test_stdout_takes_the_config(run, files):
     code, shown, _ = run("search", *files, "--tolerance", "sqnr>=40", "-o", "-")
     assert code == 0 and json.loads(shown)["format"] == "trt-tui/precision-config"
     code, _, told = run("search", *files, "--tolerance", "sqnr>=40", "-o", "-", "--markdown", "-")
-    assert code == 2 and "stdout takes one thing" in told
+    assert code == 2 and "two outputs go to stdout" in told
 
 
 def test_int8_that_meets_it_has_nothing_to_do(run, files, out):
@@ -167,13 +167,13 @@ def test_a_config_is_begun_with_and_kept(run, files, out, tmp_path):
     (["--tolerance", "sqnr>=40", "--max-latency", "2"], "needs a latency"),
     (["--check", "no-such-program {model}"], "no-such-program does not start"),
     (["--tolerance", "sqnr>=40", "--precision", "fp16", "--config", "x.json"], "has one start"),
-    (["--tolerance", "sqnr>=40", "--rungs", "int8,nvfp4"], "nvfp4 is no precision"),
+    (["--tolerance", "sqnr>=40", "--rungs", "int8,nvfp4"], "nvfp4 is not a precision"),
     (["--tolerance", "sqnr>=40", "--rungs", "fp32,int8"], "is no ladder"),
     (["--tolerance", "sqnr>=40", "--rungs", "int4,fp8"], "ends in FP8"),
     (["--tolerance", "sqnr>=40", "--rungs", "int8,fp16+"], "ends in FP16+"),
     (["--tolerance", "sqnr>=40", "--rungs", "int8,tf32"], "no layer can be in TF32 alone"),
-    (["--tolerance", "sqnr>=40", "--rungs", "int8,tf32,fp32", "--tf32"], "TF32 is no rung of this search"),
-    (["--tolerance", "sqnr>=40", "--rungs", "int8,fp32", "--higher", "fp16"], "--higher would do nothing here"),
+    (["--tolerance", "sqnr>=40", "--rungs", "int8,tf32,fp32", "--tf32"], "TF32 cannot be an intermediate precision here"),
+    (["--tolerance", "sqnr>=40", "--rungs", "int8,fp32", "--higher", "fp16"], "--higher has no effect here"),
 ])
 def test_bad_input(run, files, out, options, title):
     code, shown, told = run("search", *files, *options, "-o", out)
@@ -231,7 +231,7 @@ def test_the_bundled_network_is_mended_by_at_most_three_layers(run, out):
     assert code == 0, told
     network = open_network(demo.network_path())
     assert 1 <= len(read_config(out, network).config.find_raised_groups(network)) <= 3
-    assert "metric>=base-0.5: " in shown and "FP32  start  found" in shown
+    assert "metric>=base-0.5: " in shown and "FP32  start  that match" in shown
     record = json.loads(out.read_text())["evidence"]["simulated"]
     assert len(record["metric_parts"]) > 2 and all(name in shown for name in record["metric_parts"])
 
@@ -294,7 +294,7 @@ def test_nothing_that_is_read_is_written_over(run, files, tmp_path, place, what)
 def test_two_results_go_to_two_files(run, files, tmp_path):
     out = tmp_path / "out.json"
     code, _, told = run("search", *files, "--tolerance", "sqnr>=40", "-o", out, "--markdown", out)
-    assert code == 2 and "one file cannot hold two things" in told and not out.exists()
+    assert code == 2 and "two outputs have the same file" in told and not out.exists()
     code, _, told = run("compare", *files, "--json", files[0])
     assert code == 2 and "is read from" in told
 

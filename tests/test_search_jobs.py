@@ -159,8 +159,8 @@ def test_rows_as_in_the_file_leave_it_for_what_is_free(options, tmp_path):
     start = PrecisionConfig.from_precision(Precision.FILE)
     ended = found(worker.answer(replace(GOAL, config=start, try_ranges=False)))
     assert [one.zero_cost_sets for one in ended.evaluations[:4]] == [
-        (), (), ("recalibration, no longer as in the file",),
-        ("recalibration, no longer as in the file", "bias correction")]
+        (), (), ("recalibration, no longer file precision",),
+        ("recalibration, no longer file precision", "bias correction")]
     best, config = ended.result.best_evaluation, ended.result.config
     assert ended.result.is_met and "recalibration" in best.zero_cost_sets[0] and ended.evaluations[
         0].target_result.lowest_score < 20

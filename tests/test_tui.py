@@ -88,7 +88,7 @@ async def test_answers_the_first_questions_without_a_key(tmp_path):
         assert "8 of 16 samples" in text(main, "header")
         app.post_session_event(ev.ChildProcessDied(99, -9, "killed"))
         await settle(pilot)
-        assert app.screen is main and "The worker process ended: o shows why" in status(main)
+        assert app.screen is main and "The background process ended: o shows why" in status(main)
         await press(pilot, "o")
         assert isinstance(app.screen, ErrorDialog)
         await answered(pilot, "escape", "space")

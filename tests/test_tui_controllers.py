@@ -76,12 +76,12 @@ FILES = {
     "twice": ('{"build": "f4",\n"build": "f7"}', {"build": ("f4",)}, ["line 2: build stands in line 1 already"]),
     "nothing that is a key": ('{"build": [],\n"undo": {},\n"stop": "hyper+x", "quit": "A"}', {}, [
         "line 1: build needs a key; it keeps b", "line 2: that is no key; undo keeps z",
-        "line 3: A is a part of an arrow key on a slow line; quit keeps q",
+        "line 3: A is a part of an arrow key on a slow connection; quit keeps q",
         "line 3: hyper+x is no key; stop keeps x"]),
     "a key without a name": ('{"quit": "",\n"undo": "ctrl+", "stop": "+"}', {"stop": ("plus",)}, [
         'line 1: "" is no key; quit keeps q', "line 2: ctrl+ is no key; undo keeps z"]),
-    "no JSON": ('{"build": "f4",\n"undo" "f7"}', {}, ["line 2: it is no JSON; no key is taken from it"]),
-    "no object": ("[1]", {}, ['line 1: it is to be an object: {"build": "f4"}']),
+    "no JSON": ('{"build": "f4",\n"undo" "f7"}', {}, ["line 2: not valid JSON; its keys are ignored"]),
+    "no object": ("[1]", {}, ['line 1: a JSON object is needed: {"build": "f4"}']),
 }
 
 

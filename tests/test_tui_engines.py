@@ -164,12 +164,12 @@ def test_an_engine_that_is_not_as_asked_is_marked_and_decides_nothing_about_the_
         row = table(session, width)["c0 ="].partition("│")[2]
         assert row.split()[0] == f"≠{decibels(result.accuracy)}" and "PASS" in row and "FAIL" not in row
     assert found(session).is_target_met and "≠" in text(config_table(session, {}, 60)[1][0].line)
-    assert "not built as asked: i shows what was built" in next_step_hint(session, found(session)).text
+    assert "not built as requested: i shows what was built" in next_step_hint(session, found(session)).text
     gap = sqnr_gap_of_engine_db(result.simulated_accuracy, result.accuracy)  # not that of what was asked
     assert (f"{gap:.1f}!", "warn") in [(part.strip(), one) for part, one in summary.summary_lines(session, 120)[4]]
     lines = [" ".join(text(line).split()) for line in engine_page.engine_page_lines(session, 200)]
     assert f"tried as asked: failed: {result.attempts[0].failure_reason}" in lines
-    assert f"{QKV} raised to FP16: built" in lines and f"built in another precision than asked: {QKV} in FP16" in lines
+    assert f"{QKV} raised to FP16: built" in lines and f"built in another precision than requested: {QKV} in FP16" in lines
     assert any(line.startswith(f"What to check: it is {gap:.1f} dB worse than simulated") for line in lines)
     assert any(
         line.startswith("output") and f"~{decibels(result.simulated_accuracy)} dB simulated" in line for line in lines)
@@ -266,18 +266,18 @@ def test_the_detail_says_what_the_engine_made(build):
     assert "fused" in line and "1 ≠ asked" in line and " ms" in line
     session.toggle_fp32([VIT.group_by_name[QKV], *FIRST])
     for size in sizes:
-        assert "c0: FP16, INT8 was asked" in said(QKV, *size)
+        assert "c0: FP16, INT8 was requested" in said(QKV, *size)
         assert "c0: INT8, FP32 asked since" in said(FIRST[0].name, *size)
     session.undo()
     session.results[session.config].engine_result = replace(result,
                                                             implementations={CORE: result.implementations[CORE]})
-    assert "no engine layer has its name" in said(QKV, 80, 3)
+    assert "no engine layer is named after it" in said(QKV, 80, 3)
 
 
 def test_the_result_says_as_much_as_fits(build):
     _, result = build()
     whole = engine_texts.build_result_text(result, 400)
-    for part in ("built in", " cold", f"{number_text(result.latency_ms[0])} ms (", "1 reformat", "1 Q/DQ alone",
+    for part in ("built in", " cold", f"{number_text(result.latency_ms[0])} ms (", "1 reformat", "1 unfused Q/DQ",
                  f"INT8 {result.engine_report.precision_shares()['INT8'][0]} layers ",
                  f"{megabytes_text(result.engine_bytes)} MB",
                  f"{megabytes_text(result.device_memory_bytes)} MB of device memory"):
@@ -304,8 +304,8 @@ def test_the_page_tells_all(build):
         lines = engine_page.engine_page_lines(session, width)
         assert all(spans.line_width(line) <= width for line in lines)
         page = "\n".join(map(text, lines))
-        for part in ("TensorRT 11.4.0.21 on NVIDIA H200", "graph is sound", gap, "Computed in", "reformats ",
-                     "Q/DQ alone", "Asked ≠ made: 1 group", "INT8 → FP16", "Slowest layers",
+        for part in ("TensorRT 11.4.0.21 on NVIDIA H200", "FP32 engine matches ONNX Runtime", gap, "Computed in", "reformats ",
+                     "unfused Q/DQ", "Asked ≠ made: 1 group", "INT8 → FP16", "Slowest layers",
                      "layers that run in another precision"):
             assert part in page, part
     assert engine_page.engine_page_title(session) == "The engine of c0"

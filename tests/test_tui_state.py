@@ -232,7 +232,7 @@ def test_a_row_says_what_the_figure_becomes_when_it_is_flipped(session):
     shown = build_row_cells(found(session), VisibleRow("x", 0, scope)).cells["toggle"]
     assert shown.value_text == decibels_text(
         session.results.get_results_or_empty(changed).accuracy.worst_output[1].errors.sqnr_db)
-    assert "score if flipped" in text(
+    assert "score if toggled" in text(
         column_title_line(fit_columns(80), replace(found(session), metric_title="score")))
 
 
@@ -430,7 +430,7 @@ def test_a_config_that_lowers_nothing_is_not_called_one_that_passes(session):
     line = text(config_table(session, {}, 60)[1][0].line)
     assert "PASS" not in line and "FAIL" not in line and not config_status.current_config_meets_target(session)
     assert "b builds" not in next_step_hint(session, found(session)).text
-    assert any("nothing lowered" in text(one) for one in summary.summary_lines(session, 120))
+    assert any("all in FP32" in text(one) for one in summary.summary_lines(session, 120))
 
 
 @pytest.mark.parametrize("theme", [themes.DARK, themes.LIGHT], ids=lambda theme: theme.name)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 @file_path_option(
     "TensorRT", "--engine", metavar="E", help="Show what this engine made of the groups: an engine file, or "
     "the JSON of trtexec --exportLayerInfo.")
-@option_under_heading("TensorRT", "--backend", default="auto", show_default=True, help="What loads the engine.",
+@option_under_heading("TensorRT", "--backend", default="auto", show_default=True, help="The backend that loads the engine.",
                       type=click.Choice(["auto", "tensorrt", "tensorrt-rtx"]))
 @option_under_heading(
     "TensorRT", "--preview", is_flag=True, help="Show what TensorRT-RTX would make of each group, without a GPU; "
@@ -48,9 +48,9 @@ if TYPE_CHECKING:
     "Output", "--scheme", is_flag=True, help="Show what the config asks for: groups by operator and precision, "
     "what is left out and why, and its share of the MACs.")
 @file_path_option("Output", "--json", "json_path", metavar="[OUT]", is_flag=False, flag_value="-",
-                  help="Write preview and scheme as JSON; to stdout where no file is named.")
+                  help="Write preview and scheme as JSON; to stdout if no file is named.")
 @file_path_option("Output", "--markdown", "markdown_path", metavar="[OUT]", is_flag=False, flag_value="-",
-                  help="Write them as Markdown; to stdout where no file is named.")
+                  help="Write preview and scheme as Markdown; to stdout if no file is named.")
 def inspect(model: str, nodes: bool, engine: str | None, preview: bool, scheme: bool, config_path: str | None,
             force: bool, precision: str | None, json_path: str | None, markdown_path: str | None,
             **arguments: Any) -> None:
@@ -66,7 +66,7 @@ def inspect(model: str, nodes: bool, engine: str | None, preview: bool, scheme: 
 
     refuse_ineffective_options()
     if config_path is not None and precision is not None:
-        raise InputError("a config and a precision are two things", "at most one of --config and --precision is taken",
+        raise InputError("--config and --precision exclude each other", "at most one of them can be used",
                          "Leave out one of them.")
     json_path, markdown_path = resolve_output_paths({"--json": json_path, "--markdown": markdown_path})
     written_paths = check_output_paths(model, arguments, config_path, json_path, markdown_path)

@@ -303,7 +303,7 @@ def _require_builder(workspace: Workspace) -> EngineBackend:
 
 
 def _quick_build_warning_lines(quick: bool) -> tuple[str, ...]:
-    return ("A quick build, with the lowest effort: not for production.",) if quick else ()
+    return ("A quick build, at optimization level 0: not for production.",) if quick else ()
 
 
 def _trtexec_command_lines(workspace: Workspace, request: rq.WriteEngine, ranges: Mapping[str, float]) -> list[str]:

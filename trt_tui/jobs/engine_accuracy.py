@@ -184,7 +184,7 @@ def measure_lowered_network_accuracy(analysis: Analysis, model: ir.Model, feed_i
 
 
 def measure_engine_accuracy(analysis: Analysis, runner: Runner, feed_indices: Sequence[int],
-                            phase: str = "judging the build",
+                            phase: str = "measuring the engine",
                             against_own_fp32: bool = False) -> Generator[BuildProgress, None, Accuracy]:
     """Yields steps; returns the accuracy at the network's own outputs.
 

@@ -224,7 +224,7 @@ class LoadStoredResults(Request):
 class MeasureRemedies(Request):
     """What-if results of the ways out for one group; answered by `RemediesMeasured`."""
 
-    job_kind = JobKind("trt_tui.jobs.remedies.run_remedy_job", "ways out of {group}", Urgency.REMEDIES,
+    job_kind = JobKind("trt_tui.jobs.remedies.run_remedy_job", "remedies for {group}", Urgency.REMEDIES,
                        is_automatic=True)
     group: str
     config: PrecisionConfig
@@ -239,8 +239,8 @@ class MeasureToggles(Request):
         MAX_SCOPE_GROUPS: Groups of a scope that is flipped, at most.
     """
 
-    job_kind = JobKind("trt_tui.jobs.row_toggles.run_toggle_job", "flips of {config}", Urgency.TOGGLES,
-                       phase="each row if flipped", is_automatic=True, is_waited_for=False)
+    job_kind = JobKind("trt_tui.jobs.row_toggles.run_toggle_job", "toggles of {config}", Urgency.TOGGLES,
+                       phase="toggling each row", is_automatic=True, is_waited_for=False)
     MAX_SCOPE_GROUPS: ClassVar[int] = 256
     config: PrecisionConfig
 

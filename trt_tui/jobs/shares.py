@@ -64,7 +64,7 @@ def load_stored_shares(workspace: Workspace, store: ResultStore, config: Precisi
 def _measure_shares(workspace: Workspace, store: ResultStore, reporter: JobReporter, run: str, config: PrecisionConfig,
                     group_names: Sequence[str]) -> Steps[dict[str, ErrorShare]]:
     exact = workspace.options.exact
-    store_kind = "swept, exact" if exact else "swept"
+    store_kind = "shares, exact" if exact else "swept"
     executor = get_executor(workspace, reporter)
     sweep = GroupSweep(workspace.analysis, config, workspace.ranges, group_order=group_names,
                        feed_indices=workspace.feeds, measures_all_samples=exact,
@@ -118,7 +118,7 @@ def _send_cumulative_raise_accuracies(workspace: Workspace, store: ResultStore, 
         for partial in measure_accuracy_per_raised_group(workspace.analysis, config, workspace.ranges, order,
                                                          workspace.feeds):
             accuracies = partial.value
-            reporter.send_progress("cumulative FP32 sweep", partial.done_count, partial.total_count, start_time)
+            reporter.send_progress("raising the worst layers one by one", partial.done_count, partial.total_count, start_time)
             yield Urgency.BACKGROUND
         store.save_result(workspace, "raised", config, accuracies)
     reporter.send(ev.CumulativeRaiseMeasured(reporter.job, config, order, accuracies or ()))

@@ -144,7 +144,7 @@ def reduction_table(reduction_steps: Sequence[ReductionStep], outline: NetworkOu
         shape = outline.shape(outline.get_group(row.layer_name).final_tensor)
         sizes = "x".join("?" if size is None else str(size) for size in shape) if shape is not None else ""
         similarity = mark_figures_as_simulated(row.similarity_text)
-        reason = f"lowered, it misses the threshold with {similarity}" if row.stays_higher else ""
+        reason = f"in lower precision it misses the threshold: {similarity}" if row.stays_higher else ""
         table.append([
             str(index),
             title_by_name.get(row.layer_name, row.layer_name), sizes, similarity, threshold, reason,

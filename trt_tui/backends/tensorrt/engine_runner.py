@@ -200,7 +200,7 @@ class TensorRTRunner:
             except Exception as error:
                 raise translate_execution_error(messages, error) from None
         if debug_listener.failed:
-            raise TrtTuiError("what the engine's kernels hand on could not be read", debug_listener.failed, "")
+            raise TrtTuiError("the debug tensors of the engine could not be read", debug_listener.failed, "")
         output_arrays = {
             name: np.array(outputs[name])
             for name in (info.name for info in self.outputs)

@@ -267,7 +267,7 @@ def open_npz(path: Path, source_title: str) -> DataPart:
             name = info.filename[: -len(".npy")]
             if name in arrays:
                 raise InputError(f"{source_title} holds array '{name}' twice", "only one of them could count",
-                                 "Give each array a name of its own.")
+                                 "Give each array a different name.")
             try:
                 arrays[name] = _open_npz_member(path, file, archive, info, name, unpacked <= MAX_IN_MEMORY_BYTES)
             except TrtTuiError as error:

@@ -24,7 +24,7 @@ COMPUTE, REFORMAT, QDQ, IDLE = "compute", "reformat", "qdq", "idle"
 """Kinds of engine layers: those that compute, that change a layout or type, that are unfused Q/DQ, and idle ones."""
 
 ENGINE_PRECISION_TITLES = {**{precision.label: precision.label for precision in reversed(Precision)},
-                           "?": "not told", REFORMAT: "reformats", QDQ: "Q/DQ alone"}
+                           "?": "unknown", REFORMAT: "reformats", QDQ: "unfused Q/DQ"}
 """What engine layers compute in, by the keys of `EngineReport.precision_shares`, in the order of columns."""
 
 _LAYER_PREFIX = "[ONNX Layer: "

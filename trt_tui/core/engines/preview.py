@@ -18,7 +18,7 @@ from trt_tui.core.network.layers import FusionGroup, NetworkOutline
 from trt_tui.core.precision import Precision
 from trt_tui.formatting import name_list_text
 
-NO_EFFECT, BREAKS_MHA, STANDALONE_QDQ, BARRIER_SPLITS = "no effect", "breaks MHA", "stand-alone Q/DQ", "splits"
+NO_EFFECT, BREAKS_MHA, STANDALONE_QDQ, BARRIER_SPLITS = "no effect", "breaks MHA", "unfused Q/DQ", "splits"
 """Marks of a group: the engine is the same without its choice; its choice takes a fused attention apart; codes that it
 reads are made, or taken apart, by a layer of their own; its fusion barrier takes a kernel apart."""
 

@@ -295,7 +295,7 @@ def _accuracy_table(runs: Mapping[str, Mapping[str, Any]]) -> list[str]:
              megabytes_text(run["engine_bytes"]) if "engine_bytes" in run else "", run.get("result",
                                                                                            {}).get("outcome", "")))
     header = ("run", "source", "SQNR", "output", "worst sample", "integers that differ", "NaN/Inf", "metric",
-              "same class", "ms", "MB", "target")
+              "top-1 agreement", "ms", "MB", "target")
     return markdown_table(header, rows)
 
 
@@ -378,7 +378,7 @@ def _engine_inner_error_lines(run: Mapping[str, Any]) -> list[str]:
     if "missing" in record:
         return [f"Not known: {text_cell(record['missing'])}.", ""]
     source = "of a second engine with these results as outputs: marked, not the engine as built" \
-        if record["how"] == "marked" else "of what the kernels of the engine as built hand on"
+        if record["how"] == "marked" else "of the debug tensors of the engine as built"
     hidden_text = f"; {counted_noun_text(len(record['hidden']), 'group')} inside kernels" if record["hidden"] else ""
     lines = [f"On {counted_noun_text(record['samples'], 'sample')}, {source}{hidden_text}.", ""]
     if (parts := record.get("parts_at")) is not None:
@@ -417,7 +417,7 @@ def _worst_layer_lines(run: Mapping[str, Any], network: NetworkOutline | None) -
                                                             for kind in ("isolated", "accumulated")),
              _sqnr_cell(raised_errors, mark) if raised_errors else "", ", ".join(non_finite_counts)))
     header: tuple[str, ...] = ("layer", "operator", "precision", "share", "on samples", "isolated", "accumulated",
-                               "alone in FP32", "NaN/Inf")
+                               "SQNR if raised", "NaN/Inf")
     if not shares and not unknown_names:
         header, rows = (*header[:3], *header[5:]), [(*row[:3], *row[5:]) for row in rows]
     table = markdown_table(header, rows)

@@ -185,7 +185,7 @@ def kernel_sharing_text(implementation: GroupImplementation | None, group: Fusio
     if implementation is None:
         return "none has its name"
     mates_text = groups_in_kernel_text(implementation, group, group_titles)
-    accumulator_text = (f", summed in {implementation.accumulator.label}"
+    accumulator_text = (f", {implementation.accumulator.label} accumulator"
                         if implementation.accumulator is not None else "")
     if implementation.in_mha:
         return (f"in MHA with {mates_text}" if mates_text else "in MHA") + accumulator_text
@@ -197,7 +197,7 @@ def adjacent_layers_text(implementation: GroupImplementation | None) -> str:
     if implementation is None:
         return ""
     counts = ((implementation.cast_count, "cast"), (implementation.reformat_count - implementation.cast_count,
-                                                    "reformat"), (implementation.qdq_count, "Q/DQ alone"))
+                                                    "reformat"), (implementation.qdq_count, "unfused Q/DQ"))
     return ", ".join(f"{count} {noun}" if "/" in noun else counted_noun_text(count, noun)
                      for count, noun in counts
                      if count)
@@ -221,7 +221,7 @@ def preview_summary_lines(network: NetworkOutline, config: PrecisionConfig, prev
     lines.append(f"{reported - len(other_groups)} run as asked, {len(other_groups)} otherwise" + (
         f"; of {groups - reported} no kernel tells" if reported < groups else ""))
     if preview.qdq_count:
-        lines.append(f"{preview.qdq_count} Q/DQ stand alone: a fusion did not happen")
+        lines.append(f"{preview.qdq_count} unfused Q/DQ: a fusion did not happen")
     for title, names in (("no effect on the engine", preview.ineffective_groups), ("takes a fused attention apart",
                                                                                    preview.mha_breakers)):
         if names:

@@ -33,5 +33,5 @@ class FrameworkMismatchGuard(Guard):
                 yield (self.make_warning(
                     f"FP32 is not what the framework computed: "
                     f"{errors.sqnr_text('')} dB at {escape_hidden_characters(name)}",
-                    "two FP32 runtimes agree to 100 dB and more, so this is no precision problem",
+                    "two FP32 runtimes agree to 100 dB and more, so this is not a precision problem",
                     "Check the export and the preprocessing of both sides before any layer."))

@@ -126,7 +126,7 @@ def _read_precision(tool_record: Mapping[str, Any], key: str, precisions: Mappin
     if value is None:
         return default
     if not isinstance(value, str) or value not in precisions:
-        raise InputError(f"{file.name}: {key} is {str(value)[:40]!r}", f"there are {', '.join(precisions)}",
+        raise InputError(f"{file.name}: {key} is {str(value)[:40]!r}", f"available: {', '.join(precisions)}",
                          "Correct the file.")
     return precisions[value]
 

@@ -307,7 +307,7 @@ class _ScriptReader:
         type_name = ast.unparse(value).rpartition(".")[2]
         if type_name not in _PRECISION_BY_NAME:
             raise _UnsupportedExpression("integers" if type_name in
-                                         _INTEGER_TYPE_NAMES else f"{ast.unparse(value)[:40]} is no precision")
+                                         _INTEGER_TYPE_NAMES else f"{ast.unparse(value)[:40]} is not a precision")
         return _PRECISION_BY_NAME[type_name]
 
     # -- expressions --------------------------------------------------------------------------------------------

@@ -145,7 +145,7 @@ def engine_errors_text(engine_errors: EngineErrors, group_count: int) -> str:
         return f"{text} (marked: not the engine as built)"
     hidden = (f"; hidden inside kernels: {name_list_text(engine_errors.hidden_groups, _MAX_LISTED_GROUPS)}"
               if engine_errors.hidden_groups else "")
-    return f"{text} (what its kernels hand on){hidden}"
+    return f"{text} (debug tensors){hidden}"
 
 
 def fp32_engine_fault_text(fp32_engine: EngineResult | None) -> str:
@@ -183,7 +183,7 @@ def engine_fault_text(simulated_accuracy: Accuracy | None, engine_accuracy: Accu
                                         for name, (engine_db, expected_db) in sqnrs_db.items()
                                         if engine_db is not None and expected_db is not None),
                                        key=lambda item: item[2] - item[1])
-    sound = "the FP32 engine is sound, so " if fp32_engine is not None and fp32_engine.accuracy is not None else ""
+    sound = "the FP32 engine matches ONNX Runtime, so " if fp32_engine is not None and fp32_engine.accuracy is not None else ""
     return (
         f"this engine does not do what was simulated: "
         f"{add_decibel_unit(decibels_text(engine_db, mark=''))} at {name} for "
@@ -262,7 +262,7 @@ def suggest_engine_checks(network: NetworkOutline, config: PrecisionConfig, simu
             f"{counted_noun_text(regions, 'group')} in fused regions, which may not round where the simulation does")
     if engine_result.engine_report is not None and engine_result.engine_report.count_layers(QDQ):
         lines.append(
-            f"{engine_result.engine_report.count_layers(QDQ)} Q/DQ layers stand on their own: a fusion did not happen")
+            f"{engine_result.engine_report.count_layers(QDQ)} unfused Q/DQ layers: a fusion did not happen")
     if engine_result.is_quick_build:
         lines.append("this is a quick build: build it in full")
     if config.tf32:

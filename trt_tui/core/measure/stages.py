@@ -109,7 +109,7 @@ def list_requested_stages(stage_texts: Sequence[str], engine_file: str | None,
     names = [run.name for run in runs]
     if twice := [name for name in names if names.count(name) > 1]:
         raise InputError(f"two stages are called {twice[0]}", "their rows could not be told apart",
-                         "Give each a name of its own.")
+                         "Give each a different name.")
     return tuple(runs)
 
 

@@ -321,7 +321,7 @@ class Target:
                 near = difflib.get_close_matches(self.part_name, list_bounded_values(), 1, 0.6)
                 raise InputError(
                     f"{self.text} bounds nothing that is measured",
-                    f"there are {', '.join(list_bounded_values())}, and a metric's own name where --metric gives one",
+                    f"available: {', '.join(list_bounded_values())}, and a metric's own name where --metric gives one",
                     f"Did you mean {near[0]}?" if near else "Bound one of them, or name a metric.")
             raise InputError(f"{self.text} needs a metric", "there is none",
                              "Name one with --metric, with labels in the data, or bound another figure.")

@@ -38,13 +38,13 @@ from trt_tui.formatting import counted_noun_text, name_list_text
 _WIDE_TYPES = (ir.DataType.INT16, ir.DataType.UINT16)
 
 ASYMMETRIC = "a zero point other than 0"
-UNSIGNED = "unsigned codes"
+UNSIGNED = "unsigned quantized types"
 BIAS = "a DequantizeLinear on an int32 bias"
-WIDE = "16-bit codes"
-NARROW = "4-bit codes with one scale for the tensor"
+WIDE = "16-bit quantized types"
+NARROW = "4-bit quantized types with one scale for the tensor"
 
 _WORKAROUND_TEXTS = {ASYMMETRIC: "the export widens the range to its larger side",
-            UNSIGNED: "the export has the same codes signed",
+            UNSIGNED: "the export has the same quantized values, signed",
             BIAS: "the export stores the bias in floats",
             WIDE: "the export leaves the tensor in floats",
             NARROW: "the export has them in 8 bits"}

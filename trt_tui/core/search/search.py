@@ -164,7 +164,7 @@ class Search:
         """Takes the judgement of what was asked; returns the evaluation."""
         trial = self._current_trial
         if trial is None:
-            raise ValueError("nothing was asked")
+            raise ValueError("nothing was requested")
         evaluation = Evaluation(self.search_space.sort_candidates_in_network_order(trial.raised_groups), target_result,
                                 dict(trial.range_moves or {}), trial.group, trial.step_name,
                                 precisions=dict(trial.precisions), zero_cost_sets=trial.zero_cost_sets or ())

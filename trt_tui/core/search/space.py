@@ -46,7 +46,7 @@ class SearchSpace:
                                                     or self.higher_precision is not Precision.FP32):
             reason = "every layer in FP32 uses it from the start on" if self.start_config.tf32 else \
                 f"layers are raised to {self.higher_precision.label}, and it is a setting of all layers in FP32"
-            raise InputError("TF32 is no rung of this search", reason, "Leave it out of the rungs"
+            raise InputError("TF32 cannot be an intermediate precision here", reason, "Leave it out of the rungs"
                              + (", or start without --tf32." if self.start_config.tf32 else "."))
         names = tuple(
             group.name for group in self.network.groups if self.higher_precision in group.allowed_precisions

@@ -49,7 +49,7 @@ class BuildController(Controller):
             return ""
         return f"ONNX Runtime builds no engine: {shown_key('build')} executes the exported network"
 
-    @register_action(label="quick build", help="Quick build: with the lowest effort, slower than production",
+    @register_action(label="quick build", help="Quick build: at optimization level 0, slower than production",
                      group="Work", disabled_reason=quick_build_disabled_reason)
     def quick_build(self) -> None:
         """Builds with the lowest effort."""
@@ -65,7 +65,7 @@ class BuildController(Controller):
             return "no TensorRT works here, so there is no engine"
         return "" if has_engine else f"nothing was built yet: {shown_key('build')} builds"
 
-    @register_action(label="engine", help="What the engine is made of: its layers and times, and what to check",
+    @register_action(label="engine", help="The engine: its layers, their times, and what to check",
                      group="Look", disabled_reason=engine_page_disabled_reason, footer=65)
     def engine(self) -> None:
         """Shows the page of the engine."""

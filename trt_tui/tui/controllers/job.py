@@ -34,9 +34,9 @@ class JobController(Controller):
     def _show_child_process_exit(self, event: ev.ChildProcessDied) -> None:
         for job in range(event.job + 1):
             if (dialog := find_export_dialog_of_job(self.presenter.app.screen_stack, job)) is not None:
-                dialog.show_failure("the worker process ended", "", "Try again.")
+                dialog.show_failure("the background process ended", "", "Try again.")
         self._set_unread_failure(
-            event, "The worker process ended", f"{event.reason} {event.log}".strip(),
+            event, "The background process ended", f"{event.reason} {event.log}".strip(),
             f"Nothing is lost: press {shown_key('compare')} to measure again; {shown_key('log')} shows the log.")
 
     def _set_unread_failure(self, event: ev.JobFailed | ev.ChildProcessDied, title: str, cause: str,
@@ -87,7 +87,7 @@ class JobController(Controller):
 
     def _stop_jobs_now(self, jobs: Sequence[Job]) -> None:
         if not jobs:
-            self.presenter.show_message("it has ended meanwhile; its results are there", "")
+            self.presenter.show_message("the job has ended; its results are shown", "")
             return
         self.session.stop_jobs([job.number for job in jobs])
         remaining_count = len(self._list_stoppable_jobs())
@@ -95,7 +95,7 @@ class JobController(Controller):
                      if remaining_count else "")
         self.presenter.show_message(f"stopped: {stopped_jobs_text(jobs)}; the last results stay{rest_text}", "")
 
-    @register_action(label="jobs", help="All jobs: what runs and what was done, with their times; stops one or all",
+    @register_action(label="jobs", help="All jobs, running and done, with their times; stops one or all",
                      group="Work")
     def jobs(self) -> None:
         """Shows all jobs."""

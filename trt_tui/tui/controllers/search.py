@@ -58,7 +58,7 @@ class SearchController(Controller):
         """Asks what to search for; while a search runs, whether to take its best."""
         session = self.session
         if session.is_searching and session.search_status is not None:
-            self._ask_to_adopt_search_result(session.search_status, "Take the best so far over, and end the search? "
+            self._ask_to_adopt_search_result(session.search_status, "Use the best config so far and end the search? "
                                              f"{best_evaluation_text(session.search_status)}.")
             return
 
@@ -82,7 +82,7 @@ class SearchController(Controller):
     def _ask_to_adopt_search_result(self, search_status: SearchStatus, question: str) -> None:
         """Asks whether what a search found becomes the config; if so, a search that still runs ends."""
         if search_status.best_config is None:
-            self.presenter.show_message("nothing was found yet")
+            self.presenter.show_message("no config meets the target yet")
             return
 
         def adopt_result(_: bool) -> None:
@@ -92,10 +92,10 @@ class SearchController(Controller):
             if self.session.adopt_search_result():
                 self.presenter.handle_config_change()
             self.presenter.show_message(
-                f"{config_status.config_name(self.session)}, {shown_key('undo')} takes it back: "
+                f"{config_status.config_name(self.session)}, {shown_key('undo')} undoes it: "
                 f"{best_evaluation_text(search_status)}", "")
 
-        self.open_dialog(ConfirmDialog(question, "take it", "leave it"), adopt_result)
+        self.open_dialog(ConfirmDialog(question, "use it", "go on"), adopt_result)
 
     def _report_search_result(self) -> None:
         """Says once what a search found, and where that is listed; the cursor and the keys stay where they are."""
@@ -126,7 +126,7 @@ class SearchController(Controller):
                                             "")
             else:
                 self.presenter.show_message(
-                    f"{config_status.config_name(session)}, {shown_key('undo')} takes it back: {result.summary}"
+                    f"{config_status.config_name(session)}, {shown_key('undo')} undoes it: {result.summary}"
                     f"{_missing_execution_text(search_status)}", "")
         else:
             exported = search_status.end_event.exported

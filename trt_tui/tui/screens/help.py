@@ -127,7 +127,7 @@ class HelpPage(Dialog):
         """The cursor is on another action: its name in a file of keys is told."""
         name = f"   keys.json: \"{event.option_id}\"" if event.option_id is not None else ""
         self.query_one(".hint", Static).update(
-            fill_in_keys("type to find  {up}{down} go  {open} does it  {close} close") + name)
+            fill_in_keys("type to find  {up}{down} go  {open} runs it  {close} close") + name)
 
     def on_input_submitted(self) -> None:
         """Enter was pressed behind the words."""
