@@ -272,7 +272,8 @@ def test_a_mistyped_layer_suggests_layers_and_rules(run, mlp, named, said, unsai
 
 
 @pytest.mark.parametrize(("typed", "first"), [
-    (["--tolerance", "sqrn>20"], "'sqrn>20' is no target"), (["--rungs", "int8,nonsense"], "nonsense is not a precision"),
+    (["--tolerance", "sqrn>20"], "'sqrn>20' is no target"), (["--rungs", "int8,nonsense"],
+        "nonsense is not a precision"),
     (["--sample", "last", "--tolerance", "nonsense"], "--sample last"),
     (["--tolerance", "nonsense", "--sample", "last"], "'nonsense' is no target"),
     (["--tolerance", "sqnr>=20"], "Missing option '-o'")])
@@ -305,7 +306,8 @@ def test_junit_fails_where_the_command_does(run, mlp, tmp_path, target, code, fa
     cases = {case.get("name"): [one.tag for one in case] for case in suite.iter("testcase")}
     assert list(cases) == ["fp16", "int8", "config"] and [name for name in cases if "failure" in cases[name]] == failed
     assert suite.get("failures") == str(len(failed)) and "sqnr_db" in suite.find("testcase/system-out").text
-    assert "the JSON record needs a single comparison" in run("compare", mlp.model, "--calib-methods", "all", "--junit", out)[2]
+    assert "the JSON record needs a single comparison" in run("compare", mlp.model,
+        "--calib-methods", "all", "--junit", out)[2]
 
 
 def test_junit_holds_what_xml_can():

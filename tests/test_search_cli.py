@@ -172,7 +172,8 @@ def test_a_config_is_begun_with_and_kept(run, files, out, tmp_path):
     (["--tolerance", "sqnr>=40", "--rungs", "int4,fp8"], "ends in FP8"),
     (["--tolerance", "sqnr>=40", "--rungs", "int8,fp16+"], "ends in FP16+"),
     (["--tolerance", "sqnr>=40", "--rungs", "int8,tf32"], "no layer can be in TF32 alone"),
-    (["--tolerance", "sqnr>=40", "--rungs", "int8,tf32,fp32", "--tf32"], "TF32 cannot be an intermediate precision here"),
+    (["--tolerance", "sqnr>=40", "--rungs", "int8,tf32,fp32", "--tf32"],
+        "TF32 cannot be an intermediate precision here"),
     (["--tolerance", "sqnr>=40", "--rungs", "int8,fp32", "--higher", "fp16"], "--higher has no effect here"),
 ])
 def test_bad_input(run, files, out, options, title):

@@ -304,7 +304,8 @@ def test_the_page_tells_all(build):
         lines = engine_page.engine_page_lines(session, width)
         assert all(spans.line_width(line) <= width for line in lines)
         page = "\n".join(map(text, lines))
-        for part in ("TensorRT 11.4.0.21 on NVIDIA H200", "FP32 engine matches ONNX Runtime", gap, "Computed in", "reformats ",
+        for part in ("TensorRT 11.4.0.21 on NVIDIA H200", "FP32 engine matches ONNX Runtime", gap,
+            "Computed in", "reformats ",
                      "unfused Q/DQ", "Asked ≠ made: 1 group", "INT8 → FP16", "Slowest layers",
                      "layers that run in another precision"):
             assert part in page, part

@@ -50,8 +50,9 @@ if TYPE_CHECKING:
     "Config", "--config", "config_paths", multiple=True, metavar="FILE", help="Start from a precision.json; "
     "two or more are compared side by side: their results, and the layers in which they differ.")
 @option_under_heading(
-    "Output", "--calib-methods", metavar="all|A,B", help="Compare calibration methods in place of runs: what the "
-    "config, or INT8, yields with the ranges of each, and the seconds that calibrating takes.")
+    "Output", "--calib-methods", metavar="all|A,B", help="Compare calibration methods instead of runs: the accuracy "
+                                                         "of the config, or of INT8, with the ranges of each method, "
+                                                         "and the seconds that calibration takes.")
 @file_path_option("Output", "--json", "json_path", metavar="OUT",
                   help="Write the comparison as JSON (schema v1); - for stdout.")
 @file_path_option("Output", "--markdown", "markdown_path", metavar="OUT", help="Write the result as Markdown; - for stdout.")
@@ -207,7 +208,8 @@ def _write_calibration_comparison(options: Options, config_path: str | None, tar
         if "-" not in (json_path, markdown_path):
             print_table("\n".join(table_lines(rows)))
             best = find_best_range_method(session)
-            print_messages(f"The best is {best}, by {ranking_column_title(session)}: select it with --calib-method {best}.")
+            print_messages(f"The best is {best}, by {ranking_column_title(session)}: select it with --calib-method "
+                           f"{best}.")
         if target_miss := method_missed_target_reason(session):
             print_messages(f"Target not met by any method: {target_miss}")
             sys.exit(int(ExitCode.TOLERANCE_NOT_MET))

@@ -107,7 +107,8 @@ def is_dump_comparison(model: str, second_path: str | None, config_paths: Sequen
                              "Name both: trt-tui compare A.json B.json.")
         return False
     if second_path is None:
-        raise InputError(f"{model} has nothing to be compared with", "a dump is compared with another dump or with a network",
+        raise InputError(f"{model} has nothing to be compared with", "a dump is compared with another dump or with a "
+                                                                     "network",
                          f"Name both dumps, or the network: trt-tui compare MODEL.onnx --reference {model}.")
     if not (is_dump(model) and is_dump(second_path)):
         raise InputError(f"{model} and {second_path} are not two dumps of tensors",
@@ -126,11 +127,12 @@ def is_dump_comparison(model: str, second_path: str | None, config_paths: Sequen
         raise InputError(f"{' and '.join(fix_only)} needs a network", "a fix is made for one", "Name it with --model.")
     if "force" in command_options and not config_paths:
         raise InputError(f"{command_options['force']} has no effect here",
-                         "it takes a config made for another structure, and "
-                         "there is none", "Name one with --config, or leave it out.")
+                         "it allows a config of another network structure, and no config is named",
+                             "Name one with --config, or leave it out.")
     ineffective = [text for name, text in command_options.items() if name in _FIX_OPTIONS]
     if ineffective and not {"script", "output"} & command_options.keys():
-        raise InputError(f"{' and '.join(ineffective)} has no effect here", "it is the start of --script and -o, and neither is named",
+        raise InputError(f"{' and '.join(ineffective)} has no effect here",
+            "it is the start of --script and -o, and neither is named",
                          "Add -o precision.json, or leave it out.")
     return True
 
@@ -141,7 +143,8 @@ def compare_dumps(comparison_options: DumpComparisonOptions) -> None:
     from trt_tui.core.precision import Precision
 
     if comparison_options.script_path == "-":
-        raise InputError("the script cannot go to stdout", "it names other files, which are written beside it", "Name a file: fix.py.")
+        raise InputError("the script cannot go to stdout", "it names other files, which are "
+                                                           "written beside it", "Name a file: fix.py.")
     options = comparison_options.network_options
     arguments = {"data": comparison_options.first_dump, "calib_data": comparison_options.second_dump,
                  "calib_cache": options.calib_cache if options is not None else None}

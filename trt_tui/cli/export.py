@@ -33,8 +33,9 @@ from trt_tui.errors import InputError
     "Output", "--format", "kind", required=True, metavar="FORMAT", type=click.Choice(list_command_formats()),
     help=f"{', '.join(list_command_formats()[:-1])} or {list_command_formats()[-1]}.")
 @file_path_option(
-    "Output", "-o", "--output", required=True, metavar="OUT", help="The file; trtexec and polygraphy write "
-    "the networks and the cache that they need beside it. For a bundle and a subgraph a new folder.")
+    "Output", "-o", "--output", required=True, metavar="OUT", help="The file to write; the formats trtexec and "
+                                                                   "polygraphy write their networks and cache beside "
+                                                                   "it. For bundle and subgraph: a new folder.")
 @option_under_heading(
     "Output", "--for", "release", type=click.Choice(["8.6", "10", "11", "rtx"]), help="bundle: the TensorRT that "
     "builds it. The folder holds the typed network, config, ranges, timing cache, build script, C++, samples with "

@@ -167,19 +167,21 @@ REFERENCE_OPTIONS = (file_path_option(
 
 CONFIG_OPTIONS = (
     file_path_option(
-        "Config", "--config", "config_path", metavar="FILE", help="Start from a precision.json; or from what "
-        "another tool was told, read as text: a trtexec or Polygraphy command or script, a Polygraphy "
-        "postprocess script, ModelOpt's exclusions (JSON, YAML, command)."),
+        "Config", "--config", "config_path", metavar="FILE", help="Start from a precision.json; or from the input of "
+                                                                  "another tool, read as text: a trtexec or "
+                                                                  "Polygraphy command or script, a Polygraphy "
+                                                                  "postprocess script, ModelOpt's exclusions (JSON, "
+                                                                  "YAML, command)."),
     _config_option("--force", is_flag=True,
-                   help="Take a config made for another structure, and leave out names that are not "
-                   "there."),
+                   help="Accept a config of another network structure, and ignore names that this network does not "
+                        "have."),
     _config_option("--other", default="fp16", show_default=True, type=click.Choice(["fp32", "fp16", "bf16"]),
                    help="Float precision of the layers around quantized layers."),
     _config_option(
         "--keep", multiple=True, metavar="RULE[=fp16]", shell_complete=complete_layers,
-        help="Keep what a rule names in FP32, or in the precision behind =, even if other settings reduce it: layernorm, "
-        "softmax, embeddings, attention, head, ends (the first and the last that can be INT8), indices (kept "
-        "by default), /REGEX/ or a layer; several with commas, may be repeated."),
+        help="Keep what a rule names in FP32, or in the precision behind =, even if other settings reduce it: "
+             "layernorm, softmax, embeddings, attention, head, ends (the first and the last that can be INT8), "
+             "indices (kept by default), /REGEX/ or a layer; several with commas, may be repeated."),
     _config_option(
         "--no-keep", multiple=True, type=click.Choice(["indices"]), help="Turn off a rule that keeps layers by "
         "default: indices keeps layers in FP32 whose results become integers, indices or sizes."),
@@ -276,8 +278,7 @@ STAGE_OPTIONS = (
         "samples of --data (framework=outputs.npz), an engine (NAME=model.plan); fp16, int8 or config as "
         "simulated, trt-fp16, trt-int8 or trt-config as built here. May be repeated, in their order."),
     file_path_option("Stages", "--engine", metavar="FILE",
-                     help="An engine built elsewhere, judged with what became of each "
-                     "layer."),
+                     help="An engine built elsewhere: its accuracy, and how it runs each layer."),
     file_path_option(
         "Stages", "--outputs", metavar="FILE", help="What production has written for all samples of --data "
         "(RunResults, .npz): held against FP32, the config as simulated, and its engine."),
@@ -304,11 +305,11 @@ CLUSTER_OPTIONS = (
                          help="Run measurements on these GPUs, one "
                          "process each (needs trt-tui[cluster])."),
     option_under_heading("Workers", "--workers", metavar="N|auto", callback=_check_worker_count,
-                         help="Spread them over so many processes that "
-                         "share the processor cores."),
+                         help="Run measurements in N processes that share the processor cores."),
     option_under_heading(
-        "Workers", "--scheduler", metavar="tcp://HOST:PORT", help="Spread them over the workers of a Dask cluster "
-        "that runs; tls:// with the certificates that Dask is configured with."),
+        "Workers", "--scheduler", metavar="tcp://HOST:PORT", help="Run measurements on the workers of a running Dask "
+                                                                  "cluster; tls:// with the certificates that Dask "
+                                                                  "is configured with."),
 )
 """Who else measures."""
 
@@ -358,7 +359,8 @@ def require_config_or_precision(command: str, config_path: str | None, precision
         InputError: neither ``--config`` nor ``--precision`` is given, or both are.
     """
     if (config_path is None) == (precision is None):
-        raise InputError(f"{command} needs a config or a precision", "exactly one of --config and --precision must be used",
+        raise InputError(f"{command} needs a config or a precision", "exactly one of --config and --precision must be "
+                                                                     "used",
                          "Give --config precision.json, or --precision fp16.")
 
 

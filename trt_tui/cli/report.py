@@ -39,8 +39,8 @@ MAX_LAYER_ROWS = 20
 MAX_PART_ROWS = 20
 
 SHARE_SAMPLES_LEGEND = (
-    "on: how many samples a share was taken on; on all of them it is as near as ± says, with 95 % confidence "
-    "(--exact takes all shares on all)")
+    "samples: number of samples behind a share; ± is its 95 % confidence interval. --exact measures all shares on all "
+    "samples.")
 
 
 def comparison_table(session: Session) -> str:

@@ -54,11 +54,13 @@ def _parse_search_precisions(text: str | None,
             precision_rank(precision) >= precision_rank(next_precision)
             for precision, next_precision in zip(precisions, precisions[1:], strict=False)):
         order = ", ".join(precision.value for precision in sorted(precisions_by_name.values(), key=precision_rank))
-        raise InputError(f"--rungs {text}: two or more precisions are needed", f"the option lists them, lowest first: {order}",
+        raise InputError(f"--rungs {text}: two or more precisions are needed",
+            f"the option lists them, lowest first: {order}",
                          "Name them like int8,fp8,fp16,fp32.")
     if Precision.TF32 in (precisions[0], precisions[-1]):
-        raise InputError(f"--rungs {text}: no layer can be in TF32 alone", "it is a setting of all layers in FP32, in "
-                         "every release", "Name it between others, like int8,fp16,tf32,fp32.")
+        raise InputError(f"--rungs {text}: no layer can be in TF32 alone",
+            "TF32 is a setting for all layers in FP32, in every release",
+                "Name it between others, like int8,fp16,tf32,fp32.")
     if precisions[-1] not in FLOAT_PRECISIONS:
         raise InputError(f"--rungs {text} ends in {precisions[-1].label}",
                          "layers outside of Conv, Gemm and MatMul cannot "
@@ -70,7 +72,8 @@ def _parse_search_precisions(text: str | None,
 def _validate_sample_text(text: str) -> None:
     """Raises an `InputError` if a text is neither the number of a sample nor ``worst``."""
     if text != "worst" and not text.isdecimal():
-        raise InputError(f"--sample {text} is not a sample", "a sample is a number from 0, or worst", "Name one of them.")
+        raise InputError(f"--sample {text} is not a sample", "a sample is a number from 0, or "
+                                                             "worst", "Name one of them.")
 
 
 @click.command(cls=Command, context_settings=CONTEXT_SETTINGS)
@@ -84,8 +87,8 @@ def _validate_sample_text(text: str) -> None:
     "sqnr>=20, scores:cosine>=0.999, max_abs<=1e-2 or metric>=base-0.01; may be repeated.",
     callback=make_option_check_callback(validate_target_text))
 @option_under_heading(
-    "Judging", "--check", metavar="CMD", help="A command that passes a config by exit code 0; {model} in it is the "
-    "lowered ONNX, {outputs} an .npz of the simulated outputs.")
+    "Judging", "--check", metavar="CMD", help="A command whose exit code 0 accepts a config; {model} is replaced by "
+                                              "the exported ONNX file, {outputs} by an .npz of the simulated outputs.")
 @option_under_heading(
     "Search", "--method", default="auto", show_default=True, metavar="NAME", shell_complete=_complete_search_methods,
     help="auto, greedy, bisect, bisect-reverse, linear, linear-reverse, worst-first, scoped or lower.")

@@ -56,10 +56,12 @@ INEFFECTIVE_OPTIONS = (
                        lambda values: values["gpus"] is not None, "--gpus already selects where measurements run",
                        "Give one of --gpus, --workers and --scheduler."),
     IneffectiveOptions(("open", "compare", "search"), ("workers", ), lambda values: values["scheduler"] is not None,
-                       "--scheduler already selects where measurements run", "Give one of --gpus, --workers and --scheduler."),
+                       "--scheduler already selects where measurements run",
+                           "Give one of --gpus, --workers and --scheduler."),
     IneffectiveOptions(
         ("open", "compare", "search", "build", "export"), ("force", ), lambda values: not _get_config_paths(values),
-        "it allows a config of another network structure, and no config is named", "Name one with --config, or leave it out."),
+        "it allows a config of another network structure, and no config is named",
+            "Name one with --config, or leave it out."),
     IneffectiveOptions(("open", "compare", "search", "build", "export"), ("other", ),
                        lambda values: bool(_get_config_paths(values)),
                        "the config sets the precision around quantized layers", "Leave it out."),
@@ -119,7 +121,8 @@ INEFFECTIVE_OPTIONS = (
     IneffectiveOptions(("inspect", ), ("backend", ), lambda values: not values["engine"],
                        "it loads an engine, and none is named", "Name one with --engine, or leave it out."),
     IneffectiveOptions(("inspect", ), ("plugins", ), lambda values: not (values["engine"] or values["preview"]),
-                       "it applies to an engine or a preview, and none is requested", "Add --preview, or leave it out."),
+                       "it applies to an engine or a preview, and none is requested",
+                           "Add --preview, or leave it out."),
 )
 
 

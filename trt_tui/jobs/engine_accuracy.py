@@ -159,9 +159,8 @@ def _low_effort_note(engine: BuiltEngine) -> tuple[str, ...]:
     if engine.attempts[-1].name != LOWEST_EFFORT:
         return ()
     return ((
-        f"the builder failed at its own effort "
-        f"({engine.attempts[0].failure_reason}): built with {engine.attempts[-1].description}, so "
-        "neither latency nor size is the best", ))
+        f"the builder failed at its default optimization level ({engine.attempts[0].failure_reason}): built with "
+        f"{engine.attempts[-1].description}, so neither latency nor size is the best", ))
 
 
 def _extra_outputs_note(extra_outputs: Sequence[str]) -> list[str]:

@@ -107,7 +107,8 @@ def attempt_lines(attempts: Sequence[BuildAttempt], unrequested_precisions: Mapp
         for attempt in attempts
     ]
     if attempts and not attempts[-1].failure_reason and not attempts[-1].has_requested_precisions:
-        lines.append(f"built in another precision than requested: {unrequested_precisions_text(unrequested_precisions)}")
+        lines.append("built in another precision than requested: "
+                     f"{unrequested_precisions_text(unrequested_precisions)}")
     return lines
 
 

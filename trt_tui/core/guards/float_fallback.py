@@ -45,5 +45,5 @@ class FloatFallbackGuard(Guard):
                 f"{measure}: little is left of what {guard_facts.quantized_type} saves",
                 "FP16 between them overflows, which no range mends: try --other bf16, which has the range "
                 "of FP32." if fp16_accuracy is not None and fp16_accuracy.nonfinite_count else
-                "Consider quantization-aware training, or try other ranges (--calib-method) and what is "
-                "free before layers are raised."))
+                "Consider quantization-aware training, or try other ranges (--calib-method) and zero-cost changes "
+                "before layers are raised."))

@@ -59,8 +59,9 @@ def parse_stage_run(stage_text: str) -> Run:
     if not equals:
         run = name.removeprefix("trt-")
         if run not in STAGE_RUNS:
-            raise InputError(f"--stage {stage_text}: there is no stage of that name", f"without a file there are "
-                             f"{', '.join(STAGE_RUNS)}, and as built {', '.join(f'trt-{run}' for run in STAGE_RUNS)}",
+            raise InputError(f"--stage {stage_text}: there is no stage of that name",
+                f"without a file available: {', '.join(STAGE_RUNS)}, and as built "
+                f"{', '.join(f'trt-{run}' for run in STAGE_RUNS)}",
                              "Name a file: --stage NAME=Q.onnx, NAME=outputs.npz or NAME=model.plan.")
         return Run(name, RunKind.BUILT_ENGINE if name.startswith("trt-") else RunKind.SIMULATED_CONFIG, run)
     if not name or not file:

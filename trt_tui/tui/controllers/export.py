@@ -48,8 +48,8 @@ class ExportController(Controller):
             self._ask_for_tensorrt_release(path)
         elif export_format == "subgraph":
             if group is None:
-                raise InputError("a subgraph needs one row", "no row or several rows are selected", "Move it to a "
-                                 "layer. Any part: trt-tui export --format subgraph --from T --to T.")
+                raise InputError("a subgraph needs one row", "no row or several rows are selected",
+                    "Move the cursor to a layer. For any part: trt-tui export --format subgraph --from T --to T.")
             require_empty_folder(path)
             self._send_request_from_dialog(lambda: session.export_group(path, group))
         elif os.path.isdir(path):

@@ -108,7 +108,8 @@ class PrecisionController(Controller):
             return "choose a single group: a fusion barrier belongs to one output"
         return BarrierMove().refusal_reason(self.layer_list.tree_model.outline, group.final_tensor)
 
-    @register_action(label="barrier", help="Toggle a fusion barrier: the row's output becomes a network output, and TensorRT does not fuse across it",
+    @register_action(label="barrier", help="Toggle a fusion barrier: the row's output becomes a network output, and "
+                                           "TensorRT does not fuse across it",
                      group="Change", disabled_reason=barrier_disabled_reason)
     def barrier(self) -> None:
         """A fusion barrier on and off."""

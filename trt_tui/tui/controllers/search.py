@@ -52,8 +52,8 @@ class SearchController(Controller):
         """Why no search can begin."""
         return "" if self.session.is_searching else self.build_disabled_reason()
 
-    @register_action(label="fix", help="Find the fewest layers to raise so that the target is met; again: take the "
-                     "best so far over", group="Work", disabled_reason=search_disabled_reason, footer=18)
+    @register_action(label="fix", help="Find the fewest layers to raise so that the target is met; again: use the best "
+                                       "so far", group="Work", disabled_reason=search_disabled_reason, footer=18)
     def find(self) -> None:
         """Asks what to search for; while a search runs, whether to take its best."""
         session = self.session

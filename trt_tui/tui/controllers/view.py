@@ -100,8 +100,8 @@ class ViewController(Controller):
         return self.marked_engine_disabled_reason() or "not measured"
 
     @register_action(
-        label="sort", help="Sort by the newest figures, worst first; again: network order. A click on a column's "
-        "title sorts by it", group="Look", disabled_reason=Controller.network_not_open_reason)
+        label="sort", help="Sort by the newest values, worst first; again: network order. A click on a column title "
+                           "sorts by it", group="Look", disabled_reason=Controller.network_not_open_reason)
     def sort(self) -> None:
         """Orders the rows anew, or as in the network."""
         self.sort_rows_by(SHARE_COLUMN)

@@ -55,8 +55,7 @@ def _draw_metric_part_table(chart_frame: ChartFrame) -> DrawnChart:
 def _draw_stage_table(chart_frame: ChartFrame) -> DrawnChart:
     lines = stage_table_lines(chart_frame.session, chart_frame.width)
     return DrawnChart(lines) if lines else missing_chart_notice(
-        "No stages on the way to production are measured: --stage, --engine and "
-        "--outputs name them.", chart_frame.width)
+        "No stages towards production are measured: name them with --stage, --engine or --outputs.", chart_frame.width)
 
 
 def _draw_warning_list(chart_frame: ChartFrame) -> DrawnChart:

@@ -29,7 +29,6 @@ from trt_tui.tui.state.chart import ChartFrame, DrawnChart, missing_chart_notice
 from trt_tui.tui.state.columns import bar_text
 from trt_tui.tui.state.engine_texts import (
     CANNOT_RUN_TEXT,
-    OTHER_PRECISION_MARK,
     ShownEngine,
     build_origin_text,
     find_shown_engine,
@@ -178,7 +177,8 @@ def _other_precision_group_lines(session: Session, shown_engine: ShownEngine, wi
     if not changed:
         return [[], [("All groups that TensorRT lists run as requested.", "dim")]]
     lines: list[Line] = [[],
-                         [(f"In another precision than requested: {counted_noun_text(len(changed), 'group')}", "strong")]]
+                         [("In another precision than requested: "
+                           f"{counted_noun_text(len(changed), 'group')}", "strong")]]
     room = max(10, width - _RIGHT_CELLS)
     for group, implementation, precision in changed:
         time = milliseconds_text(implementation.latency_ms) if implementation.latency_ms is not None else ""

@@ -246,4 +246,5 @@ def _omission_texts(session: Session, engine_points: Sequence[TradeoffPoint], co
         RUN_TITLES[run] for run, config in session.list_run_configs().items() if run != "config"
         and config not in drawn_configs and session.results.get_results_or_empty(config).accuracy is not None
     ]
-    return [f"{' and '.join(run_titles)} left out: other defaults, so FP32 does not show their cost"] if run_titles else []
+    return [f"{' and '.join(run_titles)} left out: other defaults, so FP32 does not show their "
+            "cost"] if run_titles else []
