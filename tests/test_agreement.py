@@ -130,7 +130,7 @@ def test_an_engine_that_computes_something_else_is_called_that(unet) -> None:
                                          engine(wrong, implementations=made_of), sound)
     assert first == engine_fault_text(verdict(scores=60.6, boxes=70.0), wrong, sound)
     assert "does not do what was simulated: 1.7 dB at scores for ~60.6" in first and "the FP32 engine is sound" in first
-    assert rest == ["7 groups in fused regions, which may not round where the simulation does"]
+    assert rest == ["7 groups in fused regions, which may round at other places than the simulation"]
     assert "is sound" not in engine_fault_text(verdict(scores=60.6), wrong)
     assert engine_fault_text(verdict(scores=60.6), verdict(scores=60.6 - ENGINE_FAULT_DB + 1), sound) == ""
     assert engine_fault_text(verdict(scores=60.6), wrong, engine(verdict(scores=12.0))) == ""  # that is the fault

@@ -272,10 +272,10 @@ def test_a_mistyped_layer_suggests_layers_and_rules(run, mlp, named, said, unsai
 
 
 @pytest.mark.parametrize(("typed", "first"), [
-    (["--tolerance", "sqrn>20"], "'sqrn>20' is no target"), (["--rungs", "int8,nonsense"],
+    (["--tolerance", "sqrn>20"], "'sqrn>20' is not a valid target"), (["--rungs", "int8,nonsense"],
         "nonsense is not a precision"),
     (["--sample", "last", "--tolerance", "nonsense"], "--sample last"),
-    (["--tolerance", "nonsense", "--sample", "last"], "'nonsense' is no target"),
+    (["--tolerance", "nonsense", "--sample", "last"], "'nonsense' is not a valid target"),
     (["--tolerance", "sqnr>=20"], "Missing option '-o'")])
 def test_the_first_wrong_value_is_told_first(run, mlp, typed, first):
     code, _, err = run("search", mlp.model, *typed)

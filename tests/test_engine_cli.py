@@ -168,7 +168,7 @@ def test_compare_looks_into_a_marked_engine(command, mlp, tmp_path) -> None:
     run = record["runs"]["int8-engine"]
     assert run["layers_read"]["how"] == "marked" and run["layers_read"]["hidden"] == []
     assert set(run["layers"]) == {one["group"] for one in record["runs"]["int8"]["layers"].values()}
-    said = ("marked: not the engine as built", "the engine is worse than simulated")
+    said = ("marked engine, not the engine as built", "the engine is worse than simulated")
     assert all(text in done.stdout for text in said)
     assert "marked, not the engine as built" in (tmp_path / "out.md").read_text()
     refused = command("8.6.1", "compare", mlp.model, "--data", mlp.data, "--marked")
@@ -273,7 +273,7 @@ def test_an_int8_layer_that_the_message_names_is_raised_and_figures_are_of_what_
     assert engine["engine_layers"]["/fc2/MatMul"]["precision"] == "fp16"
     made, asked = engine["made_simulated"]["outputs"]["y"]["sqnr_db"], runs["int8"]["outputs"]["y"]["sqnr_db"]
     assert made != asked and abs(engine["outputs"]["y"]["sqnr_db"] - made) < 1
-    assert runs["fp16-engine"]["rungs"] == [{"rung": "asked", "said": "as asked"}]
+    assert runs["fp16-engine"]["rungs"] == [{"rung": "asked", "said": "as requested"}]
     assert not {"as_asked", "made_otherwise", "made_simulated", "failed"} & runs["fp16-engine"].keys()
     text = Path(mlp.model).with_suffix(".md").read_text()
     assert "## How the INT8 engine was built" in text and "| /fc2/MatMul raised to FP16 | built |" in text

@@ -94,7 +94,7 @@ def test_what_another_tool_was_told(network, tmp_path, name, text, defaults, row
     assert loaded.warnings[0].startswith(f"{name}: read as ")
     listed = [line for line in loaded.warnings if ": not read: " in line]
     assert any(unread in line for line in listed) if unread else not [
-        line for line in listed if "not about precisions" not in line]
+        line for line in listed if "no precision settings" not in line]
 
 
 @pytest.mark.parametrize(("name", "text", "title", "said"), [

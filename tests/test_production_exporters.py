@@ -367,7 +367,7 @@ def test_a_name_that_no_cache_takes_leaves_no_companion(tmp_path, opened, kind):
     hidden = b.node("MatMul", ["x", b.kernel("w", (4, 4), 4)], name="a", output="line\nbreak")
     b.node("MatMul", [hidden, b.kernel("v", (4, 4), 4)], name="b", output="y")
     network = opened(b.model([floats("x", 2, 4)], [floats("y", 2, 4)], name="broken"))
-    assert "cannot stand in a calibration cache" in refused_write(kind, tmp_path, network).title
+    assert "cannot be written to a calibration cache" in refused_write(kind, tmp_path, network).title
     assert not kept(tmp_path)
 
 

@@ -130,7 +130,7 @@ def test_what_to_check_is_listed_once(built):
         session.get_run_results("int8").engine_result.accuracy)
     assert set(session.list_engine_checks()) == {"int8", "config"}
     assert f"INT8 engine: {gap:.1f} dB worse than simulated; what to check:" in table
-    assert f"  layers that run in another precision than asked: {QKV}" in table
+    assert f"  layers that run in another precision than requested: {QKV}" in table
     assert "not a precision problem" not in table
     alone = built(noisy, mixed=False)  # the config is the INT8 run then, and stands in no row of its own
     assert set(alone.list_engine_checks()) == {"int8", "config"}

@@ -188,7 +188,7 @@ def test_labels_of_nearly_as_many_rows_as_samples_are_refused(tmp_path, labels, 
 def test_labels_that_nothing_reads_are_warned_of_alone(tmp_path):
     np.savez(tmp_path / "d.npz", x=rows(32), label=np.arange(31))
     warning, = load_samples(tmp_path / "d.npz", DYNAMIC, reads_labels=False).warnings
-    assert warning == "Label 'label' has 31 rows for 32 samples; nothing reads it here."
+    assert warning == "Label 'label' has 31 rows for 32 samples; it is not used here."
 
 
 def test_labels_are_checked_in_every_file_of_a_folder(tmp_path):

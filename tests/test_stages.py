@@ -151,7 +151,7 @@ def test_a_comparison_has_a_row_for_each_stage(answered, tmp_path, run):
 @pytest.mark.parametrize(("scale", "quantized", "code", "said"), [
     (1, "int8", 0, "production is what was tested"),
     (1, "fp32", 1, "production is NOT what was tested"),
-    (255, "int8", 1, "production is given other inputs: x differs"),
+    (255, "int8", 1, "production gets other inputs: x differs"),
 ])
 def test_production_is_held_against_what_was_tested(scale, quantized, code, said, answered, tmp_path, run):
     options, x, y = answered

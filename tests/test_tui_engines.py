@@ -376,7 +376,7 @@ def test_rows_are_coloured_by_errors_inside_the_engine_and_the_first_that_parts_
         SCORES: (DIVERGENCE_MARK, "12.0"), QKV: (" ", "39.0"), WEIGHTS: (" ", "")}
     lines = detail.detail_lines(session, found(session), VisibleRow("x", 0, MODEL.rows_by_group[SCORES]), 100, 30)
     said = " ".join("\n".join(map(text, lines)).split())
-    assert "⚡ kernel, not rounding: 12.0 dB for ~40.0 dB simulated" in said and "engine accumulated 12.0 dB" in said
+    assert "⚡ kernel error, not rounding: 12.0 dB for ~40.0 dB simulated" in said and "engine accumulated 12.0 dB" in said
 
 
 SCORES, WEIGHTS, PRODUCT = (group.name for group in VIT.groups if group.attention == CORE)
@@ -437,8 +437,8 @@ def test_the_detail_names_kernel_surroundings_and_marks(start) -> None:
 
     assert "preview RTX 1.7, SM89: ≠ FP16, asked INT8 · 1 cast around it · 2 reformats around it" in " ".join(
         lines(QKV, 30).split())
-    assert "one MHA kernel with" in lines(SCORES, 30) and "breaks MHA: without this choice" in lines(SCORES, 30)
-    assert lines(SCORES, 5).splitlines()[-1].startswith(" made  breaks MHA")
+    assert "one MHA kernel with" in lines(SCORES, 30) and "splits MHA: without this choice" in lines(SCORES, 30)
+    assert lines(SCORES, 5).splitlines()[-1].startswith(" made  splits MHA")
     scope = MODEL.ancestors[QKV][-1]
     shown = "\n".join(map(text, detail.detail_lines(session, found(session), VisibleRow("x", 0, scope), 90, 30)))
     assert "preview RTX 1.7, SM89" in shown and "1 ≠ asked" in shown

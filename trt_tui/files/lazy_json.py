@@ -82,7 +82,7 @@ class _JsonText:
 
     def invalid_json_error(self, reason: str) -> InputError:
         """That the text is no JSON where it is now."""
-        return InputError(f"{self._name} is no valid JSON", f"{reason} at byte {self.file_position:,}",
+        return InputError(f"{self._name} is not valid JSON", f"{reason} at byte {self.file_position:,}",
                           "Write the file again; it may be another format.")
 
     def read_next_block(self) -> bool:

@@ -321,7 +321,7 @@ def _trtexec_command_lines(workspace: Workspace, request: rq.WriteEngine, ranges
         lines = trtexec_command_lines(workspace.network, request.config, ranges, files, workspace.shape_profile,
                                       production)
     except InputError as error:
-        return [f"trtexec cannot be told the same: {error.title}"]
+        return [f"trtexec cannot express this config: {error.title}"]
     for line in lines:
         info_lines += [f"  # {line.release}", f"  {shlex.join(line.argv) if line.argv else '# ' + line.refusal_reason}"]
     return info_lines

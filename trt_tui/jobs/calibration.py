@@ -162,7 +162,7 @@ def collect_ranges_to_write(workspace: Workspace, store: ResultStore, reporter: 
     }
     missing = sorted(needed - ranges.keys())
     if not missing:
-        reason = "the ranges are known" if config_ranges or options.calib_cache else "nothing takes a range"
+        reason = "the ranges are known" if config_ranges or options.calib_cache else "no layer needs a range"
         return ranges, "" if has_facts else reason
     if not options.has_data:
         requested_precisions = {config.precision_of(group) for group in network.groups}

@@ -220,7 +220,7 @@ class EngineRun(IndexedRunSource):
         network = analysis.network
         network_inputs = {info.name: info for info in network.inputs}
         if unknown := [info.name for info in runner.inputs if info.name not in network_inputs]:
-            raise InputError(f"{name} takes an input that {network.name} has not: {unknown[0]}",
+            raise InputError(f"{name} has an input that {network.name} lacks: {unknown[0]}",
                              f"{name} takes {name_list_text([info.name for info in runner.inputs])}, {network.name} "
                              f"{name_list_text(list(network_inputs))}", "Name the engine of this network.")
         names = (*list_tensor_outputs(network), *analysis.extra_outputs)

@@ -106,7 +106,7 @@ def lower_for_builder(network: Network, config: PrecisionConfig, ranges: Mapping
         InputError: the release or the GPU cannot honour the config; says what and why.
     """
     if Precision.BF16 in {*config.precision_by_group(network).values()} and not capabilities.supports_bf16:
-        raise InputError("this config asks for BF16", f"{backend_title} has no BF16",
+        raise InputError("this config contains BF16", f"{backend_title} has no BF16",
                          "Use FP16 or FP32 for those layers.")
     supported_types = {
         *capabilities.quantized_types,

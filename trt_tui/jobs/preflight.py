@@ -27,7 +27,7 @@ def run_preflight_job(workspace: Workspace, store: ResultStore, reporter: JobRep
     """Measures the facts that take runs of their own, and sends each as it is known."""
     config = request.config
     if not quantizes_activations(workspace.network, config):
-        reporter.send(ev.GuardFactsMeasured(reporter.job, GuardFacts(no_convergence_reason="nothing takes a range")))
+        reporter.send(ev.GuardFactsMeasured(reporter.job, GuardFacts(no_convergence_reason="no layer needs a range")))
         return
     ensure_ranges(workspace, store, reporter, [config])
     reporter.send(

@@ -32,7 +32,7 @@ def build_engine(package: TensorRTPackage, model_path: Path, settings: BuildSett
                  on_message: MessageCallback | None) -> bytes:
     log = package.log
     if constraints is None and not package.capabilities.strongly_typed:
-        raise ValueError("this release has to be told precisions layer by layer")
+        raise ValueError("this release needs precisions layer by layer")
     log.details.clear()
     with log.collect_messages(on_message) as messages:
         try:
@@ -129,7 +129,7 @@ def _write_timing_cache(log: TensorRTLog, config: Any, path: Path, was_refused: 
         with file_lock(path, _LOCK_TIMEOUT_S):
             stored, measured = read_bytes(path) if os.path.exists(path) else b"", bytes(cache.serialize())
             if was_refused and stored[:_MAGIC_BYTES] != measured[:_MAGIC_BYTES]:
-                log.dispatch_message("warning", f"{path} is no timing cache: it is left as it is")
+                log.dispatch_message("warning", f"{path} is not a timing cache: it is left unchanged")
                 return
             stored_cache = config.create_timing_cache(stored) if stored else None
             if stored_cache is not None:
@@ -217,7 +217,7 @@ def _list_requested_enum_members(package: TensorRTPackage, builder_options: Buil
             "HardwareCompatibilityLevel"
         offered = getattr(package.trt, enum, None)
         if not hasattr(offered, member):
-            raise InputError(f"{package.name} {package.version} has no {member}", f"{setting.option} asks for it",
+            raise InputError(f"{package.name} {package.version} has no {member}", f"{setting.option} needs it",
                              f"Leave out {setting.option}, or build with another release.")
         members.append(getattr(offered, member))
     return members

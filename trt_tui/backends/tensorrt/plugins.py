@@ -30,7 +30,7 @@ def load_plugins(trt: Any, backend_title: str, paths: Sequence[str]) -> None:
             library = ctypes.CDLL(absolute_path, mode=ctypes.RTLD_GLOBAL)
         except OSError as error:
             raise InputError(f"--plugins {path} does not load", str(error),
-                             f"Build it for {backend_title}; ldd {path} tells which libraries it misses.") from None
+                             f"Build it for {backend_title}; ldd {path} lists the libraries that it misses.") from None
         if not any(hasattr(library, symbol) for symbol in _CREATOR_SYMBOLS):
             continue
         try:

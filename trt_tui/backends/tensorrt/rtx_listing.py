@@ -117,7 +117,7 @@ class RtxEngineLayerLister:
         if not log.listings:
             raise InputError("TensorRT-RTX does not list the layers of the engine",
                              f"release {self.release} prints no message that begins with {LISTING_HEADING}",
-                             "Another release may; a build on a GPU tells through the inspector.")
+                             "Another release may print it; a build on a GPU reports its layers through the inspector.")
         # A plan is looked through in a copy, which a very large one is spared.
         return str(log.listings[-1]), log.said, read_plan_accumulators(
             bytes(built)) if built.nbytes <= _MAX_PLAN_BYTES else PlanAccumulators()

@@ -26,7 +26,7 @@ AS_REQUESTED, NAMED_GROUPS_CHANGED, LOWEST_EFFORT, PREFERRED_PRECISIONS, NO_PREC
 """The rungs, the highest first."""
 
 ATTEMPT_TITLES = {
-    AS_REQUESTED: "as asked", NAMED_GROUPS_CHANGED: "named layers changed",
+    AS_REQUESTED: "as requested", NAMED_GROUPS_CHANGED: "layers named by TensorRT changed",
     LOWEST_EFFORT: "optimization level 0",
     PREFERRED_PRECISIONS: "precisions preferred, not obeyed", NO_PRECISIONS: "no precision set"
 }

@@ -23,7 +23,7 @@ class ConstantInputsGuard(Guard):
         """Returns the reason why the facts do not tell it; "" if they do."""
         if guard_facts.has_random_inputs:
             return "random inputs"
-        return "" if guard_facts.equal_sample_count is not None else "the samples were not looked at"
+        return "" if guard_facts.equal_sample_count is not None else "the samples were not compared"
 
     def find_warnings(self, guard_facts: GuardFacts) -> Iterator[GuardWarning]:
         """Yields the alarm if all samples are the same."""

@@ -19,14 +19,14 @@ class FewSamplesGuard(Guard):
     """See the module's docstring."""
 
     name = "few-samples"
-    description = f"fewer than {MIN_CALIBRATION_SAMPLES} calibrating samples"
+    description = f"fewer than {MIN_CALIBRATION_SAMPLES} calibration samples"
 
     def explain_missing_facts(self, guard_facts: GuardFacts) -> str:
         """Why these facts tell it nothing."""
         if guard_facts.has_random_inputs:
             return "random inputs"
         if guard_facts.range_facts is None:
-            return "nothing takes a range"
+            return "no layer needs a range"
         return "" if guard_facts.range_facts.calibration_samples else "it is not known how many samples have calibrated"
 
     def find_warnings(self, guard_facts: GuardFacts) -> Iterator[GuardWarning]:

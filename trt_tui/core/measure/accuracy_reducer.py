@@ -165,7 +165,7 @@ class AccuracyReducer:
                     ErrorMetrics.from_sums({"differ": differ, "count": count or 1}, exact=differ == 0))
                 continue
             if self.added_samples == self.total_samples and not self.error_sums[judged_output.name].count:
-                raise InputError(f"{judged_output.name} selects nothing of what the network computes", "",
+                raise InputError(f"{judged_output.name} selects no values of the output", "",
                                  "Judge another slice.")
             index, worst = self.worst_samples.get(judged_output.name, (None, math.inf))
             outputs[judged_output.name] = OutputErrors(self.error_sums[judged_output.name].compute_error_metrics(),

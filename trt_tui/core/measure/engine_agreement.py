@@ -34,7 +34,7 @@ ENGINE_FAULT_DB = 25.0
 
 Sums in FP16 would cost the most, 22 dB at 4,608 terms, in layers that are simulated with sums in FP32."""
 
-KERNEL_FAULT_TEXT = "⚡ kernel, not rounding"
+KERNEL_FAULT_TEXT = "⚡ kernel error, not rounding"
 """What is said of the first group at which an engine and its simulation part."""
 
 MIN_FP32_SQNR_DB = 60.0
@@ -83,7 +83,7 @@ def engine_variation_notes(engine_result: EngineResult) -> list[str]:
         notes.append(f"built {len(engine_result.repeated_builds)} times: {', '.join(spread)}; the worst is shown")
     if engine_result.unequal_outputs:
         notes.append(
-            f"identical samples of one batch come out different at "
+            f"identical samples of one batch have different results at "
             f"{name_list_text(engine_result.unequal_outputs)}: a kernel "
             "depends on the place in the batch")
     return notes
@@ -135,14 +135,14 @@ def engine_errors_text(engine_errors: EngineErrors, group_count: int) -> str:
         group_count: How many there are.
     """
     if engine_errors.missing_reason:
-        return f"layer by layer not known: {engine_errors.missing_reason}"
+        return f"errors layer by layer unknown: {engine_errors.missing_reason}"
     text = (
         f"layer by layer at "
         f"{len(engine_errors.group_errors)} of "
         f"{counted_noun_text(group_count, 'group')}, {counted_noun_text(engine_errors.samples, 'sample')}"
     )
     if engine_errors.source == MARKED:
-        return f"{text} (marked: not the engine as built)"
+        return f"{text} (marked engine, not the engine as built)"
     hidden = (f"; hidden inside kernels: {name_list_text(engine_errors.hidden_groups, _MAX_LISTED_GROUPS)}"
               if engine_errors.hidden_groups else "")
     return f"{text} (debug tensors){hidden}"
@@ -185,7 +185,7 @@ def engine_fault_text(simulated_accuracy: Accuracy | None, engine_accuracy: Accu
                                        key=lambda item: item[2] - item[1])
     sound = "the FP32 engine matches ONNX Runtime, so " if fp32_engine is not None and fp32_engine.accuracy is not None else ""
     return (
-        f"this engine does not do what was simulated: "
+        f"this engine differs from the simulation: "
         f"{add_decibel_unit(decibels_text(engine_db, mark=''))} at {name} for "
         f"{decibels_text(expected_db)} simulated, which "
         f"no rounding explains; {sound}a kernel or a fusion computes something else: build it at another "
@@ -253,13 +253,13 @@ def suggest_engine_checks(network: NetworkOutline, config: PrecisionConfig, simu
     ]
     if other_precision_groups:
         lines.append(
-            f"layers that run in another precision than asked: "
+            f"layers that run in another precision than requested: "
             f"{name_list_text(other_precision_groups, _MAX_LISTED_GROUPS)}"
         )
     regions = sum(implementation.in_fused_region for implementation in engine_result.implementations.values())
     if regions:
         lines.append(
-            f"{counted_noun_text(regions, 'group')} in fused regions, which may not round where the simulation does")
+            f"{counted_noun_text(regions, 'group')} in fused regions, which may round at other places than the simulation")
     if engine_result.engine_report is not None and engine_result.engine_report.count_layers(QDQ):
         lines.append(
             f"{engine_result.engine_report.count_layers(QDQ)} unfused Q/DQ layers: a fusion did not happen")

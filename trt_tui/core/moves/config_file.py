@@ -335,7 +335,7 @@ def _read_json(path: Path) -> dict[str, Any]:
             seen_keys: set[str] = set()
             key = next(key for key, _ in pairs
                        if key in seen_keys or seen_keys.add(key))  # type: ignore[func-returns-value]
-            raise InputError(f"{path.name} has the key {key!r} twice", "only one of them could count",
+            raise InputError(f"{path.name} has the key {key!r} twice", "a name can occur only once",
                              "Delete one of them.")
         return record
 
