@@ -518,7 +518,8 @@ def looked_into(monkeypatch):
 
 
 @pytest.mark.parametrize(("how", "sound", "builds", "mended", "said"), [
-    (UNFUSED, True, 3, True, "⚡ kernel error, not rounding"), (MARKED, True, 12, True, "a fusion computes something else"),
+    (UNFUSED, True, 3, True, "⚡ kernel error, not rounding"), (MARKED, True, 12, True,
+        "a fusion computes something else"),
     (MARKED, True, 3, False, "--max-builds leaves too few"), (MARKED, False, 12, False, "no fusion is to blame"),
     (UNFUSED, True, 1, False, "--max-builds leaves none")])
 def test_a_gap_that_rounding_does_not_explain_is_no_margin(with_builder, looked_into, how, sound, builds, mended, said):

@@ -87,7 +87,8 @@ def send_range_facts(workspace: Workspace, reporter: JobReporter, range_facts: R
             range_facts = replace(range_facts, mismatches=off, compared_tensors=compared, checked_samples=count)
         except InputError as error:
             reporter.send(
-                ev.LogMessage(reporter.job, f"The ranges are not compared with the samples. {error.title}: {error.cause}"))
+                ev.LogMessage(reporter.job, f"The ranges are not compared with the samples. {error.title}: "
+                                            f"{error.cause}"))
     reporter.send(ev.GuardFactsMeasured(reporter.job, GuardFacts(has_random_inputs=workspace.options.data is None
                                                   and workspace.options.calib_data is None, range_facts=range_facts)))
     return sampled

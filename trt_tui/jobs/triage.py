@@ -88,8 +88,8 @@ class EngineTriage:
                 return TriageResult(
                     (*remarks, "with every group's result as an output too: no fusion is to blame, and no "
                      "barrier helps; another tactic source or optimization level may"))
-            remarks = ["with every group's result as an output it does what was simulated: a fusion computes something "
-                       "else"]
+            remarks = ["with every group's result as an output it agrees with the simulation: a fusion computes "
+                       "something else"]
             self._spent_builds = 1
             tensors = self._list_results_usable_as_outputs(self._network.groups)
             barrier_tensors = yield from self._find_smaller_barrier_set(tensors)

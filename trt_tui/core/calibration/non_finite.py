@@ -61,7 +61,8 @@ class FirstNonFiniteValue:
             if self.tensor else ""
         if self.constant:
             return "; ".join(filter(None, (f"{self.reader} reads it", tensor_text)))
-        return tensor_text + (f"; {self.epsilon} is 0 and does not protect a divisor from 0 (in FP16 an epsilon below 6e-8 is 0)"
+        return tensor_text + (f"; {self.epsilon} is 0 and does not protect a divisor from 0 (in FP16 an epsilon below "
+                              "6e-8 is 0)"
                               if self.epsilon else "")
 
 

@@ -311,7 +311,8 @@ def _check_label_rows(part: DataPart, layout: BatchLayout, input_names: Collecti
             raise InputError(
                 f"{part.source}: label '{name}' has {rows} rows for {samples} samples",
                 "The labels cannot be assigned to samples, so the metric would be wrong.",
-                "Give one row for each sample. A table that does not belong to samples is better read by the metric itself.",
+                "Give one row for each sample. A table that does not belong to samples is better read by the metric "
+                "itself.",
             )
         warning = f"Label '{name}' has {rows} rows for {samples} samples" + (
             ", so it is not cut into samples: the metric gets all of it with each batch. If each row belongs to a "

@@ -156,7 +156,8 @@ def _parse_inspector_json(inspector_json: str, network: NetworkOutline) -> Engin
         return build_engine_report(layers, network)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError("this is not the layer information of an engine", f"{type(error).__name__}: {error}",
-                         "Layer information comes from the engine inspector or from trtexec --exportLayerInfo.") from None
+                         "Layer information comes from the engine inspector or from trtexec "
+                         "--exportLayerInfo.") from None
 
 
 def build_engine_report(layer_entries: Iterable[Mapping[str, Any]], network: NetworkOutline) -> EngineReport:

@@ -46,7 +46,8 @@ def read_layer_listing(listing_text: str, network: NetworkOutline,
         rows = _split_listing_into_rows(listing_text)
         if not rows:
             raise InputError("the builder's list of layers cannot be read", "it is empty",
-                             "Its release may use another format; a build on a GPU reports its layers through the inspector.")
+                             "Its release may use another format; a build on a GPU reports its layers through the "
+                             "inspector.")
         engine_report = build_engine_report([_parse_row(row) for row in rows], network)
     return EngineReport(
         tuple(replace(layer, accumulators=_find_layer_accumulators(layer, plan_accumulators))

@@ -161,9 +161,11 @@ def write_bundle(folder: Path, bundle: BundleContents) -> list[Path]:
     network, config, release = bundle.network, bundle.config, bundle.release
     bundle.builder_options.check_release_support(release, RELEASE_TITLES[release])
     if bundle.builder_options.strip_plan:
-        raise InputError("a bundle's engine has its weights", "verify.sh judges it, and one without them yields zeros "
-                         "until it is refitted", "Leave out --strip-plan; production gives it to build.sh when it is "
-                         "verified: sh build.sh --stripWeights.")
+        raise InputError("a bundle's engine has its weights", "verify.sh checks it, and an engine without weights "
+                                                              "yields zeros until it is refitted",
+                                                                  "Leave out --strip-plan; production gives it to "
+                                                                  "build.sh when it is verified: sh build.sh "
+                                                                  "--stripWeights.")
     if string_inputs := [info.name for info in network.inputs if info.dtype.hasobject]:
         raise InputError(f"no TensorRT takes input {escape_hidden_characters(string_inputs[0])}", "it holds strings",
                          "Export the network without the part that reads them.")
@@ -472,8 +474,10 @@ def _report_text(folder: Path, bundle: BundleContents, tolerances: Mapping[str, 
         ])
     if unjudged_outputs:
         lines += [
-            f"Not verified, since FP32 itself has NaN, infinities or masks there: "
-            f"{', '.join(map(code_cell, unjudged_outputs))}. `trt-tui compare --engines` measures the values that are not masked.", ""
+            "Not verified, since FP32 itself has NaN, infinities or masks there: "
+            f"{', '.join(map(code_cell, unjudged_outputs))}. `trt-tui compare --engines` measures the values that are "
+            "not masked.",
+                
         ]
     for note in filter(None, notes):
         lines += [text_cell(note), ""]

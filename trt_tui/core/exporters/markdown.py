@@ -139,8 +139,9 @@ def preview_text(preview: Mapping[str, Any]) -> str:
     other_groups = preview["not_as_asked"]
     group_names = f": {name_list_text(other_groups)}" if other_groups else ""
     return (
-        f"{len(other_groups)} of {counted_noun_text(preview['groups'], 'group')} would not run as requested{group_names} "
-        f"(preview, RTX {release}, {preview['gpu']}: {counted_noun_text(preview['kernels'], 'kernel')})")
+        f"{len(other_groups)} of {counted_noun_text(preview['groups'], 'group')} would not run as "
+        f"requested{group_names} (preview, RTX {release}, {preview['gpu']}: "
+        f"{counted_noun_text(preview['kernels'], 'kernel')})")
 
 
 def _stage_table(stages: Sequence[Mapping[str, Any]]) -> list[str]:

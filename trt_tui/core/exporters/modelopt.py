@@ -171,8 +171,8 @@ def _quantizer_notes(network: Network, config: PrecisionConfig, exclusions: Mode
     notes = []
     if cache_file:
         notes.append(
-            f"{cache_file} holds the config's ranges; they take the place of those that ModelOpt measures, so that "
-            "DATA may be a few samples.")
+            f"{cache_file} holds the config's ranges; they replace the ranges that ModelOpt measures, so a few samples "
+            "suffice as DATA.")
         tensors = {site.tensor for group in network.groups for site in group.activation_qdq_sites()
                    if site.layer in set(exclusions.quantized_layers)}
         if unreadable_tensors := sorted(name for name in tensors if "_scale" in name or ": " in name):
@@ -191,8 +191,8 @@ def _quantizer_notes(network: Network, config: PrecisionConfig, exclusions: Mode
         notes.append("ModelOpt's list gives the other input of a residual Add no Q/DQ; the typed ONNX export has them.")
     if bias_corrections := config.get_moves(BiasCorrectionMove):
         notes.append(
-            f"{len(bias_corrections)} corrected biases are left out: they make up for the codes of the typed ONNX "
-            "export, which has them.")
+            f"{len(bias_corrections)} corrected biases are left out: they belong to the quantized values of the typed "
+            "ONNX export, which contains them.")
     notes.append("MatMuls of attention over more than 512 tokens are always left out.")
     return notes
 

@@ -44,7 +44,8 @@ def omission_record(network: Network, config: PrecisionConfig, network_file: str
         lines.append(
             f"the keep rule of {counted_noun_text(len(keep_moves), 'row')}: here they have a precision like any other")
     if replace_file_precision(network, config) != config:
-        lines.append("the file precision of rows of the quantized file: here they have the nearest precision that this format knows")
+        lines.append("the file precision of rows of the quantized file: here they have the nearest precision that "
+                     "this format knows")
     scaled_tensors = sorted({tensor for move in config.get_moves(SmoothQuantMove).values() for tensor in move.ranges})
     return {**({"moves": lines} if lines else {}), **({"ranges": scaled_tensors} if scaled_tensors else {})}
 

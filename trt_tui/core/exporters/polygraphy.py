@@ -86,7 +86,8 @@ def format_named_values(values: Mapping[str, str]) -> list[str]:
         if name.startswith("-"):
             raise InputError(f"Polygraphy cannot receive the name of tensor {escape_hidden_characters(name)}",
                              "it reads a name that begins with - as an option",
-                             "Rename the tensor in the network. trt-tui compare --engine measures an engine without a script.")
+                             "Rename the tensor in the network. trt-tui compare --engine measures an engine without a "
+                             "script.")
     return [f"{name}:{value}" for name, value in values.items()]
 
 

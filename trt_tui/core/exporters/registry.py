@@ -62,7 +62,8 @@ EXPORT_FORMATS = {
                                       "trt_tui.core.exporters.calibration_cache:write_calibration_cache_export",
                                       needs_all_ranges=True),
     "markdown": ExportFormat("Markdown", "a report to read", ".report.md", uses_data=False),
-    "bundle": ExportFormat("bundle", "everything for one release, with a check of its engine", ".bundle", is_folder=True,
+    "bundle": ExportFormat("bundle", "everything for one release, with a check of its "
+                                     "engine", ".bundle", is_folder=True,
                            has_build_commands=True),
     "subgraph": ExportFormat("subgraph", "only this row, with its inputs: for a bug report", ".piece",
                              is_folder=True),

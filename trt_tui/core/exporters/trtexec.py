@@ -159,8 +159,7 @@ def _weakly_typed_command_line(network: Network, constraints: ImplicitQuantizati
         if refused_layers:
             return (TrtexecCommandLine(
                 name, release, (), comments,
-                f"trtexec cannot be told of "
-                f"{_quoted_names_text(refused_layers)}: {_name_refusal_reason(refused_layers[0])}"
+                f"trtexec cannot set {_quoted_names_text(refused_layers)}: {_name_refusal_reason(refused_layers[0])}"
             ))
         type_by_layer, mixed_layers = {}, []
         for layer, precision in constraints.output_types.items():
@@ -175,9 +174,10 @@ def _weakly_typed_command_line(network: Network, constraints: ImplicitQuantizati
             "--layerOutputTypes", type_by_layer)
         if mixed_layers:
             comments += (
-                f"Output types are not set for layers whose outputs differ in type: {_quoted_names_text(mixed_layers)}.", )
-        comments += ("Layers that TensorRT's parser adds to a node are not told anything; the Polygraphy script tells "
-                     "them too.",)
+                "Output types are not set for layers whose outputs differ in type: "
+                f"{_quoted_names_text(mixed_layers)}.", )
+        comments += ("Layers that TensorRT's parser adds to a node get no precision; the Polygraphy script sets them "
+                     "too.",)
     long_argument = next((argument for argument in argv if len(argument.encode()) > MAX_ARGUMENT_BYTES), None)
     if long_argument is not None:
         return TrtexecCommandLine(

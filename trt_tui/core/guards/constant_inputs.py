@@ -30,5 +30,5 @@ class ConstantInputsGuard(Guard):
         if guard_facts.equal_sample_count:
             yield self.make_warning(
                 f"all {counted_noun_text(guard_facts.equal_sample_count, 'judged sample')} are the same",
-                "ranges and errors of a single input say nothing about other inputs, and a PASS on it is "
-                "no proof", "Give samples that differ from each other, as production feeds them.")
+                "ranges and errors of a single input say nothing about other inputs, and a PASS on it proves nothing",
+                    "Give samples that differ from each other, as production feeds them.")

@@ -39,9 +39,7 @@ class FewSamplesGuard(Guard):
                    if ranges.source == CONFIG_SOURCE else "calibration is")
         yield (self.make_warning(
             f"{subject} from {counted_noun_text(ranges.calibration_samples, 'sample')}",
-            f"below "
-            f"{MIN_CALIBRATION_SAMPLES} the ranges miss what few inputs have, and "
-            f"{guard_facts.quantized_type} looks better here "
-            "than it is",
+            f"with fewer than {MIN_CALIBRATION_SAMPLES} the ranges miss rare values, and {guard_facts.quantized_type} "
+            "looks better here than it is",
             f"Give {MIN_CALIBRATION_SAMPLES} or more with --calib-data, or more --data: every fourth batch calibrates.")
                )

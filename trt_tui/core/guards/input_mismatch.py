@@ -50,10 +50,9 @@ class InputMismatchGuard(Guard):
                 quantity, explanation = difference
                 yield (self.make_warning(
                     f"calibration inputs differ from judged inputs: {quantity} of {escape_hidden_characters(name)}",
-                    f"{explanation} (calibrating "
-                    f"{_input_stats_text(calibration_stats)}; judged "
-                    f"{_input_stats_text(judged_stats)}): one of the two is "
-                    "not what production feeds", "Prepare both with the same code."))
+                    f"{explanation} (calibration {_input_stats_text(calibration_stats)}; judged "
+                    f"{_input_stats_text(judged_stats)}): one of the two does not match production",
+                        "Prepare both with the same code."))
 
 
 def _input_stats_text(input_stats: InputStats) -> str:

@@ -35,8 +35,9 @@ class MissingClassesGuard(Guard):
                     f"{len(missing)} of "
                     f"{len(class_facts.judged_counts)} classes in "
                     f"{escape_hidden_characters(class_facts.label_array)} have no calibration sample",
-                    f"{counted_noun_text(class_facts.calibration_samples, 'sample')} calibrate, none of them of "
-                    f"{name_list_text([str(label) for label in missing])}: values that occur only in these classes are not in the ranges",
+                    f"{counted_noun_text(class_facts.calibration_samples, 'sample')} calibrate, none of class "
+                    f"{name_list_text([str(label) for label in missing])}: values that occur only in these classes are "
+                    "not in the ranges",
                     "Give --calib-data with every class."))
 
 

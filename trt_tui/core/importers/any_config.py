@@ -67,7 +67,8 @@ def _read_config_by_content(path: Path, network: Network, force: bool, sha256: s
     if settings is not None:
         return build_config(settings, network, path.name, force=force)
     if path.suffix.lower() in (".yaml", ".yml", ".sh", ".txt", ".md") and not text.lstrip().startswith("{"):
-        raise InputError(f"{path.name} is not a file that --config can read", f"supported files: {SUPPORTED_FILES_TEXT}",
+        raise InputError(f"{path.name} is not a file that --config can read",
+            f"supported files: {SUPPORTED_FILES_TEXT}",
                          "Name one of them.")
     return read_config(path, network, force=force, sha256=sha256)
 

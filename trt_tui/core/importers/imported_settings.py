@@ -105,7 +105,8 @@ def build_config(settings: ImportedSettings, network: Network, file_name: str, *
     ranges, method, notes = _read_ranges(settings, network, unread_lines)
     if adopted_rows:
         notes.append(
-            f"a precision applies to the whole row: {name_list_text(adopted_rows, 3)} take that of a later layer in the row"
+            f"a precision applies to the whole row: {name_list_text(adopted_rows, 3)} take that of a later layer in the "
+            "row"
         )
     lines = [f"{file_name}: {line}" for line in (*settings.notes, *notes)]
     lines += [f"{file_name}: not read: {line}" for line in unread_lines[:MAX_LISTED]]
@@ -115,7 +116,8 @@ def build_config(settings: ImportedSettings, network: Network, file_name: str, *
     defaults_text = config.defaults_text.rstrip(
         ".") if settings.quantized is not settings.other else f"all in {settings.other.label}"
     lines.insert(0,
-                 f"{file_name}: read as {settings.tool}: {defaults_text}; {counted_noun_text(count, 'row')} set to another precision")
+                 f"{file_name}: read as {settings.tool}: {defaults_text}; {counted_noun_text(count, 'row')} set to "
+                 "another precision")
     return LoadedConfig(config, Calibration(method, 0, "", ranges), warnings=tuple(lines))
 
 
@@ -200,8 +202,7 @@ def _read_ranges(settings: ImportedSettings, network: Network,
         except InputError as error:
             if not ranges:
                 unread_lines.append(
-                    f"calibration cache {settings.cache_path.name}: {error.title}; --calib-cache names it where it "
-                    "lies")
+                    f"calibration cache {settings.cache_path.name}: {error.title}; name its path with --calib-cache")
     return {tensor: amax for tensor, amax in ranges.items() if tensor not in settings.excluded_ranges}, method, notes
 
 

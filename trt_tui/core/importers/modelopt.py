@@ -147,8 +147,8 @@ def _set_layer_precisions(settings: ImportedSettings, network: Network, unquanti
         settings.other = Precision.FP32
     elif fp32_bounded:
         settings.unread_lines.append(
-            f"FP32 around {name_list_text(fp32_bounded, 3)}: what is around layers in {settings.quantized.label} is "
-            f"{low_precision.label}, as for most of them")
+            f"FP32 around {name_list_text(fp32_bounded, 3)}: around layers in {settings.quantized.label} the precision "
+            f"is {low_precision.label}, as for most of them")
     for group in network.groups:
         if group.name not in quantized:
             settings.layer_precisions[group.name] = Precision.FP32 if group.name in fp32_groups else low_precision
@@ -168,7 +168,8 @@ class _ModelOptNameLists:
             value = tool_record.get(key, [])
             value = [value] if isinstance(value, str) else value if value is not None else []
             if not isinstance(value, list) or not all(isinstance(entry, str) for entry in value):
-                raise InputError(f"{file.name}: {key} is not a list of names", "ModelOpt expects a list of strings there",
+                raise InputError(f"{file.name}: {key} is not a list of names",
+                    "ModelOpt expects a list of strings there",
                                  "Correct the file.")
             self.lists[key] = value
         self._types = {key: frozenset(entries) for key, entries in self.lists.items()}

@@ -184,9 +184,9 @@ class _ScriptReader:
         settings.other = Precision.BF16 if Precision.BF16 in precisions else Precision.FP16
         settings.quantized = Precision.INT8 if Precision.INT8 in precisions else settings.other
         settings.notes.append(
-            f"it does not set the other layers, which are read as {settings.quantized.label}"
-            f"{f' in {settings.other.label}' if settings.quantized is not settings.other else ''}; the flags of "
-            "a build command say it (--int8 --fp16)")
+            "it does not set the other layers, which are read as "
+            f"{settings.quantized.label}{f' in {settings.other.label}' if settings.quantized is not settings.other else ''}; "
+            "the flags of a build command set them (--int8 --fp16)")
         return settings
 
     # -- statements ---------------------------------------------------------------------------------------------

@@ -105,8 +105,8 @@ def _add_range_notes(settings: ImportedSettings, command: CommandLine, network: 
     if has_quantized_model(command, network, file):
         if network.source_model is None:
             settings.unread_lines.append(
-                f"{Path(command.model_path).name} has Q/DQ nodes of its own, which decide what runs in INT8 "
-                "and with which ranges; open it in place of this network")
+                f"{Path(command.model_path).name} has its own Q/DQ nodes, which set the INT8 layers and their ranges; "
+                "open it instead of this network")
     elif settings.cache_path is None and not settings.ranges:
         data_text = "on the samples of its data loader" if command.has_any_of_options(*_DATA_LOADER_OPTIONS) else \
             "on random inputs, for it names no --calibration-cache and no data loader"

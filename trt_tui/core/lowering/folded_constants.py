@@ -87,8 +87,7 @@ def refuse_edits_under_file_precision(network: Network, config: PrecisionConfig)
                 raise InputError(
                     f"{group.name} has file precision, and {MOVE_TEXTS[kind].column} on {subject} changes it",
                     "layers in file precision are written back unchanged",
-                    f"Give it {nearest}, which comes nearest to what the file has, or take that change "
-                    "back.")
+                    f"Give it {nearest}, the precision nearest to the file, or undo that change.")
 
 
 def has_constant_edits(config: PrecisionConfig) -> bool:

@@ -343,8 +343,8 @@ class TypedLowering(GraphEditor):
             self.network, value_name(value), PRECISION_BY_ONNX_TYPE[dtype])
         if min_value is not None:
             self.notes.append(
-                f"Constant {value.name} is 0 in {label} and is raised to {min_value:.2g}: it keeps a divisor "
-                "from being 0.")
+                f"Constant {value.name} is 0 in {label} and is raised to {min_value:.2g}: it protects a divisor from "
+                "0.")
             floor = self._add_constant(np.asarray(min_value, np.float32), f"{_short_type_name(dtype)}_least")
             return self._add_operator("Max", [value, floor], {}, f"{value.name}__raised", ir.DataType.FLOAT,
                                       value.shape)

@@ -101,8 +101,7 @@ class AccuracyReducer:
                     self.mismatch_counts[judged_output.name][1] += expected.size
                     continue
                 raise TrtTuiError(f"{judged_output.name} changed its shape",
-                                  f"{expected.shape} in what it is held against, "
-                                  f"{got.shape} here",
+                                  f"{expected.shape} in the reference, {got.shape} here",
                                   "Judge a tensor before the operator that selects values, with --judge.")
             if judged_output.kind == INTEGER_KIND:
                 self._bootstrap_sampler.add_integer_output(judged_output.name, expected, got, rows)

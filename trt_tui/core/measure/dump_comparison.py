@@ -143,7 +143,8 @@ def find_common_tensors(first_dump: Dump,
                 if {first_iteration[name].dtype.kind, second_iteration[name].dtype.kind} & set("USV")
         ]:
             raise InputError(f"{strange[0]} holds no numbers",
-                             f"{first_iteration[strange[0]].dtype} in {first_dump.source}", "Leave the tensor out of the dump.")
+                             f"{first_iteration[strange[0]].dtype} in {first_dump.source}",
+                                 "Leave the tensor out of the dump.")
     return (both, tuple(name for name in first_dump.tensor_names if name not in both),
             tuple(name for name in second_dump.tensor_names if name not in both))
 
@@ -380,15 +381,15 @@ def _advice_lines_above_threshold(differences_above_threshold: Sequence[TensorDi
             f"threshold are "
             "computed from these.")
     if not begins:
-        lines.append("It grows from tensor to tensor, and nowhere to twice what it was: no single layer makes it. "
-                     "Begin with what the whole network runs in.")
+        lines.append("The error grows gradually and never doubles at one tensor: no single layer causes it. Begin "
+                     "with the precision of the whole network.")
     elif groups := find_groups_to_raise_to_fp32(differences):
         lines.append(f"Try FP32 for {name_list_text(list(groups), 4)}: --script and -o write that.")
     elif has_network:
         lines.append("No fused layer computes it, so no precision can repair it.")
     else:
-        lines.append(f"Try FP32 for the layers that compute {'these' if len(begins) > 1 else 'it'}: --model names the layers, and "
-                     "--script and -o then write that.")
+        lines.append(f"Try FP32 for the layers that compute {'these' if len(begins) > 1 else 'it'}: --model names the "
+                     "layers, and --script and -o then write that.")
     return lines
 
 

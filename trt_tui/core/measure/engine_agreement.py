@@ -83,9 +83,8 @@ def engine_variation_notes(engine_result: EngineResult) -> list[str]:
         notes.append(f"built {len(engine_result.repeated_builds)} times: {', '.join(spread)}; the worst is shown")
     if engine_result.unequal_outputs:
         notes.append(
-            f"identical samples of one batch have different results at "
-            f"{name_list_text(engine_result.unequal_outputs)}: a kernel "
-            "depends on the place in the batch")
+            "identical samples of one batch have different results at "
+            f"{name_list_text(engine_result.unequal_outputs)}: a kernel depends on the position in the batch")
     return notes
 
 
@@ -244,8 +243,8 @@ def suggest_engine_checks(network: NetworkOutline, config: PrecisionConfig, simu
     marked_accuracy = engine_result.engine_errors.accuracy if engine_result.engine_errors is not None else None
     if marked_accuracy is not None and not marked_accuracy.nonfinite_count and (marked_gap_db := sqnr_gap_of_engine_db(
             simulated_accuracy, marked_accuracy)) is not None and marked_gap_db <= UNEXPLAINED_GAP_DB:
-        lines.append("with every group's result as an output the engine does what was simulated: a fusion computes "
-                     "something else, and fusion barriers find which")
+        lines.append("with every group's result as an output the engine agrees with the simulation: a fusion computes "
+                     "something else, and fusion barriers locate it")
     other_precision_groups = [
         group.name
         for group in network.groups
@@ -259,7 +258,8 @@ def suggest_engine_checks(network: NetworkOutline, config: PrecisionConfig, simu
     regions = sum(implementation.in_fused_region for implementation in engine_result.implementations.values())
     if regions:
         lines.append(
-            f"{counted_noun_text(regions, 'group')} in fused regions, which may round at other places than the simulation")
+            f"{counted_noun_text(regions, 'group')} in fused regions, which may round at other places than the "
+            "simulation")
     if engine_result.engine_report is not None and engine_result.engine_report.count_layers(QDQ):
         lines.append(
             f"{engine_result.engine_report.count_layers(QDQ)} unfused Q/DQ layers: a fusion did not happen")

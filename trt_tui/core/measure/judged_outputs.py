@@ -323,7 +323,8 @@ def _parse_judged_output(network: Network, judge_text: str, label_names: Sequenc
         raise InputError(f"--judge {judge_text}: {tensor} is {origin}", "no precision changes it",
                          "Name a tensor that the network computes from its inputs.")
     if tensor in network.blocking_plugins:
-        raise InputError(f"--judge {judge_text}: {tensor} is computed after the plugin {network.blocking_plugins[tensor]}",
+        raise InputError(f"--judge {judge_text}: {tensor} is computed after the plugin "
+                         f"{network.blocking_plugins[tensor]}",
                          "the simulation ends there", "Judge a tensor before it, or give its library with --ort-ops.")
     if not network.is_float(tensor) and network.ir_value(tensor).dtype not in FLOAT_TYPES:
         dtype = network.ir_value(tensor).dtype

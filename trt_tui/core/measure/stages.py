@@ -191,8 +191,9 @@ def compare_production_with_tested_run(stage_result: StageResult, accuracy: Accu
     if between >= MIN_AGREEMENT_DB or production_db >= tested_db - MAX_PRODUCTION_GAP_DB and between >= min(
             production_db, tested_db) + MAX_PRODUCTION_GAP_DB:
         return True, f"production agrees with the tested config: {text}."
-    return False, (f"production differs from the tested config: {text}. Look for another engine, config or ranges, other "
-                   "preprocessing (--inputs compares what it was given), and what comes behind the network.")
+    return False, (f"production differs from the tested config: {text}. Look for another engine, config or ranges, "
+                   "other preprocessing (--inputs compares the inputs of production), and the steps after the "
+                   "network.")
 
 
 def _sqnr_db_text(value_db: float) -> str:

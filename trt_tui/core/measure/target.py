@@ -359,7 +359,8 @@ def parse_target(target_text: str) -> Target:
         raise InputError(f"{target_text!r} is not a valid target", f"{kind} has no parts, only a metric has",
                          f"Write {kind}>=NUMBER, or OUTPUT:{kind}>=NUMBER for one output.")
     if relative and match["number"][0] in "+-":
-        raise InputError(f"{target_text!r} is not a valid target", f"{match['step']} and {match['number']} contain two signs",
+        raise InputError(f"{target_text!r} is not a valid target", f"{match['step']} and {match['number']} contain two "
+                                                                   "signs",
                          f"Write {kind}>=base-{abs(number):g}{'%' if percent else ''}.")
     value = -number if match["step"] == "-" else number
     bounded_value = list_bounded_values()[kind]
@@ -369,7 +370,8 @@ def parse_target(target_text: str) -> Target:
                          f"{kind} is better the {'higher' if bounded_value.is_higher_better else 'lower'} it is",
                          f"Write {kind}{sign}{value:g}.")
     if relative and kind != "metric":
-        raise InputError(f"{target_text!r} is not a valid target", f"{kind} has no baseline: it already compares with FP32",
+        raise InputError(f"{target_text!r} is not a valid target", f"{kind} has no baseline: it already compares with "
+                                                                   "FP32",
                          f"Write {kind}>=NUMBER.")
     if percent and not relative:
         if not bounded_value.is_share:
