@@ -117,7 +117,7 @@ def test_yaml_counts_what_aliases_stand_for():
         with refused(cause="with its aliases written out"):
             read_yaml(text, "f.yaml")
     for number in (":".join(["1"] * 50_000), ":".join(["1"] * 50_000) + ".5"):
-        with refused(cause="is no number that can be read"):
+        with refused(cause="is not a readable number"):
             read_yaml(f"x: {number}", "f.yaml")
     with refused(cause="a part of"):
         read_yaml("x: &a [*a]", "f.yaml")

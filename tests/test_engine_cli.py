@@ -89,7 +89,7 @@ def test_quick_builds_a_preview_and_says_so(command, mlp, tmp_path) -> None:
 
 
 @pytest.mark.parametrize(("release", "variables", "arguments", "code", "said"), [
-    ("11.4.0", {}, ["--weak", "--shapes", "x:4x16"], 2, "--weak cannot be honoured"),
+    ("11.4.0", {}, ["--weak", "--shapes", "x:4x16"], 2, "--weak is not possible"),
     ("10.16.1", {"STANDIN_FAULT": "no gpu"}, [], 3, "no TensorRT works here"),
     ("10.16.1", {"STANDIN_FAULT": "segfault"}, ["--shapes", "x:4x16"], 2, "SIGSEGV"),
 ])

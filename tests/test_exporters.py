@@ -219,7 +219,7 @@ COMPARISON = {
         {"name": "q|dq", "kind": "network", "cause": "quantization", "metric": 80.1, "outputs": {
             "y": {"sqnr_db": 30.0, "cosine": 0.999, "mse": 0.5, "max_abs": 2.0}, "z": {"sqnr_db": None, "cosine": 1}},
          "before": {"outputs": {"y": {"sqnr_db": 31.0, "cosine": 0.9991}}}},
-        {"name": "production", "kind": "outputs", "cause": "what production runs", "beside": {
+        {"name": "production", "kind": "outputs", "cause": "the engine of production", "beside": {
             "its engine": {"outputs": {"y": {"sqnr_db": None, "cosine": None, "nan": 2, "inf": 0}}}}}],
     "stages_say": ["first diverges: q|dq: quantization"]}
 

@@ -154,7 +154,7 @@ def test_what_cannot_be_divided_goes_in_ways_that_take_less_of_a_device_and_at_l
     expected, _ = figures(Short(99), network, samples)
     found, level = figures(Short(most, device=True, spare=True), network, samples)
     alike(expected, found)
-    assert level.name == "on the CPU" and level.reason.startswith("the memory of the GPU does not suffice")
+    assert level.name == "on the CPU" and level.reason.startswith("the GPU memory is too small")
     with pytest.raises(OutOfMemoryError) as caught:
         figures(Short(most, device=True), network, samples)
     assert "smaller than requested" in caught.value.cause

@@ -89,7 +89,7 @@ async def test_in_the_app(tmp_path):
         await press(pilot, "6")
         app.screen.query_one(Input).value = "-2"
         await press(pilot, "enter")
-        assert "a number from 0 up that FP32 holds" in str(app.screen.query_one("#note").render())
+        assert "a number from 0 to the largest FP32 value" in str(app.screen.query_one("#note").render())
         app.screen.query_one(Input).value = "2.5"
         await answered(pilot, "enter")
         assert main.session.config.range_moves[tensor].amax == 2.5

@@ -485,7 +485,7 @@ def test_a_raise_without_effect_is_withdrawn_if_the_search_can_do_without(opened
     said = f"{idle[0]} in FP32: no effect on the engine (preview RTX 1.7, SM89): searched without"
     if idle_place:
         assert ended.result.config == plain.result.config
-        assert ended.remarks == (f"{said}; nothing else meets the tolerance, so kept",)
+        assert ended.remarks == (f"{said}; kept, because no other config meets the tolerance",)
     else:
         assert ended.remarks == (said,) and asked[-1] == ended.result.config != plain.result.config
 

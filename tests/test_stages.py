@@ -38,7 +38,7 @@ def stage(name, cause, before=None, **more):
     return StageResult(Run(name, RunKind.NETWORK_FILE), cause, accuracy_to_previous=before, **more)
 
 
-@pytest.mark.parametrize(("cast", "said"), [(True, "its 16-bit types"), (False, "what was changed in the network")])
+@pytest.mark.parametrize(("cast", "said"), [(True, "its 16-bit types"), (False, "changes of the network")])
 def test_what_a_network_does_to_the_outputs_is_known_by_its_types(tmp_path, cast, said):
     b = Builder()
     half = b.node("Cast", ["x"], "/down", to=onnx.TensorProto.FLOAT16) if cast else b.node("Relu", ["x"], "/relu")

@@ -209,7 +209,7 @@ def test_a_run_takes_the_first_profile_that_has_its_shapes(built, backend: Engin
 def test_an_operator_that_it_does_not_know_is_named_with_its_node(backend: EngineBackend, tmp_path: Path) -> None:
     model = networks.with_custom_operator()
     node = next(node for node in model.graph.node if node.domain)
-    with pytest.raises(InputError, match="does not take this network") as raised:
+    with pytest.raises(InputError, match="refuses this network") as raised:
         backend.build(saved(model, tmp_path), BuildSettings(), told_of(backend))
     assert node.name in raised.value.title and node.op_type in str(raised.value)
 

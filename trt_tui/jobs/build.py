@@ -297,7 +297,7 @@ def run_write_engine_job(workspace: Workspace, store: ResultStore, reporter: Job
 def _require_builder(workspace: Workspace) -> EngineBackend:
     if workspace.builder is None:
         raise BackendUnavailableError(
-            "no TensorRT works here to build an engine", "trt-tui doctor says why",
+            "no TensorRT here can build an engine", "trt-tui doctor shows why",
             "Write -o typed.onnx instead, or name a backend: --backend tensorrt-rtx builds without a GPU.")
     return workspace.builder
 
@@ -337,7 +337,7 @@ def _engine_info_lines(workspace: Workspace, builder: EngineBackend, engine: Bui
     origin_text = "taken from the engine cache" if engine.origin == "engine cache" else (
         f"built in {duration_text(engine.seconds)}" + " with a timing cache" * (engine.origin == "timing cache"))
     limit_lines = () if can_run_engines(builder, settings) else ("It cannot run on this machine.",)
-    request_lines = (f"asked for: {', '.join(options_text)}", ) if (
+    request_lines = (f"requested: {', '.join(options_text)}", ) if (
         options_text := settings.builder_options.requested_option_texts) else ()
     attempt_lines = [f"failed {attempt.description}: {attempt.failure_reason}" for attempt in engine.attempts[:-1]]
     attempt_lines += [f"built with {engine.attempts[-1].description}"

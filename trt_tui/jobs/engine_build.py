@@ -119,7 +119,7 @@ def lower_for_builder(network: Network, config: PrecisionConfig, ranges: Mapping
     if weakly_typed:
         if not capabilities.weakly_typed:
             raise InputError(
-                "--weak cannot be honoured", f"{backend_title} is strongly typed only: it takes no precision "
+                "--weak is not possible", f"{backend_title} is strongly typed only: it takes no precision "
                 "per layer and no dynamic range", "Leave out --weak.")
         implicit_model = lower_to_implicit_quantization(network, config, ranges)
         return BuilderInput(implicit_model.model, implicit_model, tuple(implicit_model.notes))

@@ -146,7 +146,7 @@ def _build_engine_bytes(workspace: Workspace, store: ResultStore, reporter: JobR
                 case BuilderMessage():
                     reporter.send(ev.LogMessage(reporter.job, f"{step.level}: {step.text}"))
                 case BuildProgress():
-                    reporter.send_progress(f"engine to look into: {step.phase}", step.done, step.total, start_time)
+                    reporter.send_progress(f"marked engine: {step.phase}", step.done, step.total, start_time)
                     yield Urgency.BUILD
                 case Wait():
                     yield step

@@ -132,7 +132,7 @@ class UseRanges(Request):
         config_name: Of the config file that they are from; "" where they are an earlier process's.
     """
 
-    job_kind = JobKind("trt_tui.jobs.calibration.run_use_ranges_job", "taking ranges over", needs_hashes=False)
+    job_kind = JobKind("trt_tui.jobs.calibration.run_use_ranges_job", "applying ranges", needs_hashes=False)
     calibration: Calibration
     only_missing: bool = False
     config_name: str = ""
@@ -203,8 +203,8 @@ class MeasureSingleSample(Request):
         sample_index: Its number among the judged ones.
     """
 
-    job_kind = JobKind("trt_tui.jobs.sample_errors.run_single_sample_job", "sample {sample_index} alone",
-                       Urgency.FIRST_SHARES, phase="judging sample {sample_index} alone")
+    job_kind = JobKind("trt_tui.jobs.sample_errors.run_single_sample_job", "sample {sample_index}",
+                       Urgency.FIRST_SHARES, phase="judging sample {sample_index}")
     config: PrecisionConfig
     runs: Mapping[str, PrecisionConfig]
     sample_index: int
@@ -215,7 +215,7 @@ class LoadStoredResults(Request):
     """What an earlier program measured of configs; answered by `StoredResultsLoaded` for each of which something is
     known."""
 
-    job_kind = JobKind("trt_tui.jobs.stored_results.run_stored_results_job", "figures of other configs",
+    job_kind = JobKind("trt_tui.jobs.stored_results.run_stored_results_job", "values of other configs",
                        Urgency.TENSOR_STATS, is_automatic=True)
     configs: tuple[PrecisionConfig, ...]
 

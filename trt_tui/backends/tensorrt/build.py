@@ -168,7 +168,7 @@ def _make_builder_config_loader(package: TensorRTPackage, settings: BuildSetting
         requested, offered = settings.compute_capability, capabilities.target_compute_capabilities
         if requested is None and not capabilities.can_execute:
             raise InputError("there is no GPU to build for", f"{name} builds for a named compute capability",
-                             f"Give --compute-capability, one of {capabilities_text(offered)}.")
+                             f"Name --compute-capability, one of {capabilities_text(offered)}.")
         if requested is not None and requested not in offered:
             raise InputError(
                 f"{name} {package.version} does not build for compute capability {capability_text(requested)}",
@@ -240,7 +240,7 @@ def _find_tactic_source(enum: Any, name: str) -> Any:
     member = getattr(enum, name.upper(), None)
     if member is None:
         names = ", ".join(member_name for member_name in dir(enum) if member_name.isupper())
-        raise InputError(f"unknown tactic source {name}", f"there are: {names}", "Correct the name.")
+        raise InputError(f"unknown tactic source {name}", f"available: {names}", "Correct the name.")
     return member
 
 

@@ -189,7 +189,7 @@ class TensorRTRunner:
         with self._log.collect_messages(None) as messages:
             try:
                 if not context.set_debug_listener(debug_listener):
-                    raise RuntimeError("the engine takes no listener")
+                    raise RuntimeError("the engine accepts no listener")
                 context.unfused_tensors_debug_state = True
                 try:
                     engine_feed = self._cast_to_engine_types(feed)

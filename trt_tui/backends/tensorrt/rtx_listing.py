@@ -54,8 +54,8 @@ class RtxEngineLayerLister:
         """
         trt = import_tensorrt("tensorrt-rtx")
         if not hasattr(trt.OnnxParser, "load_initializer"):
-            raise BackendUnavailableError(f"TensorRT-RTX {trt.__version__} is too old to ask what it makes of layers",
-                                          "it takes no weights from memory", "pip install -U 'trt-tui[rtx]'")
+            raise BackendUnavailableError(f"TensorRT-RTX {trt.__version__} is too old for a preview",
+                                          "it cannot read weights from memory", "pip install -U 'trt-tui[rtx]'")
         return cls(trt, str(trt.__version__), list_compute_capabilities(trt))
 
     def load_plugins(self, paths: Sequence[str]) -> None:

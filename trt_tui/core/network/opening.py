@@ -30,7 +30,7 @@ from trt_tui.errors import InputError
 from trt_tui.formatting import counted_noun_text, name_list_text
 
 _FILE_PRECISION_NOTE = (
-    "The file has precisions of its own ({}): layers run as in the file, and errors are taken against the FP32 "
+    "The file sets precisions ({}): layers run in file precision, and errors are taken against the FP32 "
     "network with its weights.")
 
 _QUANTIZED_WEIGHTS_NOTE = (
@@ -80,7 +80,7 @@ def open_model(path: Path) -> OpenedModel:
     opset = model.graph.opset_imports.get("")
     if opset is None:
         if any(node.domain == "" for node in model.graph):
-            raise InputError(f"{path.name} names no opset", "its opset_import has no entry for ONNX's own operators",
+            raise InputError(f"{path.name} has no opset", "its opset_import has no entry for ONNX's own operators",
                              "Export the network again with a current exporter.")
         opset = model.graph.opset_imports[""] = BASE_OPSET
     if opset < OLDEST_OPSET:

@@ -169,7 +169,7 @@ class _ActivationRestorer:
             self._graph.register_initializer(limit)
             inputs.append(limit)
         producer = value.producer()
-        assert producer is not None, "what may be negative is computed"
+        assert producer is not None, "a value that may be negative is computed"
         node = ir.Node("", operator, inputs, name=self._node_names.make_unique_name(f"{producer.name}__relu"),
                        metadata_props=dict(producer.metadata_props))
         output = node.outputs[0]

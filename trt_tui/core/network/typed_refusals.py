@@ -151,7 +151,7 @@ def replace_refused_nodes(graph: ir.Graph, is_from_file: Callable[[ir.Node], boo
               for reason in dict.fromkeys((*_WORKAROUND_TEXTS, *reason_by_node.values()))}
     return ([
         f"TensorRT refuses "
-        f"{reason}, which the file has {counted_noun_text(count, 'time')}: {refusal_workaround_text(reason)}."
+        f"{reason}, which occurs {counted_noun_text(count, 'time')}: {refusal_workaround_text(reason)}."
         for reason, count in counts.items()
         if count
     ])
