@@ -288,8 +288,8 @@ class Cluster:
                 self._lost_worker_count += 1
                 self._post_message(
                     "warning",
-                    f"Worker {worker_handle.display_name} is gone{await self._worker_exit_text(worker_handle)}: "
-                    "others do what it was doing.")
+                    f"Worker {worker_handle.display_name} is lost{await self._worker_exit_text(worker_handle)}: other "
+                    "workers continue its work.")
         finally:
             self._workers.pop(worker_handle.address, None)
             for task_run in self._task_runs:

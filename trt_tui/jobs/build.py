@@ -277,8 +277,8 @@ def run_write_engine_job(workspace: Workspace, store: ResultStore, reporter: Job
                 case BuiltEngine():
                     write_file_atomically(Path(request.path), step.data)
                     info_lines = (*_engine_info_lines(workspace, builder, step), *(
-                        f"{name}: {' to '.join('x'.join(map(str, shape)) for shape in (shapes[0], shapes[2]))}, as the "
-                        "data has it (--shapes sets another profile)" for name, shapes in data_shapes.items()))
+                        f"{name}: {' to '.join('x'.join(map(str, shape)) for shape in (shapes[0], shapes[2]))}, as in "
+                        "the data (--shapes sets another profile)" for name, shapes in data_shapes.items()))
                     deviation = "" if step.attempts[-1].has_requested_precisions else step.attempts[-1].description
                     info_lines = (*info_lines, *_quick_build_warning_lines(request.quick),
                                   *_trtexec_command_lines(workspace, request, ranges))

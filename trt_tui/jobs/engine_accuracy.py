@@ -164,7 +164,8 @@ def _low_effort_note(engine: BuiltEngine) -> tuple[str, ...]:
 
 
 def _extra_outputs_note(extra_outputs: Sequence[str]) -> list[str]:
-    return [f"built with the additional outputs {name_list_text(extra_outputs)}, which are judged"] if extra_outputs else []
+    return [f"built with the additional outputs {name_list_text(extra_outputs)}, which are "
+            "judged"] if extra_outputs else []
 
 
 def measure_lowered_network_accuracy(analysis: Analysis, model: ir.Model, feed_indices: Sequence[int]

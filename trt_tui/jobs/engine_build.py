@@ -119,8 +119,8 @@ def lower_for_builder(network: Network, config: PrecisionConfig, ranges: Mapping
     if weakly_typed:
         if not capabilities.weakly_typed:
             raise InputError(
-                "--weak is not possible", f"{backend_title} is strongly typed only: it takes no precision "
-                "per layer and no dynamic range", "Leave out --weak.")
+                "--weak is not possible", f"{backend_title} is strongly typed only: it accepts "
+                                          "neither precisions per layer nor dynamic ranges", "Leave out --weak.")
         implicit_model = lower_to_implicit_quantization(network, config, ranges)
         return BuilderInput(implicit_model.model, implicit_model, tuple(implicit_model.notes))
     if capabilities.strongly_typed:

@@ -58,8 +58,8 @@ MAX_BARRIERS = 8
 """What fusion barriers do is asked one by one, of so many."""
 
 NOT_INSTALLED = PreviewRefusal(
-    "TensorRT-RTX is not installed", "", "pip install 'trt-tui[rtx]' shows what the builder makes of each "
-    "layer, without a GPU.", is_rtx_missing=True)
+    "TensorRT-RTX is not installed", "", "pip install 'trt-tui[rtx]' shows how the builder runs "
+                                         "each layer, without a GPU.", is_rtx_missing=True)
 
 
 def run_preview_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,

@@ -112,7 +112,8 @@ def run_method_comparison_job(workspace: Workspace, store: ResultStore, reporter
     Seconds are those of calibrating alone; 0 where the ranges were known from before.
     """
     if workspace.options.calib_cache is not None:
-        raise InputError("calibration methods cannot be compared", "the ranges come from a calibration cache", "Leave out --calib-cache.")
+        raise InputError("calibration methods cannot be compared", "the ranges come from "
+                                                                   "a calibration cache", "Leave out --calib-cache.")
     rows: list[ev.RangeMethodResult] = []
     for method in request.methods:
         start = time.perf_counter()

@@ -98,8 +98,8 @@ class SearchBuilds:
     def deviating_engine_remark(self, engine: EngineResult) -> str:
         """The remark on an engine that is not of the config found, and therefore confirms nothing."""
         text = (
-            f"TensorRT refuses the config as asked "
-            f"({engine.attempts[0].failure_reason}) and built it with {_engine_deviation_text(engine)}"
+            f"TensorRT refuses the config as requested ({engine.attempts[0].failure_reason}) and built it with "
+            f"{_engine_deviation_text(engine)}"
         )
         targets = self._get_targets()
         result = judge_accuracy(targets, engine.accuracy) if engine.accuracy is not None else None

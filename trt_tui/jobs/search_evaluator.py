@@ -161,7 +161,8 @@ def find_feed_of_sample(workspace: Workspace, sample_index: int) -> int:
     for index in workspace.feeds:
         if first <= sample_index < (first := first + workspace.data_sets.judged_samples.count_samples_of_feed(index)):
             return index
-    raise InputError(f"sample {sample_index} does not exist", f"the {first} judged samples have the numbers 0 to {first - 1}",
+    raise InputError(f"sample {sample_index} does not exist", f"the {first} judged samples have the numbers 0 to "
+                                                              f"{first - 1}",
                      "Name one of them with --sample, or the worst.")
 
 
@@ -255,8 +256,8 @@ class WorkspaceEvaluator:
             except InputError as error:
                 self._report.send(
                     ev.LogMessage(
-                        self._report.job, "What costs nothing at run time is tried on no layer that "
-                        f"is as in the file: {error.title}.", "warning"))
+                        self._report.job, "Zero-cost changes are not tried on layers in file precision: "
+                                          f"{error.title}.", "warning"))
         zero_cost_configs = propose_zero_cost_moves(workspace, self._report, workspace.network.groups, config,
                                                     reason=f"search:{self._request.method}", kinds=kinds,
                                                     may_leave_file=leaves_file, one_pass=True)

@@ -276,8 +276,8 @@ def _load_config(path: Path, network: NetworkOutline, force: bool, sha256: str |
     if has_other_structure and file.model.quantized is not has_file_precision(network) and file.model.twin_sha256 and (
             file.model.twin_sha256 == quantizable_layers_sha256(network)):
         move_applier.warnings.append(
-            f"{path.name} was made for {file.model.name}, which has the same layers to quantize: "
-            "what fits is taken.")
+            f"{path.name} was made for {file.model.name}, which has the same quantizable layers: matching entries are "
+            "used.")
     elif has_other_structure:
         _check_structure(path.name, network, file.model, move_applier, force)
     move_applier.is_lenient = has_other_structure
@@ -308,8 +308,8 @@ def _load_config(path: Path, network: NetworkOutline, force: bool, sha256: str |
         hint = " If it was made with --reference, use that option here too." if (
             _has_only_quantized_weights(network) and not file.model.weights_of) else ""
         move_applier.warnings.append(
-            f"{path.name}: its {measured_text} were measured on other weights; they are left out, "
-            f"calibrate again.{hint}")
+            f"{path.name}: its {measured_text} were measured on other weights; they are ignored; calibrate "
+            f"again.{hint}")
     measured = Calibration(calibration.method, calibration.samples, calibration.data_sha256, ranges, ranges_by_type)
     return LoadedConfig(config, measured, is_stale, tuple(move_applier.warnings), file.tolerance, file.evidence,
                         file.made_with)
@@ -360,7 +360,8 @@ def _read_json(path: Path) -> dict[str, Any]:
         raise InputError(f"{path.name} contains half a character", "a lone surrogate, as in \"\\ud800\", is not text",
                          "Correct the file, or export the config again.") from None
     except ValueError:
-        raise InputError(f"{path.name} holds a number of thousands of digits", "no entry of a config needs such a number",
+        raise InputError(f"{path.name} holds a number of thousands of digits",
+            "no entry of a config needs such a number",
                          "Correct the file, or export the config again.") from None
     if not isinstance(record, dict) or "format" not in record:
         raise not_a_config_error("it has no \"format\" entry")
@@ -406,8 +407,8 @@ def _check_weights(file_name: str, model: _ModelEntry, network: NetworkOutline, 
                          f"layers without file precision have these weights",
                          f"Add --reference {model.weights_of}. --force goes on with the weights of {network.name}.")
     move_applier.warnings.append(
-        f"{file_name}: it was made with the FP32 weights of {model.weights_of}; here layers have those "
-        f"of {network.name}.")
+        f"{file_name}: it was made with the FP32 weights of {model.weights_of}; here layers use the weights of "
+        f"{network.name}.")
 
 
 def _default_precisions(file_name: str, model: _ModelEntry, move_applier: FileMoveApplier,

@@ -188,7 +188,7 @@ class FileMoveApplier:
                               for name, other_names in list(moved_names.items())[:_MAX_NAMED])
             more = f"; {len(moved_names) - _MAX_NAMED} more do" if len(moved_names) > _MAX_NAMED else ""
             self.warnings.append(
-                f"{self.file}: a {MOVE_TEXTS[move_class.kind].column} is one of the whole "
+                f"{self.file}: a {MOVE_TEXTS[move_class.kind].column} applies to the whole "
                 f"{move_class.subject_kind.subject_noun}: {texts}{more}.")
 
 

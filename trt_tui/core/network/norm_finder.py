@@ -371,8 +371,7 @@ def _find_correctable_bias(graph: LayerGraph, group: FusionGroup) -> Correctable
     if len(weights) != 1:
         return CorrectableBias(
             main_layer.name, None,
-            refusal_reason="it multiplies two tensors that are computed: there is no weight whose "
-            "error a bias could make up for")
+            refusal_reason="it multiplies two computed tensors: there is no weight whose error a bias could correct")
     site = weights[0]
     layer = graph.by_name[site.layer]
     shape = graph.shape(site.tensor) or ()

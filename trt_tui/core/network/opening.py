@@ -34,8 +34,8 @@ _FILE_PRECISION_NOTE = (
     "network with its weights.")
 
 _QUANTIZED_WEIGHTS_NOTE = (
-    "{} stored as codes alone: what quantizing this lost is not known, and FP32 here means the "
-    "weights that the codes stand for; --reference FP32.onnx names the network that they were made from.")
+    "{} stored only as quantized values: their quantization error is unknown, and FP32 means the dequantized weights; "
+    "name the original network with --reference FP32.onnx.")
 
 QUANTIZED_TYPES_OPSET = 21
 """The first opset in which Q and DQ hold all that the operators of TensorRT and ONNX Runtime for the same do."""
@@ -107,8 +107,8 @@ def open_model(path: Path) -> OpenedModel:
         opened_model.notes.append(rotary_note)
     if count := convert_integer_operators_to_qdq(model.graph):
         opened_model.notes.append(
-            f"{counted_noun_text(count, 'operator')} on codes, read and written as Q/DQ with the same codes: "
-            "TensorRT takes no others.")
+            f"{counted_noun_text(count, 'operator')} on quantized values, read and written as Q/DQ with the same "
+            "values: TensorRT accepts no other form.")
     has_file_types = half_precision.has_half_precision(model.graph) or any(is_dequantize(node) for node in model.graph)
     original_model = _copy_model(model) if has_file_types else None
     removal = qdq_removal.remove_qdq_pairs(model.graph)

@@ -168,9 +168,8 @@ def restore_original_weights(opened_model: OpenedModel, file_name: str, fp32_mod
     opened_model.external_files += [fp32_path, *fp32_model.external_files]
     opened_model.notes.append(
         f"FP32 means the weights of {fp32_path.name}." if not unmatched_layers else
-        f"FP32 means the weights of "
-        f"{fp32_path.name}, but for {counted_noun_text(len(unmatched_layers), 'layer')} that it "
-        f"has no like weights for, which keep those of their codes: {name_list_text(unmatched_layers)}.")
+        f"FP32 means the weights of {fp32_path.name}, but for {counted_noun_text(len(unmatched_layers), 'layer')} "
+        f"without matching weights, which keep their dequantized weights: {name_list_text(unmatched_layers)}.")
     if change_count:
         opened_model.notes.append(
             f"{counted_noun_text(change_count, 'activation')} restored as "

@@ -87,8 +87,7 @@ def remove_qdq_pairs(graph: ir.Graph) -> QdqRemovalResult:
     if activation_by_quantize:
         removal.notes.append(
             f"{counted_noun_text(len(activation_by_quantize), 'activation')} restored as Relu or Clip: the quantizer "
-            f"left them to "
-            "a Q/DQ pair whose range cuts off what is below 0.")
+            "replaced them by a Q/DQ pair whose range clips values below 0.")
     return removal
 
 

@@ -208,9 +208,8 @@ def _check_scales(node: ir.Node, scale: np.ndarray, zero_point: np.ndarray, axis
         ]
         if size != count * block_size and fitting_axes:
             raise unusable_scale_error(
-                f"its blocks of "
-                f"{block_size} lie along axis {fitting_axes[0]} by the shape of its scales {scale.shape}, "
-                f"and it says axis {axis}")
+                f"the shape of its scales, {scale.shape}, means blocks of {block_size} along axis {fitting_axes[0]}, "
+                f"but its axis is {axis}")
         if size != count * block_size:
             raise unusable_scale_error(
                 f"its blocks of {block_size} do not divide the {size} values along axis {axis} into {count}")

@@ -299,7 +299,8 @@ class _StructureCheck:
             return
         kind = _ATTRIBUTE_TYPES(attribute.type)
         if kind in _SPARSE_TYPES:
-            raise InputError(f"{self.file_name} holds sparse tensors", f"{location} is a sparse tensor, which is not supported",
+            raise InputError(f"{self.file_name} holds sparse tensors", f"{location} is a sparse tensor, which is not "
+                                                                       "supported",
                              "Export the network with dense tensors.")
         if kind in _MESSAGE_FIELDS and not attribute.HasField(_MESSAGE_FIELDS[kind]):
             raise self._damaged_file_error(f"{location} is empty")
@@ -350,8 +351,8 @@ class _StructureCheck:
             if not (text.isascii() and text.isdigit() and len(text) < 19):
                 raise self._damaged_file_error(f"{location} is in another file, at {key} {text[:40]!r}")
         if "length" in entries and int(entries["length"]) != size:
-            raise self._damaged_file_error(f"{location} has the shape {list(tensor.dims)} and so {size} bytes; "
-                                           f"it lies in {entries['length']} of another file")
+            raise self._damaged_file_error(f"{location} has the shape {list(tensor.dims)} and so {size} bytes; it has "
+                                           f"{entries['length']} bytes in another file")
 
     def _check_type(self, type_proto: onnx.TypeProto, location: str) -> None:
         """Checks a type, and removes negative sizes, which mean open ones."""

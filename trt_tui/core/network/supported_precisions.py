@@ -90,7 +90,8 @@ def find_precision_refusal_reasons(graph: LayerGraph, layers: Sequence[Layer], m
     if not any(site.role == "input" for site in qdq_sites) or Precision.FP16 in reasons:
         label = Precision.FP16_ACC_FP32.label
         reasons[Precision.FP16_ACC_FP32] = reasons.get(
-            Precision.FP16, f"{label} is an FP32 accumulator, and {main_layer.op_type} has no product of two float operands")
+            Precision.FP16, f"{label} is an FP32 accumulator, and {main_layer.op_type} has no product of two float "
+                            "operands")
     for precision, quantized_type in QUANTIZED_TYPES.items():
         if reason := no_int8_reason or _quantized_type_reason(graph, main_layer, qdq_sites, quantized_type):
             reasons[precision] = reason
@@ -104,8 +105,8 @@ def _integer_sum_reason(graph: LayerGraph, layer: Layer) -> str:
         if cast and graph.by_name[cast].op_type == "Cast":
             producer = graph.producer.get(graph.by_name[cast].inputs[0], "")
             if producer and computes_integer_sums(graph.node(producer)):
-                return (f"it scales the INT32 sums of {graph.by_name[producer].op_type}, which lie beyond FP16; no "
-                        "TensorRT runs that")
+                return (f"it scales the INT32 sums of {graph.by_name[producer].op_type}, which exceed FP16; no "
+                        "TensorRT runs it")
     return ""
 
 

@@ -121,7 +121,7 @@ def refusal_summary_lines(refusals: Iterable[NodeRefusal]) -> list[str]:
         nodes = [refusal.node_name for refusal in refusals if refusal.reason == reason]
         if nodes:
             lines.append(
-                f"TensorRT refuses {reason} ({name_list_text(nodes, max_count=2)}); as given it is simulated, and "
+                f"TensorRT refuses {reason} ({name_list_text(nodes, max_count=2)}); it is simulated as stored, and "
                 f"{refusal_workaround_text(reason)}.")
     return lines
 

@@ -122,8 +122,8 @@ def _workaround_text(domain: str, nodes: Sequence[ir.Node]) -> str:
         return ("quantize it with Q/DQ instead, whose ranges are known before execution (ModelOpt, or quantize_static "
                 "with QuantFormat.QDQ)")
     if any(node.op_type == "MatMulNBits" for node in nodes):
-        return ("store its weights around 0 (MatMulNBitsQuantizer with is_symmetric=True), which is read as INT4 "
-                "behind a DequantizeLinear")
+        return ("store its weights around 0 (MatMulNBitsQuantizer with is_symmetric=True), which is read as INT4 with "
+                "a DequantizeLinear")
     if domain == "com.microsoft":
         return "export it without operators specific to ONNX Runtime (its graph optimizations, its quantizers)"
     return "leave those layers to another runtime"
