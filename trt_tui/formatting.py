@@ -236,7 +236,9 @@ def worst_sample_text(sample_index: int, sqnr_db: float | None, mark: str = SIMU
 
 def engine_gap_text(gap_db: float | None) -> str:
     """By how much an engine is worse than its simulation; None: it is not finite where that is."""
-    return f"{gap_db:.1f} dB worse than simulated" if gap_db is not None else "NaN or Inf that the simulation does not have"
+    if gap_db is None:
+        return "NaN or Inf that the simulation does not have"
+    return f"{gap_db:.1f} dB worse than simulated"
 
 
 def percent_text(share: float, mark: str = "") -> str:

@@ -55,7 +55,8 @@ if TYPE_CHECKING:
                                                          "and the seconds that calibration takes.")
 @file_path_option("Output", "--json", "json_path", metavar="OUT",
                   help="Write the comparison as JSON (schema v1); - for stdout.")
-@file_path_option("Output", "--markdown", "markdown_path", metavar="OUT", help="Write the result as Markdown; - for stdout.")
+@file_path_option("Output", "--markdown", "markdown_path", metavar="OUT",
+                  help="Write the result as Markdown; - for stdout.")
 @file_path_option(
     "Output", "--junit", "junit_path", metavar="OUT.xml", help="Write it as JUnit's XML, a case for each run, "
     "stage and engine; what the exit code counts as missing the target is a failure.")

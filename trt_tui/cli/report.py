@@ -87,7 +87,8 @@ def comparison_table(session: Session) -> str:
                                left_aligned_columns=2)]
     if parts := metric_part_table(session):
         lines += ["", *table_lines(parts[:1 + MAX_PART_ROWS])]
-        lines += [f"{len(parts) - 1 - MAX_PART_ROWS} more parts with smaller losses"] if len(parts) > 1 + MAX_PART_ROWS else []
+        hidden_count = len(parts) - 1 - MAX_PART_ROWS
+        lines += [f"{hidden_count} more parts with smaller losses"] if hidden_count > 0 else []
     engines_by_title = {_engine_title_text(session, run): result for run, result in engines.items()}
     if session.results.fp32_engine is not None:
         engines_by_title = {"FP32 engine": session.results.fp32_engine, **engines_by_title}

@@ -31,7 +31,7 @@ class _LimitedLoader(yaml.SafeLoader):  # type: ignore[misc]
             self._counts[node] = 1 + sum(self._counts[child] for child in children)
             if self._counts[node] > MAX_YAML_VALUES:
                 raise yaml.constructor.ConstructorError(
-                    None, None, f"it stands for over {MAX_YAML_VALUES:,} values, with its aliases written out",
+                    None, None, f"it expands to over {MAX_YAML_VALUES:,} values with its aliases",
                     node.start_mark)
         return node
 

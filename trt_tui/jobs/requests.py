@@ -204,7 +204,7 @@ class MeasureSingleSample(Request):
     """
 
     job_kind = JobKind("trt_tui.jobs.sample_errors.run_single_sample_job", "sample {sample_index}",
-                       Urgency.FIRST_SHARES, phase="judging sample {sample_index}")
+                       Urgency.FIRST_SHARES, phase="measuring sample {sample_index}")
     config: PrecisionConfig
     runs: Mapping[str, PrecisionConfig]
     sample_index: int

@@ -124,7 +124,8 @@ class SearchBuilds:
 
 
 def _engine_deviation_text(engine: EngineResult) -> str:
-    return f"{engine.attempts[-1].description}; in another precision: {unrequested_precisions_text(engine.other_precisions)}"
+    deviation_text = unrequested_precisions_text(engine.other_precisions)
+    return f"{engine.attempts[-1].description}; in another precision: {deviation_text}"
 
 
 def config_without_ranges(config: PrecisionConfig) -> PrecisionConfig:

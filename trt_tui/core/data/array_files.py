@@ -230,7 +230,7 @@ def read_npy_header(stream: IO[bytes], size: int, name: str) -> NpyHeader:
         raise _damaged_array_error(name, f"its header says shape {shape} of {dtype}")
     if header.offset + header.nbytes != size:
         raise _damaged_array_error(name,
-                                   f"its header promises {header.nbytes:,} bytes, {size - header.offset:,} are there")
+                                   f"its header declares {header.nbytes:,} bytes, {size - header.offset:,} are present")
     return header
 
 
@@ -299,7 +299,7 @@ def _open_npz_member(path: Path, file: IO[bytes], archive: zipfile.ZipFile, memb
     if member_info.compress_size != member_info.file_size or start + member_info.file_size > end:
         available_bytes = min(member_info.compress_size, end - start)
         raise _damaged_array_error(array_name,
-                                   f"{member_info.file_size:,} bytes are promised, {available_bytes:,} are there")
+                                   f"{member_info.file_size:,} bytes are declared, {available_bytes:,} are present")
     return MappedArray(path, start + header.offset, header.dtype, header.shape, header.is_fortran_order)
 
 

@@ -278,7 +278,7 @@ def _load_stored_samples(
     dynamic_batch = batch_size or choose_default_batch_size(min(total, sample_limit or total))
     feed_count = sum(-(-layout.lead_rows // (layout.rows_per_feed or dynamic_batch)) for layout in layouts)
     if min(feed_count, sample_limit or feed_count) > MAX_FEEDS:
-        raise InputError(f"{source} would be cut into {feed_count:,} feeds", f"at most {MAX_FEEDS:,} are taken",
+        raise InputError(f"{source} would need {feed_count:,} feeds", f"at most {MAX_FEEDS:,} are possible",
                          "Use fewer with --samples, or a larger --batch.")
     feed_rows = list(iterate_feed_rows(layouts, dynamic_batch, sample_limit))
     label_names = sorted(set(parts[0].arrays) - input_names)

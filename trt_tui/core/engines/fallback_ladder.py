@@ -80,7 +80,8 @@ class BuildAttempt:
         ]
         return "; ".join([
             *parts,
-            *([f"{name_list_text(self.unconstrained, _MAX_LISTED_GROUPS)} left to the builder"] if self.unconstrained else [])
+            *([f"{name_list_text(self.unconstrained, _MAX_LISTED_GROUPS)} left to the builder"]
+              if self.unconstrained else [])
         ])
 
     def derive_attempt_config(self, network: Network, requested_config: PrecisionConfig) -> PrecisionConfig:

@@ -258,7 +258,9 @@ def _build_attempt_lines(run: Mapping[str, Any]) -> list[str]:
     if (worst := _find_worst_output(outputs)) is not None:
         figure = add_decibel_unit(_sqnr_cell(outputs[worst], SIMULATED_MARK))
         lines += ["", f"Simulation of the built precisions: {figure} at {code_cell(worst)}."]
-    return lines + (["", *markdown_table(("runs in another precision", "in"), changed_layers)] if changed_layers else [])
+    if changed_layers:
+        lines += ["", *markdown_table(("runs in another precision", "in"), changed_layers)]
+    return lines
 
 
 def _precision_share_text(entry: Mapping[str, Any] | None) -> str:

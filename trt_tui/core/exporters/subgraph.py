@@ -81,7 +81,8 @@ def check_tensor_names(network: Network, names: Sequence[str]) -> None:
             similar_names = difflib.get_close_matches(
                 name, tensor_names, 3, 0.5) or [tensor_name for tensor_name in tensor_names if name in tensor_name][:3]
             raise InputError(f"{network.name} has no tensor {name}",
-                             f"Did you mean {', '.join(similar_names)}?" if similar_names else "its layers have other outputs",
+                             f"Did you mean {', '.join(similar_names)}?"
+                             if similar_names else "its layers have other outputs",
                              "Name inputs of the network or outputs of layers: trt-tui inspect --nodes lists layers.")
 
 

@@ -26,7 +26,8 @@ class FloatFallbackGuard(Guard):
         """Why these facts tell it nothing."""
         if guard_facts.float_work is not None:
             return ""
-        return "the work of some layers is not known" if guard_facts.is_quantized else "no layer is requested in a quantized type"
+        return ("the work of some layers is unknown" if guard_facts.is_quantized
+                else "no layer is requested in a quantized type")
 
     def find_warnings(self, guard_facts: GuardFacts) -> Iterator[GuardWarning]:
         """Yields what it warns of."""

@@ -42,5 +42,5 @@ class SampleConvergenceGuard(Guard):
         else:
             yield self.make_warning(
                 f"{guard_facts.quantized_type} falls with more calibration samples",
-                f"it gives {points_text}: outliers in a few samples widen the ranges of all",
+                f"it gives {points_text}: outliers in a few samples widen all ranges",
                 "Give more samples, and try --calib-method percentile or entropy, which leave them out.")

@@ -185,8 +185,8 @@ class _ScriptReader:
         settings.quantized = Precision.INT8 if Precision.INT8 in precisions else settings.other
         settings.notes.append(
             "it does not set the other layers, which are read as "
-            f"{settings.quantized.label}{f' in {settings.other.label}' if settings.quantized is not settings.other else ''}; "
-            "the flags of a build command set them (--int8 --fp16)")
+            f"{settings.quantized.label}{f' in {settings.other.label}' if settings.quantized is not settings.other else ''}"
+            "; the flags of a build command set them (--int8 --fp16)")
         return settings
 
     # -- statements ---------------------------------------------------------------------------------------------
@@ -223,7 +223,8 @@ class _ScriptReader:
         elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
             self._interpret_call(statement.value, variables)
         elif any(_is_precision_setter(node) for node in ast.walk(statement)):
-            self._unread_by_line[statement.lineno] = f"{ast.unparse(statement).splitlines()[0][:60]}: cannot be evaluated"
+            first_line = ast.unparse(statement).splitlines()[0][:60]
+            self._unread_by_line[statement.lineno] = f"{first_line}: cannot be evaluated"
         return True
 
     def _interpret_loop(self, loop: ast.For, layer: Layer | None, variables: dict[str, Any]) -> None:

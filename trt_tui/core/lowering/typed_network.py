@@ -131,7 +131,8 @@ class TypedLowering(GraphEditor):
             if node is not None:
                 self._lower_layer(layer, node)
             else:
-                self.layer_changes[layer.name] = f"part of an operator that opset {self.opset} writes as several operators"
+                self.layer_changes[layer.name] = (
+                    f"part of an operator that opset {self.opset} writes as several operators")
         for node in list(self.graph):
             if node.name is not None and not self.network.has_layer(node.name) and node.name in by_name:
                 self._restore_fp32_inputs(node)

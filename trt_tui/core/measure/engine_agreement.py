@@ -182,7 +182,8 @@ def engine_fault_text(simulated_accuracy: Accuracy | None, engine_accuracy: Accu
                                         for name, (engine_db, expected_db) in sqnrs_db.items()
                                         if engine_db is not None and expected_db is not None),
                                        key=lambda item: item[2] - item[1])
-    sound = "the FP32 engine matches ONNX Runtime, so " if fp32_engine is not None and fp32_engine.accuracy is not None else ""
+    sound = ("the FP32 engine matches ONNX Runtime, so "
+             if fp32_engine is not None and fp32_engine.accuracy is not None else "")
     return (
         f"this engine differs from the simulation: "
         f"{add_decibel_unit(decibels_text(engine_db, mark=''))} at {name} for "

@@ -159,7 +159,7 @@ def _exclude_masked_values(network: Network, judged_outputs: Sequence[JudgedOutp
     unmasked_outputs = []
     for output in judged_outputs:
         beyond = network.mask_magnitude_threshold(output.tensor) if output.kind == FLOAT_KIND else 0.0
-        mask_note = f"masked values, beyond ±{beyond:.2g}, are not judged" if beyond else ""
+        mask_note = f"masked values, outside ±{beyond:.2g}, are not judged" if beyond else ""
         unmasked_outputs.append(
             replace(output, mask_threshold=beyond, note="; ".join(filter(None, (output.note, mask_note)))))
     return tuple(unmasked_outputs)
@@ -203,7 +203,8 @@ def _select_judged_tensors(network: Network, output_name: str) -> list[JudgedOut
 def _select_judged_tensors_before_plugins(network: Network, output_name: str) -> list[JudgedOutput]:
     """The last float tensors that can be simulated on the way to an output behind a plugin, in network order."""
     plugin = network.get_layer(network.blocking_plugins[output_name])
-    reason = f"{output_name} is computed by the plugin {plugin.name} ({plugin.op_type}), in engines only: judged before it"
+    reason = (f"{output_name} is computed by the plugin {plugin.name} ({plugin.op_type}), in engines only: judged before "
+              "it")
     tensors: set[str] = set()
     stack, visited = [output_name], {output_name}
     while stack:

@@ -404,7 +404,7 @@ def _check_weights(file_name: str, model: _ModelEntry, network: NetworkOutline, 
         return
     if not force:
         raise InputError(f"{file_name} was made with the FP32 weights of {model.weights_of}",
-                         f"layers without file precision have these weights",
+                         "layers without file precision have these weights",
                          f"Add --reference {model.weights_of}. --force goes on with the weights of {network.name}.")
     move_applier.warnings.append(
         f"{file_name}: it was made with the FP32 weights of {model.weights_of}; here layers use the weights of "

@@ -20,8 +20,9 @@ def rewrite_refusal_reason(network: NetworkOutline, group: FusionGroup) -> str:
 def smoothquant_refusal_reason(network: NetworkOutline, group: FusionGroup) -> str:
     """Why the channels at a group, a normalisation or what it feeds, cannot be scaled, "" where they can."""
     norm = network.zero_cost_support.find_feeding_normalisation(group.name, group.layers)
-    return "its input does not come from a LayerNorm or RMSNorm alone" if norm is None else network.zero_cost_support.norms[
-        norm].no_smoothquant_reason
+    if norm is None:
+        return "its input does not come from a LayerNorm or RMSNorm alone"
+    return network.zero_cost_support.norms[norm].no_smoothquant_reason
 
 
 def bias_correction_refusal_reason(network: NetworkOutline, group: FusionGroup, config: PrecisionConfig) -> str:

@@ -137,8 +137,8 @@ def restore_original_weights(opened_model: OpenedModel, file_name: str, fp32_mod
         node.name or "" for node in opened_model.model.graph if node.op_type in ("ConvInteger", "MatMulInteger")
     ]
     if source_model is None or fp32_model.source_model is not None or integer_nodes:
-        reason_text = f"computes on quantized values in {name_list_text(integer_nodes, max_count=2)}" if integer_nodes else \
-            f"keeps its own dequantized weights, because {fp32_path.name} is itself quantized or in 16 bits"
+        reason_text = f"computes on quantized values in {name_list_text(integer_nodes, max_count=2)}" \
+            if integer_nodes else f"keeps its own dequantized weights, because {fp32_path.name} is itself quantized or in 16 bits"
         opened_model.notes.append(
             f"{file_name} {reason_text}: only its outputs are compared with {fp32_path.name}'s.")
         return

@@ -121,7 +121,7 @@ class Search:
         costs: Mapping[str, float] | None = None,
     ) -> None:
         if method_name not in SEARCH_METHODS:
-            raise InputError(f"there is no search method {method_name!r}", "",
+            raise InputError(f"unknown search method {method_name!r}", "",
                              f"Choose from {', '.join(SEARCH_METHODS)}.")
         if max_latency is not None and estimate_latency is None:
             raise InputError("a latency budget needs a latency", "no latency was measured or can be estimated here",

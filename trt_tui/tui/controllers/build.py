@@ -34,8 +34,9 @@ class BuildController(Controller):
         return f"built: {alert}" if alert else engine_texts.build_result_text(engine_result, self.presenter.screen_width
                                                                               - 2)
 
-    @register_action(label="build",
-                     help="Build the config and measure its accuracy and latency; without TensorRT, execute its export", group="Work", disabled_reason=Controller.build_disabled_reason, footer=20)
+    @register_action(
+        label="build", help="Build the config and measure its accuracy and latency; without TensorRT, execute its export",
+        group="Work", disabled_reason=Controller.build_disabled_reason, footer=20)
     def build(self) -> None:
         """Builds in full."""
         self._start_build(quick=False)

@@ -58,7 +58,8 @@ class JobController(Controller):
         return "" if self._list_stoppable_jobs() else "no job is running"
 
     @register_action(
-        label="stop", help="Stop the job shown (asks if it has run for over 10 s); the list of jobs stops any or all", group="Work", disabled_reason=stop_disabled_reason, footer=60)
+        label="stop", help="Stop the job shown (asks if it has run for over 10 s); the list of jobs stops any or all",
+        group="Work", disabled_reason=stop_disabled_reason, footer=60)
     def stop(self) -> None:
         """Stops the job that the line of jobs names, an old one after a question."""
         self._stop_with_confirmation(self._list_stoppable_jobs()[:1])
