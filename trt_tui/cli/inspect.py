@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     "TensorRT", "--engine", metavar="E", help="Show how this engine runs each group: an engine file, or the JSON of "
                                               "trtexec --exportLayerInfo.")
 @option_under_heading("TensorRT", "--backend", default="auto", show_default=True,
-                      help="The backend that loads the engine.", type=click.Choice(["auto", "tensorrt", "tensorrt-rtx"]))
+                      help="The backend that loads the engine.",
+                      type=click.Choice(["auto", "tensorrt", "tensorrt-rtx"]))
 @option_under_heading(
     "TensorRT", "--preview", is_flag=True, help="Show how TensorRT-RTX would run each group, without a GPU; exit code "
                                                 "1 if a group would not run as requested. Without a config: all INT8.")

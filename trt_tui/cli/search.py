@@ -84,7 +84,8 @@ def _validate_sample_text(text: str) -> None:
     "precisions of its own, what its file has.")
 @option_under_heading(
     "Judging", "--tolerance", "tolerances", multiple=True, metavar="TEXT",
-    help="Target that the result must meet, like sqnr>=20, scores:cosine>=0.999, max_abs<=1e-2 or metric>=base-0.01; may be repeated.",
+    help="Target that the result must meet, like sqnr>=20, scores:cosine>=0.999, max_abs<=1e-2 or metric>=base-0.01; "
+    "may be repeated.",
     callback=make_option_check_callback(validate_target_text))
 @option_under_heading(
     "Judging", "--check", metavar="CMD", help="A command whose exit code 0 accepts a config; {model} is replaced by "

@@ -333,7 +333,7 @@ class WorkspaceEvaluator:
         """
         workspace, store, reporter = self._workspace, self._store, self._report
         exact = workspace.options.exact
-        store_kind = "sensitivity, exact" if exact else "alone"
+        store_kind = "alone, exact" if exact else "alone"
         executor = get_executor(workspace, reporter)
         sweep = GroupSweep(workspace.analysis, config, workspace.ranges, group_order=group_names,
                            feed_indices=workspace.feeds, measures_all_samples=exact, reduces_groups=True,

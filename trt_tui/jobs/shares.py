@@ -64,7 +64,7 @@ def load_stored_shares(workspace: Workspace, store: ResultStore, config: Precisi
 def _measure_shares(workspace: Workspace, store: ResultStore, reporter: JobReporter, run: str, config: PrecisionConfig,
                     group_names: Sequence[str]) -> Steps[dict[str, ErrorShare]]:
     exact = workspace.options.exact
-    store_kind = "shares, exact" if exact else "swept"
+    store_kind = "swept, exact" if exact else "swept"
     executor = get_executor(workspace, reporter)
     sweep = GroupSweep(workspace.analysis, config, workspace.ranges, group_order=group_names,
                        feed_indices=workspace.feeds, measures_all_samples=exact,

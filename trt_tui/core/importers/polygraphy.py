@@ -183,10 +183,10 @@ class _ScriptReader:
         precisions = {*settings.layer_precisions.values(), *([Precision.INT8] if settings.ranges else [])}
         settings.other = Precision.BF16 if Precision.BF16 in precisions else Precision.FP16
         settings.quantized = Precision.INT8 if Precision.INT8 in precisions else settings.other
+        other_text = f" in {settings.other.label}" if settings.quantized is not settings.other else ""
         settings.notes.append(
-            "it does not set the other layers, which are read as "
-            f"{settings.quantized.label}{f' in {settings.other.label}' if settings.quantized is not settings.other else ''}"
-            "; the flags of a build command set them (--int8 --fp16)")
+            f"it does not set the other layers, which are read as {settings.quantized.label}{other_text}; "
+            "the flags of a build command set them (--int8 --fp16)")
         return settings
 
     # -- statements ---------------------------------------------------------------------------------------------

@@ -70,8 +70,8 @@ def no_lower_precision_reason(network: NetworkOutline) -> str:
         refusals = [reason for group in network.groups for reason in group.refusal_reasons.values()]
         notes = [layer.refusal_reason for layer in network.layers if layer.refusal_reason]
         first_reason = next(iter(refusals or notes), "it has no layer in FP32")
-        return (f"No layer of this network can run in lower precision ({first_reason}): every run is FP32 and therefore "
-                "exact")
+        return (f"No layer of this network can run in lower precision ({first_reason}): every run is FP32 and "
+                "therefore exact")
     if not any(Precision.INT8 in group.allowed_precisions for group in network.groups):
         return "No layer of this network can run in INT8: the error of the INT8 run comes from the other layers"
     return ""

@@ -203,8 +203,8 @@ def _select_judged_tensors(network: Network, output_name: str) -> list[JudgedOut
 def _select_judged_tensors_before_plugins(network: Network, output_name: str) -> list[JudgedOutput]:
     """The last float tensors that can be simulated on the way to an output behind a plugin, in network order."""
     plugin = network.get_layer(network.blocking_plugins[output_name])
-    reason = (f"{output_name} is computed by the plugin {plugin.name} ({plugin.op_type}), in engines only: judged before "
-              "it")
+    reason = (f"{output_name} is computed by the plugin {plugin.name} ({plugin.op_type}), in engines only: judged "
+              "before it")
     tensors: set[str] = set()
     stack, visited = [output_name], {output_name}
     while stack:

@@ -43,6 +43,12 @@ _TARGET_PATTERN = re.compile(
     r"\s*(?P<base>base\s*(?P<step>[-+])\s*)?(?P<number>[0-9.eE+-]+)(?P<percent>\s*%)?\s*$")
 
 
+def _suggest_target_text(target_text: str) -> str:
+    """Returns the target without a unit and with >= or <= in place of another sign; "" if that is not a target."""
+    text = re.sub(r"(?<=[0-9.])\s*[A-Za-z]+\s*$", "", re.sub(r"([<>])(?!=)|=([<>])", r"\1\2=", target_text)).strip()
+    return text if text != target_text and _TARGET_PATTERN.match(text) else ""
+
+
 def list_bounded_values() -> dict[str, BoundedValue]:
     """Returns all that a target can bound, by name; another word is the metric's own name, or that of a part of it."""
     return {METRIC.name: METRIC, AGREEMENT.name: AGREEMENT, **ERROR_METRICS}
@@ -320,7 +326,7 @@ class Target:
             if self.part_name is not None and not self.text.startswith("metric"):
                 near = difflib.get_close_matches(self.part_name, list_bounded_values(), 1, 0.6)
                 raise InputError(
-                    f"{self.text} bounds nothing that is measured",
+                    f"{self.text}: {self.part_name} is not a known value",
                     f"available: {', '.join(list_bounded_values())}, and the name of a metric that --metric provides",
                     f"Did you mean {near[0]}?" if near else "Bound one of them, or name a metric.")
             raise InputError(f"{self.text} needs a metric", "none is named",
@@ -348,8 +354,9 @@ def parse_target(target_text: str) -> Target:
     match = _TARGET_PATTERN.match(target_text)
     number = _parse_number(match["number"]) if match is not None else None
     if match is None or number is None:
-        raise InputError(f"{target_text!r} is not a valid target", "a target bounds one value",
-                         "Write metric>=base-0.01, metric>=base-1%, sqnr>=20, cosine>=0.999, agreement>=0.99 or "
+        suggestion = _suggest_target_text(target_text)
+        raise InputError(f"{target_text!r} is not a valid target", "a target is a name, >= or <=, and a number",
+                         f"Write {suggestion}." if suggestion else "Write metric>=base-0.01, metric>=base-1%, sqnr>=20, cosine>=0.999, agreement>=0.99 or "
                          "max_abs<=1e-2.")
     kind, output, relative, percent = match["kind"], match["output"], bool(match["base"]), bool(match["percent"])
     part = match["part"]

@@ -138,7 +138,8 @@ def restore_original_weights(opened_model: OpenedModel, file_name: str, fp32_mod
     ]
     if source_model is None or fp32_model.source_model is not None or integer_nodes:
         reason_text = f"computes on quantized values in {name_list_text(integer_nodes, max_count=2)}" \
-            if integer_nodes else f"keeps its own dequantized weights, because {fp32_path.name} is itself quantized or in 16 bits"
+            if integer_nodes else \
+            f"keeps its own dequantized weights, because {fp32_path.name} is itself quantized or in 16 bits"
         opened_model.notes.append(
             f"{file_name} {reason_text}: only its outputs are compared with {fp32_path.name}'s.")
         return

@@ -61,8 +61,8 @@ def blocking_plugin_reason(node: ir.Node, plugin_name: str) -> str:
             f"a plugin or custom "
             f"operator{domain_text}: only an engine runs it; --ort-ops LIB.so adds it to the simulation"
         )
-    return (f"after the plugin {plugin_name}: kept in FP32, since only an engine runs it (unless --ort-ops LIB.so provides "
-            "it)")
+    return (f"after the plugin {plugin_name}: kept in FP32, since only an engine runs it (unless --ort-ops LIB.so "
+            "provides it)")
 
 
 def plugin_note(plugins: Sequence[tuple[str, str]]) -> str:

@@ -35,7 +35,8 @@ class BuildController(Controller):
                                                                               - 2)
 
     @register_action(
-        label="build", help="Build the config and measure its accuracy and latency; without TensorRT, execute its export",
+        label="build",
+        help="Build the config and measure its accuracy and latency; without TensorRT, execute its export",
         group="Work", disabled_reason=Controller.build_disabled_reason, footer=20)
     def build(self) -> None:
         """Builds in full."""
