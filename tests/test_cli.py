@@ -103,7 +103,7 @@ def test_a_comparison_leaves_out_what_is_not_asked_for(run, mlp, tmp_path, layer
     assert code == 0, err
     runs = json.loads((tmp_path / "out.json").read_text())["runs"]
     assert all(("layers" in run) is (layers == "errors") and "groups" not in run for run in runs.values())
-    assert ("what loses most by itself" in out) is (layers == "errors") and "error shares" not in out
+    assert ("largest isolated errors" in out) is (layers == "errors") and "error shares" not in out
 
 
 def test_compare_in_markdown(run, mlp, tmp_path):

@@ -50,7 +50,7 @@ def test_build_writes_an_engine_and_prints_how_trtexec_would(command, mlp, confi
                    "--timing-cache", cache, "--optimization-level", 0, "--tactic-sources", "JIT_CONVOLUTIONS",
                    "--refit", "--strip-plan", "--workspace", 512)
     assert done.returncode == 0, done.stderr
-    assert "asked for: level 0, tactics of JIT_CONVOLUTIONS, REFIT, STRIP_PLAN, workspace 512 MiB" in done.stderr
+    assert "requested: level 0, tactics of JIT_CONVOLUTIONS, REFIT, STRIP_PLAN, workspace 512 MiB" in done.stderr
     assert done.stdout == f"{engine}\n"
     header = standins.header(engine.read_bytes())
     assert header["release"] == "10.16.1" and header["profiles"] == [{"x": [[1, 16], [4, 16], [8, 16]]}]
@@ -282,7 +282,7 @@ def test_an_int8_layer_that_the_message_names_is_raised_and_figures_are_of_what_
     by = f" (TensorRT {release}, Stand-in GPU)"
     assert f"INT8 engine{by}" not in titles, "no figure of what was made stands as one of what was requested"
     assert {f"INT8 engine{by}, otherwise", f"INT8 engine{by}, otherwise, simulated", f"FP16 engine{by}"} <= set(titles)
-    assert "INT8 engine: not an engine of the requested config; what was tried:" in done.stdout
+    assert "INT8 engine: not an engine of the requested config; build attempts:" in done.stdout
     assert "  built in another precision than requested: /fc2/MatMul in FP16" in done.stdout
 
 
@@ -310,7 +310,7 @@ def test_where_no_engine_can_be_built_the_simulation_is_written_and_the_exit_cod
 
 def test_a_crash_of_the_library_is_a_row_too(compared) -> None:
     done, runs = compared("10.16.1", "segfault")
-    assert done.returncode == 2 and "child process" in runs["int8-engine"]["failed"]
+    assert done.returncode == 2 and "background process" in runs["int8-engine"]["failed"]
 
 
 def test_strict_builds_as_asked_or_not_at_all_whatever_is_known(compared) -> None:
@@ -337,8 +337,8 @@ def test_a_search_is_not_confirmed_by_an_engine_of_another_config(command, mlp, 
     done = command("8.6.1", "search", mlp.model, "--data", mlp.data, "--batch", 4, "--tolerance", "sqnr>=10", "-o",
                    tmp_path / "found.json", "--markdown", tmp_path / "found.md", STANDIN_FAULT="no int8: /fc2/MatMul")
     assert done.returncode == 0, done.stderr
-    assert "its engine meets it" not in done.stdout and "built as asked was judged" in done.stdout
-    assert "which is not of the config found, meets it" in done.stdout
+    assert "its engine meets it" not in done.stdout and "no engine of the requested config was measured" in done.stdout
+    assert "which has not the config of the result, meets it" in done.stdout
     search = json.loads((tmp_path / "found.json").read_text())["evidence"]["search"]
     assert "confirmed_by_engine" not in search and "/fc2/MatMul raised to FP16" in " ".join(search["remarks"])
     assert "which is not of the config that match" in (tmp_path / "found.md").read_text()

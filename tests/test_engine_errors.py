@@ -193,6 +193,6 @@ def test_the_first_group_that_parts_is_named_and_a_fusion_is_told_from_a_kernel(
     assert "not the engine as built" in engine_errors_text(inside, len(names))
     lines = suggest_engine_checks(network, PrecisionConfig.from_precision(FP16), verdict(60.0),
                                   EngineResult(verdict(20.0), "TensorRT", engine_errors=inside), divergence=parts)
-    assert any("fusion barriers find which" in line for line in lines) and any(names[4] in line for line in lines)
+    assert any("fusion barriers locate it" in line for line in lines) and any(names[4] in line for line in lines)
     assert engine_errors_text(EngineErrors(UNFUSED, missing_reason="its listing cannot be read"), 8) == (
         "errors layer by layer unknown: its listing cannot be read")

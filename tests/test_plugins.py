@@ -130,7 +130,7 @@ def test_an_engine_yields_what_it_is_judged_by_and_one_for_production_does_not(t
 
 def test_what_lies_behind_a_plugin_keeps_fp32_with_the_reason(tmp_path):
     network = open_network(middle(tmp_path / "mid.onnx").model)
-    assert "behind custom, a plugin: kept in FP32" in network.get_layer("conv2").refusal_reason
+    assert "after the plugin custom: kept in FP32" in network.get_layer("conv2").refusal_reason
     assert [one.name for one in select_judged_outputs(network)] == ["r1"]
     with pytest.raises(InputError, match="behind custom, a plugin"):
         select_judged_outputs(network, ["y"])

@@ -198,7 +198,8 @@ def test_what_a_format_cannot_tell_is_refused_by_name(tmp_path, resnet, precisio
     network, label = resnet[0], re.escape(precision.label)
     config = PrecisionConfig.from_precision(Precision.INT8).with_group_precision([network.get_group("/fc/Gemm")],
                                                                                  precision)
-    for kind, says in (("polygraphy", f"a weakly typed TensorRT has no {label}"), ("modelopt", f"tells no {label}")):
+    for kind, says in (("polygraphy", f"a weakly typed TensorRT has no {label}"),
+                       ("modelopt", f"cannot contain {label}")):
         with refused(says, cause="/fc/Gemm", next_step="FP16"):
             write_export(kind, tmp_path / kind, network, config, ranges_of(network))
         assert not list(tmp_path.glob(f"{kind}*"))

@@ -49,7 +49,7 @@ def test_ranges_are_chosen_from_what_was_seen():
     assert stats.largest[:6] == (10, 9, 8, 7, 6, 5) and resolve_amax_text("top5-mean", stats, INT8) == 8
     assert resolve_amax_text("p99.9", stats, INT8) == pytest.approx(1.5, abs=0.01)  # the 9,990th of 10,000
     assert resolve_amax_text("minmax", stats, FP8) == 10
-    with pytest.raises(InputError, match="chooses no range for FP8"):
+    with pytest.raises(InputError, match="cannot choose a range for FP8"):
         resolve_amax_text("entropy", stats, FP8)
 
 

@@ -213,7 +213,7 @@ def test_no_export_takes_the_place_of_what_is_read(session, tmp_path):
     read = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
     for kind, path in (("markdown", options.model), ("precision.json", options.data), ("onnx", options.calib_cache),
                        ("markdown", tmp_path / "m.py"), ("trtexec", tmp_path / "out.sh"), ("markdown", config)):
-        with pytest.raises(InputError, match="is read from"):
+        with pytest.raises(InputError, match="is an input file"):
             made.export_config(kind, Path(path), overwrite=True)
     assert {path: path.read_bytes() for path in read} == read
 
@@ -399,7 +399,7 @@ def test_the_next_range_goes_round_the_methods(session):
 @pytest.mark.parametrize("text", ["nothing:sqnr>=20", "metric>=0.5", "mismatch<=0.1"])
 def test_a_target_of_what_is_not_measured_is_not_taken(session, tmp_path, text):
     driven = session(automatic=False, target=text).settled()
-    assert driven.target.kind == "sqnr" and any("target is not taken" in one for one in driven.warnings)
+    assert driven.target.kind == "sqnr" and any("target is not accepted" in one for one in driven.warnings)
     before = driven.target
     with pytest.raises(InputError):
         driven.set_target(text)

@@ -27,7 +27,7 @@ def network_of(tmp_path, op, weight, shape, **attributes):
 @pytest.mark.parametrize(("op", "weight", "shape", "attributes", "said"), [
     ("Conv", (12, 12, 3, 3), (1, 12, 8, 8), {"pads": [1] * 4}, "12 channels in, 12 out"),
     ("Conv", (32, 32, 3, 3), (1, 32, 8, 8), {"pads": [1] * 4}, ""),
-    ("ConvTranspose", (32, 32, 1, 1), (1, 32, 8, 8), {}, "made Half or Float"),
+    ("ConvTranspose", (32, 32, 1, 1), (1, 32, 8, 8), {}, "FP16 or FP32 even if INT8"),
     ("MatMul", (32, 32), (1, 32), {}, "one row"),
     ("MatMul", (8, 8), (4, 8), {}, "K = 8"),
     ("MatMul", (32, 32), (4, 32), {}, ""),

@@ -168,7 +168,7 @@ def test_an_engine_that_is_not_as_asked_is_marked_and_decides_nothing_about_the_
     gap = sqnr_gap_of_engine_db(result.simulated_accuracy, result.accuracy)  # not that of what was asked
     assert (f"{gap:.1f}!", "warn") in [(part.strip(), one) for part, one in summary.summary_lines(session, 120)[4]]
     lines = [" ".join(text(line).split()) for line in engine_page.engine_page_lines(session, 200)]
-    assert f"tried as asked: failed: {result.attempts[0].failure_reason}" in lines
+    assert f"tried as requested: failed: {result.attempts[0].failure_reason}" in lines
     assert f"{QKV} raised to FP16: built" in lines
     assert f"built in another precision than requested: {QKV} in FP16" in lines
     assert any(line.startswith(f"What to check: it is {gap:.1f} dB worse than simulated") for line in lines)
@@ -258,7 +258,7 @@ def test_the_detail_says_what_the_engine_made(build):
     around = next(name for name, made in result.implementations.items() if made.reformat_count)
     sizes = ((80, 3), (48, 20))
     for size in sizes:
-        assert f"FP16, asked INT8 · {number_text(result.implementations[QKV].latency_ms)} ms" in said(
+        assert f"FP16, requested INT8 · {number_text(result.implementations[QKV].latency_ms)} ms" in said(
             QKV, *size) and "≠" in said(QKV, *size)
         assert "1 reformat around it" in said(around, *size)
         assert "inside a fused region: TensorRT reports no more" in said(CORE, *size)
@@ -268,7 +268,7 @@ def test_the_detail_says_what_the_engine_made(build):
     session.toggle_fp32([VIT.group_by_name[QKV], *FIRST])
     for size in sizes:
         assert "c0: FP16, INT8 was requested" in said(QKV, *size)
-        assert "c0: INT8, FP32 asked since" in said(FIRST[0].name, *size)
+        assert "c0: INT8, FP32 requested since" in said(FIRST[0].name, *size)
     session.undo()
     session.results[session.config].engine_result = replace(result,
                                                             implementations={CORE: result.implementations[CORE]})
@@ -437,7 +437,7 @@ def test_the_detail_names_kernel_surroundings_and_marks(start) -> None:
                 detail.detail_lines(session, found(session), VisibleRow("x", 0, MODEL.rows_by_group[group]), 90,
                                     height)))
 
-    assert "preview RTX 1.7, SM89: ≠ FP16, asked INT8 · 1 cast around it · 2 reformats around it" in " ".join(
+    assert "preview RTX 1.7, SM89: ≠ FP16, requested INT8 · 1 cast around it · 2 reformats around it" in " ".join(
         lines(QKV, 30).split())
     assert "one MHA kernel with" in lines(SCORES, 30) and "splits MHA: without this choice" in lines(SCORES, 30)
     assert lines(SCORES, 5).splitlines()[-1].startswith(" made  splits MHA")

@@ -539,7 +539,7 @@ def test_a_timing_cache_that_cannot_be_used_costs_no_build(backend, lowered, tmp
     data = backend.build(path, timed(cache), beside, on_message=lambda *line: said.append(line))
     assert told(data)["timing_cache"]["found"] == 0
     warnings = "\n".join(text for level, text in said if level == "warning")
-    said = "is no timing cache: it is left as it is" if place == "data.npz" else "cannot be written: "
+    said = "is not a timing cache: it is left unchanged" if place == "data.npz" else "cannot be written: "
     assert f"{cache} {said}" in warnings
     assert (f"the timing cache {cache} cannot be read: Permission denied" in warnings) == (place == "unreadable")
     assert sorted(one.name for one in tmp_path.iterdir() if one.name != "cache") == sorted([*held, "folder"])

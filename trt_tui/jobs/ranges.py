@@ -88,7 +88,8 @@ def run_set_ranges_job(workspace: Workspace, store: ResultStore, reporter: JobRe
             similar_names = difflib.get_close_matches(tensor, network.calibrated_tensors, 3, 0.5)
             raise InputError(
                 f"{tensor} is not a tensor of the network", "only its tensors have ranges",
-                f"Did you mean {', '.join(similar_names)}?" if similar_names else "trt-tui inspect --nodes lists tensors.")
+                f"Did you mean {', '.join(similar_names)}?" if similar_names else
+                "trt-tui inspect --nodes lists tensors.")
         parse_amax(text)
     unmeasured = [tensor for tensor, text in request.ranges
                   if parse_amax(text) is None and tensor not in workspace.statistics]
