@@ -36,7 +36,7 @@ def test_targets_are_read(text, bound):
         "metric>=base-1%%", "sqnr>=nan", "cosine>=1.5", "agreement>=150%", "mismatch<=-0.1", "sqnr>=1e999",
         "mse<=1e400", "metric>=1e999")),
     *((text, "cannot be a percentage") for text in ("sqnr>=20%", "metric>=90%", "max_abs<=1%")),
-    ("sqnr<=20", "the higher"), ("f1<=20", "the higher"), ("sqnr[y]>=20", "has no parts"), ("f1>=90%", "be a percentage"),
+    ("sqnr<=20", "the higher"), ("f1<=20", "the higher"), ("sqnr[y]>=20", "has no parts"), ("f1>=90%", "percentage"),
     ("y:f1>=2", "all outputs"), ("max_abs>=1e-2", "the lower"), ("y:metric>=0.5", "all outputs"),
     ("metric>=base--1%", "two signs"), ("metric>=base+-1", "two signs"), ("metric>=base-+1%", "two signs"),
     ("max_abs<=-1", "never below 0"), ("y:mean_abs<=-1e-3", "never below 0"), ("mse<=-2", "never below 0"),
