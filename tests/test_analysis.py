@@ -465,7 +465,7 @@ def test_fp16_overflow_is_counted_and_named(analysed):
 
 @pytest.mark.parametrize(("largest", "over", "said"), [
     (1.0, 0, "may overflow in FP16: its input x reaches 2e6"),
-    (1e5, 4, "beside infinities values exceed FP16's 65504 (4 values")])
+    (1e5, 4, "besides infinities, values exceed FP16's 65504 (4 values")])
 def test_infinities_of_a_mask_exceed_nothing(analysed, largest, over, said):
     b = Builder()
     hidden = b.node("Less", ["x", b.weight("least", np.float32(-1e6))], "/hidden")

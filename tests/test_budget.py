@@ -114,10 +114,10 @@ def test_yaml_counts_what_aliases_stand_for():
     nested = "".join(f"a{depth}: &a{depth} [{', '.join([f'*a{depth - 1}'] * 9)}]\n" for depth in range(1, 10))
     merged = "".join(f"a{depth}: &a{depth}\n  <<: [{', '.join([f'*a{depth - 1}'] * 9)}]\n" for depth in range(1, 10))
     for text in ("a0: &a0 [x]\n" + nested, "a0: &a0 {x: 1}\n" + merged):
-        with refused(cause="with its aliases written out"):
+        with refused(cause="values with its aliases"):
             read_yaml(text, "f.yaml")
     for number in (":".join(["1"] * 50_000), ":".join(["1"] * 50_000) + ".5"):
-        with refused(cause="is no number that can be read"):
+        with refused(cause="is not a readable number"):
             read_yaml(f"x: {number}", "f.yaml")
     with refused(cause="a part of"):
         read_yaml("x: &a [*a]", "f.yaml")

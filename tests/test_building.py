@@ -74,7 +74,7 @@ class Builder:
         return Runner(self.backend.load(self.network.model), self.fails)
 
 
-@pytest.mark.parametrize(("fails", "note"), [("", ""), ("max", "not judged at the max shape: the engine ran out"),
+@pytest.mark.parametrize(("fails", "note"), [("", ""), ("max", "not measured at the max shape: the engine ran out"),
                                              ("latency", "its latency could not be measured: the engine could not"),
                                              ("layers", "its layers are unknown")])
 def test_what_was_judged_stands_where_a_further_part_fails(backend, named_network, tmp_path, fails, note) -> None:

@@ -103,7 +103,7 @@ def test_a_comparison_leaves_out_what_is_not_asked_for(run, mlp, tmp_path, layer
     assert code == 0, err
     runs = json.loads((tmp_path / "out.json").read_text())["runs"]
     assert all(("layers" in run) is (layers == "errors") and "groups" not in run for run in runs.values())
-    assert ("what loses most by itself" in out) is (layers == "errors") and "error shares" not in out
+    assert ("largest isolated errors" in out) is (layers == "errors") and "error shares" not in out
 
 
 def test_compare_in_markdown(run, mlp, tmp_path):
@@ -272,9 +272,10 @@ def test_a_mistyped_layer_suggests_layers_and_rules(run, mlp, named, said, unsai
 
 
 @pytest.mark.parametrize(("typed", "first"), [
-    (["--tolerance", "sqrn>20"], "'sqrn>20' is no target"), (["--rungs", "int8,nonsense"], "nonsense is no precision"),
+    (["--tolerance", "sqrn>20"], "'sqrn>20' is not a valid target"), (["--rungs", "int8,nonsense"],
+        "nonsense is not a precision"),
     (["--sample", "last", "--tolerance", "nonsense"], "--sample last"),
-    (["--tolerance", "nonsense", "--sample", "last"], "'nonsense' is no target"),
+    (["--tolerance", "nonsense", "--sample", "last"], "'nonsense' is not a valid target"),
     (["--tolerance", "sqnr>=20"], "Missing option '-o'")])
 def test_the_first_wrong_value_is_told_first(run, mlp, typed, first):
     code, _, err = run("search", mlp.model, *typed)
@@ -305,7 +306,8 @@ def test_junit_fails_where_the_command_does(run, mlp, tmp_path, target, code, fa
     cases = {case.get("name"): [one.tag for one in case] for case in suite.iter("testcase")}
     assert list(cases) == ["fp16", "int8", "config"] and [name for name in cases if "failure" in cases[name]] == failed
     assert suite.get("failures") == str(len(failed)) and "sqnr_db" in suite.find("testcase/system-out").text
-    assert "it holds one comparison" in run("compare", mlp.model, "--calib-methods", "all", "--junit", out)[2]
+    assert "the JSON record needs a single comparison" in run("compare", mlp.model,
+        "--calib-methods", "all", "--junit", out)[2]
 
 
 def test_junit_holds_what_xml_can():

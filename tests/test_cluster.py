@@ -235,7 +235,7 @@ def test_a_killed_worker_is_replaced_and_nothing_counts_twice(running, tmp_path)
     assert Counter(item for item, _ in found) == Counter(items) and all(came[0] == item for item, came in found)
     assert len({pid for _, (_, pid) in found}) >= 2 and os.getpid() not in {pid for _, (_, pid) in found}
     (told,) = [text for _, text in running.hired.take_new_messages() if "gone" in text]
-    assert ("ended by signal 9: others do what it was doing" in told
+    assert ("ended by signal 9: other workers continue its work" in told
             and "(1 lost)" in running.hired.cluster.worker_count_text)
     running.serving(2)
     assert running.hired.cluster.transfer_counts.files == before == 0  # workers of this host read the same files
@@ -244,7 +244,7 @@ def test_a_killed_worker_is_replaced_and_nothing_counts_twice(running, tmp_path)
 def test_what_ends_two_workers_fails_as_its_own_job(running, tmp_path):
     with pytest.raises(TrtTuiError) as failed:
         running.done(Errand(tmp_path), ["1", "kill", "2"])
-    assert failed.value.title == "item kill: it ended 2 workers" and "ended by signal 9" in failed.value.cause
+    assert failed.value.title == "item kill: 2 workers ended on it" and "ended by signal 9" in failed.value.cause
     running.serving(2)
     assert len(running.done(Errand(tmp_path), ["1", "2"])) == 2
 
@@ -302,7 +302,7 @@ def test_workers_of_another_version_are_refused_by_name(workspace, other, tmp_pa
         alone = other(serving=0)
         alone.until(lambda: len(alone.hired.cluster.messages) == 2)
     for _, text in alone.hired.take_new_messages():
-        assert text.startswith("Worker tcp://127.0.0.1:") and f"takes no part: it has {word} " in text
+        assert text.startswith("Worker tcp://127.0.0.1:") and f"is not used: it has {word} " in text
     assert alone.done(Errand(tmp_path), ["1"]) == [("1", ("1", os.getpid()))]
 
 

@@ -209,8 +209,8 @@ def test_a_missing_file(network, tmp_path):
     (lambda r: r["calibration"]["ranges"].update({"y_y": 1}), "tensors that mlp.onnx does not have"),
     (lambda r: r["moves"].append({"kind": "range", "tensors": ["x"], "amax": "much"}), "moves[1].amax is \"much\""),
     (lambda r: r["moves"].append({"kind": "range", "tensors": ["x"], "amax": -1}), "x cannot have the range -1"),
-    (lambda r: r["moves"].append({"kind": "another", "layers": [FC2]}), "moves[1] is no move"),
-    (lambda r: r["moves"].append({"layers": [FC2]}), "moves[1] is no move"),
+    (lambda r: r["moves"].append({"kind": "another", "layers": [FC2]}), "moves[1] is not a possible move"),
+    (lambda r: r["moves"].append({"layers": [FC2]}), "moves[1] is not a possible move"),
     (lambda r: r["model"].pop("structure_sha256"), "model.structure_sha256 is missing"),
 ])
 def test_values_that_are_refused_are_named(network, change, edit, title):

@@ -166,7 +166,7 @@ def test_nan_in_either_dump_is_the_first_difference(side, tmp_path, run):
         np.savez(path, h=np.ones(4), t=np.array([1, np.nan if place == side else 2]), y=np.full(3, float(place + 1)))
     code, text, _ = run("compare", *paths)
     assert code == 1 and "First over the threshold: t, NaN." in text
-    assert f"{paths[side].name} has 1 NaN or Inf there that {paths[1 - side].name} has not" in text
+    assert f"{paths[side].name} has 1 NaN or Inf there, {paths[1 - side].name} has not" in text
     np.savez(paths[1 - side], h=np.ones(4), t=np.array([1, np.nan]), y=np.full(3, float(side + 1)))
     code, text, _ = run("compare", *paths)
     assert code == 0 and "Both dumps have NaN at the same places of t" in text and "NaN in both" in text
@@ -341,20 +341,20 @@ def test_the_threshold_decides_the_exit_code_and_nothing_is_written_without_a_fa
 
 
 @pytest.mark.parametrize(("arguments", "said"), [
-    (["{a}"], "compared with nothing"),
+    (["{a}"], "has nothing to be compared with"),
     (["{a}", "{a}"], "compared with itself"),
     (["{model}", "{b}"], "not two dumps"),
-    (["{model}", "--threshold", "1"], "would do nothing"),
-    (["{a}", "{b}", "--samples", "3"], "would do nothing"),
+    (["{model}", "--threshold", "1"], "has no effect"),
+    (["{a}", "{b}", "--samples", "3"], "has no effect"),
     (["{a}", "{b}", "-o", "p.json"], "needs a network"),
     (["{a}", "{b}", "--script", "p.py"], "needs a network"),
-    (["{a}", "{b}", "--model", "{model}", "--calib-cache", "c"], "would do nothing"),
+    (["{a}", "{b}", "--model", "{model}", "--calib-cache", "c"], "has no effect"),
     (["{a}", "{b}", "--model", "{model}", "-o", "p.json", "--config", "c", "--config", "d"], "one config"),
-    (["{a}", "{b}", "--model", "{model}", "--force"], "would do nothing"),
+    (["{a}", "{b}", "--model", "{model}", "--force"], "has no effect"),
     (["{a}", "{b}", "--model", "{model}", "--script", "-"], "goes to a file"),
     (["{a}", "{b}", "--model", "{model}", "-o", "-", "--json", "-"], "stdout"),
     (["{a}", "gone.json"], "does not exist"),
-    (["{a}", "{b}", "--model", "{model}", "--script", "{a}"], "is read from"),
+    (["{a}", "{b}", "--model", "{model}", "--script", "{a}"], "is an input file"),
     (["{a}", "{b}:other"], "no runner other"),
 ])
 def test_usage_of_two_dumps(arguments, said, runs, run):

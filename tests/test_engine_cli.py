@@ -50,7 +50,7 @@ def test_build_writes_an_engine_and_prints_how_trtexec_would(command, mlp, confi
                    "--timing-cache", cache, "--optimization-level", 0, "--tactic-sources", "JIT_CONVOLUTIONS",
                    "--refit", "--strip-plan", "--workspace", 512)
     assert done.returncode == 0, done.stderr
-    assert "asked for: level 0, tactics of JIT_CONVOLUTIONS, REFIT, STRIP_PLAN, workspace 512 MiB" in done.stderr
+    assert "requested: level 0, tactics of JIT_CONVOLUTIONS, REFIT, STRIP_PLAN, workspace 512 MiB" in done.stderr
     assert done.stdout == f"{engine}\n"
     header = standins.header(engine.read_bytes())
     assert header["release"] == "10.16.1" and header["profiles"] == [{"x": [[1, 16], [4, 16], [8, 16]]}]
@@ -89,7 +89,7 @@ def test_quick_builds_a_preview_and_says_so(command, mlp, tmp_path) -> None:
 
 
 @pytest.mark.parametrize(("release", "variables", "arguments", "code", "said"), [
-    ("11.4.0", {}, ["--weak", "--shapes", "x:4x16"], 2, "--weak cannot be honoured"),
+    ("11.4.0", {}, ["--weak", "--shapes", "x:4x16"], 2, "--weak is not possible"),
     ("10.16.1", {"STANDIN_FAULT": "no gpu"}, [], 3, "no TensorRT works here"),
     ("10.16.1", {"STANDIN_FAULT": "segfault"}, ["--shapes", "x:4x16"], 2, "SIGSEGV"),
 ])
@@ -168,11 +168,11 @@ def test_compare_looks_into_a_marked_engine(command, mlp, tmp_path) -> None:
     run = record["runs"]["int8-engine"]
     assert run["layers_read"]["how"] == "marked" and run["layers_read"]["hidden"] == []
     assert set(run["layers"]) == {one["group"] for one in record["runs"]["int8"]["layers"].values()}
-    said = ("marked: not the engine as built", "the engine is worse than simulated")
+    said = ("marked engine, not the engine as built", "the engine is worse than simulated")
     assert all(text in done.stdout for text in said)
     assert "marked, not the engine as built" in (tmp_path / "out.md").read_text()
     refused = command("8.6.1", "compare", mlp.model, "--data", mlp.data, "--marked")
-    assert refused.returncode == 2 and "--marked would do nothing here" in refused.stderr
+    assert refused.returncode == 2 and "--marked has no effect here" in refused.stderr
 
 
 def test_compare_shows_a_table_of_engines(command, mlp) -> None:
@@ -273,17 +273,17 @@ def test_an_int8_layer_that_the_message_names_is_raised_and_figures_are_of_what_
     assert engine["engine_layers"]["/fc2/MatMul"]["precision"] == "fp16"
     made, asked = engine["made_simulated"]["outputs"]["y"]["sqnr_db"], runs["int8"]["outputs"]["y"]["sqnr_db"]
     assert made != asked and abs(engine["outputs"]["y"]["sqnr_db"] - made) < 1
-    assert runs["fp16-engine"]["rungs"] == [{"rung": "asked", "said": "as asked"}]
+    assert runs["fp16-engine"]["rungs"] == [{"rung": "asked", "said": "as requested"}]
     assert not {"as_asked", "made_otherwise", "made_simulated", "failed"} & runs["fp16-engine"].keys()
     text = Path(mlp.model).with_suffix(".md").read_text()
     assert "## How the INT8 engine was built" in text and "| /fc2/MatMul raised to FP16 | built |" in text
     assert "INT8 engine, otherwise" in text and "| `/fc2/MatMul` | FP16 |" in text
     titles = [line.split("  ")[0] for line in done.stdout.splitlines()]
     by = f" (TensorRT {release}, Stand-in GPU)"
-    assert f"INT8 engine{by}" not in titles, "no figure of what was made stands as one of what was asked"
+    assert f"INT8 engine{by}" not in titles, "no figure of what was made stands as one of what was requested"
     assert {f"INT8 engine{by}, otherwise", f"INT8 engine{by}, otherwise, simulated", f"FP16 engine{by}"} <= set(titles)
-    assert "INT8 engine: NOT of the config asked for; what was tried:" in done.stdout
-    assert "  built in another precision than asked: /fc2/MatMul in FP16" in done.stdout
+    assert "INT8 engine: not an engine of the requested config; build attempts:" in done.stdout
+    assert "  built in another precision than requested: /fc2/MatMul in FP16" in done.stdout
 
 
 def test_told_precisions_are_preferred_and_then_not_told(compared, mlp, tmp_path) -> None:
@@ -293,7 +293,7 @@ def test_told_precisions_are_preferred_and_then_not_told(compared, mlp, tmp_path
     assert engine["as_asked"] is False and engine["outputs"]["y"]
     (config,) = [one for one in told(tmp_path) if one["flags"]]
     assert config["flags"] == ["FP16"] and config["layer_precisions"] == config["output_types"] == {}
-    assert rungs(runs["int8-engine"]) == ["asked", "eased"], "nothing is told there that could be let go"
+    assert rungs(runs["int8-engine"]) == ["asked", "eased"], "nothing is told there that could be left to the builder"
     assert done.returncode == 1 and "Engine of int8 not built: TensorRT could not build" in done.stderr
     assert runs["int8-engine"]["failed"] and "outputs" not in runs["int8-engine"]
     assert "INT8 engine, not built" in Path(mlp.model).with_suffix(".md").read_text()
@@ -310,7 +310,7 @@ def test_where_no_engine_can_be_built_the_simulation_is_written_and_the_exit_cod
 
 def test_a_crash_of_the_library_is_a_row_too(compared) -> None:
     done, runs = compared("10.16.1", "segfault")
-    assert done.returncode == 2 and "child process" in runs["int8-engine"]["failed"]
+    assert done.returncode == 2 and "background process" in runs["int8-engine"]["failed"]
 
 
 def test_strict_builds_as_asked_or_not_at_all_whatever_is_known(compared) -> None:
@@ -337,8 +337,8 @@ def test_a_search_is_not_confirmed_by_an_engine_of_another_config(command, mlp, 
     done = command("8.6.1", "search", mlp.model, "--data", mlp.data, "--batch", 4, "--tolerance", "sqnr>=10", "-o",
                    tmp_path / "found.json", "--markdown", tmp_path / "found.md", STANDIN_FAULT="no int8: /fc2/MatMul")
     assert done.returncode == 0, done.stderr
-    assert "its engine meets it" not in done.stdout and "built as asked was judged" in done.stdout
-    assert "which is not of the config found, meets it" in done.stdout
+    assert "its engine meets it" not in done.stdout and "no engine of the requested config was measured" in done.stdout
+    assert "which has not the config of the result, meets it" in done.stdout
     search = json.loads((tmp_path / "found.json").read_text())["evidence"]["search"]
     assert "confirmed_by_engine" not in search and "/fc2/MatMul raised to FP16" in " ".join(search["remarks"])
-    assert "which is not of the config found" in (tmp_path / "found.md").read_text()
+    assert "which is not of the config that match" in (tmp_path / "found.md").read_text()

@@ -187,11 +187,12 @@ def test_the_first_group_that_parts_is_named_and_a_fusion_is_told_from_a_kernel(
     for wrong in (ErrorMetrics(sqnr_db=20.0), ErrorMetrics(nan=3)):
         parts = find_engine_divergence(network, simulated,
                                        EngineErrors(UNFUSED, {**sound, names[4]: wrong, names[6]: wrong}))
-        assert parts.group_name == names[4] and parts.divergence_description.startswith("⚡ kernel, not rounding: ")
+        assert parts.group_name == names[4] and parts.divergence_description.startswith(
+            "⚡ kernel error, not rounding: ")
     inside = EngineErrors(MARKED, sound, (), 1, verdict(59.0))
     assert "not the engine as built" in engine_errors_text(inside, len(names))
     lines = suggest_engine_checks(network, PrecisionConfig.from_precision(FP16), verdict(60.0),
                                   EngineResult(verdict(20.0), "TensorRT", engine_errors=inside), divergence=parts)
-    assert any("fusion barriers find which" in line for line in lines) and any(names[4] in line for line in lines)
+    assert any("fusion barriers locate it" in line for line in lines) and any(names[4] in line for line in lines)
     assert engine_errors_text(EngineErrors(UNFUSED, missing_reason="its listing cannot be read"), 8) == (
-        "layer by layer not known: its listing cannot be read")
+        "errors layer by layer unknown: its listing cannot be read")

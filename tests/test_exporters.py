@@ -197,7 +197,7 @@ COMPARISON = {
     "model": {"name": "mlp.onnx", "structure_sha256": "s", "sha256": "h", "nodes": 7}, "samples": 64,
     "reference": {"backend": "onnxruntime", "provider": "CPUExecutionProvider", "precision": "fp32", "metric": 81.4},
     "target": "sqnr>=40",
-    "simulation": {"level": "4 samples at a time", "reason": "memory does not suffice for 8 samples at a time"},
+    "simulation": {"level": "4 samples at a time", "reason": "memory is too small for 8 samples at a time"},
     "runs": {
         "fp16": {"source": "simulated", "outputs": {
             "y[:, 0:4]": {"sqnr_db": 58.23, "cosine": 0.99999, "mse": 1e-6, "max_abs": 0.01, "mean_abs": 0.001,
@@ -219,7 +219,7 @@ COMPARISON = {
         {"name": "q|dq", "kind": "network", "cause": "quantization", "metric": 80.1, "outputs": {
             "y": {"sqnr_db": 30.0, "cosine": 0.999, "mse": 0.5, "max_abs": 2.0}, "z": {"sqnr_db": None, "cosine": 1}},
          "before": {"outputs": {"y": {"sqnr_db": 31.0, "cosine": 0.9991}}}},
-        {"name": "production", "kind": "outputs", "cause": "what production runs", "beside": {
+        {"name": "production", "kind": "outputs", "cause": "the engine of production", "beside": {
             "its engine": {"outputs": {"y": {"sqnr_db": None, "cosine": None, "nan": 2, "inf": 0}}}}}],
     "stages_say": ["first diverges: q|dq: quantization"]}
 
@@ -231,7 +231,7 @@ def cells(report: str, start: str) -> list[str]:
 
 def test_the_report_says_which_run_is_how_bad():
     report = comparison_markdown(COMPARISON)
-    assert "Simulated: 4 samples at a time; memory does not suffice for 8 samples at a time." in report
+    assert "Simulated: 4 samples at a time; memory is too small for 8 samples at a time." in report
     header = cells(report, "| run | source | SQNR")
     fp16, int8, config = (dict(zip(header, cells(report, f"| {name} |"), strict=True))
                           for name in ("FP16", "INT8", "config"))

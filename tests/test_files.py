@@ -187,7 +187,7 @@ def test_a_pipe_without_a_name_is_written_to():
 
 def test_a_pipe_that_nothing_reads_from_is_refused(tmp_path):
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(InputError, match="nothing reads from it"):
+    with pytest.raises(InputError, match="no process reads from it"):
         write_file_atomically(tmp_path / "pipe", b"")
 
 

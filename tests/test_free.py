@@ -221,7 +221,7 @@ def test_an_epsilon_that_fp16_rounds_to_zero_is_raised_and_said(opened, backend)
 
 
 @pytest.mark.parametrize(("scale", "rewritten", "said"), [
-    (400.0, False, "may overflow in FP16: Pow /norm/square/Pow reaches .*beyond .*; free way out: LayerNormalization"),
+    (400.0, False, "may overflow in FP16: Pow /norm/square/Pow reaches .*beyond .*; zero-cost remedy: LayerN"),
     (400.0, True, ""), (40.0, False, r"FP16 headroom ×\d\.\d: Pow /norm/square/Pow reaches"), (1.0, False, "")])
 def test_what_is_large_inside_a_group_is_named_with_the_free_way_out(scale, rewritten, said, opened, backend):
     network, data, ranges = prepared(transformer(scale=scale), opened, backend)
@@ -329,10 +329,10 @@ def test_they_go_through_the_file_and_away_with_other_weights(opened, backend, t
 @pytest.mark.parametrize(("target", "move", "why"), [
     ("/in/MatMul", RewriteMove("LayerNormalization"), "no LayerNorm or RMSNorm"),
     ("/norm/mean/ReduceMean", RewriteMove("RMSNormalization"), "is LayerNormalization"),
-    ("/norm/mean/ReduceMean", SmoothQuantMove(0.5, encode_vector(np.ones(3))), "3 figures for 16 channels"),
+    ("/norm/mean/ReduceMean", SmoothQuantMove(0.5, encode_vector(np.ones(3))), "3 values for 16 channels"),
     ("/norm/mean/ReduceMean", SmoothQuantMove(0.5, encode_vector(np.zeros(CHANNELS))), "above 0"),
     ("/norm/mean/ReduceMean", SmoothQuantMove(0.5, "?"), "not base64"),
-    ("/norm/mean/ReduceMean", SmoothQuantMove(0.5, encode_vector(np.ones(CHANNELS)), {"x": 1.0}), "x is not among"),
+    ("/norm/mean/ReduceMean", SmoothQuantMove(0.5, encode_vector(np.ones(CHANNELS)), {"x": 1.0}), "x is not one of"),
     ("/in/MatMul", SmoothQuantMove(0.5, encode_vector(np.ones(CHANNELS))), "no LayerNorm"),
     ("/in/MatMul", BiasCorrectionMove(encode_vector(np.full(CHANNELS, np.nan))), "not finite"),
     ("/norm/mean/ReduceMean", BiasCorrectionMove(encode_vector(np.zeros(CHANNELS))), "no INT8 form"),

@@ -214,7 +214,7 @@ def test_a_copy_joins_what_computed_its_values(opened):
     copy, behind = growing.graph.layers[1:]
     assert epilogues.find_producer_group_of_copy(growing, copy) is members and epilogues.match_copy(growing, members,
                                                                                               copy).layers == (copy, )
-    assert "more than move" in epilogues.match_copy(growing, members, behind).reason
+    assert "more than copy" in epilogues.match_copy(growing, members, behind).reason
     members.accepts_copies = False
     assert "kept as it is" in epilogues.match_copy(growing, members, copy).reason
 
@@ -288,7 +288,7 @@ def mask_read_twice(b):
 @pytest.mark.parametrize(("build", "name", "reason"), [
     (lambda b: relu(b, conv(b)), "/conv/Conv", "two activations"),
     (lambda b: products(b, masked=""), "/attn/scores/MatMul", "no mask"),
-    (lambda b: added(b, first=lambda b: b.node("MatMul", ["x", "z"], "/product")), "/product/MatMul", "no choice"),
+    (lambda b: added(b, first=lambda b: b.node("MatMul", ["x", "z"], "/product")), "/product/MatMul", "not a choice"),
     (mask_read_twice, "/attn/scores/MatMul", "elsewhere"),
 ])
 def test_what_is_no_mask_says_why(build, name, reason, opened):
@@ -302,7 +302,7 @@ def test_what_is_no_mask_says_why(build, name, reason, opened):
 @pytest.mark.parametrize(("build", "name", "reason"), [
     (products, "/attn/Softmax", ""),
     (products, "/q/Relu", "no Softmax"),
-    (lambda b: products(b, guarded=False), "/attn/Softmax", "no IsNaN"),
+    (lambda b: products(b, guarded=False), "/attn/Softmax", "not an IsNaN"),
     (lambda b: chosen_by_nan(b, b.node("Softmax", ["x"], "/attn")), "/attn/Softmax", "a constant"),
 ])
 def test_a_guard_against_nan_joins_its_softmax(build, name, reason, opened):
@@ -328,18 +328,18 @@ def test_a_rotation_is_found_at_its_first_layer(build, opened):
     (match_residual_add, lambda b: added(b, first=lambda b: relu(b, "x")), "Relu has no kernel"),
     (match_residual_add, lambda b: relu(b, conv(b)), "no Add of two"),
     (match_trailing_reshapes, two_readers, "read elsewhere"),
-    (match_trailing_reshapes, lambda b: relu(b, conv(b)), "more than move"),
+    (match_trailing_reshapes, lambda b: relu(b, conv(b)), "more than copy"),
     (match_trailing_reshapes, lambda b: copied(b, lambda b, x: b.node("Softmax", [x], "/soft")), "no bias"),
-    (match_pointwise_region, two_readers, "no pointwise operators"),
+    (match_pointwise_region, two_readers, "not pointwise operators"),
     (match_pointwise_region, conv, "an output of the network"),
     (match_activation, lambda b: b.node("Mul", ["x", "z"], "/mul"), "several tensors"),
     (match_activation, lambda b: node(b, "Mul", "x", relu(b, "x")), "no"),
-    (match_activation, lambda b: node(b, "Mul", "z", node(b, "Sigmoid", "x")), "nothing that ends"),
+    (match_activation, lambda b: node(b, "Mul", "z", node(b, "Sigmoid", "x")), "no activation of the form"),
     (match_normalisation, lambda b: relu(b, "x"), "starts with Relu"),
     (match_normalisation, lambda b: b.node("Mul", ["x", "z"], "/mul"), "several tensors"),
-    (match_normalisation, lambda b: b.node("Softmax", [mean(b, "x", "ReduceMax")], "/soft"), "before it is scaled"),
-    (match_normalisation, lambda b: node(b, "Div", 1, node(b, "Sqrt", mean(b, "x"))), "before it is scaled"),
-    (match_group_normalisation, lambda b: relu(b, "x"), "made of Relu"),
+    (match_normalisation, lambda b: b.node("Softmax", [mean(b, "x", "ReduceMax")], "/soft"), "intermediate result"),
+    (match_normalisation, lambda b: node(b, "Div", 1, node(b, "Sqrt", mean(b, "x"))), "intermediate result"),
+    (match_group_normalisation, lambda b: relu(b, "x"), "start with Relu"),
     (match_group_normalisation, lambda b: group_norm(b, split=False, back=False), "one by one"),
     (match_group_normalisation, lambda b: group_norm(b, back=False), "no Reshape"),
     (match_attention_scaling, products, "two activations"),
@@ -373,8 +373,8 @@ def test_the_groups_of_an_attention_know_their_roles(options, roles, opened):
 
 @pytest.mark.parametrize(("build", "reason"), [
     (lambda b: relu(b, "x"), "no Softmax"),
-    (lambda b: b.node("Softmax", [relu(b, "x")], "/soft"), "makes its scores"),
-    (lambda b: b.node("Softmax", [b.node("MatMul", ["x", "z"], "/product")], "/soft"), "all that reads it"),
+    (lambda b: b.node("Softmax", [relu(b, "x")], "/soft"), "its scores are not"),
+    (lambda b: b.node("Softmax", [b.node("MatMul", ["x", "z"], "/product")], "/soft"), "other layers than a product"),
 ])
 def test_what_is_no_attention_says_why(build, reason, opened):
     growing = growing_of(opened, build)

@@ -138,7 +138,7 @@ def test_operators_on_codes_become_pairs_with_the_same_codes(tmp_path, backend):
     model = networks.quantized(quant_format=QuantFormat.QOperator)
     onnx.save(model, tmp_path / "x.onnx")
     network = open_network(tmp_path / "x.onnx")
-    assert any("operators on codes" in note for note in network.notes)
+    assert any("operators on quantized values" in note for note in network.notes)
     assert [group.precision_label(FILE) for group in network.groups].count("INT8 f") > 3
     lowered = lower_from_source_model(network, AS_GIVEN, {}).model
     rtx.build(lowered)
@@ -199,7 +199,7 @@ def test_a_typed_network_between_casts_rounds_as_it_is_simulated(precision, open
 def test_16_bit_codes_leave_the_tensor_in_floats_behind_its_relu(tmp_path, backend):
     onnx.save(networks.quantized(**ASYMMETRIC | {"activation_type": QuantType.QInt16}), tmp_path / "x.onnx")
     network = open_network(tmp_path / "x.onnx")
-    assert "16-bit codes" in {one.reason for one in network.source_model.node_refusals}
+    assert "16-bit quantized types" in {one.reason for one in network.source_model.node_refusals}
     feeds = networks.feeds(networks.quantized(), 9, n=4)
     typed, reference = (run(backend, lower_from_source_model(network, config, {}).model, feeds)
                         for config in (AS_GIVEN, PrecisionConfig.from_precision(FP32)))
@@ -309,7 +309,7 @@ def test_codes_of_16_bits_of_onnx_runtimes_own_operators_run_as_onnx_has_them(tm
 
 @pytest.mark.parametrize(("change", "why"), [
     ({"scale": 0.0}, "its scale .* is 0"), ({"scale": np.nan}, "is nan"),
-    ({"block": 3}, "blocks of 3 do not divide the 8 values"), ({"scale_shape": (8, 1)}, "lie along axis 1"),
+    ({"block": 3}, "blocks of 3 do not divide the 8 values"), ({"scale_shape": (8, 1)}, "along axis 1"),
 ])
 def test_a_node_that_cannot_be_computed_is_named(change, why, tmp_path):
     onnx.save(_int4(**change), tmp_path / "x.onnx")

@@ -282,7 +282,7 @@ def test_other_commands_say_what_costs_nothing(resnet, run, tmp_path):
     assert code == 0 and stale in err and "\n  Next: Calibrate again" in err
     assert [one["guard"] for one in record["guards"]] == ["stale-ranges", "missing-classes"]
     assert not mismatches(record, "comparison-v1")
-    assert "## Warnings" in (tmp_path / "c.md").read_text() and "1 of 2 classes in label have no calibrating" in err
+    assert "## Warnings" in (tmp_path / "c.md").read_text() and "1 of 2 classes in label have no calibration" in err
     for argv in (("search", model, *data, "--calib-cache", folder / "stale.cache", "--tolerance", "sqnr>=-50", "-o",
                   tmp_path / "s.json", "--no-hold-out"),
                  ("build", model, *data, "--calib-cache", folder / "stale.cache", "--precision", "int8", "-o",

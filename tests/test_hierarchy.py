@@ -165,7 +165,7 @@ def test_text_has_operator_shape_and_reasons(opened):
     assert lines[0].split() == ["layer", "operator", "shape", "nodes", "FP16", "INT8", "FP8", "INT4", "why", "not"]
     assert lines[1].split() == ["before", "Conv", "1×4×8×8", "1", "yes", "yes", "yes", "no"]
     branch = next(line for line in lines if line.strip().startswith("If"))
-    assert "no    no    no   no    If holds a subgraph, which is kept whole in FP32" in branch
+    assert "no    no    no   no    If contains a subgraph, which stays in FP32" in branch
     assert not any(line != line.rstrip() for line in lines)
 
 

@@ -154,7 +154,7 @@ def test_a_name_that_polygraphy_reads_as_an_option_is_refused(run, tmp_path, giv
     model, data = mlp_with_ends(tmp_path, given, made)
     code, _, err = run("export", model, "--data", data, "--batch", 4, "--precision", "fp16", *arguments, "-o",
                        tmp_path / "out")
-    assert code == 2 and f"Polygraphy cannot be told of tensor {OPTION}" in err and "Traceback" not in err, err
+    assert code == 2 and f"Polygraphy cannot receive the name of tensor {OPTION}" in err and "Traceback" not in err, err
     assert {path.name for path in tmp_path.iterdir()} <= {"net.onnx", "data.npz", "state", "config", "cache"}
 
 

@@ -52,7 +52,7 @@ CASES = [
      "trtexec --int8 \\\n  --layerPrecisions=${KEEP} \\\n  --calib=absent.cache\n", (INT8, FP32, True), {FC: FP32},
      "absent.cache"),
     ("made.txt", "trtexec --int8 --layerPrecisions='(Unnamed Layer* 3) [Shuffle]':fp32,/fc/Gemm:int32,x --noTF32",
-     (INT8, FP32, False), {}, "TensorRT makes"),
+     (INT8, FP32, False), {}, "TensorRT adds"),
     ("conv.sh", "polygraphy convert a.onnx --fp16 --int8 --layer-precisions /conv1/Conv:float32 /fc/Gemm:float16 -o e",
      (INT8, FP16, False), {CONVS[0]: FP32, FC: FP16}, ""),
     ("a.py", script("if layer.name in ('/conv1/Conv', '/fc/Gemm'):\n    layer.precision = trt.float32"),
@@ -94,17 +94,17 @@ def test_what_another_tool_was_told(network, tmp_path, name, text, defaults, row
     assert loaded.warnings[0].startswith(f"{name}: read as ")
     listed = [line for line in loaded.warnings if ": not read: " in line]
     assert any(unread in line for line in listed) if unread else not [
-        line for line in listed if "not about precisions" not in line]
+        line for line in listed if "no precision settings" not in line]
 
 
 @pytest.mark.parametrize(("name", "text", "title", "said"), [
     ("a.txt", "trtexec --int8 --layerPrecisions=/conv1/Con:fp32", "does not have", "Did you mean /conv1/Conv"),
-    ("b.sh", "trtexec --onnx=a.onnx", "says nothing of precisions", ""),
+    ("b.sh", "trtexec --onnx=a.onnx", "sets no precisions", ""),
     ("c.sh", "trtexec --int8 --layerPrecisions='a:fp32", "no command line", "quotes"),
     ("d.sh", "trtexec --stronglyTyped --fp16 --onnx=a.onnx", "strongly typed", "--precision file"),
-    ("e.py", "def postprocess(network:\n", "no Python", "line 1"),
+    ("e.py", "def postprocess(network:\n", "not readable Python", "line 1"),
     ("f.py", "import os\nos.system('touch ran')\n", "sets no precisions", ""),
-    ("g.json", {"nodes_to_exclude": ["("]}, "no pattern", "re.match"),
+    ("g.json", {"nodes_to_exclude": ["("]}, "not a pattern", "re.match"),
     ("h.json", {"nodes_to_exclude": [1]}, "no list of names", ""),
     ("i.json", {"quantize_mode": "int3"}, "'int3'", "int8"),
     ("j.json", '{"nodes_to_exclude": [', "not valid JSON", "line 1"),
@@ -149,7 +149,7 @@ def test_what_is_exported_is_read_back(network, tmp_path, kind):
     if kind != "modelopt":
         found = list(loaded.calibration.ranges.values())
         assert found and found == pytest.approx([3.0] * len(found))
-    assert not [line for line in loaded.warnings if "not read" in line and "not about" not in line], loaded.warnings
+    assert not [line for line in loaded.warnings if "not read" in line and "precision settings" not in line], loaded.warnings
 
 
 def test_commands_start_from_it_and_list_what_was_not_read(network, run, monkeypatch, tmp_path, tmp_path_factory):

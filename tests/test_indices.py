@@ -218,7 +218,7 @@ def test_a_run_that_rounding_makes_fail_is_shown_as_failed_beside_the_others(run
     code, out, err = run("compare", options.model, "--data", options.data, "--batch", "4", "--no-keep", "indices",
                          "--config", path, "--target", "sqnr>=30", "--json", record)
     assert code in (0, None), err
-    assert "FP16 fails as it runs: rounding makes Gather /look/Gather fail" in err
+    assert "FP16 fails in execution: rounding makes Gather /look/Gather fail" in err
     assert "--keep indices" in err and "data's shapes" not in err
     rows = {line.split()[0]: line for line in out.splitlines() if line.startswith(("FP16 ", "INT8 ", "config "))}
     assert "FAIL" in rows["FP16"] and "PASS" not in rows["FP16"] and "PASS" in rows["config"]

@@ -293,7 +293,7 @@ PHASES = {
     "comparing with FP32": rq.CompareRuns,
     "per-layer errors": rq.CompareRuns,
     "shares": rq.CompareRuns,
-    "cumulative FP32 sweep": rq.CompareRuns,
+    "raising the worst layers one by one": rq.CompareRuns,
     "what-if": rq.MeasureWhatIf,
     "activation statistics": rq.MeasureTensorStats,
     "other ranges": rq.MeasureRemedies,
@@ -642,7 +642,7 @@ def test_free_ways_out_of_what_is_as_in_the_file_leave_it(opened, tmp_path):
                        ("/gemm/Gemm", ["SmoothQuant 0.5", "SmoothQuant 0.25", "SmoothQuant 0.75", "bias correction"])):
         events = worker.answer(rq.MeasureRemedies(name, given))
         ways = [one for one in of(events, ev.RemediesMeasured)[-1].options if one.key == ev.ZERO_COST_KEY]
-        assert [one.label for one in ways] == [f"{label}, no longer as in the file" for label in free]
+        assert [one.label for one in ways] == [f"{label}, no longer file precision" for label in free]
         for one in ways:
             left = {group.name for group in network.groups if one.config.precision_of(group) is Precision.FILE}
             smooth = "Smooth" in one.label

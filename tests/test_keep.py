@@ -56,8 +56,8 @@ def test_rules_name_groups(network):
 
 @pytest.mark.parametrize(("rule", "title", "cause"), [
     ("g7", "no layer g7", "g"), ("sofmax", "no layer sofmax", "softmax"),
-    ("softmax", "keeps nothing", "there are none"),
-    ("/(/", "no regular expression", ""), ("/x/", "keeps nothing", ""), (f"/{'g' * 501}/", "too long", "501"),
+    ("softmax", "keeps nothing", "the network has none"),
+    ("/(/", "not a regular expression", ""), ("/x/", "keeps nothing", ""), (f"/{'g' * 501}/", "too long", "501"),
 ])
 def test_rules_that_name_nothing_are_refused(rule, title, cause):
     with refused(title, cause=cause):
@@ -157,14 +157,14 @@ async def test_rules_in_the_app_are_one_step(tmp_path):
 async def test_one_key_acts_on_all_that_is_found(tmp_path):
     async with opened(tmp_path) as (app, main, pilot):
         await press(pilot, "0")
-        assert "/ finds rows first" in status(main)
+        assert "filter the rows first" in status(main)
         await press(pilot, "slash")
         app.screen.query_one("#filter", Input).value = "/softmax|norm|mlp|fc/"
         await press(pilot, "enter", "0", "8")
         config, found = main.session.config, main.presenter.layer_list.matches
         groups = [group for group in main.session.outline.groups if group.name in found]
         lowered = [group for group in groups if config.precision_of(group) is Precision.INT8]
-        assert 0 < len(lowered) < len(groups) and f"{len(groups) - len(lowered)} left alone" in status(main)
+        assert 0 < len(lowered) < len(groups) and f"{len(groups) - len(lowered)} unchanged" in status(main)
         await press(pilot, "0", "3")
         assert all(main.session.config.precision_of(group) is Precision.FP32 for group in groups)
         await press(pilot, "0", "0")

@@ -99,7 +99,7 @@ def test_a_margin_within_a_gap_is_uncertain(opened):
 def test_builds_further_apart_than_the_margin_are_uncertain():
     builds = [RepeatedBuild(ErrorMetrics(sqnr_db=value)) for value in (59.4, 56.7)]
     caveat = build_spread_caveat(builds)
-    assert caveat.gap_db == pytest.approx(2.7) and "2 builds of this config lie 2.7 dB apart" in caveat.text
+    assert caveat.gap_db == pytest.approx(2.7) and "2 builds of this config differ by 2.7 dB" in caveat.text
     target = [parse_target("sqnr>=55")]
     assert judge_accuracy(target, accuracy(56.7, caveat)).outcome is Outcome.UNCERTAIN_PASS
     assert judge_accuracy([parse_target("sqnr>=50")], accuracy(56.7, caveat)).outcome is Outcome.PASS

@@ -326,7 +326,7 @@ def test_the_command_tells_what_would_not_run_as_asked(run, tmp_path) -> None:
     onnx.save(networks.attention_block(), model)
     network = open_network(model)
     for start, group, expected, marks in ((FP16_PLUS, PV, 1, {PV: ["≠ FP16", "no effect"]}), (FP16, SOFTMAX, 0, {}),
-                                          (FP16, QK, 0, {QK: ["breaks MHA"]})):
+                                          (FP16, QK, 0, {QK: ["splits MHA"]})):
         chosen = PrecisionConfig.from_precision(start).with_group_precision([network.get_group(group)], FP32)
         config.write_text(config_text(network, chosen, None))
         code, text, _ = run("inspect", model, "--config", config, "--preview", "--scheme", "--json", "--markdown", out)
@@ -345,7 +345,7 @@ def test_a_scheme_needs_no_builder(run, tmp_path) -> None:
     assert code == 0 and "100% of 0.5898 million MACs asked in INT8" in text
     assert "not INT8: 1 group (/Softmax): " in text and "not INT8: 1 group (/norm/LayerNormalization): " in text
     code, _, said = run("inspect", model, "--scheme", "--compute-capability", "8.9")
-    assert code == 2 and "--compute-capability would do nothing here" in said
+    assert code == 2 and "--compute-capability has no effect here" in said
 
 
 @pytest.mark.rtx("1.7")
@@ -360,7 +360,7 @@ def test_a_comparison_counts_what_would_not_run_as_asked(run, tmp_path, monkeypa
     assert code == 0 and not mismatches(record, "comparison-v1")
     assert {name: one["preview"]["not_as_asked"] for name, one in record["runs"].items()} == {
         "fp16": [], "int8": others, "config": others}
-    assert "2 of 7 groups would not run as asked: /up/ConvTranspose" in out.read_text("utf-8")
+    assert "2 of 7 groups would not run as requested: /up/ConvTranspose" in out.read_text("utf-8")
 
 
 def test_the_scheme_of_a_partly_quantized_file_lists_the_rest_with_its_share(run, tmp_path):

@@ -77,12 +77,12 @@ DOUBLE = helper.make_tensor_value_info("y", TensorProto.DOUBLE, ["n", 8])
 def test_a_run_in_which_nothing_is_lowered_does_not_pass(run, tmp_path):
     command = save(tmp_path / "net.onnx", [MATMUL], [DOUBLE], TensorProto.DOUBLE)
     code, out, err = run(*command)
-    assert code == 0 and "PASS" not in out and out.count("nothing lowered") == 2
-    assert "Nothing of this network can be lowered (computes in FP64)" in err
+    assert code == 0 and "PASS" not in out and out.count("all in FP32") == 2
+    assert "No layer of this network can run in lower precision (computes in FP64)" in err
     code, _, err = run(*command, "--target", "sqnr>=20")
-    assert code == 2 and "only because nothing is lowered" in err
+    assert code == 2 and "only because all layers are in FP32" in err
     code, _, err = run("search", *command[1:-2], "--tolerance", "sqnr>=20", "-o", "c.json")
-    assert code == 2 and "nothing to search" in err and not (tmp_path / "c.json").exists()
+    assert code == 2 and "nothing to do" in err and not (tmp_path / "c.json").exists()
 
 
 def test_a_run_without_int8_is_not_called_one_that_passes_in_it(run, tmp_path):

@@ -82,7 +82,7 @@ def test_what_is_read_is_known_by_any_name(tmp_path):
     read = list_input_files(str(tmp_path / "net.onnx"), str(folder), f"{tmp_path}/script.py:load", None,
                             f"{tmp_path}/net.cache")
     for name in ("net.onnx", "data/a.npz", "link", "hard", "script.py", "data/../net.cache"):
-        with pytest.raises(InputError, match="is read from"):
+        with pytest.raises(InputError, match="is an input file"):
             refuse_overwriting_inputs([tmp_path / name], read)
     refuse_overwriting_inputs([tmp_path / "new", folder / "b.npz"], read)
 
@@ -93,10 +93,10 @@ def test_weights_beside_the_network_are_read_too(network, tmp_path):
     worker, before = DrivenWorker(tmp_path), weights.read_bytes()
     failed = worker.answer(
         rq.OpenNetwork(Options(str(exported.path)), written_paths=(str(weights), ), network_only=True))[-1]
-    assert isinstance(failed, ev.JobFailed) and failed.title == f"{weights} is read from"
+    assert isinstance(failed, ev.JobFailed) and failed.title == f"{weights} is an input file"
     worker.answer(rq.OpenNetwork(Options(str(exported.path)), network_only=True))
     for path in (weights, exported.path):
-        assert "is read from" in worker.answer(rq.WriteTextFile(str(path), "text"))[-1].title
+        assert "is an input file" in worker.answer(rq.WriteTextFile(str(path), "text"))[-1].title
     assert weights.read_bytes() == before
 
 
@@ -109,9 +109,9 @@ def test_a_config_that_is_read_is_written_again_by_a_search_alone(tmp_path, monk
         Path(name).write_bytes(b"read")
     check_output_paths("net.onnx", {}, "c.json", "c.json", "report.md", config_output="c.json")
     for paths, config_to in ((("new.json", "c.json"), "new.json"), (("c.json",), None)):
-        with pytest.raises(InputError, match="c.json is read from"):
+        with pytest.raises(InputError, match="c.json is an input file"):
             check_output_paths("net.onnx", {}, "c.json", *paths, config_output=config_to)
-    with pytest.raises(InputError, match="c.json is read from"):
+    with pytest.raises(InputError, match="c.json is an input file"):
         check_output_paths("net.onnx", {"timing_cache": "c.json"}, "c.json", "new.json", config_output="new.json")
     with pytest.raises(SystemExit):
         main(["export", "net.onnx", "--precision", "fp16", "--format", "trtexec", "-o", "-"])
@@ -136,5 +136,5 @@ def test_the_command_refuses_before_it_reads(output, options, tmp_path, monkeypa
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     with pytest.raises(SystemExit) as stop:
         main(["export", "net.onnx", *options, "-o", output])
-    assert stop.value.code == 2 and "is read from" in capsys.readouterr().err
+    assert stop.value.code == 2 and "is an input file" in capsys.readouterr().err
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before

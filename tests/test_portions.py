@@ -126,7 +126,7 @@ def test_a_batch_that_memory_does_not_suffice_for_goes_in_portions_with_the_same
     parts, level = figures(short, network, samples)
     alike(whole, parts)
     assert level == ExecutionMode(f"{most} sample{'s' * (most > 1)} at a time", level.reason)
-    assert "does not suffice for" in level.reason and set(short.runs) <= {0, 1, 2, 3}
+    assert "is too small for" in level.reason and set(short.runs) <= {0, 1, 2, 3}
     said = list(samples.memory_fallbacks.take_messages())
     assert {text.split(":")[0] for text in said} == {"Runs in FP32", "Errors at the groups"}
 
@@ -154,7 +154,7 @@ def test_what_cannot_be_divided_goes_in_ways_that_take_less_of_a_device_and_at_l
     expected, _ = figures(Short(99), network, samples)
     found, level = figures(Short(most, device=True, spare=True), network, samples)
     alike(expected, found)
-    assert level.name == "on the CPU" and level.reason.startswith("the memory of the GPU does not suffice")
+    assert level.name == "on the CPU" and level.reason.startswith("the GPU memory is too small")
     with pytest.raises(OutOfMemoryError) as caught:
         figures(Short(most, device=True), network, samples)
     assert "smaller than requested" in caught.value.cause
@@ -168,7 +168,7 @@ def test_what_is_one_value_of_several_samples_is_not_put_together(sampled):
             if spare:
                 assert runner.run(samples.read_feed(0))["mean"].shape == ()
                 continue
-            with pytest.raises(OutOfMemoryError, match="5 samples at a time, and mean is one value of several"):
+            with pytest.raises(OutOfMemoryError, match="5 samples at a time, and mean is a single value for several"):
                 runner.run(samples.read_feed(0))
             whole = runner.run(samples.read_feed(0), ["y", "turned"])
     assert whole["y"].shape == (5, 5) and whole["turned"].shape == (4, 5, 4, 4)
@@ -176,7 +176,7 @@ def test_what_is_one_value_of_several_samples_is_not_put_together(sampled):
 
 @pytest.mark.parametrize(("most", "node", "why"), [
     (2, ("RandomNormalLike", {}), "smaller than requested"),
-    (1, ("ReduceMean", {"axes": [0]}), "not known which axis of y")])
+    (1, ("ReduceMean", {"axes": [0]}), "the sample axis of y is unknown")])
 def test_what_differs_in_portions_is_not_divided(opened, tmp_path, most, node, why):
     b = Builder()
     b.node(node[0], ["x"], output="y", **node[1])

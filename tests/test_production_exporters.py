@@ -198,7 +198,8 @@ def test_what_a_format_cannot_tell_is_refused_by_name(tmp_path, resnet, precisio
     network, label = resnet[0], re.escape(precision.label)
     config = PrecisionConfig.from_precision(Precision.INT8).with_group_precision([network.get_group("/fc/Gemm")],
                                                                                  precision)
-    for kind, says in (("polygraphy", f"a weakly typed TensorRT has no {label}"), ("modelopt", f"tells no {label}")):
+    for kind, says in (("polygraphy", f"a weakly typed TensorRT has no {label}"),
+                       ("modelopt", f"cannot contain {label}")):
         with refused(says, cause="/fc/Gemm", next_step="FP16"):
             write_export(kind, tmp_path / kind, network, config, ranges_of(network))
         assert not list(tmp_path.glob(f"{kind}*"))
@@ -367,7 +368,7 @@ def test_a_name_that_no_cache_takes_leaves_no_companion(tmp_path, opened, kind):
     hidden = b.node("MatMul", ["x", b.kernel("w", (4, 4), 4)], name="a", output="line\nbreak")
     b.node("MatMul", [hidden, b.kernel("v", (4, 4), 4)], name="b", output="y")
     network = opened(b.model([floats("x", 2, 4)], [floats("y", 2, 4)], name="broken"))
-    assert "cannot stand in a calibration cache" in refused_write(kind, tmp_path, network).title
+    assert "cannot be written to a calibration cache" in refused_write(kind, tmp_path, network).title
     assert not kept(tmp_path)
 
 

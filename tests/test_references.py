@@ -108,7 +108,7 @@ GOOD = _text(_npy(np.arange(2000, dtype=np.float32)))
     ("cut.json", GOOD[:5000], "cut off"),
     ("cut.json", GOOD[:-3], "cut off"),
     ("cut.json", GOOD[:40], "cut off"),
-    ("more.json", GOOD + "x", "behind the end"),
+    ("more.json", GOOD + "x", "after the end"),
     ("object.json", _text(_npy(np.array([{}], object))), "pickled Python objects"),
     ("object.json", _text(_npy(np.array([{}] * 2000, object))), "pickled Python objects"),
     ("short.json", _text(_npy(np.arange(2000)) + b"123"), "damaged"),
@@ -116,12 +116,12 @@ GOOD = _text(_npy(np.arange(2000, dtype=np.float32)))
     ("torch.json", _text(b"any" * 4000, "Tensor", "tensor"), "pickled torch tensor"),
     ("garbage.json", _text("%" * 9000), "no array"),
     ("garbage.json", _text("abc"), "no array"),
-    ("list.json", "[1, 2]", "no dump of tensors"),
+    ("list.json", "[1, 2]", "not a dump of tensors"),
     ("deep.json", "[" * 200 + "]" * 200, "without end"),
     ("word.json", "hello", "neither a string nor a number"),
     ("other.json", json.dumps({"lst": [], "polygraphy_class": "AccuracyResult"}), "AccuracyResult"),
     ("empty.json", "", "is empty"),
-    ("outputs.txt", "x", "no dump of tensors"),
+    ("outputs.txt", "x", "not a dump of tensors"),
     ("none.json", json.dumps({"lst": [["trt", []]], "polygraphy_class": "RunResults"}), "holds no tensors"),
 ], ids=lambda value: value[:12] if isinstance(value, str) else None)
 def test_damaged_and_hostile_dumps_are_refused_by_name(name, text, said, tmp_path):
@@ -206,4 +206,4 @@ def test_a_network_is_held_against_another(tmp_path, run):
                                  for name, one in record["runs"].items()}
     assert found["fp32.onnx"]["fp32"] is None or found["fp32.onnx"]["fp32"] > 100, "with the weights of fp32.onnx"
     assert found["other.onnx"]["fp32"] < 10, "other weights"
-    assert 10 < found["given.onnx"]["fp32"] < 60, "what quantizing lost"
+    assert 10 < found["given.onnx"]["fp32"] < 60, "quantization error"

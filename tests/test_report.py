@@ -74,7 +74,7 @@ def test_engines_stand_beside_their_runs_and_in_the_markdown_report(built):
     count, time = result.engine_report.precision_shares()["INT8"]
     shares = next(line for line in table.splitlines() if line.startswith(f"config engine{BUILT_BY}  ") and "%" in line)
     assert shares.split()[5:7] == [f"{count},", percent_text(time)]
-    assert session.list_engine_checks() == {} and "no precision problem" not in table
+    assert session.list_engine_checks() == {} and "not a precision problem" not in table
 
     record = session.comparison_record()
     report = comparison_markdown(record, VIT, session.config)
@@ -88,7 +88,7 @@ def test_engines_stand_beside_their_runs_and_in_the_markdown_report(built):
     assert (f"| FP32 engine | TensorRT 11.4.0.21 | NVIDIA H200 | {duration_text(check.build_s)} | cold | {memory} MB |"
             in section)
     titles = next(line for line in section.splitlines() if line.startswith("| engine | ") and "reformats" in line)
-    assert {"INT8", "FP16", "FP32", "not told", "Q/DQ alone"} <= set(titles.strip("| ").split(" | "))
+    assert {"INT8", "FP16", "FP32", "unknown", "unfused Q/DQ"} <= set(titles.strip("| ").split(" | "))
     assert "## What to check" not in report
     record["runs"]["int8-engine"]["to_check"] = ["the *ranges*"]
     report = comparison_markdown(record, VIT, session.config)
@@ -130,8 +130,8 @@ def test_what_to_check_is_listed_once(built):
         session.get_run_results("int8").engine_result.accuracy)
     assert set(session.list_engine_checks()) == {"int8", "config"}
     assert f"INT8 engine: {gap:.1f} dB worse than simulated; what to check:" in table
-    assert f"  layers that run in another precision than asked: {QKV}" in table
-    assert "no precision problem" not in table
+    assert f"  layers that run in another precision than requested: {QKV}" in table
+    assert "not a precision problem" not in table
     alone = built(noisy, mixed=False)  # the config is the INT8 run then, and stands in no row of its own
     assert set(alone.list_engine_checks()) == {"int8", "config"}
     table = comparison_table(alone)
@@ -158,7 +158,7 @@ def test_a_share_that_is_not_finite_is_said_in_words(built):
     session.get_run_results("int8").shares = {QKV: ErrorShare(-math.inf)}
     session.target = parse_target("sqnr>=50")
     table = comparison_table(session)
-    assert "brings NaN/Inf in FP32" in table and "inf %" not in table
+    assert "NaN/Inf in FP32" in table and "inf %" not in table
     assert percent_text(-math.inf) == percent_text(math.nan) == "–"
     report = comparison_markdown(session.comparison_record(), VIT, session.config)
     assert "inf %" not in report and "nan" not in report.lower().replace("nan/inf", "").replace("| nan |", "")

@@ -64,7 +64,7 @@ def test_configs_of_every_mixture_come_back(resnet, tmp_path, kind):
         used = {site.tensor for group in resnet.groups for site in group.calibrated_qdq_sites(told[group.name])}
         assert used <= loaded.calibration.ranges.keys() or INT8 not in told.values()
         assert all(loaded.calibration.ranges[name] == pytest.approx(ranges[name], rel=1e-6) for name in used)
-        assert not [line for line in loaded.warnings if "not read" in line and "not about" not in line]
+        assert not [line for line in loaded.warnings if "not read" in line and "no setting" not in line]
 
 
 def test_a_format_says_what_it_casts_otherwise(resnet, tmp_path):
@@ -89,9 +89,9 @@ _SCRIPT = "import tensorrt as trt\n\ndef {name}(network):\n    for layer in netw
     ("polygraphy convert m.onnx --fp16 --trt-npps q.txt:raise_fc --precision-constraints obey", FP16, False,
      {"/fc/Gemm"}, ""),
     ("--fp16 --layer-precisions /fc/Gemm:float32 --precision-constraints prefer", FP16, False, {"/fc/Gemm"}, ""),
-    ("trtexec --onnx=m.onnx --int8 --fp16", INT8, True, set(), "makes up the INT8 ranges for --int8 without --calib"),
-    ("trtexec --onnx=m.onnx --best --noTF32", INT8, False, set(), "makes up the INT8 ranges for --best"),
-    ("trtexec --onnx=q.onnx --int8 --noTF32", INT8, False, set(), "q.onnx has Q/DQ nodes of its own"),
+    ("trtexec --onnx=m.onnx --int8 --fp16", INT8, True, set(), "invents the INT8 ranges for --int8 without --calib"),
+    ("trtexec --onnx=m.onnx --best --noTF32", INT8, False, set(), "invents the INT8 ranges for --best"),
+    ("trtexec --onnx=q.onnx --int8 --noTF32", INT8, False, set(), "q.onnx has its own Q/DQ nodes"),
     ("polygraphy convert m.onnx --fp16 --trt-config-postprocess-script c.py", FP16, False, set(), "is not known")])
 @pytest.mark.parametrize("name", ["run.sh", "notes"])
 def test_a_command_has_the_defaults_of_its_tool(resnet, tmp_path, command, quantized, tf32, rows, said, name):
@@ -105,7 +105,7 @@ def test_a_command_has_the_defaults_of_its_tool(resnet, tmp_path, command, quant
     assert raised == rows or not rows and raised <= {group.name for group in resnet.groups if not group.is_quantizable}
     tool = "Polygraphy" if "polygraphy" in command or "layer-precisions" in command else "trtexec"
     assert loaded.warnings[0].startswith(f"{name}: read as a command of {tool}: ")
-    made_up = ("random inputs", "makes up", "of its data loader", "Q/DQ nodes", "only with", "is not known")
+    made_up = ("random inputs", "invents", "of its data loader", "Q/DQ nodes", "only with", "is not known")
     assert [part for part in made_up if part in " ".join(loaded.warnings)] == [part for part in made_up if part in said]
 
 
@@ -147,7 +147,7 @@ def test_an_edited_export_counts_as_it_was_edited(written, tmp_path):
 
 @pytest.mark.parametrize(("record", "precisions", "said"), [
     ({"quantize_mode": "int8", "op_types_to_exclude_fp16": ["GlobalAveragePool"], "nodes_to_exclude": ["/fc/"]},
-     {"/avgpool/GlobalAveragePool": FP32, "/fc/Gemm": FP16, "/conv1/Conv": INT8}, "rules of its own"),
+     {"/avgpool/GlobalAveragePool": FP32, "/fc/Gemm": FP16, "/conv1/Conv": INT8}, "its own rules"),
     ({"quantize_mode": "int8", "op_types_to_exclude_fp16": ["Conv"]}, {"/conv1/Conv": INT8},
      "FP32 around /conv1/Conv"),
     ({"quantize_mode": "int8", "op_types_to_exclude_fp16": ["Relu"]}, {"/conv1/Conv": INT8},
@@ -213,7 +213,7 @@ def test_a_config_of_a_reference_asks_for_it_again(run, mlp, tmp_path):
     with pytest.raises(InputError, match="FP32 weights of mlp.onnx") as refused:
         read_any_config(config, found)
     assert "Add --reference mlp.onnx" in refused.value.next_step
-    assert "here layers have those of q.onnx" in " ".join(read_any_config(config, found, force=True).warnings)
+    assert "here layers use the weights of q.onnx" in " ".join(read_any_config(config, found, force=True).warnings)
     code, _, err = run("export", quantized, "--config", config, "--reference", mlp.model, "--format", "trtexec", "-o",
                        tmp_path / "t.sh")
     assert code == 0, err

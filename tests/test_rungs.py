@@ -149,9 +149,9 @@ def test_rungs_in_words() -> None:
         BuildAttempt(NO_PRECISIONS)
     ]
     assert attempt_lines(tried, {"a": Precision.FP32}) == [
-        "as asked: failed: no", "a, b raised to FP16; c, d, e, f and 1 more let go: failed: no",
-        "no precision told: built", "built in another precision than asked: a in FP32"]
-    assert attempt_lines([BuildAttempt()], {}) == ["as asked: built"]
+        "as requested: failed: no", "a, b raised to FP16; c, d, e, f and 1 more left to the builder: failed: no",
+        "no precision set: built", "built in another precision than requested: a in FP32"]
+    assert attempt_lines([BuildAttempt()], {}) == ["as requested: built"]
 
 
 def test_what_was_made_is_what_the_engine_tells_and_else_what_the_rung_asked(resnet) -> None:

@@ -161,8 +161,8 @@ def test_json_as_polygraphy_writes_it(tmp_path):
 
 
 @pytest.mark.parametrize(("text", "expected"), [
-    ('[{"x": {"array": ', "no valid JSON"), ("not json", "no valid JSON"), ("[]", "gave no samples"),
-    ("[3]", "is no feed: int"), ('{"lst": [], "polygraphy_class": "RunResults"}', "RunResults, not feeds"),
+    ('[{"x": {"array": ', "not valid JSON"), ("not json", "not valid JSON"), ("[]", "gave no samples"),
+    ("[3]", "is not a feed: int"), ('{"lst": [], "polygraphy_class": "RunResults"}', "RunResults, not feeds"),
     ('[{"x": ' + "9" * 5000 + "}]", None), ('[{"x": [1, [2]]}]', None), ("[" * 100_000, None),
     ('[{"x": "\\ud800"}]', None), ('[{"x": 1e999}]', None), ("[null]", None), ("[{}]", None), ("\ufeff[]", None),
     *((f'[{{"x": {{"polygraphy_class": {kind}, "array": "{array}"}}}}]', None) for kind, array in (
@@ -188,7 +188,7 @@ def test_labels_of_nearly_as_many_rows_as_samples_are_refused(tmp_path, labels, 
 def test_labels_that_nothing_reads_are_warned_of_alone(tmp_path):
     np.savez(tmp_path / "d.npz", x=rows(32), label=np.arange(31))
     warning, = load_samples(tmp_path / "d.npz", DYNAMIC, reads_labels=False).warnings
-    assert warning == "Label 'label' has 31 rows for 32 samples; nothing reads it here."
+    assert warning == "Label 'label' has 31 rows for 32 samples; it is not used here."
 
 
 def test_labels_are_checked_in_every_file_of_a_folder(tmp_path):
@@ -226,10 +226,10 @@ def test_endless_script_is_bounded(tmp_path, monkeypatch):
         ("raise SystemExit(3)", "SystemExit: 3 (line 2 of load.py)"),
         ("def load(): pass", "no function load_data"),
         ("def load_data(): return 3", "load_data returned int"),
-        ("def load_data(): return [7]", "is no feed: int"),
+        ("def load_data(): return [7]", "is not a feed: int"),
         ("def load_data(): return []", "gave no samples"),
         ("def load_data(): return [{}]", "an empty dictionary"),
-        ("def load_data(): return [{'x': object()}]", "'x' is no numeric array but object"),
+        ("def load_data(): return [{'x': object()}]", "'x' is not a numeric array but object"),
         ("def load_data(): return [{'x': [[1], [1, 2]]}]", "'x' is no"),
         ("class E(Exception):\n    def __str__(self): raise ValueError\ndef load_data(): raise E()",
          "E (line 4 of load.py)"),
@@ -308,7 +308,7 @@ def damaged(content):
     ("empty.npz", lambda good: b"", "is empty"), ("text.npz", lambda good: b"hello", "cannot be read"),
     ("cut.npz", lambda good: good[:len(good) // 2], "cannot be read"), ("damaged.npz", damaged, "cannot be read"),
     ("one.npy", lambda good: base64.b64decode(encode(rows(2))["array"]), "numpy.savez"),
-    ("absent.npz", None, "not found"), ("absent.py", None, "not found")])
+    ("absent.npz", None, "not that match"), ("absent.py", None, "not that match")])
 def test_files_that_are_no_data(tmp_path, name, content, expected):
     if content is not None:
         good = save(tmp_path / "good.npz", compress=True, x=rows(200)).read_bytes()

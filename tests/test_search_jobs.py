@@ -159,8 +159,8 @@ def test_rows_as_in_the_file_leave_it_for_what_is_free(options, tmp_path):
     start = PrecisionConfig.from_precision(Precision.FILE)
     ended = found(worker.answer(replace(GOAL, config=start, try_ranges=False)))
     assert [one.zero_cost_sets for one in ended.evaluations[:4]] == [
-        (), (), ("recalibration, no longer as in the file",),
-        ("recalibration, no longer as in the file", "bias correction")]
+        (), (), ("recalibration, no longer file precision",),
+        ("recalibration, no longer file precision", "bias correction")]
     best, config = ended.result.best_evaluation, ended.result.config
     assert ended.result.is_met and "recalibration" in best.zero_cost_sets[0] and ended.evaluations[
         0].target_result.lowest_score < 20
@@ -185,9 +185,9 @@ def test_kept_layers_and_ranges_are_heeded(opened):
     ({"tolerances": ("metric>=0.5",)}, "needs a metric"),
     ({"tolerances": ("nowhere:sqnr>=5",)}, "not a judged output"),
     ({"tolerances": ()}, "needs a tolerance"),
-    ({"method": "guess"}, "no search method"),
+    ({"method": "guess"}, "unknown search method"),
     ({"max_latency": 1.0}, "needs a latency"),
-    ({"config": FP32}, "nothing to search"),
+    ({"config": FP32}, "nothing to do"),
     ({"check_command": ""}, "empty"),
     ({"check_command": "'x"}, "cannot be read"),
     ({"tolerances": (), "check_command": "no-such-program-here"}, "no-such-program-here does not start"),
@@ -485,7 +485,7 @@ def test_a_raise_without_effect_is_withdrawn_if_the_search_can_do_without(opened
     said = f"{idle[0]} in FP32: no effect on the engine (preview RTX 1.7, SM89): searched without"
     if idle_place:
         assert ended.result.config == plain.result.config
-        assert ended.remarks == (f"{said}; nothing else meets the tolerance, so kept",)
+        assert ended.remarks == (f"{said}; kept, because no other config meets the tolerance",)
     else:
         assert ended.remarks == (said,) and asked[-1] == ended.result.config != plain.result.config
 
@@ -518,7 +518,8 @@ def looked_into(monkeypatch):
 
 
 @pytest.mark.parametrize(("how", "sound", "builds", "mended", "said"), [
-    (UNFUSED, True, 3, True, "⚡ kernel, not rounding"), (MARKED, True, 12, True, "a fusion computes something else"),
+    (UNFUSED, True, 3, True, "⚡ kernel error, not rounding"), (MARKED, True, 12, True,
+        "a fusion computes something else"),
     (MARKED, True, 3, False, "--max-builds leaves too few"), (MARKED, False, 12, False, "no fusion is to blame"),
     (UNFUSED, True, 1, False, "--max-builds leaves none")])
 def test_a_gap_that_rounding_does_not_explain_is_no_margin(with_builder, looked_into, how, sound, builds, mended, said):

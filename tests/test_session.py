@@ -75,10 +75,10 @@ def test_a_quantized_network_opens_as_in_its_file_and_goes_back_to_it(session, t
     assert runs["config"]["as_in_file"] and runs["exported"]["source"] == "simulated" and not mismatches(
         driven.comparison_record(), "comparison-v1")
     report = comparison_markdown(driven.comparison_record(), driven.outline, driven.config)
-    assert all(f"\n| {name} | simulated | ~" in report for name in ("as in the file", "as exported"))
+    assert all(f"\n| {name} | simulated | ~" in report for name in ("file precision", "as exported"))
     assert "## Where the file loses" in report and "| config |" not in report
     table = [row.split("  ")[0] for row in comparison_table(driven).splitlines() if row.startswith("as ")]
-    assert table[:2] == ["as in the file", "as exported"]
+    assert table[:2] == ["file precision", "as exported"]
     group = next(group for group in driven.outline.groups if group.activation_qdq_sites()
                  and group.activation_qdq_sites()[0].tensor in driven.outline.quantized_ranges)
     tensor = group.activation_qdq_sites()[0].tensor
@@ -91,10 +91,10 @@ def test_a_quantized_network_opens_as_in_its_file_and_goes_back_to_it(session, t
     driven.toggle_fp32(driven.outline.groups[:1])
     driven.until_idle()
     assert 0 < driven.get_run_results(
-        "config").exported_accuracy.judged_error < exported.judged_error, "one is raised, the others as in the file"
+        "config").exported_accuracy.judged_error < exported.judged_error, "one is raised, the others file precision"
     driven.undo()
     driven.toggle_fp32(driven.outline.groups)
-    assert driven.get_run_results("config").exported_accuracy is None, "nothing is as in the file"
+    assert driven.get_run_results("config").exported_accuracy is None, "nothing is file precision"
     assert {driven.config.precision_of(group) for group in driven.outline.groups} == {Precision.FP32}
     driven.toggle_fp32(driven.outline.groups)
     assert driven.config == as_given
@@ -213,7 +213,7 @@ def test_no_export_takes_the_place_of_what_is_read(session, tmp_path):
     read = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
     for kind, path in (("markdown", options.model), ("precision.json", options.data), ("onnx", options.calib_cache),
                        ("markdown", tmp_path / "m.py"), ("trtexec", tmp_path / "out.sh"), ("markdown", config)):
-        with pytest.raises(InputError, match="is read from"):
+        with pytest.raises(InputError, match="is an input file"):
             made.export_config(kind, Path(path), overwrite=True)
     assert {path: path.read_bytes() for path in read} == read
 
@@ -399,7 +399,7 @@ def test_the_next_range_goes_round_the_methods(session):
 @pytest.mark.parametrize("text", ["nothing:sqnr>=20", "metric>=0.5", "mismatch<=0.1"])
 def test_a_target_of_what_is_not_measured_is_not_taken(session, tmp_path, text):
     driven = session(automatic=False, target=text).settled()
-    assert driven.target.kind == "sqnr" and any("target is not taken" in one for one in driven.warnings)
+    assert driven.target.kind == "sqnr" and any("target is not accepted" in one for one in driven.warnings)
     before = driven.target
     with pytest.raises(InputError):
         driven.set_target(text)

@@ -38,7 +38,7 @@ def stage(name, cause, before=None, **more):
     return StageResult(Run(name, RunKind.NETWORK_FILE), cause, accuracy_to_previous=before, **more)
 
 
-@pytest.mark.parametrize(("cast", "said"), [(True, "its 16-bit types"), (False, "what was changed in the network")])
+@pytest.mark.parametrize(("cast", "said"), [(True, "its 16-bit types"), (False, "changes of the network")])
 def test_what_a_network_does_to_the_outputs_is_known_by_its_types(tmp_path, cast, said):
     b = Builder()
     half = b.node("Cast", ["x"], "/down", to=onnx.TensorProto.FLOAT16) if cast else b.node("Relu", ["x"], "/relu")
@@ -86,7 +86,7 @@ def test_whether_production_is_what_was_tested(here, there, between, tested):
     (IMAGES * 2 - 1, "there it is 2.00 times this - 1.00"),
     (IMAGES[:, ::-1], "its channels (axis 1) are in reverse order, as RGB and BGR are"),
     ((IMAGES - np.array([.4, .5, .6])[:, None, None]) / np.array([.2, .3, .4])[:, None, None],
-     "normalised otherwise: there channel 0 is 5.00 times this - 2.00; channel 1 is 3.33 times this - 1.67; "
+     "different normalisation: there channel 0 is 5.00 times this - 2.00; channel 1 is 3.33 times this - 1.67; "
      "channel 2 is 2.50 times this - 1.50"),
     (IMAGES.swapaxes(2, 3), "height and width are swapped"),
     (IMAGES[..., ::-1], "it is mirrored along axis 3"),
@@ -107,13 +107,13 @@ def test_inputs_that_differ_by_noise_alone_are_said_to_be_so_far_apart(db):
     there = IMAGES + noise * np.sqrt(np.mean(IMAGES**2) / np.mean(noise**2) / 10**(db / 10))
     found = compare_input_over_feeds("x", iter([(IMAGES, there)]))
     assert not found.is_equal_except_rounding and explain_input_difference(IMAGES, there) == ""
-    assert found.description.startswith(f"x is {db:.1f} dB apart") and "this" not in found.description
+    assert found.description.startswith(f"x differs by {db:.1f} dB") and "this" not in found.description
 
 
 def test_stages_have_names_of_their_own():
     with pytest.raises(InputError, match="two stages are called a"):
         list_requested_stages(["a=q.onnx", "a=o.npz"], None, None)
-    with pytest.raises(InputError, match="no dump of tensors"):
+    with pytest.raises(InputError, match="not a dump of tensors"):
         list_requested_stages([], None, "prod.plan")
 
 
@@ -149,9 +149,9 @@ def test_a_comparison_has_a_row_for_each_stage(answered, tmp_path, run):
 
 
 @pytest.mark.parametrize(("scale", "quantized", "code", "said"), [
-    (1, "int8", 0, "production is what was tested"),
-    (1, "fp32", 1, "production is NOT what was tested"),
-    (255, "int8", 1, "production is given other inputs: x differs"),
+    (1, "int8", 0, "production agrees with the tested config"),
+    (1, "fp32", 1, "production differs from the tested config"),
+    (255, "int8", 1, "production gets other inputs: x differs"),
 ])
 def test_production_is_held_against_what_was_tested(scale, quantized, code, said, answered, tmp_path, run):
     options, x, y = answered
@@ -187,7 +187,7 @@ def test_an_engine_built_elsewhere_is_judged_and_its_layers_are_told(command, ml
     assert judged["engine"]["cuda_graph_ms"]["median"] > 0 and [one["samples"] for one in judged["engine"]["profiles"]
                                                                 ] == [4, 8]
     assert "prod.plan: profile 1: x 8x16: " in done.stdout and " samples/s, " in done.stdout
-    assert "fp16-engine" in record["runs"] and "what became of each layer in prod.plan:" in done.stdout
+    assert "fp16-engine" in record["runs"] and "layers of prod.plan:" in done.stdout
     assert "\nprod.plan " in done.stdout and "fc1" in done.stdout
 
     done = command("11.4.0", "compare", *data, *QUICK, "--engine", engine)
@@ -213,11 +213,11 @@ def test_without_tensorrt_an_engine_is_refused_and_a_built_stage_is_a_row(mlp, t
 
 
 @pytest.mark.parametrize(("arguments", "said"), [
-    (["--inputs", "x.npz"], "would do nothing"),
+    (["--inputs", "x.npz"], "has no effect"),
     (["--stage", "q=gone.onnx"], "gone.onnx does not exist"),
     (["--outputs", "gone.npz"], "gone.npz does not exist"),
     (["--reference", "gone.npz:trt"], "gone.npz does not exist"),
-    (["--stage", "fp8"], "no stage of that name"),
+    (["--stage", "fp8"], "unknown stage"),
 ])
 def test_usage_of_stages(arguments, said, mlp, run):
     code, _, err = run("compare", mlp.model, "--data", mlp.data, *arguments)

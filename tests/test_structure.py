@@ -128,7 +128,7 @@ def test_names_that_are_no_text_are_refused(name, tmp_path):
     content = network().SerializeToString()
     path.write_bytes(content.replace(name.encode(), b"\xff" * len(name)))
     assert path.read_bytes() != content
-    with refused("is damaged", cause="no text in UTF-8"):
+    with refused("is damaged", cause="not UTF-8 text"):
         open_model(path)
 
 

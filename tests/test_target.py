@@ -35,14 +35,14 @@ def test_targets_are_read(text, bound):
         "", "sqnr", "sqnr>20", "sqnr>=base-1", "metric>=", "metric>=base", "sqnr>=1.2.3", "sqnr>=--3",
         "metric>=base-1%%", "sqnr>=nan", "cosine>=1.5", "agreement>=150%", "mismatch<=-0.1", "sqnr>=1e999",
         "mse<=1e400", "metric>=1e999")),
-    *((text, "no share") for text in ("sqnr>=20%", "metric>=90%", "max_abs<=1%")),
-    ("sqnr<=20", "the higher"), ("f1<=20", "the higher"), ("sqnr[y]>=20", "has no parts"), ("f1>=90%", "no share"),
+    *((text, "cannot be a percentage") for text in ("sqnr>=20%", "metric>=90%", "max_abs<=1%")),
+    ("sqnr<=20", "the higher"), ("f1<=20", "the higher"), ("sqnr[y]>=20", "has no parts"), ("f1>=90%", "percentage"),
     ("y:f1>=2", "all outputs"), ("max_abs>=1e-2", "the lower"), ("y:metric>=0.5", "all outputs"),
     ("metric>=base--1%", "two signs"), ("metric>=base+-1", "two signs"), ("metric>=base-+1%", "two signs"),
     ("max_abs<=-1", "never below 0"), ("y:mean_abs<=-1e-3", "never below 0"), ("mse<=-2", "never below 0"),
-    ("y:agreement>=0.5", "all outputs"), ("max_abs<=base-1", "no base"), (":sqnr>=20", "bounds one figure")])
+    ("y:agreement>=0.5", "all outputs"), ("max_abs<=base-1", "no baseline"), (":sqnr>=20", "a target is a name")])
 def test_what_is_no_target_is_refused_with_examples(text, why):
-    with pytest.raises(InputError, match="is no target") as refused:
+    with pytest.raises(InputError, match="is not a valid target") as refused:
         parse_target(text)
     assert why in refused.value.cause and refused.value.next_step and (why or "=" in refused.value.next_step)
 
@@ -204,8 +204,8 @@ def test_an_output_that_is_not_judged_is_refused_with_those_that_are():
 
 @pytest.mark.parametrize(("text", "metric", "title"), [
     ("metric>=0.5", None, "needs a metric"), ("agreement>=0.9", None, "needs a classifier"),
-    ("class:sqnr>=20", None, "bounds a figure"), ("scores:mismatch<=0.1", None, "bounds a figure"),
-    ("psnr>=20", None, "bounds nothing that is measured"), ("f1>=93", None, "bounds nothing"), ("f1>=93", "f1", ""),
+    ("class:sqnr>=20", None, "bounds a value"), ("scores:mismatch<=0.1", None, "bounds a value"),
+    ("psnr>=20", None, "is not a known value"), ("f1>=93", None, "is not a known value"), ("f1>=93", "f1", ""),
     ("metric[f1/8]>=9", None, "needs a metric"), ("nothing:mismatch<=0.1", None, "is not a judged output"),
     ("metric>=0.5", "f1", ""), ("mismatch<=0.1", None, ""),
     ("class:mismatch<=0.1", None, ""), ("scores:max_abs<=0.1", None, ""), ("sqnr>=20", None, "")])

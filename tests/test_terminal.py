@@ -238,8 +238,8 @@ def test_bytes_that_are_no_keys_change_nothing_and_it_draws_where_stderr_goes_el
 
 def test_it_says_why_it_does_not_open(shell):
     one = shell()
-    for around, why in (("{} </dev/null", "stdin is no terminal"), ("{} | cat", "stdout is no terminal"),
-                        ("TERM=dumb {}", "TERM is dumb"), ("{} <&-", "stdin is no terminal")):
+    for around, why in (("{} </dev/null", "stdin is not a terminal"), ("{} | cat", "stdout is not a terminal"),
+                        ("TERM=dumb {}", "TERM is dumb"), ("{} <&-", "stdin is not a terminal")):
         one.type("clear; " + around.format(f"{PROGRAM} demo") + "; echo code ${PIPESTATUS[0]}")
         one.wait_for(why, "needs a terminal", "code 2")
         assert not one.in_alternate_screen

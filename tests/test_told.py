@@ -57,7 +57,7 @@ def test_groups_are_told_the_precision_that_they_have(network, config) -> None:
             for name in computing(network, group):
                 assert told.precisions[name] is told.output_types[name] is precision
         else:
-            assert not set(group.main_layers) & set(told.precisions), "Q/DQ alone make a product INT8"
+            assert not set(group.main_layers) & set(told.precisions), "unfused Q/DQ make a product INT8"
     assert told.ranges == {}
 
 

@@ -27,7 +27,7 @@ def network_of(tmp_path, op, weight, shape, **attributes):
 @pytest.mark.parametrize(("op", "weight", "shape", "attributes", "said"), [
     ("Conv", (12, 12, 3, 3), (1, 12, 8, 8), {"pads": [1] * 4}, "12 channels in, 12 out"),
     ("Conv", (32, 32, 3, 3), (1, 32, 8, 8), {"pads": [1] * 4}, ""),
-    ("ConvTranspose", (32, 32, 1, 1), (1, 32, 8, 8), {}, "made Half or Float"),
+    ("ConvTranspose", (32, 32, 1, 1), (1, 32, 8, 8), {}, "FP16 or FP32 even if INT8"),
     ("MatMul", (32, 32), (1, 32), {}, "one row"),
     ("MatMul", (8, 8), (4, 8), {}, "K = 8"),
     ("MatMul", (32, 32), (4, 32), {}, ""),
@@ -54,11 +54,11 @@ def test_first_and_last_layers_of_the_bundled_network():
       " - Subnormal FP16 values detected. ", "If this is not the desired behavior, please modify the weights."],
      "its weights in FP16: Subnormal FP16 values detected", "/n0 /n1"),
     (["Missing scale and zero-point for tensor t2, expect fall back to non-int8 implementation for any layer consuming "
-      "or producing given tensor"], "no range for t2: what reads or makes it falls back from INT8", "/n1 /n2"),
+      "or producing given tensor"], "no range for t2: its producer and consumers fall back from INT8", "/n1 /n2"),
     (["No implementation of layer /n0[Conv] + /n1[Relu] obeys the requested constraints in strict mode. No conforming"],
-     "no implementation has its precision: the fastest was taken", "/n0 /n1"),
+     "no implementation has its precision: TensorRT took the fastest", "/n0 /n1"),
     (["Detected layernorm nodes in FP16: /n1, /elsewhere/Sub, /n2"],
-     "a LayerNorm in FP16, which may overflow behind an attention", "/n1 /n2"),
+     "a LayerNorm in FP16, which may overflow after an attention", "/n1 /n2"),
     (["ModelImporter.cpp:503: /n2: this mode is not known"], "/n2: this mode is not known", "/n2"),
     (["/n2: IShuffleLayer with zeroIsPlaceHolder=true has reshape dimension at position 1 that might or might not be "
       "zero. TensorRT resolves it at runtime"],

@@ -62,7 +62,7 @@ def test_fp32_is_the_network_that_it_was_made_from(form, change, saved, backend)
     raised = run(backend, lower_from_source_model(network, FP32, {}).model, own)
     assert sqnr(expected, raised) > 50
     assert any("FP32 means the weights of fp32.onnx." == note for note in network.notes)
-    assert reference in network.external_files and not any("codes alone" in note for note in network.notes)
+    assert reference in network.external_files and not any("only as quantized values" in note for note in network.notes)
     assert network.structure_sha256 == alone.structure_sha256
 
 
@@ -101,13 +101,13 @@ def _on_integers():
 
 @pytest.mark.parametrize("reference", [lambda: conv_net(5), networks.mlp])
 def test_a_network_without_weights_like_its_own_is_refused(reference, saved):
-    with refused("fp32.onnx is no reference of given.onnx"):
+    with refused("fp32.onnx is not a reference of given.onnx"):
         open_network(saved(networks.quantized(), "given.onnx"), reference=saved(reference(), "fp32.onnx"))
 
 
 @pytest.mark.parametrize(("given", "reference", "said"), [
     (lambda: conv_net(0), lambda: conv_net(5), ""),  # what its outputs are held against is no matter of its weights
-    (networks.quantized, networks.quantized, "keeps the weights of its codes"),
+    (networks.quantized, networks.quantized, "keeps its own dequantized weights"),
     (_on_integers, networks.mlp, ""),
 ])
 def test_weights_are_taken_where_there_are_any_to_take(given, reference, said, saved):

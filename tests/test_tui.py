@@ -88,7 +88,7 @@ async def test_answers_the_first_questions_without_a_key(tmp_path):
         assert "8 of 16 samples" in text(main, "header")
         app.post_session_event(ev.ChildProcessDied(99, -9, "killed"))
         await settle(pilot)
-        assert app.screen is main and "The worker process ended: o shows why" in status(main)
+        assert app.screen is main and "The background process ended: o shows why" in status(main)
         await press(pilot, "o")
         assert isinstance(app.screen, ErrorDialog)
         await answered(pilot, "escape", "space")
@@ -484,21 +484,21 @@ async def test_the_hint_walks_a_newcomer_to_an_export_that_passes(tmp_path):
         await answered(pilot, "a", "enter")
         assert config_status.current_config_meets_target(app.session)
         await press(pilot, "down")
-        assert "last: e hands" in status(main), "the search has executed the export"
+        assert "last: e exports" in status(main), "the search has executed the export"
         app.session.results[app.session.config].exported_run = None
         main.presenter.draw_status_lines()
         assert "then: b executes " in status(main)
         await _export(pilot, tmp_path / "early.json")
-        assert "the whole loop" not in status(main) and not Tutorial(path).is_finished, "it was not executed"
+        assert "the whole workflow" not in status(main) and not Tutorial(path).is_finished, "it was not executed"
         await answered(pilot, "b", "down")
-        assert "last: e hands " in status(main)
+        assert "last: e exports " in status(main)
         await press(pilot, "z")
         assert "first: a finds" in status(main), "what was reached is undone"
         await _export(pilot, tmp_path / "missed.json")
         assert not Tutorial(path).is_finished
         await answered(pilot, "full_stop")
         await _export(pilot, tmp_path / "good.json")
-        assert Tutorial(path).is_finished and "that is the whole loop" in status(main)
+        assert Tutorial(path).is_finished and "that is the whole workflow" in status(main)
         await press(pilot, "down")
         assert "last: " not in status(main)
     async with opened(tmp_path, walk=Tutorial(path)) as (_, main, _):
@@ -521,7 +521,7 @@ async def test_an_export_that_misses_the_target_does_not_end_the_walk(tmp_path):
     async with opened(tmp_path, builder=H200, target="sqnr>=1", walk=Tutorial(path)) as (app, main, pilot):
         assert "then: b builds c0" in status(main)
         await answered(pilot, "b", "down")
-        assert "last: e hands" in status(main)
+        assert "last: e exports" in status(main)
         engine = app.session.results[app.session.config].engine_result
         name, one = engine.accuracy.worst_output
         lower = replace(one, errors=replace(one.errors, sqnr_db=0.5))

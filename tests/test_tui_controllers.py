@@ -69,19 +69,19 @@ FILES = {
                        ["line 2: f4 is the key of undo; redo keeps ."]),
     "a clash that another brings back": ('{"build": "g",\n"undo": "b",\n"target": "zz"}', {}, [
         "line 1: g is the key of target; build keeps b", "line 2: b is the key of build; undo keeps z",
-        "line 3: zz is no key; target keeps g"]),
+        "line 3: zz is not a key; target keeps g"]),
     "an unknown action": ('{\n"biuld": "f4"}', {}, ["line 2: there is no action biuld; is it build?"]),
     "a clash in a dialog": ('{"mark": "f7",\n"name": "d", "copy": "n"}', {"mark": ("f7",)}, [
         "line 2: d is the key of diff in the configs; name keeps n", "line 2: n is the key of next_bad; copy keeps y"]),
-    "twice": ('{"build": "f4",\n"build": "f7"}', {"build": ("f4",)}, ["line 2: build stands in line 1 already"]),
+    "twice": ('{"build": "f4",\n"build": "f7"}', {"build": ("f4",)}, ["line 2: build is already in line 1"]),
     "nothing that is a key": ('{"build": [],\n"undo": {},\n"stop": "hyper+x", "quit": "A"}', {}, [
-        "line 1: build needs a key; it keeps b", "line 2: that is no key; undo keeps z",
-        "line 3: A is a part of an arrow key on a slow line; quit keeps q",
-        "line 3: hyper+x is no key; stop keeps x"]),
+        "line 1: build needs a key; it keeps b", "line 2: that is not a key; undo keeps z",
+        "line 3: A is a part of an arrow key on a slow connection; quit keeps q",
+        "line 3: hyper+x is not a key; stop keeps x"]),
     "a key without a name": ('{"quit": "",\n"undo": "ctrl+", "stop": "+"}', {"stop": ("plus",)}, [
-        'line 1: "" is no key; quit keeps q', "line 2: ctrl+ is no key; undo keeps z"]),
-    "no JSON": ('{"build": "f4",\n"undo" "f7"}', {}, ["line 2: it is no JSON; no key is taken from it"]),
-    "no object": ("[1]", {}, ['line 1: it is to be an object: {"build": "f4"}']),
+        'line 1: "" is not a key; quit keeps q', "line 2: ctrl+ is not a key; undo keeps z"]),
+    "no JSON": ('{"build": "f4",\n"undo" "f7"}', {}, ["line 2: not valid JSON; its keys are ignored"]),
+    "no object": ("[1]", {}, ['line 1: a JSON object is needed: {"build": "f4"}']),
 }
 
 
@@ -189,7 +189,7 @@ async def test_what_is_free_is_measured_chosen_undone_and_taken_back(tmp_path):
         await settle(pilot)
         assert session.results[session.config].accuracy is not None
         await press(pilot, "9")
-        assert app.screen.items[0].text == f"take back: SmoothQuant 0.5 of {key[1]}"
+        assert app.screen.items[0].text == f"undo: SmoothQuant 0.5 of {key[1]}"
         await press(pilot, "1")
         assert session.config == before
         await press(pilot, "z")

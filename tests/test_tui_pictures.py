@@ -199,7 +199,7 @@ async def test_a_point_is_taken_up_as_one_step(tmp_path):
         assert "◆" in page.text and page.text.count(" of ") >= 1
         await press(pilot, "enter")
         await settle(pilot)
-        assert app.screen is main and app.session.config != before and "z takes it back" in status(main)
+        assert app.screen is main and app.session.config != before and "z undoes it" in status(main)
         await press(pilot, "z")
         assert app.session.config == before
         here = MODEL.outline.groups.index(main.presenter.current_group)

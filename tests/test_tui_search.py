@@ -59,7 +59,7 @@ async def test_what_is_found_becomes_the_config_in_one_step_and_says_why(tmp_pat
         await answered(pilot, "a", "enter")
         assert raised(main) and main.session.target.is_met_by(main.session.get_run_results("config").accuracy)
         assert {choice.reason for choice in main.session.config.precision_moves.values()} == {"search:auto"}
-        assert "meet the tolerance" in status(main) and "z takes it back" in status(main)
+        assert "meet the tolerance" in status(main) and "z undoes it" in status(main)
         main.presenter.go_to_group(raised(main)[0])
         await settle(pilot)
         detail = " ".join(main.query_one("#detail", Lines).text.split())
@@ -69,7 +69,7 @@ async def test_what_is_found_becomes_the_config_in_one_step_and_says_why(tmp_pat
         await press(pilot, "full_stop")
         assert raised(main)
         await press(pilot, "a")
-        assert "scoped and lower alone" in str(app.screen.query_one("#note", Static).content)
+        assert "only scoped and lower" in str(app.screen.query_one("#note", Static).content)
         dialog = app.screen
         while dialog.method_field.value != "scoped":
             dialog.method_field.action_change(1)
@@ -113,7 +113,7 @@ async def test_a_budget_is_kept_and_its_best_listed(tmp_path):
     async with opened(tmp_path, target="sqnr>=50") as (app, main, pilot):
         before = main.session.config
         await press(pilot, "a", "down", *"2 ms", "enter")
-        for wrong, value in (("none runs here", "two"), ("a budget is like 8 layers", "1 layer")):
+        for wrong, value in (("none can run here", "two"), ("write a budget like 8 layers", "1 layer")):
             assert wrong in str(app.screen.query_one("#note", Static).render())
             app.screen.query_one("#budget", Input).value = value
             await answered(pilot, "enter")
@@ -175,7 +175,7 @@ async def test_nothing_is_taken_before_there_is_something(tmp_path):
     async with opened(tmp_path, searched=0) as (app, main, pilot):
         await answered(pilot, "a", "enter")
         await press(pilot, "a")
-        assert "nothing was found yet" in status(main) and app.screen is main
+        assert "no config meets the target yet" in status(main) and app.screen is main
 
 
 async def test_a_tolerance_out_of_reach_changes_nothing(tmp_path):

@@ -45,7 +45,7 @@ def test_a_dynamically_quantized_network_is_no_engine_and_loses_nothing_to_fp16(
     note, = (note for note in network.notes if "No TensorRT reads" in note)
     assert "MatMulInteger" in note and "quantize_static" in note
     sums = next(layer for layer in network.layers if layer.op_type == "MatMulInteger")
-    assert sums.refusal_reason == "no TensorRT has MatMulInteger: the simulation alone runs it"
+    assert sums.refusal_reason == "no TensorRT has MatMulInteger: only the simulation runs it"
     scaled = network.groups[-1]
     assert "INT32 sums" in scaled.refusal_reasons[Precision.FP16] and scaled.refusal_reasons.keys() >= {Precision.BF16}
     feeds = {"x": np.random.default_rng(0).uniform(0, 400, (8, 64)).astype(np.float32)}  # sums beyond FP16

@@ -55,7 +55,7 @@ def unread_model(tmp_path, monkeypatch):
 def test_an_option_that_would_do_nothing_is_refused_before_anything_is_opened(run, unread_model, command, option):
     code, out, err = run(*command.split())
     assert code == 2 and not out
-    assert f"Error: {option} would do nothing here\n  Why: " in err and "  Next: " in err
+    assert f"Error: {option} has no effect here\n  Why: " in err and "  Next: " in err
 
 
 @pytest.mark.parametrize("command", [
@@ -74,7 +74,7 @@ def test_a_command_has_no_option_that_it_never_heeds(run, unread_model, command)
     "search m.onnx --tolerance sqnr>=20 -o /dev/stdout --markdown -"])
 def test_two_outputs_do_not_mix_on_stdout(run, unread_model, command):
     code, out, err = run(*command.split())
-    assert code == 2 and not out and "stdout takes one thing" in err
+    assert code == 2 and not out and "two outputs go to stdout" in err
 
 
 def test_an_export_does_not_mix_with_what_says_where_it_is(run, unread_model):
@@ -134,7 +134,7 @@ def test_data_that_are_not_read_are_named(run, tmp_path):
     mlp = save_mlp(tmp_path)
     build = ("build", mlp.model, "-o", "t.onnx", "--data", mlp.data)
     code, _, err = run(*build, "--precision", "fp16", "--calib-method", "mse")
-    assert code == 0 and "Warning: --data, --calib-method: not read, since nothing takes a range." in err
+    assert code == 0 and "Warning: --data, --calib-method: not read, since no layer needs a range." in err
     assert "not read" not in run(*build, "--precision", "int8")[2]
     run("export", mlp.model, "--precision", "int8", "--data", mlp.data, "--format", "calibration-cache", "-o",
         "c.cache")

@@ -98,8 +98,7 @@ def convert_os_error(error: OSError) -> InputError:
 def wrong_shape_error(tensor: str, declared_shape: str, computed_shape: str) -> InputError:
     """The error for a tensor that a file declares with another shape than a run gives it, both as texts."""
     return InputError(f"the network declares a wrong shape for {tensor}",
-                      f"it declares {declared_shape}, and a run on these "
-                      f"samples makes {computed_shape}",
+                      f"it declares {declared_shape}, and a run on these samples computes {computed_shape}",
                       "Correct the declared shape, or export the network again with that "
                       "dimension open.")
 

@@ -136,7 +136,7 @@ def run_title(run: str, is_file_precision: bool = False) -> str:
         return "as exported"
     if run.endswith(_EXECUTED_SUFFIX):
         return f"{run_name_in_sentence(run.removesuffix(_EXECUTED_SUFFIX), is_file_precision)}, {EXPORTED_NETWORK}"
-    return "as in the file" if run == "config" and is_file_precision else RUN_TITLES.get(run, run)
+    return "file precision" if run == "config" and is_file_precision else RUN_TITLES.get(run, run)
 
 
 def run_name_in_sentence(run: str, is_file_precision: bool = False) -> str:
@@ -236,7 +236,9 @@ def worst_sample_text(sample_index: int, sqnr_db: float | None, mark: str = SIMU
 
 def engine_gap_text(gap_db: float | None) -> str:
     """By how much an engine is worse than its simulation; None: it is not finite where that is."""
-    return f"{gap_db:.1f} dB worse than simulated" if gap_db is not None else "NaN or Inf that were not simulated"
+    if gap_db is None:
+        return "NaN or Inf that the simulation does not have"
+    return f"{gap_db:.1f} dB worse than simulated"
 
 
 def percent_text(share: float, mark: str = "") -> str:

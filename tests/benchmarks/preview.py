@@ -150,7 +150,8 @@ def main() -> None:
             model, _, data = text.partition("=")
             rows.append(row(model, data or None, arguments.toggles))
             print(rows[-1], flush=True)
-    print(measure.table(["", "groups", "kernels", "share one", "as asked", "otherwise", "to marks s", "of it what-if",
+    print(measure.table(["", "groups", "kernels", "share one", "as requested",
+        "other precision", "to marks s", "of it what-if",
                          "preview", "processor s", "what-if alone s", f"beside / alone ({arguments.toggles} pairs)",
                          "amid another's build / alone"], rows))
     print(f"load {os.getloadavg()[0]:.1f} in the last minute")

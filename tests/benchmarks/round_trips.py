@@ -330,7 +330,7 @@ CELLS: dict[tuple[str, str], tuple[str, ...]] = {
     ("base network", "TensorRT-RTX"): ("built, ",),
     ("bundle", "--config"): ("refused: ", "is a folder", "bundle/precision.json"),
     ("bundle's build.sh", "--config"): ("refused: ", "strongly typed", "bundle/precision.json"),
-    ("bundle for 8.6: build.sh", "--config"): ("the same precisions", "network.onnx has Q/DQ nodes of its own"),
+    ("bundle for 8.6: build.sh", "--config"): ("the same precisions", "network.onnx has its own Q/DQ nodes"),
     ("bundle's inputs.json", "--data, --reference"): ("the same inputs",),
     ("bundle's reference.json", "--data, --reference"): ("the same outputs",),
     ("bundle's inputs.json", "Polygraphy"): ("Data (1 iterations)",),

@@ -209,7 +209,7 @@ def test_a_run_takes_the_first_profile_that_has_its_shapes(built, backend: Engin
 def test_an_operator_that_it_does_not_know_is_named_with_its_node(backend: EngineBackend, tmp_path: Path) -> None:
     model = networks.with_custom_operator()
     node = next(node for node in model.graph.node if node.domain)
-    with pytest.raises(InputError, match="does not take this network") as raised:
+    with pytest.raises(InputError, match="refuses this network") as raised:
         backend.build(saved(model, tmp_path), BuildSettings(), told_of(backend))
     assert node.name in raised.value.title and node.op_type in str(raised.value)
 
@@ -539,7 +539,7 @@ def test_a_timing_cache_that_cannot_be_used_costs_no_build(backend, lowered, tmp
     data = backend.build(path, timed(cache), beside, on_message=lambda *line: said.append(line))
     assert told(data)["timing_cache"]["found"] == 0
     warnings = "\n".join(text for level, text in said if level == "warning")
-    said = "is no timing cache: it is left as it is" if place == "data.npz" else "cannot be written: "
+    said = "is not a timing cache: it is left unchanged" if place == "data.npz" else "cannot be written: "
     assert f"{cache} {said}" in warnings
     assert (f"the timing cache {cache} cannot be read: Permission denied" in warnings) == (place == "unreadable")
     assert sorted(one.name for one in tmp_path.iterdir() if one.name != "cache") == sorted([*held, "folder"])

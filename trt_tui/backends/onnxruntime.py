@@ -170,7 +170,7 @@ class OnnxRuntimeBackend:
                 raise convert_memory_error(_first_error_line(error)) from None
             remedy = next((remedy for text, remedy in _LOADING_REMEDIES.items() if text in str(error)),
                           "Check it with onnx.checker; operators of other domains need their library.")
-            raise InputError("ONNX Runtime does not take this network", _first_error_line(error), remedy) from None
+            raise InputError("ONNX Runtime refuses this network", _first_error_line(error), remedy) from None
         io_binding_runner = None
         if on_mode_change is not None and self.provider == "cuda":
             io_binding_runner = IoBindingRunner(

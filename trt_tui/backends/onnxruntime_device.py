@@ -252,6 +252,6 @@ def _short_error_text(error: Exception) -> str:
     """What an error says in one line, without what ONNX Runtime puts around it."""
     text = " ".join(str(error).split()) or type(error).__name__
     if FAILED_ALLOCATION.search(text):
-        return "the memory of the GPU does not suffice"
+        return "the GPU memory is too small"
     text = _MESSAGE_FRAME.sub("", text.rpartition("[ONNXRuntimeError] : ")[2]).partition(" ; ")[0]
     return text if len(text) <= _MAX_REASON_CHARACTERS else f"{text[:_MAX_REASON_CHARACTERS]}…"

@@ -70,7 +70,7 @@ def get_engine_builder(backend_name: str = "auto", on_unused_backend: Callable[[
         BackendUnavailableError: the one asked for does not work on this machine.
     """
     if backend_name not in ("auto", *BACKEND_NAMES):
-        raise InputError(f"unknown backend {backend_name}", f"there are: auto, {', '.join(BACKEND_NAMES)}",
+        raise InputError(f"unknown backend {backend_name}", f"available: auto, {', '.join(BACKEND_NAMES)}",
                          "Choose one with --backend.")
     if backend_name == "onnxruntime" or backend_name == "auto" and importlib.util.find_spec("tensorrt") is None:
         return None

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _whatif_samples_option = option_under_heading("Data", "--whatif-samples", default=32, show_default=True,
                                               type=click.IntRange(1, MAX_SAMPLES),
-                                              help="Take every figure in the app on the first so many judged samples.")
+                                              help="Measure every value in the app on the first N judged samples.")
 _new_option = option_under_heading("Config", "--new", is_flag=True,
                                    help="Do not resume the saved session of this network.")
 
@@ -89,12 +89,12 @@ def _require_terminal() -> None:
     Raises:
         InputError: stdin or stdout is no terminal, or one that cannot be drawn on.
     """
-    instead = "Use `trt-tui compare` for figures without the app."
+    instead = "Use `trt-tui compare` for results without the app."
     for number, name in enumerate(("stdin", "stdout")):
         if not os.isatty(number):
-            raise InputError("the app needs a terminal", f"{name} is no terminal", instead)
+            raise InputError("the app needs a terminal", f"{name} is not a terminal", instead)
     if (term := os.environ.get("TERM", "")) in _UNSUPPORTED_TERMINALS:
-        raise InputError("the app needs a terminal that can be drawn on", f"TERM is {term}",
+        raise InputError("this terminal cannot show the app", f"TERM is {term}",
                          f"Set TERM to what the terminal is, such as xterm-256color. {instead}")
 
 

@@ -32,7 +32,7 @@ from trt_tui.errors import ExitCode, InputError
 @add_model_and_options(*DATA_OPTIONS, *REFERENCE_OPTIONS, *CONFIG_OPTIONS, *BUILDER_OPTIONS, *PRODUCTION_OPTIONS,
                        *LIBRARY_OPTIONS)
 @precision_option
-@option_under_heading("TensorRT", "--quick", is_flag=True, help="Build with the lowest effort: not for production.")
+@option_under_heading("TensorRT", "--quick", is_flag=True, help="Build at optimization level 0: not for production.")
 @file_path_option("Output", "-o", "--output", required=True, metavar="OUT",
               help="model.engine: built with TensorRT. typed.onnx: the strongly typed network.")
 def build(model: str, config_path: str | None, force: bool, precision: str | None, quick: bool, output: str,
@@ -60,7 +60,7 @@ def build(model: str, config_path: str | None, force: bool, precision: str | Non
     print_messages(*written.info_lines)
     click.echo(output)
     if isinstance(written, EngineWritten) and written.deviation:
-        print_messages("Not the engine of this config: TensorRT refuses it as asked, and built it with "
+        print_messages("Not the engine of this config: TensorRT refuses it as requested, and built it with "
                        f"{written.deviation}")
         sys.exit(int(ExitCode.TOLERANCE_NOT_MET))
 

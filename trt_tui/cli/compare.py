@@ -44,17 +44,19 @@ if TYPE_CHECKING:
     "later tell them of the engine as built, and need no option.")
 @option_under_heading(
     "Output", "--layers", default="shares", show_default=True, type=click.Choice(["shares", "errors", "none"]),
-    help="What is measured at the layers: their errors and shares, their errors alone (much faster), or nothing.")
+    help="Values measured for each layer: errors and shares, errors only (much faster), or none.")
 @option_under_heading("Output", "--no-layers", "layers", flag_value="none", hidden=True)
 @file_path_option(
     "Config", "--config", "config_paths", multiple=True, metavar="FILE", help="Start from a precision.json; "
-    "two or more are held beside each other: figures, and the layers in which they differ.")
+    "two or more are compared side by side: their results, and the layers in which they differ.")
 @option_under_heading(
-    "Output", "--calib-methods", metavar="all|A,B", help="Compare calibration methods in place of runs: what the "
-    "config, or INT8, yields with the ranges of each, and the seconds that calibrating takes.")
+    "Output", "--calib-methods", metavar="all|A,B", help="Compare calibration methods instead of runs: the accuracy "
+                                                         "of the config, or of INT8, with the ranges of each method, "
+                                                         "and the seconds that calibration takes.")
 @file_path_option("Output", "--json", "json_path", metavar="OUT",
                   help="Write the comparison as JSON (schema v1); - for stdout.")
-@file_path_option("Output", "--markdown", "markdown_path", metavar="OUT", help="Write it as Markdown; - for stdout.")
+@file_path_option("Output", "--markdown", "markdown_path", metavar="OUT",
+                  help="Write the result as Markdown; - for stdout.")
 @file_path_option(
     "Output", "--junit", "junit_path", metavar="OUT.xml", help="Write it as JUnit's XML, a case for each run, "
     "stage and engine; what the exit code counts as missing the target is a failure.")
@@ -67,7 +69,7 @@ if TYPE_CHECKING:
     help="Exit code 1 where the error of a tensor, the norm of the difference by the norm of the first, is over "
     "this: 0.1 is 20 dB.")
 @option_under_heading("Two dumps", "--top-k", default=10, show_default=True, type=click.IntRange(1, MAX_SAMPLES),
-                      metavar="N", help="List so many tensors, the worst ones, in network order.")
+                      metavar="N", help="List N tensors, the worst, in network order.")
 @file_path_option("Two dumps", "--model", "network", metavar="MODEL", help="The network that both are of: brings its "
                   "order, and the layers that make a tensor.")
 @file_path_option(
@@ -194,8 +196,8 @@ def _write_calibration_comparison(options: Options, config_path: str | None, tar
     methods = RANGE_METHODS if method_names == "all" else tuple(
         dict.fromkeys(name.strip() for name in method_names.split(",")))
     if unknown := [name for name in methods if name not in RANGE_METHODS]:
-        raise InputError(f"--calib-methods: {unknown[0] or 'nothing'} is no calibration method",
-                         f"there are {', '.join(RANGE_METHODS)}", "Name some of them with commas, or all.")
+        raise InputError(f"--calib-methods: {unknown[0] or 'nothing'} is not a calibration method",
+                         f"available: {', '.join(RANGE_METHODS)}", "Name some of them with commas, or all.")
     with open_method_comparison_session(options, config_path, target, force, methods,
                                         written_paths=written_paths) as session:
         rows = method_comparison_table(session)
@@ -207,7 +209,8 @@ def _write_calibration_comparison(options: Options, config_path: str | None, tar
         if "-" not in (json_path, markdown_path):
             print_table("\n".join(table_lines(rows)))
             best = find_best_range_method(session)
-            print_messages(f"The best is {best}, by {ranking_column_title(session)}: --calib-method {best} takes it.")
+            print_messages(f"The best is {best}, by {ranking_column_title(session)}: select it with --calib-method "
+                           f"{best}.")
         if target_miss := method_missed_target_reason(session):
             print_messages(f"Target not met by any method: {target_miss}")
             sys.exit(int(ExitCode.TOLERANCE_NOT_MET))

@@ -43,7 +43,7 @@ class ComparedConfig:
     @property
     def target_outcome_text(self) -> str:
         """Whether it meets its target; or that it lowers nothing."""
-        return "nothing lowered" if self.reduces_no_precision else " ".join(outcome_texts(self.results))
+        return "all in FP32" if self.reduces_no_precision else " ".join(outcome_texts(self.results))
 
     @property
     def meets_target(self) -> bool | None:
@@ -60,8 +60,8 @@ def require_reduced_precision(session: Session, run: str, target: str) -> None:
     outline = session.opened_network.outline
     if not reduces_precision(outline, session.list_run_configs()[run]):
         reason = no_lower_precision_reason(outline) or "every layer of the config is in FP32"
-        raise InputError(f"{run} meets {target} only because nothing is lowered", reason,
-                         "No figure here tells what precision costs.")
+        raise InputError(f"{run} meets {target} only because all layers are in FP32", reason,
+                         "No result here shows the cost of lower precision.")
 
 
 def require_measurable_target(session: Session, config: PrecisionConfig, target: str) -> None:
@@ -72,8 +72,8 @@ def require_measurable_target(session: Session, config: PrecisionConfig, target:
     """
     if RunKind.SIMULATED_CONFIG not in session.config_target_outcomes(config):
         kind = session.target.kind if session.target is not None else "target"
-        raise InputError(f"it is not known whether {target} is met", f"no {kind} was measured",
-                         "A metric needs --metric and labels, agreement a classifier, sqnr and cosine a float.")
+        raise InputError(f"{target} cannot be checked", f"{kind} was not measured",
+                         "metric needs --metric and labels, agreement a classifier, sqnr and cosine a float output.")
 
 
 def compare_configs(options: Options, config_paths: Sequence[str], target: str | None, force: bool, *,

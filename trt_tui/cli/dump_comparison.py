@@ -89,7 +89,7 @@ def parse_outputs_spec(outputs_spec: str | None) -> tuple[str | None, tuple[str,
     runs = tuple(dict.fromkeys(name.strip() for name in names.split(",")))
     if unknown := [name for name in runs if name not in SAVED_RUN_NAMES]:
         raise InputError(f"there is no run {unknown[0] or 'without a name'} to save",
-                         f"there are {', '.join(SAVED_RUN_NAMES)}",
+                         f"available: {', '.join(SAVED_RUN_NAMES)}",
                          f"Name some of them with commas: --save-outputs {path}:fp32.")
     return str(path), runs
 
@@ -103,34 +103,36 @@ def is_dump_comparison(model: str, second_path: str | None, config_paths: Sequen
     command_options = find_given_options()
     if second_path is None and not is_dump(model):
         if ineffective := [text for name, text in command_options.items() if name in DUMP_OPTIONS]:
-            raise InputError(f"{' and '.join(ineffective)} would do nothing here", "it is about two dumps of tensors",
+            raise InputError(f"{' and '.join(ineffective)} has no effect here", "it applies to two dumps of tensors",
                              "Name both: trt-tui compare A.json B.json.")
         return False
     if second_path is None:
-        raise InputError(f"{model} is compared with nothing", "a dump is held against another one, or a network",
-                         f"Give both dumps, or the network: trt-tui compare MODEL.onnx --reference {model}.")
+        raise InputError(f"{model} has nothing to be compared with", "a dump is compared with another dump or with a "
+                                                                     "network",
+                         f"Name both dumps, or the network: trt-tui compare MODEL.onnx --reference {model}.")
     if not (is_dump(model) and is_dump(second_path)):
         raise InputError(f"{model} and {second_path} are not two dumps of tensors",
                          "two files that end in .json or .npz are compared, or one network",
-                         "To hold a network against outputs, give --reference OUTPUTS.json.")
+                         "To compare a network with outputs, use --reference OUTPUTS.json.")
     if model == second_path:
-        raise InputError(f"{model} is compared with itself", "", f"Name runners of it: {model}:RUNNER.")
+        raise InputError(f"{model} is compared with itself", "", f"Name two runners of the file: {model}:RUNNER.")
     if len(config_paths) > 1:
         raise InputError("a fix starts from one config", f"{len(config_paths)} are named", "Name one with --config.")
     if ineffective := [text for name, text in command_options.items() if name not in _ALLOWED_OPTIONS]:
-        raise InputError(f"{' and '.join(ineffective)} would do nothing here", "two dumps of tensors are compared, and "
+        raise InputError(f"{' and '.join(ineffective)} has no effect here", "two dumps of tensors are compared, and "
                          "nothing is run", "Leave it out, or name a network.")
     fix_options = ("script", "output", *_CONFIG_OPTIONS)
     if "network" not in command_options and (fix_only :=
                                              [text for name, text in command_options.items() if name in fix_options]):
         raise InputError(f"{' and '.join(fix_only)} needs a network", "a fix is made for one", "Name it with --model.")
     if "force" in command_options and not config_paths:
-        raise InputError(f"{command_options['force']} would do nothing here",
-                         "it takes a config made for another structure, and "
-                         "there is none", "Name one with --config, or leave it out.")
+        raise InputError(f"{command_options['force']} has no effect here",
+                         "it allows a config of another network structure, and no config is named",
+                             "Name one with --config, or leave it out.")
     ineffective = [text for name, text in command_options.items() if name in _FIX_OPTIONS]
     if ineffective and not {"script", "output"} & command_options.keys():
-        raise InputError(f"{' and '.join(ineffective)} would do nothing here", "it is what --script and -o start from",
+        raise InputError(f"{' and '.join(ineffective)} has no effect here",
+            "it is the start of --script and -o, and neither is named",
                          "Add -o precision.json, or leave it out.")
     return True
 
@@ -141,7 +143,8 @@ def compare_dumps(comparison_options: DumpComparisonOptions) -> None:
     from trt_tui.core.precision import Precision
 
     if comparison_options.script_path == "-":
-        raise InputError("the script goes to a file", "it has others beside it, which it names", "Name it: fix.py.")
+        raise InputError("the script cannot go to stdout", "it names other files, which are "
+                                                           "written beside it", "Name a file: fix.py.")
     options = comparison_options.network_options
     arguments = {"data": comparison_options.first_dump, "calib_data": comparison_options.second_dump,
                  "calib_cache": options.calib_cache if options is not None else None}
@@ -189,9 +192,9 @@ def _write_raised_config(comparison_options: DumpComparisonOptions, writer: Conf
     groups = find_groups_to_raise_to_fp32(comparison.tensors)
     if not groups:
         any_over = any(tensor.exceeds_threshold for tensor in comparison.tensors)
-        reason = "No layer can be given a precision that makes a tensor over the threshold" if any_over \
-            else "Nothing is over the threshold, so there is nothing to mend"
-        print_messages(f"{reason}: nothing was written for it.")
+        reason = "No layer with a selectable precision computes a tensor over the threshold" if any_over \
+            else "No tensor is over the threshold, so no fix is needed"
+        print_messages(f"{reason}: no fix was written.")
         return
     if not writer.raise_groups_to_fp32(groups):
         print_messages(
@@ -224,7 +227,7 @@ def _next_step_lines(comparison_options: DumpComparisonOptions, network: Network
         lines.append(f"sh {quoted} 10-weak builds an engine with TensorRT 8.6 to 10; without arguments it lists the "
                      "others." if comparison_options.script_format ==
                      "trtexec" else f"the command that builds an engine with TensorRT 8.6 "
-                     f"to 10 stands at the top of {comparison_options.script_path}.")
+                     f"to 10 is at the top of {comparison_options.script_path}.")
         open_sizes = [info.name for info in network.inputs if info.shape is None
                       or any(not isinstance(size, int) for size in info.shape)]
         if (open_sizes and comparison_options.network_options is not None
@@ -235,7 +238,7 @@ def _next_step_lines(comparison_options: DumpComparisonOptions, network: Network
         command = (
             f"trt-tui {{}} {shlex.quote(str(network.path))} --config {shlex.quote(str(comparison_options.output_path))}"
         )
-        lines.append(f"{command.format('compare')} --data D shows what the config yields"
+        lines.append(f"{command.format('compare')} --data D shows the accuracy of the config"
                      + (", and calibrates, since the config has no ranges." if lacks_ranges else "."))
         lines.append(f"{command.format('export')} --format onnx -o typed.onnx writes the network for TensorRT 10 and "
                      "later" + (", with --data D." if lacks_ranges else "."))

@@ -38,7 +38,7 @@ def engine_table(network: NetworkOutline, engine_report: EngineReport) -> str:
     for group in network.groups:
         implementation = implementations.get(group.name)
         if implementation is None:
-            cells = ["", "not named: folded, or part of another layer"]
+            cells = ["", "not listed: folded, or part of another layer"]
         else:
             precision = (implementation.precision.label if implementation.precision is not None else
                          "fused" if implementation.in_fused_region else "?")

@@ -33,12 +33,13 @@ from trt_tui.errors import InputError
     "Output", "--format", "kind", required=True, metavar="FORMAT", type=click.Choice(list_command_formats()),
     help=f"{', '.join(list_command_formats()[:-1])} or {list_command_formats()[-1]}.")
 @file_path_option(
-    "Output", "-o", "--output", required=True, metavar="OUT", help="The file; trtexec and polygraphy write "
-    "the networks and the cache that they need beside it. For a bundle and a subgraph a new folder.")
+    "Output", "-o", "--output", required=True, metavar="OUT", help="The file to write; the formats trtexec and "
+                                                                   "polygraphy write their networks and cache beside "
+                                                                   "it. For bundle and subgraph: a new folder.")
 @option_under_heading(
     "Output", "--for", "release", type=click.Choice(["8.6", "10", "11", "rtx"]), help="bundle: the TensorRT that "
     "builds it. The folder holds the typed network, config, ranges, timing cache, build script, C++, samples with "
-    "their FP32 outputs, verify.sh and a report with figures.")
+    "their FP32 outputs, verify.sh and a report with results.")
 @option_under_heading(
     "Output", "--from", "start", metavar="T[,T]", help="subgraph: the tensors that it reads. The folder holds it "
     "in FP32 and in the config's precisions, what really goes in, what FP32 makes of it, and Polygraphy's commands "
@@ -58,7 +59,7 @@ def export(model: str, config_path: str | None, force: bool, precision: str | No
     options = collect_options(model, 0, arguments)
     if kind == "bundle":
         if release is None:
-            raise InputError("a bundle is for one release", "it is not said which", "Add --for 8.6, 10, 11 or rtx.")
+            raise InputError("a bundle needs one release", "none is named", "Add --for 8.6, 10, 11 or rtx.")
         check_output_folder(output)
         written = export_bundle(options, config_path, precision, force, output, release, with_samples=not no_samples)
         for path in written.paths[1:]:
@@ -66,7 +67,7 @@ def export(model: str, config_path: str | None, force: bool, precision: str | No
         return
     if kind == "subgraph":
         if start is None or stop is None:
-            raise InputError("a subgraph lies between tensors", "it is not said which", "Add --from T and --to T.")
+            raise InputError("a subgraph needs its first and last tensors", "none is named", "Add --from T and --to T.")
         check_output_folder(output)
         with ConfigWriter(options, config_path, precision, force) as writer:
             written = writer.export_subgraph(output, tuple(start.split(",")), tuple(stop.split(",")))

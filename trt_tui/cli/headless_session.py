@@ -190,7 +190,7 @@ def export_bundle(options: Options, config_path: str | None, precision: str | No
         session.export_bundle(Path(folder), tensorrt_release, with_samples, config_ranges)
         wait_for_jobs()
         answer = session.last_answer
-        assert isinstance(answer, ev.ConfigExported), "a request that is done was answered"
+        assert isinstance(answer, ev.ConfigExported), "a finished request has an answer"
         return answer
 
 
@@ -255,7 +255,7 @@ def open_search_session(options: Options, config_path: str | None, force: bool, 
 def _add_keep_rules(session: Session, config: PrecisionConfig) -> PrecisionConfig:
     """Returns a config of uniform precisions with the rules of ``--keep`` and those that apply by default."""
     outline = session.outline or session.preliminary_outline
-    assert outline is not None, "a network that was opened was told of"
+    assert outline is not None, "an opened network has been announced"
     return session.apply_default_keep_rules(apply_keep_rules(outline, config, session.options.keep))
 
 
@@ -317,7 +317,7 @@ def _print_warnings(session: Session, printed_warnings: set[str], quiet: bool = 
 
 def _job_failure_error(failure: ev.JobFailed | ev.ChildProcessDied) -> TrtTuiError:
     if isinstance(failure, ev.ChildProcessDied):
-        return TrtTuiError("the child process that measures ended", f"{failure.reason}\n{failure.log}".strip(),
+        return TrtTuiError("the background process ended", f"{failure.reason}\n{failure.log}".strip(),
                            failure.next_step)
     error_type = NoEngineError if failure.attempts else TrtTuiError
     exception = error_type(failure.title, failure.cause, failure.next_step)
@@ -335,7 +335,7 @@ def open_dump_comparison_session(first_dump: str, second_dump: str, threshold: f
                        network_only=True) as (session, wait_for_jobs, _):
         session.send_request(rq.CompareDumps(first_dump, second_dump, threshold))
         wait_for_jobs()
-        assert isinstance(session.last_answer, ev.DumpsCompared), "a request that is done was answered"
+        assert isinstance(session.last_answer, ev.DumpsCompared), "a finished request has an answer"
         with defer_interrupts():
             yield session.last_answer
 
@@ -369,7 +369,7 @@ class ConfigWriter:
                 _open_session(options, written_paths, builds_engine=builds_engine, config_path=config_path, force=force,
                               network_only=True))
             outline, calibration = self._session.preliminary_outline, self._session.config_calibration
-            assert outline is not None, "a network that was opened was told of"
+            assert outline is not None, "an opened network has been announced"
             self.outline = outline
             if precision is None and config_path is None and outline.has_file_precision:
                 precision = Precision.FILE.value
@@ -459,12 +459,12 @@ class ConfigWriter:
         self._session.send_request(rq.PreviewEngine(self.config, self._config_ranges))
         self._wait_for_jobs()
         preview = self._session.results.get_results_or_empty(self.config).preview
-        assert preview is not None, "a request that is done was answered"
+        assert preview is not None, "a finished request has an answer"
         return preview
 
     def _send_request(self, request: rq.Request, answer_type: type[EventT]) -> EventT:
         self._session.send_request(request)
         self._wait_for_jobs()
         answer = self._session.last_answer
-        assert isinstance(answer, answer_type), "a request that is done was answered"
+        assert isinstance(answer, answer_type), "a finished request has an answer"
         return answer

@@ -34,23 +34,24 @@ if TYPE_CHECKING:
 @precision_option
 @option_under_heading("Output", "--nodes", is_flag=True, help="Also show the nodes of each group.")
 @file_path_option(
-    "TensorRT", "--engine", metavar="E", help="Show what this engine made of the groups: an engine file, or "
-    "the JSON of trtexec --exportLayerInfo.")
-@option_under_heading("TensorRT", "--backend", default="auto", show_default=True, help="What loads the engine.",
+    "TensorRT", "--engine", metavar="E", help="Show how this engine runs each group: an engine file, or the JSON of "
+                                              "trtexec --exportLayerInfo.")
+@option_under_heading("TensorRT", "--backend", default="auto", show_default=True,
+                      help="The backend that loads the engine.",
                       type=click.Choice(["auto", "tensorrt", "tensorrt-rtx"]))
 @option_under_heading(
-    "TensorRT", "--preview", is_flag=True, help="Show what TensorRT-RTX would make of each group, without a GPU; "
-    "exit code 1 if a group would not run as asked. Without a config: of all INT8.")
+    "TensorRT", "--preview", is_flag=True, help="Show how TensorRT-RTX would run each group, without a GPU; exit code "
+                                                "1 if a group would not run as requested. Without a config: all INT8.")
 @option_under_heading("TensorRT", "--compute-capability", metavar="8.9",
                       help="The GPU to preview for. Without: the one here, or the "
                       "nearest that TensorRT-RTX knows.")
 @option_under_heading(
-    "Output", "--scheme", is_flag=True, help="Show what the config asks for: groups by operator and precision, "
-    "what is left out and why, and its share of the MACs.")
+    "Output", "--scheme", is_flag=True, help="Show the requested precisions: groups by operator and precision, those "
+                                             "left out with the reason, and the share of the MACs.")
 @file_path_option("Output", "--json", "json_path", metavar="[OUT]", is_flag=False, flag_value="-",
-                  help="Write preview and scheme as JSON; to stdout where no file is named.")
+                  help="Write preview and scheme as JSON; to stdout if no file is named.")
 @file_path_option("Output", "--markdown", "markdown_path", metavar="[OUT]", is_flag=False, flag_value="-",
-                  help="Write them as Markdown; to stdout where no file is named.")
+                  help="Write preview and scheme as Markdown; to stdout if no file is named.")
 def inspect(model: str, nodes: bool, engine: str | None, preview: bool, scheme: bool, config_path: str | None,
             force: bool, precision: str | None, json_path: str | None, markdown_path: str | None,
             **arguments: Any) -> None:
@@ -66,7 +67,7 @@ def inspect(model: str, nodes: bool, engine: str | None, preview: bool, scheme: 
 
     refuse_ineffective_options()
     if config_path is not None and precision is not None:
-        raise InputError("a config and a precision are two things", "at most one of --config and --precision is taken",
+        raise InputError("--config and --precision exclude each other", "at most one of them can be used",
                          "Leave out one of them.")
     json_path, markdown_path = resolve_output_paths({"--json": json_path, "--markdown": markdown_path})
     written_paths = check_output_paths(model, arguments, config_path, json_path, markdown_path)

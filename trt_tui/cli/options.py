@@ -139,18 +139,18 @@ _data_option, _config_option, _judging_option, _tensorrt_option = (partial(optio
 DATA_OPTIONS = (
     file_path_option(
         "Data", "--data", metavar="D", help="Samples: .npz, a folder of them, Polygraphy inputs JSON, or a "
-        "script with load_data(). Arrays that are no input are labels. Without: seeded random inputs."),
+        "script with load_data(). Arrays that are not inputs are labels. Without: seeded random inputs."),
     file_path_option("Data", "--calib-data", metavar="D",
                      help="Samples to calibrate on. Without: every fourth batch of --data."),
     _data_option("--calib-method", default="minmax", show_default=True,
                  type=click.Choice(["minmax", "percentile", "entropy",
                                     "mse"]), help="How ranges are computed from samples."),
     file_path_option("Data", "--calib-cache", metavar="FILE",
-                     help="Take the ranges from a TensorRT calibration cache."),
+                     help="Read the ranges from a TensorRT calibration cache."),
     _data_option(
         "--shapes", multiple=True, metavar="NAME:MIN:OPT:MAX", help="Shapes of a dynamic input, like "
-        "x:1x3x224x224:8x3x224x224:16x3x224x224; one shape stands for all three."),
-    _data_option("--samples", type=click.IntRange(1, MAX_SAMPLES), help="Use at most so many samples."),
+        "x:1x3x224x224:8x3x224x224:16x3x224x224; a single shape is used for all three."),
+    _data_option("--samples", type=click.IntRange(1, MAX_SAMPLES), help="Use at most N samples."),
     _data_option("--batch", type=click.IntRange(1, MAX_BATCH), help="Batch size, if the network leaves it open."),
 )
 """What is read, for commands that calibrate or judge."""
@@ -167,22 +167,24 @@ REFERENCE_OPTIONS = (file_path_option(
 
 CONFIG_OPTIONS = (
     file_path_option(
-        "Config", "--config", "config_path", metavar="FILE", help="Start from a precision.json; or from what "
-        "another tool was told, read as text: a trtexec or Polygraphy command or script, a Polygraphy "
-        "postprocess script, ModelOpt's exclusions (JSON, YAML, command)."),
+        "Config", "--config", "config_path", metavar="FILE", help="Start from a precision.json; or from the input of "
+                                                                  "another tool, read as text: a trtexec or "
+                                                                  "Polygraphy command or script, a Polygraphy "
+                                                                  "postprocess script, ModelOpt's exclusions (JSON, "
+                                                                  "YAML, command)."),
     _config_option("--force", is_flag=True,
-                   help="Take a config made for another structure, and leave out names that are not "
-                   "there."),
+                   help="Accept a config of another network structure, and ignore names that this network does not "
+                        "have."),
     _config_option("--other", default="fp16", show_default=True, type=click.Choice(["fp32", "fp16", "bf16"]),
-                   help="What layers around quantized ones run in."),
+                   help="Float precision of the layers around quantized layers."),
     _config_option(
         "--keep", multiple=True, metavar="RULE[=fp16]", shell_complete=complete_layers,
-        help="Keep what a rule names in FP32, or in the precision behind =, whatever else lowers it: layernorm, "
-        "softmax, embeddings, attention, head, ends (the first and the last that can be INT8), indices (kept "
-        "by default), /REGEX/ or a layer; several with commas, may be repeated."),
+        help="Keep what a rule names in FP32, or in the precision behind =, even if other settings reduce it: "
+             "layernorm, softmax, embeddings, attention, head, ends (the first and the last that can be INT8), "
+             "indices (kept by default), /REGEX/ or a layer; several with commas, may be repeated."),
     _config_option(
         "--no-keep", multiple=True, type=click.Choice(["indices"]), help="Turn off a rule that keeps layers by "
-        "default: indices keeps in FP32 what computes values that become integers, indices or sizes."),
+        "default: indices keeps layers in FP32 whose results become integers, indices or sizes."),
     _config_option(
         "--range", "tensor_ranges", multiple=True, metavar="TENSOR=RANGE", help="Give a tensor this range: an amax "
         "like 2.5, a method (minmax, percentile, entropy, mse), p99.9 or top5-mean; may be repeated.",
@@ -212,22 +214,22 @@ JUDGING_OPTIONS = (
                     help="Also judge engines at this shape of the profile; may be repeated."),
     _judging_option(
         "--builds", default=1, show_default=True, type=click.IntRange(1, 20), metavar="N", help="Build each "
-        "config N times, tactics measured anew; the worst engine counts, and how far they lie apart is said."),
+        "config N times, tactics measured anew; the worst engine counts, and the spread is reported."),
 )
 """How figures are measured."""
 
 BUILDER_OPTIONS = (
     _tensorrt_option("--backend", default="auto", show_default=True,
                      type=click.Choice(["auto", "onnxruntime", "tensorrt",
-                                        "tensorrt-rtx"]), help="What builds engines."),
+                                        "tensorrt-rtx"]), help="The backend that builds engines."),
     _tensorrt_option(
         "--weak", is_flag=True, help="TensorRT up to 10: precisions layer by layer and implicit "
-        "quantization, for production that builds this way."),
+        "quantization, for production that builds engines this way."),
     _tensorrt_option(
-        "--strict", is_flag=True, help="Build engines as asked or not at all. Without: if TensorRT refuses, "
+        "--strict", is_flag=True, help="Build engines as requested or not at all. Without: if TensorRT refuses, "
         "the layers that it names lose their precision or are raised one step; next precisions are only "
         "preferred; last none is given (8.6 and --weak; a strongly typed release takes the first step "
-        "only). The report says what was asked and what was built."),
+        "only). The report says what was requested and what was built."),
     _tensorrt_option("--compute-capability", metavar="8.9", help="TensorRT-RTX: the GPU to build for.",
                      callback=make_option_check_callback(lambda text: _parse_compute_capability(text))),
 )
@@ -272,12 +274,11 @@ LIBRARY_OPTIONS = (
 STAGE_OPTIONS = (
     file_path_option(
         "Stages", "--stage", "stages", multiple=True, metavar="NAME[=FILE]", help="A stage on the way to "
-        "production, held against FP32 and the stage before: another network (qdq=Q.onnx), outputs for all "
+        "production, compared with FP32 and with the stage before: another network (qdq=Q.onnx), outputs for all "
         "samples of --data (framework=outputs.npz), an engine (NAME=model.plan); fp16, int8 or config as "
         "simulated, trt-fp16, trt-int8 or trt-config as built here. May be repeated, in their order."),
     file_path_option("Stages", "--engine", metavar="FILE",
-                     help="An engine built elsewhere, judged with what became of each "
-                     "layer."),
+                     help="An engine built elsewhere: its accuracy, and how it runs each layer."),
     file_path_option(
         "Stages", "--outputs", metavar="FILE", help="What production has written for all samples of --data "
         "(RunResults, .npz): held against FP32, the config as simulated, and its engine."),
@@ -301,14 +302,14 @@ def _check_worker_count(ctx: click.Context, parameter: click.Parameter, text: st
 
 CLUSTER_OPTIONS = (
     option_under_heading("Workers", "--gpus", metavar="all|0,1", callback=_check_gpu_indices,
-                         help="Spread measurements over these GPUs, one "
+                         help="Run measurements on these GPUs, one "
                          "process each (needs trt-tui[cluster])."),
     option_under_heading("Workers", "--workers", metavar="N|auto", callback=_check_worker_count,
-                         help="Spread them over so many processes that "
-                         "share the processor cores."),
+                         help="Run measurements in N processes that share the processor cores."),
     option_under_heading(
-        "Workers", "--scheduler", metavar="tcp://HOST:PORT", help="Spread them over the workers of a Dask cluster "
-        "that runs; tls:// with the certificates that Dask is configured with."),
+        "Workers", "--scheduler", metavar="tcp://HOST:PORT", help="Run measurements on the workers of a running Dask "
+                                                                  "cluster; tls:// with the certificates that Dask "
+                                                                  "is configured with."),
 )
 """Who else measures."""
 
@@ -358,7 +359,8 @@ def require_config_or_precision(command: str, config_path: str | None, precision
         InputError: neither ``--config`` nor ``--precision`` is given, or both are.
     """
     if (config_path is None) == (precision is None):
-        raise InputError(f"{command} needs a config or a precision", "exactly one of --config and --precision is taken",
+        raise InputError(f"{command} needs a config or a precision", "exactly one of --config and --precision must be "
+                                                                     "used",
                          "Give --config precision.json, or --precision fp16.")
 
 
@@ -375,7 +377,7 @@ def _collect_builder_options(arguments: Mapping[str, Any]) -> BuilderOptions:
             values[name] = [item for item in map(str.strip, value.split(","))
                             if item] if option_spec.value_kind == "names" else value
             if values[name] == []:
-                raise InputError(f"{option_spec.option} names nothing", "", "Name some with commas, or leave it out.")
+                raise InputError(f"{option_spec.option} is empty", "", "Name some with commas, or leave it out.")
             values[name] = tuple(values[name]) if isinstance(values[name], list) else values[name]
     return BuilderOptions(**values)
 
@@ -392,7 +394,7 @@ def _parse_tensor_ranges(texts: Iterable[str]) -> tuple[tuple[str, str], ...]:
     for text in texts:
         tensor, equals, range_text = text.rpartition("=")
         if not equals or not tensor:
-            raise InputError(f"--range {text} names no range", "", "Give it like --range TENSOR=2.5.")
+            raise InputError(f"--range {text} has no range", "", "Write it like --range TENSOR=2.5.")
         parse_amax(range_text)
         tensor_ranges.append((tensor, range_text))
     return tuple(tensor_ranges)
@@ -405,5 +407,5 @@ def _parse_compute_capability(text: str | None) -> tuple[int, int] | None:
     if not dot:
         major, minor = major[:-1], major[-1:]
     if not (major.isdigit() and minor.isdigit()):
-        raise InputError(f"{text} is no compute capability", "", "Give it like 8.9 or SM89.")
+        raise InputError(f"{text} is not a compute capability", "", "Write it like 8.9 or SM89.")
     return int(major), int(minor)

@@ -50,8 +50,8 @@ def check_output_paths(model: str, arguments: dict[str, Any], config_path: str |
     refuse_overwriting_inputs([path for path in written_paths if path != config_output], config_paths)
     real_paths = [os.path.realpath(path) for path in written_paths if not is_special_file(path)]
     if len(set(real_paths)) < len(real_paths):
-        raise InputError("one file cannot hold two things", f"{', '.join(written_paths)} are asked for",
-                         "Give each a name of its own.")
+        raise InputError("two outputs have the same file", f"{', '.join(written_paths)} are requested",
+                         "Give each a different name.")
     for path in (*output_paths, *companion_paths):
         _check_output_path(path)
     return written_paths

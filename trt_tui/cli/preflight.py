@@ -29,8 +29,9 @@ from trt_tui.errors import ExitCode
                        *LIBRARY_OPTIONS)
 @option_under_heading("Judging", "--strict", is_flag=True, help="Exit code 1 if a guard warns.")
 @file_path_option("Output", "--json", "json_path", metavar="OUT",
-                  help="Write what the guards say as JSON; - for stdout.")
-@file_path_option("Output", "--markdown", "markdown_path", metavar="OUT", help="Write it as Markdown; - for stdout.")
+                  help="Write the results of the guards as JSON; - for stdout.")
+@file_path_option("Output", "--markdown", "markdown_path", metavar="OUT",
+                  help="Write the result as Markdown; - for stdout.")
 def preflight(model: str, config_path: str | None, force: bool, target: str | None, strict: bool,
               json_path: str | None, markdown_path: str | None, **arguments: Any) -> None:
     """Look for what makes figures say less than they seem to.

@@ -98,7 +98,7 @@ def record_recent_session(session: Session, arguments: list[str]) -> None:
     entry = RecentSession(
         os.getcwd(), _remove_session_options(arguments),
         Path(session.outline.path).name, config_title(session, 28), "not measured" if accuracy
-        is None else " ".join(outcome_texts(session.config_target_outcomes(session.config))) or "nothing lowered",
+        is None else " ".join(outcome_texts(session.config_target_outcomes(session.config))) or "all in FP32",
         time.time(), session.session_folder.name)
     with contextlib.suppress(InputError, OSError, ValueError, Timeout):  # a name of broken UTF-8 is a ValueError
         make_private_folder(_recent_sessions_path().parent)

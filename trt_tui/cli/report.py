@@ -39,8 +39,8 @@ MAX_LAYER_ROWS = 20
 MAX_PART_ROWS = 20
 
 SHARE_SAMPLES_LEGEND = (
-    "on: how many samples a share was taken on; on all of them it is as near as ± says, with 95 % confidence "
-    "(--exact takes all shares on all)")
+    "samples: number of samples behind a share; ± is its 95 % confidence interval. --exact measures all shares on all "
+    "samples.")
 
 
 def comparison_table(session: Session) -> str:
@@ -50,7 +50,7 @@ def comparison_table(session: Session) -> str:
     lines = [
         f"{outline.name}: {size}, {counted_noun_text(data.what_if_count, 'sample')} "
         f"of {data.source}{', ' if session.ranges_source_text else ''}{session.ranges_source_text}",
-        f"against {_reference_text(session)}{f', {mode.name}' if mode is not None else ''}; ~ marks simulated figures"
+        f"against {_reference_text(session)}{f', {mode.name}' if mode is not None else ''}; ~ marks simulated values"
     ]
     if mode is not None and mode.reason:
         lines.append(mode.reason)
@@ -87,7 +87,8 @@ def comparison_table(session: Session) -> str:
                                left_aligned_columns=2)]
     if parts := metric_part_table(session):
         lines += ["", *table_lines(parts[:1 + MAX_PART_ROWS])]
-        lines += [f"{len(parts) - 1 - MAX_PART_ROWS} more parts lose less"] if len(parts) > 1 + MAX_PART_ROWS else []
+        hidden_count = len(parts) - 1 - MAX_PART_ROWS
+        lines += [f"{hidden_count} more parts with smaller losses"] if hidden_count > 0 else []
     engines_by_title = {_engine_title_text(session, run): result for run, result in engines.items()}
     if session.results.fp32_engine is not None:
         engines_by_title = {"FP32 engine": session.results.fp32_engine, **engines_by_title}
@@ -153,7 +154,7 @@ def metric_heading(session: Session) -> str:
     """The heading of the metric's column: its name, "same class" for agreement, or "" where there is neither."""
     if session.metric_name and session.results.reference_metric:
         return next(iter(session.results.reference_metric))
-    return "same class" if session.target is not None and session.target.kind == "agreement" else ""
+    return "top-1 agreement" if session.target is not None and session.target.kind == "agreement" else ""
 
 
 def _list_distinct_runs(session: Session) -> list[str]:
@@ -174,7 +175,7 @@ def _target_outcome_text(session: Session, run: str, accuracy: Accuracy) -> str:
     """Whether a run meets the target; or that nothing was lowered or quantized in it."""
     config = session.list_run_configs()[run]
     if not reduces_precision(session.opened_network.outline, config):
-        return "nothing lowered"
+        return "all in FP32"
     result = session.target_outcome(accuracy)
     texts = [result.outcome.value if result is not None else ""]
     if run == "int8" and not quantizes_activations(session.opened_network.outline, config):
@@ -283,8 +284,8 @@ def _build_attempt_lines(engine_results: Mapping[str, EngineResult]) -> list[str
         if result.failure_reason and len(result.attempts) < 2:
             lines += ["", f"{name}: not built: {result.failure_reason}"]
         elif not result.is_built_as_requested:
-            state_text = "not built" if result.failure_reason else "NOT of the config asked for"
-            lines += ["", f"{name}: {state_text}; what was tried:"]
+            state_text = "not built" if result.failure_reason else "not an engine of the requested config"
+            lines += ["", f"{name}: {state_text}; build attempts:"]
             lines += [f"  {line}" for line in attempt_lines(result.attempts, result.other_precisions)]
     return lines
 
@@ -313,7 +314,7 @@ def _precision_share_lines(engine_results: Mapping[str, EngineResult]) -> list[s
 
 def _engine_check_lines(session: Session, engine_results: Mapping[str, EngineResult]) -> list[str]:
     """Whether the FP32 engine computes something else, and what to look at if an engine is worse than simulated."""
-    lines = ["", f"no precision problem: {fault}"] if (fault := fp32_engine_fault_text(
+    lines = ["", f"not a precision problem: {fault}"] if (fault := fp32_engine_fault_text(
         session.results.fp32_engine)) else []
     for run, checks in session.list_engine_checks().items():
         if run not in engine_results:
@@ -338,8 +339,8 @@ def _worst_group_lines(session: Session, run: str) -> list[str]:
         lossy = {name: item.isolated for name, item in results.group_errors.items()
                  if item.isolated is not None and not item.isolated.exact}
         worst_names = sorted(lossy, key=lambda name: lossy[name].sqnr_db or -math.inf)[:MAX_LAYER_ROWS]
-        title = f"what loses most by itself in {run_name}"
-    rows = [[title, "operator", "precision", "share", "on", "isolated", "accumulated", "alone in FP32"]]
+        title = f"largest isolated errors in {run_name}"
+    rows = [[title, "operator", "precision", "share", "on", "isolated", "accumulated", "SQNR if raised"]]
     titles_by_group = group_titles(build_scope_tree(outline.layers, outline.groups))
     for name in worst_names:
         share, group = shares.get(name), outline.get_group(name)
@@ -354,7 +355,7 @@ def _worst_group_lines(session: Session, run: str) -> list[str]:
     notes = [f"{titles_by_group.get(name, name)}: {errors.warning}" for name, errors in results.group_errors.items()
              if errors.warning]
     notes += [
-        f"{titles_by_group.get(name, name)}: its share is unknown, as {item.unknown_reason}"
+        f"{titles_by_group.get(name, name)}: its share is unknown: {item.unknown_reason}"
         for name, item in shares.items()
         if item.unknown_reason
     ]
@@ -375,7 +376,7 @@ def _error_share_cells(error_share: ErrorShare | None) -> tuple[str, str]:
     if error_share.unknown_reason:
         return "unknown", str(error_share.samples)
     share_text = formatting.percent_with_margin_text(error_share.fraction, error_share.half_width, SIMULATED_MARK)
-    return share_text if math.isfinite(error_share.fraction) else "brings NaN/Inf in FP32", str(error_share.samples)
+    return share_text if math.isfinite(error_share.fraction) else "NaN/Inf in FP32", str(error_share.samples)
 
 
 def config_markdown(network: NetworkOutline, config: PrecisionConfig, path: str) -> str:

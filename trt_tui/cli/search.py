@@ -46,19 +46,21 @@ def _parse_search_precisions(text: str | None,
     precisions_by_name = {precision.value: precision for precision in (*ASSIGNABLE, Precision.TF32)}
     names = [word.strip().lower() for word in text.split(",")]
     if unknown := [word for word in names if word not in precisions_by_name]:
-        raise InputError(f"--rungs: {unknown[0] or 'nothing'} is no precision",
-                         f"there are {', '.join(precisions_by_name)}",
+        raise InputError(f"--rungs: {unknown[0] or 'nothing'} is not a precision",
+                         f"available: {', '.join(precisions_by_name)}",
                          "Name them lowest first, like int8,fp8,fp16,fp32.")
     precisions = [precisions_by_name[word] for word in names]
     if len(precisions) < 2 or any(
             precision_rank(precision) >= precision_rank(next_precision)
             for precision, next_precision in zip(precisions, precisions[1:], strict=False)):
         order = ", ".join(precision.value for precision in sorted(precisions_by_name.values(), key=precision_rank))
-        raise InputError(f"--rungs {text} is no ladder", f"it takes two precisions or more, lowest first: {order}",
+        raise InputError(f"--rungs {text}: two or more precisions are needed",
+            f"the option lists them, lowest first: {order}",
                          "Name them like int8,fp8,fp16,fp32.")
     if Precision.TF32 in (precisions[0], precisions[-1]):
-        raise InputError(f"--rungs {text}: no layer can be in TF32 alone", "it is a setting of all layers in FP32, in "
-                         "every release", "Name it between others, like int8,fp16,tf32,fp32.")
+        raise InputError(f"--rungs {text}: no layer can be in TF32 alone",
+            "TF32 is a setting for all layers in FP32, in every release",
+                "Name it between others, like int8,fp16,tf32,fp32.")
     if precisions[-1] not in FLOAT_PRECISIONS:
         raise InputError(f"--rungs {text} ends in {precisions[-1].label}",
                          "layers outside of Conv, Gemm and MatMul cannot "
@@ -70,7 +72,8 @@ def _parse_search_precisions(text: str | None,
 def _validate_sample_text(text: str) -> None:
     """Raises an `InputError` if a text is neither the number of a sample nor ``worst``."""
     if text != "worst" and not text.isdecimal():
-        raise InputError(f"--sample {text} is no sample", "it takes a number from 0, or worst", "Name one of them.")
+        raise InputError(f"--sample {text} is not a sample", "a sample is a number from 0, or "
+                                                             "worst", "Name one of them.")
 
 
 @click.command(cls=Command, context_settings=CONTEXT_SETTINGS)
@@ -80,12 +83,13 @@ def _validate_sample_text(text: str) -> None:
     help="Start with everything in this precision, in place of a config. Without: int8; for a network that has "
     "precisions of its own, what its file has.")
 @option_under_heading(
-    "Judging", "--tolerance", "tolerances", multiple=True, metavar="TEXT", help="What the result must meet, like "
-    "sqnr>=20, scores:cosine>=0.999, max_abs<=1e-2 or metric>=base-0.01; may be repeated.",
+    "Judging", "--tolerance", "tolerances", multiple=True, metavar="TEXT",
+    help="Target that the result must meet, like sqnr>=20, scores:cosine>=0.999, max_abs<=1e-2 or metric>=base-0.01; "
+    "may be repeated.",
     callback=make_option_check_callback(validate_target_text))
 @option_under_heading(
-    "Judging", "--check", metavar="CMD", help="A command that passes a config by exit code 0; {model} in it is the "
-    "lowered ONNX, {outputs} an .npz of the simulated outputs.")
+    "Judging", "--check", metavar="CMD", help="A command whose exit code 0 accepts a config; {model} is replaced by "
+                                              "the exported ONNX file, {outputs} by an .npz of the simulated outputs.")
 @option_under_heading(
     "Search", "--method", default="auto", show_default=True, metavar="NAME", shell_complete=_complete_search_methods,
     help="auto, greedy, bisect, bisect-reverse, linear, linear-reverse, worst-first, scoped or lower.")
@@ -93,13 +97,13 @@ def _validate_sample_text(text: str) -> None:
     "Search", "--lower", is_flag=True, help="The same as --method lower: begin with everything in FP32 (see "
     "--from) and lower what may be lowered at all, what saves most time first. What a --config has lowered stays.")
 @option_under_heading("Search", "--from", "higher_from", type=click.Choice(["fp32", "fp16", "bf16"]),
-                      help="What --lower and --method scoped begin with: the same as --higher.")
+                      help="The precision that --lower and --method scoped start with: the same as --higher.")
 @option_under_heading(
     "Search", "--sample", metavar="N|worst", callback=make_option_check_callback(_validate_sample_text),
     help="Judge on the batch that holds this sample alone (with --batch 1 "
     "that sample), then the result on all others.")
 @option_under_heading("Search", "--higher", default="fp32", show_default=True,
-                      type=click.Choice(["fp32", "fp16", "bf16"]), help="What layers are raised to.")
+                      type=click.Choice(["fp32", "fp16", "bf16"]), help="The precision that layers are raised to.")
 @option_under_heading(
     "Search", "--rungs", metavar="A,B,...",
     callback=make_option_check_callback(lambda text: _parse_search_precisions(text, True)),
@@ -119,12 +123,12 @@ def _validate_sample_text(text: str) -> None:
     "Judging", "--no-hold-out", is_flag=True, help="Search on all samples. By default every third batch is held "
     "out if there are enough, and the exit code depends on the result on these too.")
 @option_under_heading("Search", "--max-fp32", "max_raised", type=click.IntRange(0, MAX_SAMPLES), metavar="N",
-                      help="Raise at most so many layers (groups); writes the best config within this budget.")
+                      help="Raise at most N layers (groups); writes the best config within this budget.")
 @option_under_heading("Search", "--max-latency", type=click.FloatRange(min=0), metavar="MS",
                       help="Stay within this latency, as estimated from two engines.")
 @option_under_heading(
     "Search", "--max-builds", default=3, show_default=True, type=click.IntRange(0, 1000),
-    help="Build at most so many engines in all, if engines can run here: to confirm the result, and two for "
+    help="Build at most N engines in all, if engines can run here: to confirm the result, and two for "
     "--max-latency.")
 @file_path_option("Output", "--markdown", "markdown_path", metavar="OUT",
                   help="Write a report with the evidence; - for stdout.")
@@ -148,10 +152,10 @@ def search(model: str, config_path: str | None, force: bool, target: str | None,
 
     tolerances = (*tolerances, *([target] if target is not None else []))
     if not tolerances and check is None:
-        raise InputError("a search needs a tolerance", "none was given",
+        raise InputError("a search needs a tolerance", "none is named",
                          "Give --tolerance 'sqnr>=20', or a command with --check.")
     if precision is not None and config_path is not None:
-        raise InputError("a search has one start", "both --config and --precision are given",
+        raise InputError("a search needs one start", "--config and --precision are both named",
                          "Leave out one of them.")
     refuse_ineffective_options()
     method, higher = ("lower" if lower else method), higher_from or higher

@@ -115,10 +115,10 @@ def _engine_confirmation_lines(session: Session) -> list[str]:
     confirmed = _get_end_event(session).confirmed
     if confirmed is not None:
         has_check = _get_search_status(session).request.check_command is not None
-        outcome_text = ("meets the tolerance too; --check has judged the simulation only"
+        outcome_text = ("meets the tolerance too; --check has tested the simulation only"
                         if has_check else "meets it too")
         if not _get_end_event(session).result.is_met:
-            outcome_text = "meets it all the same"
+            outcome_text = "meets it nevertheless"
         result, builder = session.config_target_outcomes(
             _get_end_event(session).result.config).get(RunKind.BUILT_ENGINE), session.builder
         title = formatting.builder_title(builder.name, builder.version) if builder is not None else ""
@@ -130,7 +130,7 @@ def _engine_confirmation_lines(session: Session) -> list[str]:
         ])
     if session.builder is None or not session.builder.can_run:
         return ["simulated only: no TensorRT runs here to confirm it"]
-    return ["simulated only: no engine that was built as asked was judged"]
+    return ["simulated only: no engine of the requested config was measured"]
 
 
 def search_metric_rows(session: Session) -> list[list[str]]:

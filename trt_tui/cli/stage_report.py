@@ -22,7 +22,7 @@ def stage_table_lines(session: Session) -> list[str]:
         lines.append(f"inputs of production: {comparison.description}")
     metric = metric_heading(session)
     errors = [column.column_heading for column in list_error_columns("stages")]
-    table_rows = [["stage", *errors, metric, "NaN/Inf", f"to the one before: {errors[0]}", *errors[1:], "ms", ""]]
+    table_rows = [["stage", *errors, metric, "NaN/Inf", f"to the stage before: {errors[0]}", *errors[1:], "ms", ""]]
     for stage, accuracy in rows:
         table_rows.append(_stage_row(session, stage, accuracy))
         for name, other_accuracy in stage.other_accuracies:
@@ -39,7 +39,7 @@ def stage_table_lines(session: Session) -> list[str]:
     lines += ["", *session.stage_summary_lines()]
     for stage, _ in rows:
         if stage.engine_result is not None and stage.engine_result.engine_report is not None:
-            lines += ["", f"what became of each layer in {stage.run.name}:",
+            lines += ["", f"layers of {stage.run.name}:",
                       *engine_table(session.opened_network.outline, stage.engine_result.engine_report).splitlines()]
         if stage.engine_result is not None:
             lines += [f"{stage.run.name}: {text}" for text in _engine_latency_lines(stage.engine_result)]

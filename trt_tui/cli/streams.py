@@ -48,7 +48,7 @@ class _StandardOutput(_StandardStream):
     def handle_write_error(self, error: OSError) -> None:
         if not isinstance(error, BrokenPipeError):
             raise InputError("stdout cannot be written", error.strerror or str(error),
-                             "Free some space, or send it elsewhere; files that were named are written.")
+                             "Free some space, or redirect stdout elsewhere; the named files are written.")
 
 
 _OUTCOME_PATTERN = re.compile(r"\b(PASS|FAIL)(\??)(?=(, nothing in INT8)?$)", re.M)

@@ -53,73 +53,76 @@ def _uses_no_quantized_type(option_values: ParameterValues) -> bool:
 
 INEFFECTIVE_OPTIONS = (
     IneffectiveOptions(("open", "compare", "search"), ("workers", "scheduler"),
-                       lambda values: values["gpus"] is not None, "--gpus says who measures",
+                       lambda values: values["gpus"] is not None, "--gpus already selects where measurements run",
                        "Give one of --gpus, --workers and --scheduler."),
     IneffectiveOptions(("open", "compare", "search"), ("workers", ), lambda values: values["scheduler"] is not None,
-                       "--scheduler says who measures", "Give one of --gpus, --workers and --scheduler."),
+                       "--scheduler already selects where measurements run",
+                           "Give one of --gpus, --workers and --scheduler."),
     IneffectiveOptions(
         ("open", "compare", "search", "build", "export"), ("force", ), lambda values: not _get_config_paths(values),
-        "it takes a config made for another structure, and there is none", "Name one with --config, or leave it out."),
+        "it allows a config of another network structure, and no config is named",
+            "Name one with --config, or leave it out."),
     IneffectiveOptions(("open", "compare", "search", "build", "export"), ("other", ),
                        lambda values: bool(_get_config_paths(values)),
-                       "the config says what layers around quantized ones run in", "Leave it out."),
+                       "the config sets the precision around quantized layers", "Leave it out."),
     IneffectiveOptions(("search", "build", "export"), ("other", ), _uses_no_quantized_type,
-                       "it says what layers around quantized ones run in, and none is asked for",
+                       "it sets the precision around quantized layers, and no quantized layer is requested",
                        "Leave it out, or use --precision int8."),
     IneffectiveOptions(("search", ), ("precision", "higher"), lambda values: bool(values["rungs"]),
-                       "--rungs names the first and the last precision", "Leave out one of them."),
+                       "--rungs sets the first and the last precision", "Leave out one of them."),
     IneffectiveOptions(("search", ), ("lower", ), lambda values: "method" in find_given_options(),
-                       "--method names another strategy", "Leave out one of them."),
+                       "--method selects another strategy", "Leave out one of them."),
     IneffectiveOptions(
         ("search", ), ("higher_from", ),
         lambda values: not values["lower"] and values["method"] != "scoped" or "higher" in find_given_options(),
-        "it says what --lower and --method scoped begin with", "Leave it out, or use "
+        "it sets the start of --lower and --method scoped", "Leave it out, or use "
         "--higher."),
     IneffectiveOptions(("open", "compare", "search"), ("seed", ), lambda values: bool(values["data"]),
                        "only random inputs have a seed, and --data names samples",
                        "Leave out one of --seed and --data."),
     IneffectiveOptions(("compare", ), ("exact", ), lambda values: values["layers"] != "shares",
-                       "it is about shares, and none are measured", "Leave it out, or use --layers shares."),
+                       "it applies to shares, and none are measured", "Leave it out, or use --layers shares."),
     IneffectiveOptions(("compare", ), _ENGINE_OPTIONS, _uses_no_engines,
-                       "it is about engines, and none is built or loaded", "Add --engines, or leave it out."),
+                       "it applies to engines, and none is built or loaded", "Add --engines, or leave it out."),
     IneffectiveOptions(("compare", ), ("junit_path", ), lambda values: values["calib_methods"] is not None,
-                       "it holds one comparison", "Leave it out, or write --json."),
+                       "the JSON record needs a single comparison", "Leave it out, or write --json."),
     IneffectiveOptions(("open", "compare"), ("inputs", ), lambda values: not values["outputs"],
-                       "it is what production was given, and no --outputs of it are named",
-                       "Name them, or leave it out."),
+                       "it needs --outputs, the outputs of production for these inputs",
+                       "Name them with --outputs, or leave it out."),
     IneffectiveOptions(("build", ), ("quick", "weak", "strict", *_PRODUCTION_OPTIONS, "compute_capability", "backend"),
-                       _writes_onnx_file, "a network is written, and nothing is built",
+                       _writes_onnx_file, "a network is written, and no engine is built",
                        "Name an engine with -o model.engine, or leave it out."),
     IneffectiveOptions(("build", ), ("optimization_level", ), lambda values: bool(values["quick"]),
-                       "--quick is the lowest effort already", "Leave out one of them."),
+                       "--quick sets optimization level 0 already", "Leave out one of them."),
     IneffectiveOptions(("export", ), _PRODUCTION_OPTIONS,
                        lambda values: not EXPORT_FORMATS[values["kind"]].has_build_commands,
-                       "this format has no settings of the builder", "Leave it out."),
+                       "this format has no builder settings", "Leave it out."),
     IneffectiveOptions(("export", ), ("release", "no_samples"), lambda values: values["kind"] != "bundle",
-                       "it is about a bundle", "Leave it out, or use --format bundle."),
+                       "it applies to a bundle", "Leave it out, or use --format bundle."),
     IneffectiveOptions(("export", ), ("start", "stop"), lambda values: values["kind"] != "subgraph",
-                       "it is about a subgraph", "Leave it out, or use --format subgraph."),
+                       "it applies to a subgraph", "Leave it out, or use --format subgraph."),
     IneffectiveOptions(("export", ), _DATA_OPTIONS, lambda values: not EXPORT_FORMATS[values["kind"]].uses_data,
                        "this format does not depend on data", "Leave it out."),
     IneffectiveOptions(("inspect", ), ("nodes", ), lambda values: bool(values["engine"]),
-                       "an engine is shown by groups", "Leave out one of them."),
+                       "the layers of an engine are shown by group", "Leave out one of them."),
     IneffectiveOptions(("inspect", ), ("nodes", "engine"), lambda values: values["preview"] or values["scheme"],
-                       "a config is shown by groups", "Leave it out, or --preview and --scheme."),
+                       "a config is shown by group", "Leave it out, or --preview and --scheme."),
     IneffectiveOptions(("compare", ), ("marked", ),
                        lambda values: not values["engines"] or len(values["config_paths"]) > 1,
-                       "it looks into the engines of one config",
+                       "it inspects the engines of one config",
                        "Add --engines and name one --config, or leave it out."),
     IneffectiveOptions(("inspect", ),
                        ("json_path", "markdown_path", "config_path", "precision", "force", "other", "tf32"),
                        lambda values: not (values["preview"] or values["scheme"]),
-                       "it is about a config, and none is shown", "Add --preview or --scheme, or leave it out."),
+                       "it applies to a config, and none is shown", "Add --preview or --scheme, or leave it out."),
     IneffectiveOptions(("inspect", ), ("compute_capability", "reference", *_DATA_OPTIONS),
-                       lambda values: not values["preview"], "it is for the preview, and none is asked for",
+                       lambda values: not values["preview"], "it applies to the preview, and none is requested",
                        "Add --preview, or leave it out."),
     IneffectiveOptions(("inspect", ), ("backend", ), lambda values: not values["engine"],
                        "it loads an engine, and none is named", "Name one with --engine, or leave it out."),
     IneffectiveOptions(("inspect", ), ("plugins", ), lambda values: not (values["engine"] or values["preview"]),
-                       "it is for an engine or a preview, and none is asked for", "Add --preview, or leave it out."),
+                       "it applies to an engine or a preview, and none is requested",
+                           "Add --preview, or leave it out."),
 )
 
 
@@ -143,7 +146,7 @@ def refuse_ineffective_options() -> None:
     for rule in INEFFECTIVE_OPTIONS:
         ineffective = [written_options[name] for name in rule.options if name in written_options]
         if context.info_name in rule.commands and ineffective and rule.has_no_effect(context.params):
-            raise InputError(f"{' and '.join(ineffective)} would do nothing here", rule.reason, rule.next_step)
+            raise InputError(f"{' and '.join(ineffective)} has no effect here", rule.reason, rule.next_step)
 
 
 def _list_unread_data_options(reads_shapes: bool) -> list[str]:
@@ -191,6 +194,6 @@ def resolve_output_paths(path_by_option: Mapping[str, str | None]) -> list[str |
     paths = [replace_stdout_alias(path) for path in path_by_option.values()]
     stdout_options = [option for option, path in zip(path_by_option, paths, strict=True) if path == "-"]
     if len(stdout_options) > 1:
-        raise InputError("stdout takes one thing", f"{' and '.join(stdout_options)} both go there",
+        raise InputError("two outputs go to stdout", f"{' and '.join(stdout_options)} both name it",
                          "Write one of them to a file.")
     return paths

@@ -197,7 +197,7 @@ class Cluster:
         self._workers.clear()
         if was_connected:
             self._post_message("warning",
-                               f"The Dask scheduler is lost ({reason}): what workers were doing is done here.")
+                               f"The Dask scheduler is lost ({reason}): their work continues here.")
         for task_run in self._task_runs:
             task_run.wake()
 
@@ -277,7 +277,7 @@ class Cluster:
                         worker_handle.refusal_reason = exception_text(error).partition("\n")[0]
                         self._post_message(
                             "warning",
-                            f"Worker {worker_handle.display_name} takes no part: {worker_handle.refusal_reason}.")
+                            f"Worker {worker_handle.display_name} is not used: {worker_handle.refusal_reason}.")
                 elif (task_run := self._choose_task_run_for_worker(worker_handle)) is not None:
                     if (batch := task_run.take_item_batch(self.count_workers(task_run.for_engines))) is not None:
                         await self._run_batch_on_worker(worker_handle, task_run, batch)
@@ -288,8 +288,8 @@ class Cluster:
                 self._lost_worker_count += 1
                 self._post_message(
                     "warning",
-                    f"Worker {worker_handle.display_name} is gone{await self._worker_exit_text(worker_handle)}: "
-                    "others do what it was doing.")
+                    f"Worker {worker_handle.display_name} is lost{await self._worker_exit_text(worker_handle)}: other "
+                    "workers continue its work.")
         finally:
             self._workers.pop(worker_handle.address, None)
             for task_run in self._task_runs:

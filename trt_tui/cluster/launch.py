@@ -79,7 +79,7 @@ def _list_visible_gpus(requested_gpus: str) -> tuple[str, ...]:
     else:
         numbers = list(dict.fromkeys(int(entry) for entry in requested_gpus.split(",")))
     if not visible or any(number >= len(visible) for number in numbers):
-        raise InputError(f"--gpus {requested_gpus}: there is no such GPU", f"{len(visible)} are visible",
+        raise InputError(f"--gpus {requested_gpus}: no such GPU", f"{len(visible)} are visible",
                          "Name them by their numbers from 0, or use --workers for processor cores.")
     return tuple(visible[number] for number in numbers)
 

@@ -124,8 +124,8 @@ class TaskRun:
             item_text = self.task.describe_item(batch.items[0])
             self.end_with_error(
                 TrtTuiError(
-                    f"{item_text}: it ended {lost_workers} workers", worker_exit_text,
-                    "The log has what they printed. Memory may be short (--batch), or a library of "
+                    f"{item_text}: {lost_workers} workers ended on it", worker_exit_text,
+                    "The log contains their output. Memory may be short (--batch), or a library of "
                     "operators at fault."))
             return
         with self._lock:

@@ -181,7 +181,7 @@ class BuilderOptions:
             if release in setting.unsupported_releases or release == "8.6" and (option_field.name, value) == (
                     "hardware_compatibility", "same"):
                 option_text = setting.label.format(value)
-                raise InputError(f"{release_title} has no {option_text}", f"{setting.option} asks for it",
+                raise InputError(f"{release_title} has no {option_text}", f"{setting.option} needs it",
                                  f"Leave out {setting.option}, or build with another release.")
 
     def trtexec_arguments(self, release: str) -> tuple[str, ...]:

@@ -82,7 +82,7 @@ class _JsonText:
 
     def invalid_json_error(self, reason: str) -> InputError:
         """That the text is no JSON where it is now."""
-        return InputError(f"{self._name} is no valid JSON", f"{reason} at byte {self.file_position:,}",
+        return InputError(f"{self._name} is not valid JSON", f"{reason} at byte {self.file_position:,}",
                           "Write the file again; it may be another format.")
 
     def read_next_block(self) -> bool:
@@ -129,7 +129,7 @@ class _JsonText:
         try:
             return json.loads(text) if len(text) <= _MAX_SCALAR_BYTES else _refuse_long_number()
         except ValueError:
-            raise self.invalid_json_error("neither a string nor a number stands") from None
+            raise self.invalid_json_error("neither a string nor a number is found") from None
 
     def read_string(self, path: Path) -> str | FileSpan:
         """A string whose opening quote was taken."""
@@ -162,7 +162,7 @@ class _JsonText:
         try:
             return str(json.loads(b'"' + b"".join(parts) + b'"', strict=False))
         except ValueError:
-            raise self.invalid_json_error("a string that is no text in UTF-8 ends") from None
+            raise self.invalid_json_error("a string that is not UTF-8 text ends") from None
 
 
 def _refuse_long_number() -> object:
@@ -190,7 +190,7 @@ def read_lazy_json(path: Path, file_name: str) -> Any:
             text.peek_nonblank_byte()
         except InputError:
             return value
-        raise text.invalid_json_error("more follows behind the end")
+        raise text.invalid_json_error("text follows after the end")
 
 
 def _read_json_value(json_text: _JsonText, path: Path, depth: int, value_count: list[int]) -> Any:

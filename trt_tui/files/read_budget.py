@@ -23,7 +23,7 @@ MAX_MEMORY_BYTES = 2 << 30
 MAX_MEMORY_PER_BYTE = 32
 _TICK_S = 0.05
 
-_DEFAULT_NEXT_STEP = "Check that it is the file meant; if it is, leave out or shorten what repeats in it."
+_DEFAULT_NEXT_STEP = "Check that this is the right file; if it is, shorten its repetitions."
 
 
 class _BudgetExceededError(BaseException):
@@ -97,7 +97,7 @@ def _convert_exhaustion_errors(input_title: str) -> Iterator[None]:
     except RecursionError:
         raise InputError(f"{input_title} cannot be read", "it is nested too deep", _DEFAULT_NEXT_STEP) from None
     except MemoryError:
-        raise InputError(f"{input_title} takes too much time or memory", "the memory does not suffice",
+        raise InputError(f"{input_title} takes too much time or memory", "the memory is too small",
                          _DEFAULT_NEXT_STEP) from None
 
 

@@ -76,7 +76,7 @@ def find_similar_files(path: Path | str) -> list[str]:
 def missing_file_error(title: str, path: Path | str, next_step: str = "Check the path.") -> InputError:
     """Returns the error of a file that is not there, with the files that may be meant."""
     folder = Path(path).parent
-    cause = suggestion_question(find_similar_files(path)) if folder.is_dir() else f"there is no folder {folder}"
+    cause = suggestion_question(find_similar_files(path)) if folder.is_dir() else f"the folder {folder} does not exist"
     return InputError(title, cause, next_step)
 
 
@@ -129,7 +129,7 @@ def read_text(path: Path | str, max_bytes: int = MAX_TEXT_BYTES) -> str:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise InputError(f"{path} cannot be read", f"it is no text in UTF-8 (byte {error.start})",
+        raise InputError(f"{path} cannot be read", f"it is not UTF-8 text (byte {error.start})",
                          "Name another file.") from None
 
 
@@ -180,9 +180,9 @@ def sampled_file_sha256(path: Path | str) -> str:
 
 def _check_file_status(path: Path | str, file_status: os.stat_result, max_bytes: int | None) -> os.stat_result:
     if not stat.S_ISREG(file_status.st_mode):
-        kind = next((kind for is_kind, kind in _SPECIAL_FILE_KINDS if is_kind(file_status.st_mode)), "it is no file")
+        kind = next((kind for is_kind, kind in _SPECIAL_FILE_KINDS if is_kind(file_status.st_mode)), "it is not a file")
         raise InputError(f"{path} cannot be read", f"{kind}; a regular file is needed",
-                         "Name a file; what comes through a pipe is to be written to one first.")
+                         "Name a file; write the content of a pipe to a file first.")
     if max_bytes is not None and file_status.st_size > max_bytes:
         raise _too_large_error(path, file_status.st_size, max_bytes)
     return file_status
@@ -191,7 +191,7 @@ def _check_file_status(path: Path | str, file_status: os.stat_result, max_bytes:
 def _too_large_error(path: Path | str, size: int, max_bytes: int) -> InputError:
     return InputError(f"{path} is too large",
                       f"it has {size:,} bytes; at most {max_bytes:,} are read of a file of its kind",
-                      "Check that it is the file meant.")
+                      "Check that this is the right file.")
 
 
 def _unreadable_error(path: Path | str, error: Exception) -> InputError:

@@ -207,7 +207,7 @@ def convert_write_errors(path: Path) -> Iterator[None]:
         elif error.errno == errno.ENAMETOOLONG:
             next_step = "Choose a shorter name; an export adds endings like .typed.onnx to it."
         elif error.errno == errno.ENXIO:
-            cause, next_step = "nothing reads from it", "Start what reads from it first, or name a file."
+            cause, next_step = "no process reads from it", "Start the reader first, or name a file."
         else:
             next_step = "Choose another place or change its permissions; nothing was written."
         raise InputError(f"{path} cannot be written", cause, next_step) from None
@@ -233,7 +233,7 @@ def require_empty_folder(folder: Path) -> None:
     with convert_write_errors(folder):
         is_empty = folder.is_dir() and not folder.is_symlink() and not any(folder.iterdir())
         if os.path.lexists(folder) and not is_empty:
-            raise InputError(f"{folder} is there already", "it is to be a folder of its own; nothing is overwritten",
+            raise InputError(f"{folder} already exists", "the export needs a new folder; nothing is overwritten",
                              "Name a new folder, or empty that one.")
 
 

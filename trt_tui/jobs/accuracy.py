@@ -41,7 +41,7 @@ class AccuracyTask:
         self._ranges, self._feed_indices = ranges, tuple(feed_indices)
 
     def describe_item(self, item: PrecisionConfig) -> str:
-        return "the verdict of a config"
+        return "the accuracy of a config"
 
     def run_item(self, context: Workspace, item: PrecisionConfig) -> Generator[None, None, Accuracy]:
         accuracy = Accuracy({})
@@ -77,7 +77,7 @@ def send_accuracies(workspace: Workspace, store: ResultStore, reporter: JobRepor
 
     def warn_of_failed_run(run: str, accuracy: Accuracy) -> None:
         if reason := find_failure_reason(accuracy):
-            reporter.send(ev.LogMessage(reporter.job, f"{run_title(run)} fails as it runs: {reason}.", "warning"))
+            reporter.send(ev.LogMessage(reporter.job, f"{run_title(run)} fails in execution: {reason}.", "warning"))
 
     def measure_next_feed(run: str) -> None:
         nonlocal done

@@ -277,8 +277,8 @@ def run_write_engine_job(workspace: Workspace, store: ResultStore, reporter: Job
                 case BuiltEngine():
                     write_file_atomically(Path(request.path), step.data)
                     info_lines = (*_engine_info_lines(workspace, builder, step), *(
-                        f"{name}: {' to '.join('x'.join(map(str, shape)) for shape in (shapes[0], shapes[2]))}, as the "
-                        "data has it (--shapes sets another profile)" for name, shapes in data_shapes.items()))
+                        f"{name}: {' to '.join('x'.join(map(str, shape)) for shape in (shapes[0], shapes[2]))}, as in "
+                        "the data (--shapes sets another profile)" for name, shapes in data_shapes.items()))
                     deviation = "" if step.attempts[-1].has_requested_precisions else step.attempts[-1].description
                     info_lines = (*info_lines, *_quick_build_warning_lines(request.quick),
                                   *_trtexec_command_lines(workspace, request, ranges))
@@ -297,13 +297,13 @@ def run_write_engine_job(workspace: Workspace, store: ResultStore, reporter: Job
 def _require_builder(workspace: Workspace) -> EngineBackend:
     if workspace.builder is None:
         raise BackendUnavailableError(
-            "no TensorRT works here to build an engine", "trt-tui doctor says why",
+            "no TensorRT here can build an engine", "trt-tui doctor shows why",
             "Write -o typed.onnx instead, or name a backend: --backend tensorrt-rtx builds without a GPU.")
     return workspace.builder
 
 
 def _quick_build_warning_lines(quick: bool) -> tuple[str, ...]:
-    return ("A quick build, with the lowest effort: not for production.",) if quick else ()
+    return ("A quick build, at optimization level 0: not for production.",) if quick else ()
 
 
 def _trtexec_command_lines(workspace: Workspace, request: rq.WriteEngine, ranges: Mapping[str, float]) -> list[str]:
@@ -321,7 +321,7 @@ def _trtexec_command_lines(workspace: Workspace, request: rq.WriteEngine, ranges
         lines = trtexec_command_lines(workspace.network, request.config, ranges, files, workspace.shape_profile,
                                       production)
     except InputError as error:
-        return [f"trtexec cannot be told the same: {error.title}"]
+        return [f"trtexec cannot express this config: {error.title}"]
     for line in lines:
         info_lines += [f"  # {line.release}", f"  {shlex.join(line.argv) if line.argv else '# ' + line.refusal_reason}"]
     return info_lines
@@ -337,7 +337,7 @@ def _engine_info_lines(workspace: Workspace, builder: EngineBackend, engine: Bui
     origin_text = "taken from the engine cache" if engine.origin == "engine cache" else (
         f"built in {duration_text(engine.seconds)}" + " with a timing cache" * (engine.origin == "timing cache"))
     limit_lines = () if can_run_engines(builder, settings) else ("It cannot run on this machine.",)
-    request_lines = (f"asked for: {', '.join(options_text)}", ) if (
+    request_lines = (f"requested: {', '.join(options_text)}", ) if (
         options_text := settings.builder_options.requested_option_texts) else ()
     attempt_lines = [f"failed {attempt.description}: {attempt.failure_reason}" for attempt in engine.attempts[:-1]]
     attempt_lines += [f"built with {engine.attempts[-1].description}"

@@ -104,8 +104,9 @@ def ensure_ranges(workspace: Workspace, store: ResultStore, reporter: JobReporte
         for quantized_type in unsupported_types:
             reporter.send(
                 ev.LogMessage(
-                    reporter.job, f"The {method} of 128 equal steps says nothing of {quantized_type.precision.label}, "
-                    f"whose steps grow with the value: layers in it take min-max.", "warning"))
+                    reporter.job, f"The {method} of 128 equal steps is not defined for "
+                                  f"{quantized_type.precision.label}, whose steps grow with the value: its "
+                                  "layers use minmax.", "warning"))
 
 
 def measure_ranges(workspace: Workspace, store: ResultStore, reporter: JobReporter, method: str) -> Calibration:
@@ -162,7 +163,7 @@ def collect_ranges_to_write(workspace: Workspace, store: ResultStore, reporter: 
     }
     missing = sorted(needed - ranges.keys())
     if not missing:
-        reason = "the ranges are known" if config_ranges or options.calib_cache else "nothing takes a range"
+        reason = "the ranges are known" if config_ranges or options.calib_cache else "no layer needs a range"
         return ranges, "" if has_facts else reason
     if not options.has_data:
         requested_precisions = {config.precision_of(group) for group in network.groups}
@@ -182,7 +183,7 @@ def collect_ranges_to_write(workspace: Workspace, store: ResultStore, reporter: 
 
 def _calibrate_workspace(workspace: Workspace, store: ResultStore, reporter: JobReporter, method: str) -> None:
     if method not in RANGE_METHODS:
-        raise InputError(f"unknown calibration method {method}", f"there are: {', '.join(RANGE_METHODS)}",
+        raise InputError(f"unknown calibration method {method}", f"available: {', '.join(RANGE_METHODS)}",
                          "Choose one with --calib-method.")
     if (cache := workspace.options.calib_cache) is not None:
         _calibrate_from_cache(workspace, store, reporter, cache, method)

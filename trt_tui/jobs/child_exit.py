@@ -125,7 +125,7 @@ def diagnose_exit(exit_code: int | None, printed_text: str, oom_kills_before: in
     if exit_code is None or exit_code >= 0:
         exit_text = "" if exit_code is None else f" with exit code {exit_code}"
         return ExitDiagnosis(f"It ended by itself{exit_text}.",
-                             "A script or library ended it: what it printed stands above.")
+                             "A script or library ended it: its output is above.")
     signal_number = -exit_code
     name = signal.Signals(signal_number).name if signal_number in list(signal.Signals) else f"signal {signal_number}"
     if signal_number not in CRASH_SIGNALS:
@@ -136,4 +136,4 @@ def diagnose_exit(exit_code: int | None, printed_text: str, oom_kills_before: in
         return ExitDiagnosis(f"{Path(script['file']).name} crashed in it, or a library that it calls ({name}; line "
                              f"{script['line']}, in {script['function']}).", f"Correct {script['file']}.")
     return ExitDiagnosis(f"A library crashed in it ({name}).",
-                         "What it printed stands above; try another config or backend.")
+                         "Its output is above; try another config or backend.")

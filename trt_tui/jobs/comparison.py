@@ -170,7 +170,7 @@ def _report_padding_in_group_errors(workspace: Workspace, reporter: JobReporter)
         return
     tails = [group.final_tensor for group in network.groups if group.final_tensor not in network.blocking_plugins]
     if counted_groups := sum(tail not in workspace.analysis.mask_axes_by_tensor for tail in tails):
-        reason = f"which of their axes {mask} has is not known" if mask else "the judged outputs have several masks"
+        reason = f"the axes of {mask} in these tensors are unknown" if mask else "the judged outputs have several masks"
         reporter.send(
             ev.LogMessage(
                 reporter.job,

@@ -93,12 +93,12 @@ def build_and_judge_engine(
         shape_accuracies: dict[str, Accuracy] = {}
         missing_parts: list[str] = []
         for name, shape_analysis in plan.other_shapes.items():
-            phase = f"judging at the {name} shape"
+            phase = f"measuring at the {name} shape"
             try:
                 shape_accuracies[name] = yield from measure_engine_accuracy(shape_analysis, runner,
                                                                             range(len(shape_analysis.samples)), phase)
             except TrtTuiError as error:  # the verdict so far is kept
-                missing_parts.append(f"not judged at the {name} shape: {error.title}")
+                missing_parts.append(f"not measured at the {name} shape: {error.title}")
         feed = samples.read_feed(feed_indices[0])
         timing = yield from time_engine(runner, feed, samples.count_samples_of_feed(feed_indices[0]))
         yield BuildProgress("timing the layers")
@@ -142,7 +142,7 @@ def _simulate_built_config(analysis: Analysis, config: PrecisionConfig, deviatin
     try:
         for partial in analysis.measure_accuracy(config, ranges, feed_indices):
             accuracy = partial.value
-            yield BuildProgress("simulating what was made", partial.done_count, len(feed_indices))
+            yield BuildProgress("simulating the built precisions", partial.done_count, len(feed_indices))
     except InputError:
         return None
     return accuracy
@@ -150,7 +150,7 @@ def _simulate_built_config(analysis: Analysis, config: PrecisionConfig, deviatin
 
 def _builder_options_note(plan: BuildPlan) -> list[str]:
     production = plan.settings.builder_options
-    weights = ", judged with its weights in it" if production.strip_plan else ""
+    weights = ", measured with its weights" if production.strip_plan else ""
     return [f"built with {', '.join(production.requested_option_texts)}{weights}"
             ] if production.requested_option_texts else []
 
@@ -159,13 +159,13 @@ def _low_effort_note(engine: BuiltEngine) -> tuple[str, ...]:
     if engine.attempts[-1].name != LOWEST_EFFORT:
         return ()
     return ((
-        f"the builder failed at its own effort "
-        f"({engine.attempts[0].failure_reason}): built with {engine.attempts[-1].description}, so "
-        "neither latency nor size is the best", ))
+        f"the builder failed at its default optimization level ({engine.attempts[0].failure_reason}): built with "
+        f"{engine.attempts[-1].description}, so neither latency nor size is the best", ))
 
 
 def _extra_outputs_note(extra_outputs: Sequence[str]) -> list[str]:
-    return [f"yields {name_list_text(extra_outputs)} beside its outputs, to be judged by them"] if extra_outputs else []
+    return [f"built with the additional outputs {name_list_text(extra_outputs)}, which are "
+            "judged"] if extra_outputs else []
 
 
 def measure_lowered_network_accuracy(analysis: Analysis, model: ir.Model, feed_indices: Sequence[int]
@@ -180,11 +180,11 @@ def measure_lowered_network_accuracy(analysis: Analysis, model: ir.Model, feed_i
         model = extract_subgraph_of_outputs(model, [*list_tensor_outputs(network), *analysis.extra_outputs])
     with load_adaptive_runner(analysis.backend, model, analysis.samples, TYPED_NETWORK_RUNS, allow_host=False,
                               optimize=False) as runner:
-        return (yield from measure_engine_accuracy(analysis, runner, feed_indices, "judging the export"))
+        return (yield from measure_engine_accuracy(analysis, runner, feed_indices, "measuring the export"))
 
 
 def measure_engine_accuracy(analysis: Analysis, runner: Runner, feed_indices: Sequence[int],
-                            phase: str = "judging the build",
+                            phase: str = "measuring the engine",
                             against_own_fp32: bool = False) -> Generator[BuildProgress, None, Accuracy]:
     """Yields steps; returns the accuracy at the network's own outputs.
 
@@ -197,7 +197,7 @@ def measure_engine_accuracy(analysis: Analysis, runner: Runner, feed_indices: Se
     source = EngineRun(runner, analysis)
     if missing := [name for name in (*list_tensor_outputs(analysis.network), *analysis.extra_outputs)
                    if name not in source.available_tensors]:
-        raise InputError(f"what was built lacks outputs of {analysis.network.name}: {name_list_text(missing)}",
+        raise InputError(f"the built engine lacks outputs of {analysis.network.name}: {name_list_text(missing)}",
                          f"it yields {name_list_text([info.name for info in runner.outputs])}", "Report this network.")
     accuracy: Accuracy | None = None
     for partial in analysis.compare(source, feed_indices,
@@ -221,7 +221,7 @@ class EngineRun(IndexedRunSource):
         network = analysis.network
         network_inputs = {info.name: info for info in network.inputs}
         if unknown := [info.name for info in runner.inputs if info.name not in network_inputs]:
-            raise InputError(f"{name} takes an input that {network.name} has not: {unknown[0]}",
+            raise InputError(f"{name} has an input that {network.name} lacks: {unknown[0]}",
                              f"{name} takes {name_list_text([info.name for info in runner.inputs])}, {network.name} "
                              f"{name_list_text(list(network_inputs))}", "Name the engine of this network.")
         names = (*list_tensor_outputs(network), *analysis.extra_outputs)

@@ -106,7 +106,7 @@ def lower_for_builder(network: Network, config: PrecisionConfig, ranges: Mapping
         InputError: the release or the GPU cannot honour the config; says what and why.
     """
     if Precision.BF16 in {*config.precision_by_group(network).values()} and not capabilities.supports_bf16:
-        raise InputError("this config asks for BF16", f"{backend_title} has no BF16",
+        raise InputError("this config contains BF16", f"{backend_title} has no BF16",
                          "Use FP16 or FP32 for those layers.")
     supported_types = {
         *capabilities.quantized_types,
@@ -119,8 +119,8 @@ def lower_for_builder(network: Network, config: PrecisionConfig, ranges: Mapping
     if weakly_typed:
         if not capabilities.weakly_typed:
             raise InputError(
-                "--weak cannot be honoured", f"{backend_title} is strongly typed only: it takes no precision "
-                "per layer and no dynamic range", "Leave out --weak.")
+                "--weak is not possible", f"{backend_title} is strongly typed only: it accepts "
+                                          "neither precisions per layer nor dynamic ranges", "Leave out --weak.")
         implicit_model = lower_to_implicit_quantization(network, config, ranges)
         return BuilderInput(implicit_model.model, implicit_model, tuple(implicit_model.notes))
     if capabilities.strongly_typed:

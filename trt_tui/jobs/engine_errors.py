@@ -123,7 +123,7 @@ def _measure_group_errors_in_engine(workspace: Workspace, reporter: JobReporter,
         reporter.send_progress("errors inside the engine", done, len(feed_indices), start_time)
         yield Urgency.BUILD
     return errors if errors.group_errors else replace(
-        errors, missing_reason="the engine hands on no result of a group that can be told",
+        errors, missing_reason="no debug tensor of the engine can be assigned to a group",
         hidden_groups=tuple(group_names))
 
 
@@ -146,7 +146,7 @@ def _build_engine_bytes(workspace: Workspace, store: ResultStore, reporter: JobR
                 case BuilderMessage():
                     reporter.send(ev.LogMessage(reporter.job, f"{step.level}: {step.text}"))
                 case BuildProgress():
-                    reporter.send_progress(f"engine to look into: {step.phase}", step.done, step.total, start_time)
+                    reporter.send_progress(f"marked engine: {step.phase}", step.done, step.total, start_time)
                     yield Urgency.BUILD
                 case Wait():
                     yield step

@@ -35,7 +35,7 @@ def run_engine_inspection_job(workspace: Workspace, store: ResultStore, reporter
 def _inspect_engine(workspace: Workspace, engine_bytes: bytes) -> str:
     builder = get_engine_builder(workspace.options.backend, plugins=workspace.options.production.plugins)
     if builder is None:
-        raise BackendUnavailableError("no TensorRT works here to load an engine", "trt-tui doctor says why",
-                                      "Give the JSON of trtexec --exportLayerInfo in place of the engine.")
+        raise BackendUnavailableError("no TensorRT here can load an engine", "trt-tui doctor shows why",
+                                      "Give the JSON of trtexec --exportLayerInfo instead of the engine.")
     with builder.load_engine(engine_bytes) as runner:
         return runner.inspect()

@@ -58,8 +58,8 @@ MAX_BARRIERS = 8
 """What fusion barriers do is asked one by one, of so many."""
 
 NOT_INSTALLED = PreviewRefusal(
-    "TensorRT-RTX is not installed", "", "pip install 'trt-tui[rtx]' shows what the builder makes of each "
-    "layer, without a GPU.", is_rtx_missing=True)
+    "TensorRT-RTX is not installed", "", "pip install 'trt-tui[rtx]' shows how the builder runs "
+                                         "each layer, without a GPU.", is_rtx_missing=True)
 
 
 def run_preview_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
@@ -137,7 +137,7 @@ class PreviewTask:
             previewer.wanted_number = 0
             thread.join()
         preview = results[0] if results else None
-        return preview if preview is not None else Preview(refusal=PreviewRefusal("the builder was called off", "", ""))
+        return preview if preview is not None else Preview(refusal=PreviewRefusal("the builder was stopped", "", ""))
 
 
 class PreviewClient:
@@ -359,8 +359,8 @@ class _PreviewConnection:
         if preview is not None:
             return preview
         exit_diagnosis = diagnose_exit(process.process.poll() if process is not None else None, "", None, None)
-        return Preview(refusal=PreviewRefusal("the process that asks TensorRT-RTX ended", exit_diagnosis.reason,
-                                              "The log has what it printed."))
+        return Preview(refusal=PreviewRefusal("the preview process ended", exit_diagnosis.reason,
+                                              "The log contains its output."))
 
     def cancel_request(self, request_number: int) -> None:
         """Ends an order that nobody waits for any more; nothing where it was answered."""

@@ -84,8 +84,8 @@ def execute_exported_file(workspace: Workspace, store: ResultStore, reporter: Jo
         return replace(exported_run, missing_reason=": ".join(filter(None, (error.title, error.cause))))
     rounding_text = (" with FP16 values quantized in FP32, because this release truncates them"
                      if truncates_fp16_quantization() else "")
-    caveat = Caveat("no engine", f"{exported_run.executor_name} executed it{rounding_text}, and production may run "
-                    "another engine")
+    caveat = Caveat("no engine", f"{exported_run.executor_name} executed it{rounding_text}, and production may use "
+                                 "another engine")
     exported_run = replace(exported_run, accuracy=replace(accuracy, caveats=(*accuracy.caveats, caveat)))
     if feed_indices is None:
         store.save_result(workspace, _STORE_KIND, config, exported_run)

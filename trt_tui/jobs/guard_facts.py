@@ -48,7 +48,7 @@ def _measure_label_class_facts(workspace: Workspace) -> tuple[tuple[LabelClassFa
     if not labels:
         return (), "the data hold no labels"
     if labels.isdisjoint(data.calibration_samples.label_names):
-        return (), "the calibrating samples have no labels"
+        return (), "the calibration samples have no labels"
     return count_samples_by_label_class(data.calibration_samples, data.judged_samples, masks), ""
 
 
@@ -83,11 +83,12 @@ def send_range_facts(workspace: Workspace, reporter: JobReporter, range_facts: R
             off, compared, count = find_mismatched_ranges(
                 workspace.network.model, ranges, workspace.calibration_samples, workspace.backend,
                 method_clips=range_facts.method != RANGE_METHODS[0],
-                progress=reporter.make_progress_callback("holding ranges against samples"))
+                progress=reporter.make_progress_callback("comparing ranges with the samples"))
             range_facts = replace(range_facts, mismatches=off, compared_tensors=compared, checked_samples=count)
         except InputError as error:
             reporter.send(
-                ev.LogMessage(reporter.job, f"The ranges are not held against samples. {error.title}: {error.cause}"))
+                ev.LogMessage(reporter.job, f"The ranges are not compared with the samples. {error.title}: "
+                                            f"{error.cause}"))
     reporter.send(ev.GuardFactsMeasured(reporter.job, GuardFacts(has_random_inputs=workspace.options.data is None
                                                   and workspace.options.calib_data is None, range_facts=range_facts)))
     return sampled

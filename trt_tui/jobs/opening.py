@@ -73,7 +73,7 @@ def _open_workspace(slot: WorkspaceSlot, store: ResultStore, reporter: JobReport
             previous.close()
         slot.workspace = None
         raise InputError(f"{options.model} is another network now", "its structure changed since it was opened",
-                         "Quit and open it again; the figures on screen are those of the network as it was.")
+                         "Quit and open it again; the values on screen belong to the former network.")
     if request.network_only:
         slot.workspace, slot.open_error = workspace, None
         workspace.builder = builder
@@ -111,8 +111,8 @@ def require_builder(options: Options, on_unused_backend: Callable[[str], None]) 
     builder = get_engine_builder(options.backend, on_unused_backend, plugins=options.production.plugins)
     if builder is None:
         raise BackendUnavailableError(
-            "no TensorRT works here to build an engine",
-            "ONNX Runtime builds none" if options.backend == "onnxruntime" else "trt-tui doctor says why",
+            "no TensorRT here can build an engine",
+            "ONNX Runtime builds none" if options.backend == "onnxruntime" else "trt-tui doctor shows why",
             "Write -o typed.onnx instead, or build with --backend tensorrt-rtx, which needs no GPU.")
     return builder
 

@@ -27,7 +27,7 @@ def run_preflight_job(workspace: Workspace, store: ResultStore, reporter: JobRep
     """Measures the facts that take runs of their own, and sends each as it is known."""
     config = request.config
     if not quantizes_activations(workspace.network, config):
-        reporter.send(ev.GuardFactsMeasured(reporter.job, GuardFacts(no_convergence_reason="nothing takes a range")))
+        reporter.send(ev.GuardFactsMeasured(reporter.job, GuardFacts(no_convergence_reason="no layer needs a range")))
         return
     ensure_ranges(workspace, store, reporter, [config])
     reporter.send(
@@ -95,7 +95,7 @@ def _measure_values_beyond_ranges(workspace: Workspace, reporter: JobReporter,
         start_time, tensor_shares = time.monotonic(), dict.fromkeys(ranges, 0.0)
         for done, partial_shares in enumerate(measure_clipped_shares(network.model, ranges, samples, workspace.backend),
                                               1):
-            reporter.send_progress("values beyond their range", done, len(samples), start_time)
+            reporter.send_progress("values outside their range", done, len(samples), start_time)
             tensor_shares = partial_shares
             yield Urgency.ACCURACY
         shares.append(tensor_shares)

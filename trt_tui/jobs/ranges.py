@@ -82,10 +82,14 @@ def run_set_ranges_job(workspace: Workspace, store: ResultStore, reporter: JobRe
     network, config = workspace.network, request.config
     for tensor, text in request.ranges:
         if tensor not in network.calibrated_tensors:
+            if tensor in network.producer or tensor in {info.name for info in network.inputs}:
+                raise InputError(f"{tensor} has no range", "no quantized layer reads it",
+                                 "Set ranges of tensors that layers in INT8, FP8 or INT4 read.")
             similar_names = difflib.get_close_matches(tensor, network.calibrated_tensors, 3, 0.5)
             raise InputError(
-                f"no layer reads codes of {tensor}", "so it has no range", f"Did you mean {', '.join(similar_names)}?"
-                if similar_names else "trt-tui inspect --nodes lists tensors.")
+                f"{tensor} is not a tensor of the network", "only its tensors have ranges",
+                f"Did you mean {', '.join(similar_names)}?" if similar_names else
+                "trt-tui inspect --nodes lists tensors.")
         parse_amax(text)
     unmeasured = [tensor for tensor, text in request.ranges
                   if parse_amax(text) is None and tensor not in workspace.statistics]
@@ -112,7 +116,8 @@ def run_method_comparison_job(workspace: Workspace, store: ResultStore, reporter
     Seconds are those of calibrating alone; 0 where the ranges were known from before.
     """
     if workspace.options.calib_cache is not None:
-        raise InputError("methods cannot be compared", "ranges are taken from a cache", "Leave out --calib-cache.")
+        raise InputError("calibration methods cannot be compared", "the ranges come from "
+                                                                   "a calibration cache", "Leave out --calib-cache.")
     rows: list[ev.RangeMethodResult] = []
     for method in request.methods:
         start = time.perf_counter()

@@ -151,7 +151,7 @@ def build_spread_caveat(builds: Sequence[RepeatedBuild]) -> Caveat | None:
         f"{decibels_text(min(sqnr_values), mark='')} to {add_decibel_unit(decibels_text(max(sqnr_values), mark=''))}")
     return Caveat(
         "builds differ",
-        f"{len(sqnr_values)} builds of this config lie {max(sqnr_values) - min(sqnr_values):.1f} dB apart "
+        f"{len(sqnr_values)} builds of this config differ by {max(sqnr_values) - min(sqnr_values):.1f} dB "
         f"({ends}), which is more than the margin to the target", gap_db=max(sqnr_values) - min(sqnr_values))
 
 

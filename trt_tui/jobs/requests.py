@@ -132,7 +132,7 @@ class UseRanges(Request):
         config_name: Of the config file that they are from; "" where they are an earlier process's.
     """
 
-    job_kind = JobKind("trt_tui.jobs.calibration.run_use_ranges_job", "taking ranges over", needs_hashes=False)
+    job_kind = JobKind("trt_tui.jobs.calibration.run_use_ranges_job", "applying ranges", needs_hashes=False)
     calibration: Calibration
     only_missing: bool = False
     config_name: str = ""
@@ -203,8 +203,8 @@ class MeasureSingleSample(Request):
         sample_index: Its number among the judged ones.
     """
 
-    job_kind = JobKind("trt_tui.jobs.sample_errors.run_single_sample_job", "sample {sample_index} alone",
-                       Urgency.FIRST_SHARES, phase="judging sample {sample_index} alone")
+    job_kind = JobKind("trt_tui.jobs.sample_errors.run_single_sample_job", "sample {sample_index}",
+                       Urgency.FIRST_SHARES, phase="measuring sample {sample_index}")
     config: PrecisionConfig
     runs: Mapping[str, PrecisionConfig]
     sample_index: int
@@ -215,7 +215,7 @@ class LoadStoredResults(Request):
     """What an earlier program measured of configs; answered by `StoredResultsLoaded` for each of which something is
     known."""
 
-    job_kind = JobKind("trt_tui.jobs.stored_results.run_stored_results_job", "figures of other configs",
+    job_kind = JobKind("trt_tui.jobs.stored_results.run_stored_results_job", "values of other configs",
                        Urgency.TENSOR_STATS, is_automatic=True)
     configs: tuple[PrecisionConfig, ...]
 
@@ -224,7 +224,7 @@ class LoadStoredResults(Request):
 class MeasureRemedies(Request):
     """What-if results of the ways out for one group; answered by `RemediesMeasured`."""
 
-    job_kind = JobKind("trt_tui.jobs.remedies.run_remedy_job", "ways out of {group}", Urgency.REMEDIES,
+    job_kind = JobKind("trt_tui.jobs.remedies.run_remedy_job", "remedies for {group}", Urgency.REMEDIES,
                        is_automatic=True)
     group: str
     config: PrecisionConfig
@@ -239,8 +239,8 @@ class MeasureToggles(Request):
         MAX_SCOPE_GROUPS: Groups of a scope that is flipped, at most.
     """
 
-    job_kind = JobKind("trt_tui.jobs.row_toggles.run_toggle_job", "flips of {config}", Urgency.TOGGLES,
-                       phase="each row if flipped", is_automatic=True, is_waited_for=False)
+    job_kind = JobKind("trt_tui.jobs.row_toggles.run_toggle_job", "toggles of {config}", Urgency.TOGGLES,
+                       phase="toggling each row", is_automatic=True, is_waited_for=False)
     MAX_SCOPE_GROUPS: ClassVar[int] = 256
     config: PrecisionConfig
 

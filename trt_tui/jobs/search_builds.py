@@ -87,7 +87,7 @@ class SearchBuilds:
                                  f"the engine of {name} was not timed: {engine.measurement_note}",
                                  "Leave the latency budget out, or use --max-fp32.")
             if not engine.is_built_as_requested:
-                remarks.append(f"latencies are estimated from an engine of {name} that is not as asked: "
+                remarks.append(f"latencies are estimated from an engine of {name} that is not as requested: "
                                f"{_engine_deviation_text(engine)}")
         if search_space.intermediate:
             labels = " and ".join(precision.label for precision in search_space.intermediate)
@@ -98,16 +98,16 @@ class SearchBuilds:
     def deviating_engine_remark(self, engine: EngineResult) -> str:
         """The remark on an engine that is not of the config found, and therefore confirms nothing."""
         text = (
-            f"TensorRT refuses the config as asked "
-            f"({engine.attempts[0].failure_reason}) and built it with {_engine_deviation_text(engine)}"
+            f"TensorRT refuses the config as requested ({engine.attempts[0].failure_reason}) and built it with "
+            f"{_engine_deviation_text(engine)}"
         )
         targets = self._get_targets()
         result = judge_accuracy(targets, engine.accuracy) if engine.accuracy is not None else None
         if engine.accuracy is None or result is None:
-            return f"{text}: that engine confirms nothing"
+            return f"{text}: that engine is no confirmation"
         value_texts = ", ".join(target.measured_value_text(engine.accuracy) for target in targets)
         result_text = "meets" if result.passes else "does not meet"
-        return f"{text}: that engine, which is not of the config found, {result_text} it" + (f" ({value_texts})"
+        return f"{text}: that engine, which has not the config of the result, {result_text} it" + (f" ({value_texts})"
                                                                                              if value_texts else "")
 
     def engine_result_texts(self, tried_configs: Sequence[PrecisionConfig]) -> dict[int, str]:
@@ -124,7 +124,8 @@ class SearchBuilds:
 
 
 def _engine_deviation_text(engine: EngineResult) -> str:
-    return f"{engine.attempts[-1].description}; made otherwise: {unrequested_precisions_text(engine.other_precisions)}"
+    deviation_text = unrequested_precisions_text(engine.other_precisions)
+    return f"{engine.attempts[-1].description}; in another precision: {deviation_text}"
 
 
 def config_without_ranges(config: PrecisionConfig) -> PrecisionConfig:
@@ -154,7 +155,7 @@ def fit_latency_estimator(search_space: SearchSpace, start_engine: EngineResult,
         ValueError: one of the two engines was not timed.
     """
     if start_engine.latency_ms is None or raised_engine.latency_ms is None:
-        raise ValueError("both engines have to be timed")
+        raise ValueError("both engines must be timed")
     start_ms, raised_ms = start_engine.latency_ms[0], raised_engine.latency_ms[0]
 
     def measure_raise_cost_ms(group_name: str) -> float:

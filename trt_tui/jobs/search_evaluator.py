@@ -62,9 +62,9 @@ def run_search_job(workspace: Workspace, store: ResultStore, reporter: JobReport
     for target in targets:
         target.refuse_if_unmeasurable(workspace.judged_outputs, network, metric.name if metric is not None else None)
     if not reduces_precision(network, request.config):
-        raise InputError("there is nothing to search",
+        raise InputError("the search has nothing to do",
                          no_lower_precision_reason(network) or "every layer is in FP32 already",
-                         "Begin with a config that lowers layers, such as --precision int8.")
+                         "Start with a config in lower precision, such as --precision int8.")
     if request.check_command is not None:
         parse_check_command(request.check_command)
     ensure_ranges(workspace, store, reporter, [request.config])
@@ -161,7 +161,8 @@ def find_feed_of_sample(workspace: Workspace, sample_index: int) -> int:
     for index in workspace.feeds:
         if first <= sample_index < (first := first + workspace.data_sets.judged_samples.count_samples_of_feed(index)):
             return index
-    raise InputError(f"there is no sample {sample_index}", f"{first} are judged, from 0 to {first - 1}",
+    raise InputError(f"sample {sample_index} does not exist", f"the {first} judged samples have the numbers 0 to "
+                                                              f"{first - 1}",
                      "Name one of them with --sample, or the worst.")
 
 
@@ -255,8 +256,8 @@ class WorkspaceEvaluator:
             except InputError as error:
                 self._report.send(
                     ev.LogMessage(
-                        self._report.job, "What costs nothing at run time is tried on no layer that "
-                        f"is as in the file: {error.title}.", "warning"))
+                        self._report.job, "Zero-cost changes are not tried on layers in file precision: "
+                                          f"{error.title}.", "warning"))
         zero_cost_configs = propose_zero_cost_moves(workspace, self._report, workspace.network.groups, config,
                                                     reason=f"search:{self._request.method}", kinds=kinds,
                                                     may_leave_file=leaves_file, one_pass=True)
@@ -343,7 +344,7 @@ class WorkspaceEvaluator:
             for done, total in sweep.measure_groups():
                 reporter.send_progress(f"sensitivity of each layer{executor.location_text}", round(done),
                                        max(round(total), round(done) + 1), start_time)
-                if reporter.is_report_due("impacts kept"):
+                if reporter.is_report_due("sensitivities kept"):
                     store.save_result(workspace, store_kind, config, sweep.state)
                 yield choose_next_job_step(executor, Urgency.SEARCH)
         finally:

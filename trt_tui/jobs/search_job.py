@@ -289,7 +289,7 @@ class SearchJob:
         order_text = (
             "the time that each takes in the engine of all raised" if times else "multiply-accumulates, since no "
             "engine's layers were timed" if any(self.costs.values()) else "the network alone: its sizes are open")
-        self.remarks.append(f"lowered in the order of {order_text}")
+        self.remarks.append(f"reduced in the order of {order_text}")
         self.search = self._make_search(self.search.evaluations, self.estimate_latency)
 
     def _withdraw_ineffective_raises(self) -> Steps[bool]:
@@ -300,7 +300,7 @@ class SearchJob:
         if self._before_withdrawal is not None and not result.is_met:
             self.search_space, self.search = self._before_withdrawal
             self._before_withdrawal, self._use_preview = None, False
-            self.remarks[-1] += "; nothing else meets the tolerance, so kept"
+            self.remarks[-1] += "; kept, because no other config meets the tolerance"
             return False
         if (not self._use_preview or not result.is_met or result.best_evaluation is None
                 or not result.best_evaluation.raised_groups):
@@ -379,10 +379,10 @@ class SearchJob:
         if not self.targets:
             return False
         if engine.accuracy is None or any(target.is_met_by(engine.accuracy) is None for target in self.targets):
-            self.remarks.append("its engine was built but cannot be judged by this tolerance")
+            self.remarks.append("its engine was built but cannot be measured by this tolerance")
             return False
         target_outcome = judge_accuracy(self.targets, engine.accuracy)
-        assert target_outcome is not None, "all that the targets need was measured"
+        assert target_outcome is not None, "all values that the targets need were measured"
         self.confirmed = target_outcome.outcome.passes
         simulated_accuracy = best.target_result.accuracy
         if self.confirmed or not result.is_met or simulated_accuracy is None:

@@ -118,7 +118,8 @@ def _send_cumulative_raise_accuracies(workspace: Workspace, store: ResultStore, 
         for partial in measure_accuracy_per_raised_group(workspace.analysis, config, workspace.ranges, order,
                                                          workspace.feeds):
             accuracies = partial.value
-            reporter.send_progress("cumulative FP32 sweep", partial.done_count, partial.total_count, start_time)
+            reporter.send_progress("raising the worst layers one by one", partial.done_count, partial.total_count,
+                                   start_time)
             yield Urgency.BACKGROUND
         store.save_result(workspace, "raised", config, accuracies)
     reporter.send(ev.CumulativeRaiseMeasured(reporter.job, config, order, accuracies or ()))

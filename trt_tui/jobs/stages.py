@@ -126,7 +126,7 @@ def _stage_effect_text(run: Run) -> str:
     if run.kind is RunKind.NETWORK_FILE:
         return _network_difference_text(run.file_path)
     if run.kind is RunKind.DUMP:
-        return "what production runs" if run.name == PRODUCTION_STAGE else "the export"
+        return "the engine of production" if run.name == PRODUCTION_STAGE else "the export"
     return "its precisions" if run.kind is RunKind.SIMULATED_CONFIG else "the build"
 
 
@@ -138,7 +138,7 @@ def _network_difference_text(file_path: str) -> str:
         return "quantization"
     if has_half_precision(graph):
         return "its 16-bit types"
-    return "what was changed in the network"
+    return "changes of the network"
 
 
 def _open_run_source(workspace: Workspace, run: Run) -> IterableRunSource | None:
@@ -161,7 +161,7 @@ def _open_run_source(workspace: Workspace, run: Run) -> IterableRunSource | None
 
 def _load_engine_file(workspace: Workspace, file_path: str) -> EngineRunner:
     if workspace.builder is None:
-        raise BackendUnavailableError("no TensorRT works here to load an engine", "trt-tui doctor says why",
+        raise BackendUnavailableError("no TensorRT here can load an engine", "trt-tui doctor shows why",
                                       "Run it where it was built for, with --save-outputs of Polygraphy, and give "
                                       "--outputs.")
     try:
@@ -176,7 +176,7 @@ def _build_engine_run(workspace: Workspace, store: ResultStore, reporter: JobRep
     assert config is not None, "a built run has a config"
     builder, analysis = workspace.builder, workspace.analysis
     if builder is None:
-        return None, "no TensorRT works here (trt-tui doctor says why)"
+        return None, "no TensorRT works here (trt-tui doctor shows why)"
     try:
         result = store.load_engine_result(workspace, config) or (yield from build.build_and_judge_config(
             workspace, store, reporter, config))

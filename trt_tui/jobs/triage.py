@@ -81,15 +81,15 @@ class EngineTriage:
                                  if engine_errors is not None else "where is not known", ))
         simulated = yield from self._probe.measure_group_errors(self._config)
         parting_point = find_engine_divergence(self._network, simulated, engine_errors)
-        remarks = [f"it begins at {parting_point.group_name}: {parting_point.divergence_description}"
+        remarks = [f"the difference begins at {parting_point.group_name}: {parting_point.divergence_description}"
                    ] if parting_point is not None else []
         if engine_errors.source == MARKED:
             if is_unexplained_gap(self._simulated_accuracy, engine_errors.accuracy):
                 return TriageResult(
                     (*remarks, "with every group's result as an output too: no fusion is to blame, and no "
                      "barrier helps; another tactic source or optimization level may"))
-            remarks = ["with every group's result as an output it does what was simulated: a fusion computes something "
-                       "else"]
+            remarks = ["with every group's result as an output it agrees with the simulation: a fusion computes "
+                       "something else"]
             self._spent_builds = 1
             tensors = self._list_results_usable_as_outputs(self._network.groups)
             barrier_tensors = yield from self._find_smaller_barrier_set(tensors)
@@ -100,7 +100,7 @@ class EngineTriage:
             return TriageResult((*remarks, "--max-builds leaves too few to find which fusion"))
         if not barrier_tensors:
             reason = ("no fusion barrier was found that mends it"
-                      if tensors else "no group at which it begins can be told")
+                      if tensors else "the group at which the difference begins is unknown")
             return TriageResult((*remarks, reason))
         return (TriageResult((
             *remarks,

@@ -84,12 +84,12 @@ class EditableSession(ReportingSession):
         precision = self.config.precision_of(group)
         tensors = [site.tensor for site in group.calibrated_qdq_sites(precision)]
         if not tensors:
-            raise InputError(f"{group.name} does not read codes",
+            raise InputError(f"{group.name} has no quantized inputs",
                              f"only layers in {TYPES_WITH_RANGES_TEXT} have ranges", "")
         smoothed = {tensor for move in self.config.get_moves(SmoothQuantMove).values() for tensor in move.ranges}
         if not smoothed.isdisjoint(tensors):
-            raise InputError(f"the channels of {group.name} are scaled", "its range goes with the factors",
-                             "Take SmoothQuant back first.")
+            raise InputError(f"the channels of {group.name} are scaled", "the range depends on the factors",
+                             "Undo SmoothQuant first.")
         group_statistics = self.results.statistics.get(group.name, {})
         if any(tensor not in group_statistics for tensor in tensors):
             self.request_group_details(group)

@@ -230,7 +230,7 @@ class EventReducer:
         if not isinstance(self._end_job(event, REPLACED if event.was_replaced else DONE), rq.OpenNetwork):
             return
         if state.builder is None and not state.network_only and (unused_options := state.options.engine_only_options):
-            state.warnings.append(f"{', '.join(unused_options)}: no TensorRT works here, so no engine is built by it.")
+            state.warnings.append(f"{', '.join(unused_options)}: no TensorRT works here, so it builds no engine.")
         if state.automatic and not was_stopped and state.data_summary is not None:
             self._actions.request_comparison()
             self._actions.request_preview(after_opening=True)
@@ -260,7 +260,7 @@ class EventReducer:
         for number in [number for number in state.pending_requests if number <= event.job]:
             state.pending_requests.end_request(number, FAILED)
         state.error = event
-        state.log.append(f"The child process ended with code {event.exit_code}.")
+        state.log.append(f"The background process ended with exit code {event.exit_code}.")
         state.log.extend(event.log.splitlines())
 
     def _end_job(self, end_event: ev.Event, outcome: str) -> rq.Request | None:

@@ -107,9 +107,9 @@ class ConfigNames(dict[PrecisionConfig, str]):
         """
         if not name or len(name) > MAX_NAME_LENGTH or "\n" in name:
             raise InputError(f"{name!r} is no name of a config",
-                             f"it takes 1 to {MAX_NAME_LENGTH} characters of one line", "Give a shorter one.")
+                             f"a name has 1 to {MAX_NAME_LENGTH} characters in one line", "Type a shorter name.")
         if any(other_name == name and other_config != config for other_config, other_name in self.items()):
-            raise InputError(f"another config is called {name}", "names are unique", "Give another one.")
+            raise InputError(f"another config is called {name}", "names are unique", "Type another name.")
         self[config] = name
 
     def set_config_comment(self, config: PrecisionConfig, comment: str) -> None:

@@ -70,7 +70,7 @@ class SessionOpener:
             InputError: see `trt_tui.core.moves.keep_rules.apply_keep_rules`.
         """
         options, network = self._state.options, self._state.outline or self._state.preliminary_outline
-        assert network is not None, "a network that was opened was told of"
+        assert network is not None, "an opened network has been announced"
         return apply_keep_rules(network, replace(config, tf32=True) if options.tf32 else config, options.keep)
 
     def _resume_saved_session(self, outline: NetworkOutline) -> bool:
@@ -162,7 +162,7 @@ class SessionOpener:
         """Drops all that was measured on files that have been replaced; the user's changes stay."""
         state = self._state
         state.warnings.append(
-            f"{', '.join(self._replaced_files) or 'What was opened'}: replaced, so all is measured anew.")
+            f"{', '.join(self._replaced_files) or 'What was opened'}: replaced, so everything is measured again.")
         self._replaced_files = ()
         state.calibration = state.last_built_config = None
         state.results = SessionResults()
@@ -180,7 +180,7 @@ class SessionOpener:
         is_same = (current_fingerprint.sha256, current_fingerprint.data_sha256) == (previous_fingerprint.sha256,
                                                                                     previous_fingerprint.data_sha256)
         if not is_same or any(not name.endswith(".py") for name in changed):
-            self._drop_measured_moves("what was replaced")
+            self._drop_measured_moves("the replaced files")
         if (state.config_calibration is not None and state.calibration is None
                 and current_fingerprint.sha256 == previous_fingerprint.sha256):
             self._send_request(rq.UseRanges(state.config_calibration, True, Path(state.config_path or "").name))
@@ -202,4 +202,4 @@ class SessionOpener:
                 for count, word in ((len(dropped) - other_count, "range"), (other_count, "free move"))
                 if count
             ]
-            state.warnings.append(f"{' and '.join(count_texts)} measured on {origin_text} are taken back: choose anew.")
+            state.warnings.append(f"{' and '.join(count_texts)} measured on {origin_text} were undone: choose again.")

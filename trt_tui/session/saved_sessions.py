@@ -246,7 +246,7 @@ class SessionFolder:
                 write_file_atomically(self._path, _encode_session(saved_session), is_private=True)
 
     def _record_load_failure(self, path: Path, cause: str) -> None:
-        self.load_failures.append(f"The session saved in {path} cannot be taken up and is left as it is: {cause}.")
+        self.load_failures.append(f"The session saved in {path} cannot be loaded and is left as it is: {cause}.")
 
     def release_session_lock(self) -> None:
         """Lets other programs write the session."""
@@ -317,7 +317,7 @@ def _encode_session(saved_session: SavedSession) -> bytes:
 
 def _set_aside_damaged_session(path: Path, error: Exception) -> str:
     """Renames a damaged session, so that it is neither read nor written again; says so."""
-    message = f"The session saved in {path} is damaged and cannot be taken up"
+    message = f"The session saved in {path} is damaged and cannot be loaded"
     kept_path = rename_damaged_file(path)
     return f"{message}; it is kept as {kept_path.name}: {error}." if kept_path is not None else f"{message}: {error}."
 

@@ -144,7 +144,7 @@ def reduction_table(reduction_steps: Sequence[ReductionStep], outline: NetworkOu
         shape = outline.shape(outline.get_group(row.layer_name).final_tensor)
         sizes = "x".join("?" if size is None else str(size) for size in shape) if shape is not None else ""
         similarity = mark_figures_as_simulated(row.similarity_text)
-        reason = f"lowered, it misses the threshold with {similarity}" if row.stays_higher else ""
+        reason = f"in lower precision it misses the threshold: {similarity}" if row.stays_higher else ""
         table.append([
             str(index),
             title_by_name.get(row.layer_name, row.layer_name), sizes, similarity, threshold, reason,
@@ -216,7 +216,7 @@ def held_out_result_text(held_out: HeldOutResult) -> str:
 
 
 def best_evaluation_text(search_status: SearchStatus) -> str:
-    """The best of a search in words: "3 in FP32, 2 other ranges: met, ~20.4 dB"."""
+    """The best of a search in words: "3 in FP32, 2 other ranges: meets the target (~20.4 dB)"."""
     best = search_status.best_evaluation
     if best is None:
         return "nothing yet"
@@ -225,7 +225,6 @@ def best_evaluation_text(search_status: SearchStatus) -> str:
     if best.range_moves:
         parts.append(f"{counted_noun_text(len(best.range_moves), 'other range')}")
     return (
-        f"{', '.join(parts)}: "
-        f"{'met' if search_status.is_target_met else 'not met'}, "
-        f"{mark_figures_as_simulated(best.target_result.value_text)}"
+        f"{', '.join(parts)}: {'meets' if search_status.is_target_met else 'misses'} the target "
+        f"({mark_figures_as_simulated(best.target_result.value_text)})"
     )

@@ -278,7 +278,7 @@ class Session(EditableSession):
         path = Path(path).expanduser()
         file_formats = [name for name, export_format in EXPORT_FORMATS.items() if not export_format.is_folder]
         if format_name not in file_formats:
-            raise InputError(f"unknown format {format_name}", f"there are {', '.join(file_formats)}", "")
+            raise InputError(f"unknown format {format_name}", f"available: {', '.join(file_formats)}", "")
         companion_paths = find_companion_files(format_name, path).values()
         for existing_path in () if overwrite else (path, *companion_paths):
             if os.path.exists(existing_path):  # also of a name that is too long, which Path.exists() raises for

@@ -331,7 +331,7 @@ class SessionState:
             self.target, *further = self._read_initial_targets()
         except InputError as error:
             # The text comes from a file: the command line's is checked before a session is made.
-            self.warnings.append(f"The target is not taken. {error.title}: {error.cause}")
+            self.warnings.append(f"The target is not accepted. {error.title}: {error.cause}")
             self.target_text = None
             self.target, *further = self._read_initial_targets()
         self.further_targets = tuple(further)
@@ -370,7 +370,7 @@ class SessionState:
         except InputError as error:
             if not self.automatic:
                 raise
-            self.warnings.append(f"The target is not taken. {error.title}: {error.cause}")
+            self.warnings.append(f"The target is not accepted. {error.title}: {error.cause}")
             self.target_text, self.further_targets = None, ()
             self.target = add_baseline(self._read_initial_targets()[0])
 

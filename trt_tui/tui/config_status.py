@@ -55,7 +55,7 @@ def config_title(session: Session, width: int = 40) -> str:
             changes.append(counted_noun_text(len(other_moves), MOVE_TEXTS[kind.kind].column))
     ranges = [f"{method} ranges"] * bool(method), [method] * bool(method)
     texts = [*(f"{name} · {', '.join([*choice, *changes]) or 'edited'}" for choice in ranges),
-             f"{name} · {counted_noun_text(len(config.moves), 'move')}", f"{name} +{len(config.moves)}", name]
+             f"{name} · {counted_noun_text(len(config.moves), 'change')}", f"{name} +{len(config.moves)}", name]
     return next((text for text in texts if cell_width(text) <= width), shorten_middle(name, width))
 
 

@@ -47,7 +47,7 @@ ACTIONS_BY_SCREEN: Mapping[str, tuple[str, ...]] = {
     "lists": (*_MOVE_ACTIONS, "toggle"), "settings": ("up", "down", "left", "right", "toggle", "open", "close"),
     "the configs": (*_MOVE_ACTIONS, "toggle", "configs", "mark", "diff", "name", "pin"),
     "the jobs": (*_MOVE_ACTIONS, "toggle", "jobs", "stop", "stop_all"),
-    "the pictures": (*_MOVE_ACTIONS, "left", "right", "axis", "next_picture")}
+    "the charts": (*_MOVE_ACTIONS, "left", "right", "axis", "next_picture")}
 """The actions whose keys are active together, by screen: "" for the main screen, else a kind of dialog."""
 
 _SHOWN_KEY_NAMES = {
@@ -134,7 +134,7 @@ def read_key_file(path: Path) -> tuple[KeyTable, list[str]]:
     except yaml.YAMLError as error:
         mark = error.problem_mark if isinstance(error, yaml.MarkedYAMLError) else None
         line_number = mark.line + 1 if mark is not None else 1
-        return DEFAULT_KEYS, [f"{_file_location_text(path, line_number)}: it is no JSON; no key is taken from it"]
+        return DEFAULT_KEYS, [f"{_file_location_text(path, line_number)}: not valid JSON; its keys are ignored"]
     except (OSError, TrtTuiError, RecursionError) as error:
         return DEFAULT_KEYS, [] if not path.exists() else [
             f"{path} cannot be read: {getattr(error, 'cause', '') or error}"
@@ -170,17 +170,17 @@ def _parse_key_entry(action_id: object, keys_node: yaml.Node, line_number: int,
         similar_actions = difflib.get_close_matches(str(action_id), DEFAULT_KEYS, 1)
         return f"there is no action {action_id}" + (f"; is it {similar_actions[0]}?" if similar_actions else "")
     if action_id in entries:
-        return f"{action_id} stands in line {entries[action_id].line} already"
+        return f"{action_id} is already in line {entries[action_id].line}"
     nodes = keys_node.value if isinstance(keys_node, yaml.SequenceNode) else [keys_node]
     names: list[str] = []
     for node in nodes:
         name = _parse_key(node.value) if isinstance(node, yaml.ScalarNode) else None
         if name is None:
             node_text = node.value or '""' if isinstance(node, yaml.ScalarNode) else "that"
-            return f"{node_text} is no key; {action_id} keeps {_default_keys_text(action_id)}"
+            return f"{node_text} is not a key; {action_id} keeps {_default_keys_text(action_id)}"
         if node.value in _SPLIT_ARROW_CHARACTERS:
             return (
-                f"{node.value} is a part of an arrow key on a slow line; "
+                f"{node.value} is a part of an arrow key on a slow connection; "
                 f"{action_id} keeps {_default_keys_text(action_id)}"
             )
         names.append(name)

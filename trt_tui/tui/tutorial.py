@@ -65,15 +65,15 @@ class Tutorial:
         results, name = session.get_run_results("config"), config_name(session)
         if is_confirmed_by_execution(session):
             step_index, texts = 2, [
-                f"{shown_key('export')} hands {name} over to production", f"{shown_key('export')} hands {name} over"
+                f"{shown_key('export')} exports {name} for production", f"{shown_key('export')} exports {name}"
             ]
         elif not config_meets_target_simulated(session, session.config):
-            step_index, texts = 0, [f"{shown_key('find')} finds what meets the target at the least cost",
+            step_index, texts = 0, [f"{shown_key('find')} finds the cheapest config that meets the target",
                                     f"{shown_key('find')} finds a fix"]
         elif results.engine_result is None and results.exported_run is None:
             has_builder = session.builder is not None
             step_index, texts = 1, [
-                f"{shown_key('build')} builds {name} and judges what was built", f"{shown_key('build')} builds {name}"
+                f"{shown_key('build')} builds {name} and measures the engine", f"{shown_key('build')} builds {name}"
             ] if has_builder else [
                 f"{shown_key('build')} executes the export of {name} in ONNX Runtime",
                 f"{shown_key('build')} executes its export"

@@ -98,9 +98,8 @@ class TensorRTBackend:
     def load_engine(self, data: bytes) -> TensorRTRunner:
         if not self.capabilities.can_execute:
             reason = ("no GPU is visible" if self._device is None else (
-                f"{self.device} has compute capability "
-                f"{capability_text(self._device.compute_capability)}, and it runs on "
-                f"{capabilities_text(self.capabilities.target_compute_capabilities)}"))
+                f"{self.device} has compute capability {capability_text(self._device.compute_capability)}, and the "
+                f"backend runs on {capabilities_text(self.capabilities.target_compute_capabilities)}"))
             raise BackendUnavailableError(f"{self.name} engines cannot run on this machine", reason,
                                           "Run it on a GPU that it was built for; trt-tui inspect also takes the JSON "
                                           "of trtexec --exportLayerInfo.")

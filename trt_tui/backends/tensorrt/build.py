@@ -32,7 +32,7 @@ def build_engine(package: TensorRTPackage, model_path: Path, settings: BuildSett
                  on_message: MessageCallback | None) -> bytes:
     log = package.log
     if constraints is None and not package.capabilities.strongly_typed:
-        raise ValueError("this release has to be told precisions layer by layer")
+        raise ValueError("this release needs precisions layer by layer")
     log.details.clear()
     with log.collect_messages(on_message) as messages:
         try:
@@ -129,7 +129,7 @@ def _write_timing_cache(log: TensorRTLog, config: Any, path: Path, was_refused: 
         with file_lock(path, _LOCK_TIMEOUT_S):
             stored, measured = read_bytes(path) if os.path.exists(path) else b"", bytes(cache.serialize())
             if was_refused and stored[:_MAGIC_BYTES] != measured[:_MAGIC_BYTES]:
-                log.dispatch_message("warning", f"{path} is no timing cache: it is left as it is")
+                log.dispatch_message("warning", f"{path} is not a timing cache: it is left unchanged")
                 return
             stored_cache = config.create_timing_cache(stored) if stored else None
             if stored_cache is not None:
@@ -168,7 +168,7 @@ def _make_builder_config_loader(package: TensorRTPackage, settings: BuildSetting
         requested, offered = settings.compute_capability, capabilities.target_compute_capabilities
         if requested is None and not capabilities.can_execute:
             raise InputError("there is no GPU to build for", f"{name} builds for a named compute capability",
-                             f"Give --compute-capability, one of {capabilities_text(offered)}.")
+                             f"Name --compute-capability, one of {capabilities_text(offered)}.")
         if requested is not None and requested not in offered:
             raise InputError(
                 f"{name} {package.version} does not build for compute capability {capability_text(requested)}",
@@ -217,7 +217,7 @@ def _list_requested_enum_members(package: TensorRTPackage, builder_options: Buil
             "HardwareCompatibilityLevel"
         offered = getattr(package.trt, enum, None)
         if not hasattr(offered, member):
-            raise InputError(f"{package.name} {package.version} has no {member}", f"{setting.option} asks for it",
+            raise InputError(f"{package.name} {package.version} has no {member}", f"{setting.option} needs it",
                              f"Leave out {setting.option}, or build with another release.")
         members.append(getattr(offered, member))
     return members
@@ -240,7 +240,7 @@ def _find_tactic_source(enum: Any, name: str) -> Any:
     member = getattr(enum, name.upper(), None)
     if member is None:
         names = ", ".join(member_name for member_name in dir(enum) if member_name.isupper())
-        raise InputError(f"unknown tactic source {name}", f"there are: {names}", "Correct the name.")
+        raise InputError(f"unknown tactic source {name}", f"available: {names}", "Correct the name.")
     return member
 
 

@@ -189,7 +189,7 @@ class TensorRTRunner:
         with self._log.collect_messages(None) as messages:
             try:
                 if not context.set_debug_listener(debug_listener):
-                    raise RuntimeError("the engine takes no listener")
+                    raise RuntimeError("the engine accepts no listener")
                 context.unfused_tensors_debug_state = True
                 try:
                     engine_feed = self._cast_to_engine_types(feed)
@@ -200,7 +200,7 @@ class TensorRTRunner:
             except Exception as error:
                 raise translate_execution_error(messages, error) from None
         if debug_listener.failed:
-            raise TrtTuiError("what the engine's kernels hand on could not be read", debug_listener.failed, "")
+            raise TrtTuiError("the debug tensors of the engine could not be read", debug_listener.failed, "")
         output_arrays = {
             name: np.array(outputs[name])
             for name in (info.name for info in self.outputs)

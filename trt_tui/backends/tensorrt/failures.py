@@ -73,7 +73,7 @@ def translate_parser_errors(backend_name: str, version: str, errors: Sequence[An
         node_name, operator = model_path is not None and _find_node_by_index(model_path, error.node()) or ("", "")
     description = " ".join((_call_parser_error_getter(error, "desc") or str(error)).split())
     if not node_name:
-        return NetworkParseError(f"{backend_name} {version} does not take this network", description,
+        return NetworkParseError(f"{backend_name} {version} refuses this network", description,
                                  "Check the file with onnx.checker, or export it with another opset.")
     location = f" at node {node_name}" + (f" ({operator})" if operator else "")
     next_step = ("Replace the node, export the network with another opset, or give its layer FP32 if it has "
@@ -87,7 +87,7 @@ def translate_parser_errors(backend_name: str, version: str, errors: Sequence[An
             next_step = (
                 f"{backend_name} {version} has no {operator} of ONNX: export the network without it, use another "
                 "release, or load a plugin for it with --plugins LIB.so.")
-    return NetworkParseError(f"{backend_name} {version} does not take this network{location}", description, next_step,
+    return NetworkParseError(f"{backend_name} {version} refuses this network{location}", description, next_step,
                              node_name)
 
 

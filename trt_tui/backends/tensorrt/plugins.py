@@ -30,7 +30,7 @@ def load_plugins(trt: Any, backend_title: str, paths: Sequence[str]) -> None:
             library = ctypes.CDLL(absolute_path, mode=ctypes.RTLD_GLOBAL)
         except OSError as error:
             raise InputError(f"--plugins {path} does not load", str(error),
-                             f"Build it for {backend_title}; ldd {path} tells which libraries it misses.") from None
+                             f"Build it for {backend_title}; ldd {path} lists the libraries that it misses.") from None
         if not any(hasattr(library, symbol) for symbol in _CREATOR_SYMBOLS):
             continue
         try:
@@ -38,8 +38,8 @@ def load_plugins(trt: Any, backend_title: str, paths: Sequence[str]) -> None:
         except Exception as error:
             raise _plugin_error(backend_title, path, str(error)) from None
         if handle is None:
-            raise _plugin_error(backend_title, path, "its registry takes nothing of it")
+            raise _plugin_error(backend_title, path, "its registry accepts nothing from it")
 
 
 def _plugin_error(backend_title: str, path: str, cause: str) -> InputError:
-    return InputError(f"{backend_title} does not take the plugins of {path}", cause, f"Build it for {backend_title}.")
+    return InputError(f"{backend_title} refuses the plugins of {path}", cause, f"Build it for {backend_title}.")

@@ -54,8 +54,8 @@ class RtxEngineLayerLister:
         """
         trt = import_tensorrt("tensorrt-rtx")
         if not hasattr(trt.OnnxParser, "load_initializer"):
-            raise BackendUnavailableError(f"TensorRT-RTX {trt.__version__} is too old to ask what it makes of layers",
-                                          "it takes no weights from memory", "pip install -U 'trt-tui[rtx]'")
+            raise BackendUnavailableError(f"TensorRT-RTX {trt.__version__} is too old for a preview",
+                                          "it cannot read weights from memory", "pip install -U 'trt-tui[rtx]'")
         return cls(trt, str(trt.__version__), list_compute_capabilities(trt))
 
     def load_plugins(self, paths: Sequence[str]) -> None:
@@ -117,7 +117,7 @@ class RtxEngineLayerLister:
         if not log.listings:
             raise InputError("TensorRT-RTX does not list the layers of the engine",
                              f"release {self.release} prints no message that begins with {LISTING_HEADING}",
-                             "Another release may; a build on a GPU tells through the inspector.")
+                             "Another release may print it; a build on a GPU reports its layers through the inspector.")
         # A plan is looked through in a copy, which a very large one is spared.
         return str(log.listings[-1]), log.said, read_plan_accumulators(
             bytes(built)) if built.nbytes <= _MAX_PLAN_BYTES else PlanAccumulators()

@@ -124,12 +124,12 @@ def write_calibration_cache(path: str | Path, ranges: Mapping[str, float],
     lines = [f"TRT-8601-{algorithm}"]  # TensorRT 8.6.1
     for tensor, amax in ranges.items():
         if not tensor or "\n" in tensor or "\r" in tensor:
-            raise InputError(f"tensor name {tensor!r} cannot stand in a calibration cache",
-                             "a line of the cache ends at a line break" if tensor else "it is empty",
+            raise InputError(f"tensor name {tensor!r} cannot be written to a calibration cache",
+                             "an entry of the cache ends at a line break" if tensor else "it is empty",
                              "Rename the tensor in the network, or export --format onnx, which needs no cache.")
         scale = amax / INT8.max_value if amax else 1.0
         if not (math.isfinite(scale) and 0 < scale < 2.0**127):
-            raise InputError(f"{amax} is no range for '{tensor}'", "A range is a finite number from 0 up.")
+            raise InputError(f"{amax} is not a valid range of '{tensor}'", "A range is a finite number from 0 up.")
         lines.append(f"{tensor}: {struct.pack('>f', scale).hex()}")
     write_file_atomically(path, "\n".join(lines) + "\n")
 

@@ -57,11 +57,12 @@ class FirstNonFiniteValue:
     @property
     def effect_text(self) -> str:
         """The text without the constant that is not finite."""
-        tensor_text = f"the first tensor that holds {self.value_kind} is {self.tensor}, the result of {self.producer}" \
+        tensor_text = f"the first tensor with {self.value_kind} is {self.tensor}, the result of {self.producer}" \
             if self.tensor else ""
         if self.constant:
             return "; ".join(filter(None, (f"{self.reader} reads it", tensor_text)))
-        return tensor_text + (f"; {self.epsilon} is 0 and keeps no divisor from 0 (in FP16 an epsilon below 6e-8 is 0)"
+        return tensor_text + (f"; {self.epsilon} is 0 and does not protect a divisor from 0 (in FP16 an epsilon below "
+                              "6e-8 is 0)"
                               if self.epsilon else "")
 
 

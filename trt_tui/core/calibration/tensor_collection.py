@@ -185,7 +185,7 @@ class NonFiniteTensorError(InputError):
                  next_step: str = "") -> None:
         super().__init__(title or f"Tensor '{tensor}' holds {value_kind} in FP32",
                          cause or f"Seen while calibrating, in feed {feed_index}.",
-                         next_step or "Correct the network or the data: a range cannot be taken from it.")
+                         next_step or "Correct the network or the data: it has no usable range.")
         self.tensor, self.value_kind, self.feed_index = tensor, value_kind, feed_index
 
 

@@ -26,11 +26,12 @@ def parse_amax(text: str) -> float | None:
     except ValueError:
         if not _is_range_method(text):
             raise InputError(
-                f"{text!r} is no range", "it is neither a number nor a way to choose one",
+                f"{text!r} is not a valid range", "it is neither a number nor a method that computes one",
                 f"Give an amax like 2.5, a method ({', '.join(_RANGE_METHOD_NAMES)}), p99.9 or top5-mean.") from None
         return None
     if not 0 <= amax <= MAX_AMAX:
-        raise InputError(f"{text} is no range", "an amax is a number from 0 up that FP32 holds", "Give it like 2.5.")
+        raise InputError(f"{text} is not a valid range", "an amax is a number from 0 to the "
+                                                         "largest FP32 value", "Write it like 2.5.")
     return amax
 
 
@@ -50,8 +51,9 @@ def resolve_amax_text(amax_text: str, stats: TensorStats, quantized_type: Quanti
         return sum(largest) / len(largest) if largest else 0.0
     method = amax_text.lower()
     if method not in list_range_methods(quantized_type):
-        raise InputError(f"{method} chooses no range for {quantized_type.precision.label}", "it assumes equal steps",
-                         f"Take one of {', '.join(list_range_methods(quantized_type))}.")
+        raise InputError(f"{method} cannot choose a range for "
+                         f"{quantized_type.precision.label}", "it assumes equal steps",
+                         f"Use one of {', '.join(list_range_methods(quantized_type))}.")
     return stats.amax_by_range_method(quantized_type.precision)[method]
 
 

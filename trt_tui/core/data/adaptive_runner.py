@@ -143,7 +143,7 @@ class AdaptiveRunner:
                 self._apply_memory_fallback(
                     1,
                     OutOfMemoryError(
-                        "out of memory", f"{self._memory_name} does not suffice for "
+                        "out of memory", f"{self._memory_name} is too small for "
                         f"{counted_noun_text(rows, 'sample')} at a time, and {error}",
                         "Use a smaller batch (--batch)."))
 
@@ -196,7 +196,7 @@ class AdaptiveRunner:
         if self._samples.memory_fallbacks.free_sessions_of_other_runs(self._kind):
             return
         state = self._state
-        state.reason = f"{self._memory_name} does not suffice"
+        state.reason = f"{self._memory_name} is too small"
         if sample_count > 1 or state.max_rows == 1:
             state.reason += f" for {counted_noun_text(sample_count, 'sample')} at a time"
         if sample_count > 1:
@@ -263,7 +263,7 @@ class AdaptiveRunner:
             except OutOfMemoryError:
                 raise
             except TrtTuiError as error:
-                raise _PortionJoinError(f"fewer at a time are refused: {error.cause or error.title}") from None
+                raise _PortionJoinError(f"smaller batches are refused: {error.cause or error.title}") from None
             for name, array in outputs.items():
                 arrays_by_output.setdefault(name, []).append(np.asarray(array))
         sizes = [stop - start for start, stop in portion_bounds]
@@ -292,7 +292,7 @@ class AdaptiveRunner:
         if axis is None:
             if any(not np.array_equal(portion, arrays[0], equal_nan=portion.dtype.kind == "f")
                    for portion in arrays[1:]):
-                raise _PortionJoinError(f"{output_name} is one value of several samples")
+                raise _PortionJoinError(f"{output_name} is a single value for several samples")
             return arrays[0]
         return np.concatenate(arrays, axis)
 
@@ -326,7 +326,7 @@ class AdaptiveRunner:
             axis for axis, size in enumerate(first_shape) if size == portion_sizes[0] and axis not in fixed
         ]
         if differing or not candidates and first_shape:
-            raise _PortionJoinError(f"it is not known which axis of {output_name} is that of the samples")
+            raise _PortionJoinError(f"the sample axis of {output_name} is unknown")
         return candidates[0] if candidates else None
 
 

@@ -159,7 +159,7 @@ class ArraySpool:
         free = shutil.disk_usage(tempfile.gettempdir()).free
         if header.nbytes > free - MIN_FREE_DISK_BYTES and header.nbytes > MAX_IN_MEMORY_BYTES:
             raise InputError(f"an array of {header.nbytes:,} bytes does not fit in {tempfile.gettempdir()}",
-                             f"{free:,} bytes are free there, and arrays are unpacked there",
+                             f"{free:,} bytes are free there, and arrays are unpacked to that folder",
                              "Free some space, set TMPDIR to another place, or save the array with numpy.savez.")
         offset = self._file.seek(0, io.SEEK_END)
         for block in byte_pieces:
@@ -222,7 +222,7 @@ def read_npy_header(stream: IO[bytes], size: int, name: str) -> NpyHeader:
     if dtype.hasobject:
         raise InputError(
             f"{_array_title(name)} holds pickled Python objects",
-            "They are refused, since loading them can run any code.",
+            "They are refused, because loading them can execute arbitrary code.",
             "Save plain numeric arrays with numpy.savez.",
         )
     header = NpyHeader(dtype, shape, is_fortran_order, head.tell())
@@ -230,7 +230,7 @@ def read_npy_header(stream: IO[bytes], size: int, name: str) -> NpyHeader:
         raise _damaged_array_error(name, f"its header says shape {shape} of {dtype}")
     if header.offset + header.nbytes != size:
         raise _damaged_array_error(name,
-                                   f"its header promises {header.nbytes:,} bytes, {size - header.offset:,} are there")
+                                   f"its header declares {header.nbytes:,} bytes, {size - header.offset:,} are present")
     return header
 
 
@@ -261,13 +261,13 @@ def open_npz(path: Path, source_title: str) -> DataPart:
         size = path.stat().st_size
         if unpacked > max(MAX_UNPACKED_BYTES, MAX_UNPACKED_RATIO * size):
             raise InputError(f"{source_title} would unpack to {unpacked:,} bytes",
-                             f"it has {size:,}: over {MAX_UNPACKED_RATIO} times that is taken for a zip bomb",
-                             "If it is none, save it without compression, with numpy.savez.")
+                             f"it has {size:,}: over {MAX_UNPACKED_RATIO} times that size is treated as a zip bomb",
+                             "If the file is valid, save it without compression, with numpy.savez.")
         for info in infos:
             name = info.filename[: -len(".npy")]
             if name in arrays:
-                raise InputError(f"{source_title} holds array '{name}' twice", "only one of them could count",
-                                 "Give each array a name of its own.")
+                raise InputError(f"{source_title} holds array '{name}' twice", "a name can occur only once",
+                                 "Give each array a different name.")
             try:
                 arrays[name] = _open_npz_member(path, file, archive, info, name, unpacked <= MAX_IN_MEMORY_BYTES)
             except TrtTuiError as error:
@@ -299,7 +299,7 @@ def _open_npz_member(path: Path, file: IO[bytes], archive: zipfile.ZipFile, memb
     if member_info.compress_size != member_info.file_size or start + member_info.file_size > end:
         available_bytes = min(member_info.compress_size, end - start)
         raise _damaged_array_error(array_name,
-                                   f"{member_info.file_size:,} bytes are promised, {available_bytes:,} are there")
+                                   f"{member_info.file_size:,} bytes are declared, {available_bytes:,} are present")
     return MappedArray(path, start + header.offset, header.dtype, header.shape, header.is_fortran_order)
 
 
@@ -317,7 +317,7 @@ def spool_feed(feed: Any, source_title: str, spool: ArraySpool) -> DataPart:
     if not arrays_in_feed or not all(isinstance(name, str) for name in arrays_in_feed):
         feed_kind = "an empty dictionary" if arrays_in_feed == {} else type(feed).__name__
         raise InputError(
-            f"{source_title} is no feed: {feed_kind}",
+            f"{source_title} is not a feed: {feed_kind}",
             "A feed is a dictionary of arrays by name.",
             "Give one dictionary {input name: array} per feed.",
         )
@@ -326,11 +326,11 @@ def spool_feed(feed: Any, source_title: str, spool: ArraySpool) -> DataPart:
         try:
             array = np.asarray(value)
         except Exception as error:  # what an object's __array__ raises is the object's own affair
-            raise InputError(f"{source_title}: '{name}' is no array",
+            raise InputError(f"{source_title}: '{name}' is not an array",
                              f"{type(error).__name__}: {exception_text(error)}") from error
         if array.dtype.hasobject:
             raise InputError(
-                f"{source_title}: '{name}' is no numeric array but {type(value).__name__}",
+                f"{source_title}: '{name}' is not a numeric array but {type(value).__name__}",
                 next_step="Give numpy arrays.",
             )
         with convert_damaged_file_errors(source_title):

@@ -110,7 +110,7 @@ def find_batch_layout(part: DataPart, inputs: Sequence[TensorInfo]) -> BatchLayo
                     f"{part.source}: inputs '{lead.name}' and '{name}' disagree about the number of samples",
                     f"'{lead.name}' has {_row_count_text(rows, batches[lead.name])}, "
                     f"'{name}' {_row_count_text(own_rows, count)}.",
-                    "Give the same number of samples for both, or one batch of the one that is to be repeated.",
+                    "Give the same number of samples for both, or one batch of the input that is to be repeated.",
                 )
             steps[name] = own_size
         elif own_rows == rows:
@@ -119,7 +119,7 @@ def find_batch_layout(part: DataPart, inputs: Sequence[TensorInfo]) -> BatchLayo
             if own_rows != 1:
                 raise InputError(
                     f"{part.source}: inputs '{lead.name}' and '{name}' disagree about the number of samples",
-                    f"Both begin with the dimension {lead_size}, but have {rows} and {own_rows} rows.",
+                    f"Both have the first dimension {lead_size}, but {rows} and {own_rows} rows.",
                     "Give the same number of samples for both.",
                 )
             broadcast.add(name)
@@ -137,7 +137,7 @@ def _count_static_batches(input_info: TensorInfo, stored_array: StoredArray, sou
     if rows % size:
         raise InputError(
             f"{source_title}: input "
-            f"'{input_info.name}' has {rows} samples, no multiple of the network's batch of {size}",
+            f"'{input_info.name}' has {rows} samples, not a multiple of the network's batch of {size}",
             f"The network's batch is fixed: {shape_text(input_info.shape or ())}.",
             f"Give {rows - rows % size or size} samples, or export the network with a dynamic batch.",
         )

@@ -68,7 +68,7 @@ def list_dump_files(spec: str) -> tuple[Path, ...]:
         return (path,)
     files = sorted((file for file in path.iterdir() if file.suffix == ".json"), key=_file_number_sort_key)
     if not files or len(files) > MAX_DUMP_FILES:
-        raise InputError(f"folder {path} is no dump", f"it holds {counted_noun_text(len(files), '.json file')}",
+        raise InputError(f"folder {path} is not a dump", f"it holds {counted_noun_text(len(files), '.json file')}",
                          f"Give {DUMP_FORMATS}, or a folder of such JSON files, one an iteration.")
     return tuple(files)
 
@@ -124,7 +124,7 @@ def _read_iterations_by_runner(file: Path, source_title: str) -> dict[str, list[
     if file.suffix.lower() == ".npz":
         return {"": [open_npz(file, source_title).arrays]}
     if file.suffix.lower() != ".json":
-        raise InputError(f"{source_title} is no dump of tensors", f"its name ends in {file.suffix or 'nothing'}",
+        raise InputError(f"{source_title} is not a dump of tensors", f"its name ends in {file.suffix or 'nothing'}",
                          f"Give {DUMP_FORMATS}.")
     with convert_damaged_file_errors(source_title):
         value = read_lazy_json(file, source_title)
@@ -154,7 +154,7 @@ def _read_iterations_by_runner(file: Path, source_title: str) -> dict[str, list[
 
 
 def _not_a_dump_error(source_title: str, reason: str) -> InputError:
-    return InputError(f"{source_title} is no dump of tensors", reason, f"Give {DUMP_FORMATS}.")
+    return InputError(f"{source_title} is not a dump of tensors", reason, f"Give {DUMP_FORMATS}.")
 
 
 def _parse_iteration(value: Any, source_title: str) -> dict[str, StoredArray]:
@@ -172,14 +172,14 @@ def _parse_array(value: Any, source_title: str) -> StoredArray:
     kind = polygraphy_object_kind(value) if isinstance(value, dict) else None
     if kind == "Tensor" or isinstance(value, dict) and "tensor" in value:
         raise InputError(f"{source_title} is a pickled torch tensor",
-                         "those are refused, since loading them can run any code",
+                         "they are refused, because loading them can execute arbitrary code",
                          "Save numpy arrays: tensor.cpu().numpy().")
     if kind != "ndarray" or not isinstance(value.get("array"), str | FileSpan):
-        raise _not_a_dump_error(source_title, f"it is {kind or type(value).__name__}, no numpy array")
+        raise _not_a_dump_error(source_title, f"it is {kind or type(value).__name__}, not a numpy array")
     member = open_base64_array(value["array"], source_title)
     if member.dtype.kind not in "biufUS":
-        raise InputError(f"{source_title} holds {member.dtype}", "numbers are compared",
-                         "Save it as float32; numpy has no BF16 and FP8 of its own.")
+        raise InputError(f"{source_title} holds {member.dtype}", "only numbers can be compared",
+                         "Save it as float32; numpy has no built-in BF16 and FP8.")
     return member
 
 

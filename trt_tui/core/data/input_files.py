@@ -165,4 +165,4 @@ def _is_same_file(first_path: Path, second_path: Path) -> bool:
 
 
 def _overwrite_error(output_path: Path, input_path: Path) -> InputError:
-    return InputError(f"{output_path} is read from", f"writing it would lose {input_path}", "Choose another name.")
+    return InputError(f"{output_path} is an input file", f"writing it would lose {input_path}", "Choose another name.")

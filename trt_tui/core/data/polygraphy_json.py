@@ -111,10 +111,10 @@ def open_base64_array(base64_text: str | FileSpan, title: str) -> StoredArray:
                 FileSpan(base64_text.path, base64_text.start + base64_text.length - 4, 4, False).iterate_blocks())
             size = base64_text.length // 4 * 3 - ending.count(b"=")
             if base64_text.length % 4:
-                raise binascii.Error("its length is no multiple of 4")
+                raise binascii.Error("its length is not a multiple of 4")
             return Base64Array(read_npy_header(io.BytesIO(head), size, ""), base64_text)
         except (binascii.Error, ValueError) as error:
-            raise InputError(f"{title} is no array", str(error), "Save it again with Polygraphy.") from None
+            raise InputError(f"{title} is not an array", str(error), "Save it again with Polygraphy.") from None
         except InputError as error:
             raise InputError(f"{title}: {error.title}", error.cause, error.next_step) from None
     if base64_text.length > MAX_WHOLE_BYTES:
@@ -136,7 +136,7 @@ def _decode_base64_array(base64_text: str, title: str) -> np.ndarray:
     except InputError as error:
         raise InputError(f"{title}: {error.title}", error.cause, error.next_step) from None
     except Exception as error:  # numpy's, zipfile's and the codecs' own
-        raise InputError(f"{title} is no array", str(error), "Save it again with Polygraphy, or as .npz.") from None
+        raise InputError(f"{title} is not an array", str(error), "Save it again with Polygraphy, or as .npz.") from None
 
 
 def read_first_npz_array(npz_bytes: bytes) -> bytes:
@@ -187,7 +187,7 @@ def read_json_feeds(path: Path, source_title: str) -> Iterator[Any]:
                     more = file.read(max(_BLOCK_CHARACTERS, len(text) - position))
                 if not more:
                     raise InputError(
-                        f"{source_title} is no valid JSON",
+                        f"{source_title} is not valid JSON",
                         f"{error.msg}; the file may have been cut off.",
                         f"Give {DATA_FORMATS}.",
                     ) from error

@@ -62,7 +62,7 @@ def _read_file_parts(path: Path, source_title: str) -> Iterator[DataPart]:
             yield spool_feed(feed, f"{source_title}, feed {index}", spool)
     else:
         hint = "A single .npy has no input name: save it with numpy.savez. " if path.suffix == ".npy" else ""
-        raise InputError(f"{source_title} is no data file that can be read", next_step=f"{hint}Give {DATA_FORMATS}.")
+        raise InputError(f"{source_title} is not a readable data file", next_step=f"{hint}Give {DATA_FORMATS}.")
 
 
 def _read_script_parts(user_function: UserFunction, sample_limit: int | None,
@@ -71,6 +71,6 @@ def _read_script_parts(user_function: UserFunction, sample_limit: int | None,
     feeds = user_function.iterate_results()
     for feed_index, feed in enumerate(feeds):
         if sample_limit is None and feed_index == MAX_SCRIPT_FEEDS:
-            warnings.append(f"{user_function} gave over {MAX_SCRIPT_FEEDS} feeds; the rest is not used")
+            warnings.append(f"{user_function} gave over {MAX_SCRIPT_FEEDS} feeds; the rest is ignored")
             return
         yield spool_feed(feed, f"{user_function}, feed {feed_index}", spool)

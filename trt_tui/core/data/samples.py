@@ -222,7 +222,7 @@ def load_samples(
             values (NaN, infinities) of a feed when it is read; the first feed is read here.
     """
     if not inputs:
-        raise InputError("The network has no inputs", "There is nothing to feed.", "Give a network with inputs.")
+        raise InputError("The network has no inputs", "There is no input to feed.", "Give a network with inputs.")
     for name, value in (("batch size", batch), ("number of samples", limit)):
         if value is not None and value < 1:
             raise InputError(f"The {name} must be at least 1, not {value}")
@@ -278,7 +278,7 @@ def _load_stored_samples(
     dynamic_batch = batch_size or choose_default_batch_size(min(total, sample_limit or total))
     feed_count = sum(-(-layout.lead_rows // (layout.rows_per_feed or dynamic_batch)) for layout in layouts)
     if min(feed_count, sample_limit or feed_count) > MAX_FEEDS:
-        raise InputError(f"{source} would be cut into {feed_count:,} feeds", f"at most {MAX_FEEDS:,} are taken",
+        raise InputError(f"{source} would need {feed_count:,} feeds", f"at most {MAX_FEEDS:,} are possible",
                          "Use fewer with --samples, or a larger --batch.")
     feed_rows = list(iterate_feed_rows(layouts, dynamic_batch, sample_limit))
     label_names = sorted(set(parts[0].arrays) - input_names)
@@ -310,12 +310,13 @@ def _check_label_rows(part: DataPart, layout: BatchLayout, input_names: Collecti
                 1, samples * MAX_LABEL_MISMATCH_SHARE):
             raise InputError(
                 f"{part.source}: label '{name}' has {rows} rows for {samples} samples",
-                "Nobody can say which sample has which label, so the metric would be wrong.",
-                "Give one row for each sample. A table that belongs to no sample is better read by the metric itself.",
+                "The labels cannot be assigned to samples, so the metric would be wrong.",
+                "Give one row for each sample. A table that does not belong to samples is better read by the metric "
+                "itself.",
             )
         warning = f"Label '{name}' has {rows} rows for {samples} samples" + (
             ", so it is not cut into samples: the metric gets all of it with each batch. If each row belongs to a "
-            "sample, the metric is wrong." if needs_labels else "; nothing reads it here.")
+            "sample, the metric is wrong." if needs_labels else "; it is not used here.")
         if not any(issued_warning.startswith(f"Label '{name}' ") for issued_warning in warnings):
             warnings.append(warning)
 

@@ -47,7 +47,7 @@ def parse_shapes(shape_texts: Sequence[str], inputs: Sequence[TensorInfo]) -> di
             raise unknown_input_error(matches[0]["name"], inputs)
         info = by_name[match["name"]]
         if info.name in ranges:
-            raise InputError(f"Shapes of input '{info.name}' are given twice", next_step="Give them once.")
+            raise InputError(f"Shapes of input '{info.name}' are given twice", next_step="Name them once.")
         min_shape, opt_shape, max_shape = (_parse_shape(match.groupdict().get(key) or match["opt"])
                                            for key in ("min", "opt", "max"))
         for shape in (min_shape, opt_shape, max_shape):

@@ -6,6 +6,7 @@ import hashlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import inspect
 import os
 import re
 import sys
@@ -214,6 +215,23 @@ class UserFunction:
 
     def __str__(self) -> str:
         return f"{self.path.name}:{self.name}"
+
+    def check_parameters(self, *parameter_names: str) -> None:
+        """Checks that the function can be called with as many positional arguments.
+
+        Raises:
+            InputError: it cannot; the next step shows a definition with these parameters.
+        """
+        try:
+            signature = inspect.signature(self._function)
+        except (TypeError, ValueError):  # a callable written in C may have no signature
+            return
+        try:
+            signature.bind(*parameter_names)
+        except TypeError:
+            arguments = ", ".join(parameter_names)
+            raise InputError(f"{self} cannot be called with ({arguments})", f"its parameters are {signature}",
+                             f"Define it as def {self.name}({arguments}).") from None
 
     def __call__(self, *args: Any) -> Any:
         """Calls the function.

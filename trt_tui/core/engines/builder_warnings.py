@@ -19,11 +19,11 @@ _KNOWN_WARNINGS = (
     (re.compile(r"Weights \[name=(?P<named>.*)\] had the following issues when converted to (?P<type>\w+):[\s-]*"
                 r"(?P<what>.*?)\.?$", re.S), "its weights in {type}: {what}"),
     (re.compile(r"Missing scale and zero-point for tensor (?P<tensor>.*), expect fall back"),
-     "no range for {tensor}: what reads or makes it falls back from INT8"),
+     "no range for {tensor}: its producer and consumers fall back from INT8"),
     (re.compile(r"No implementation of layer (?P<named>.*) obeys the requested constraints"),
-     "no implementation has its precision: the fastest was taken"),
+     "no implementation has its precision: TensorRT took the fastest"),
     (re.compile(LAYERNORM_WARNING_PREFIX + r"[.:]\s*(?P<named>.*)", re.S),
-     "a LayerNorm in FP16, which may overflow behind an attention"),
+     "a LayerNorm in FP16, which may overflow after an attention"),
     (re.compile(r"^(?P<named>.+): IShuffleLayer with zeroIsPlaceHolder=true has reshape dimension"),
      "{named} reshapes to a computed size that might be 0: resolved at run time, it may take much memory"),
 )

@@ -26,9 +26,9 @@ AS_REQUESTED, NAMED_GROUPS_CHANGED, LOWEST_EFFORT, PREFERRED_PRECISIONS, NO_PREC
 """The rungs, the highest first."""
 
 ATTEMPT_TITLES = {
-    AS_REQUESTED: "as asked", NAMED_GROUPS_CHANGED: "named layers changed",
-    LOWEST_EFFORT: "the lowest effort (--optimization-level 0)",
-    PREFERRED_PRECISIONS: "precisions preferred, not obeyed", NO_PRECISIONS: "no precision told"
+    AS_REQUESTED: "as requested", NAMED_GROUPS_CHANGED: "layers named by TensorRT changed",
+    LOWEST_EFFORT: "optimization level 0",
+    PREFERRED_PRECISIONS: "precisions preferred, not obeyed", NO_PRECISIONS: "no precision set"
 }
 """Their names in reports."""
 
@@ -80,7 +80,8 @@ class BuildAttempt:
         ]
         return "; ".join([
             *parts,
-            *([f"{name_list_text(self.unconstrained, _MAX_LISTED_GROUPS)} let go"] if self.unconstrained else [])
+            *([f"{name_list_text(self.unconstrained, _MAX_LISTED_GROUPS)} left to the builder"]
+              if self.unconstrained else [])
         ])
 
     def derive_attempt_config(self, network: Network, requested_config: PrecisionConfig) -> PrecisionConfig:
@@ -107,7 +108,8 @@ def attempt_lines(attempts: Sequence[BuildAttempt], unrequested_precisions: Mapp
         for attempt in attempts
     ]
     if attempts and not attempts[-1].failure_reason and not attempts[-1].has_requested_precisions:
-        lines.append(f"built in another precision than asked: {unrequested_precisions_text(unrequested_precisions)}")
+        lines.append("built in another precision than requested: "
+                     f"{unrequested_precisions_text(unrequested_precisions)}")
     return lines
 
 
@@ -117,7 +119,7 @@ def unrequested_precisions_text(unrequested_precisions: Mapping[str, Precision])
     for group, precision in unrequested_precisions.items():
         by_precision.setdefault(precision, []).append(group)
     return "; ".join(f"{name_list_text(groups, _MAX_LISTED_GROUPS)} in {precision.label}"
-                     for precision, groups in by_precision.items()) or ("nothing that TensorRT tells of")
+                     for precision, groups in by_precision.items()) or ("nothing that TensorRT reports")
 
 
 class FallbackLadder:

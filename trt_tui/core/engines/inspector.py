@@ -24,7 +24,7 @@ COMPUTE, REFORMAT, QDQ, IDLE = "compute", "reformat", "qdq", "idle"
 """Kinds of engine layers: those that compute, that change a layout or type, that are unfused Q/DQ, and idle ones."""
 
 ENGINE_PRECISION_TITLES = {**{precision.label: precision.label for precision in reversed(Precision)},
-                           "?": "not told", REFORMAT: "reformats", QDQ: "Q/DQ alone"}
+                           "?": "unknown", REFORMAT: "reformats", QDQ: "unfused Q/DQ"}
 """What engine layers compute in, by the keys of `EngineReport.precision_shares`, in the order of columns."""
 
 _LAYER_PREFIX = "[ONNX Layer: "
@@ -156,7 +156,8 @@ def _parse_inspector_json(inspector_json: str, network: NetworkOutline) -> Engin
         return build_engine_report(layers, network)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError("this is not the layer information of an engine", f"{type(error).__name__}: {error}",
-                         "It comes from the engine inspector, or trtexec --exportLayerInfo.") from None
+                         "Layer information comes from the engine inspector or from trtexec "
+                         "--exportLayerInfo.") from None
 
 
 def build_engine_report(layer_entries: Iterable[Mapping[str, Any]], network: NetworkOutline) -> EngineReport:

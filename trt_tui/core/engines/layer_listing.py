@@ -45,8 +45,9 @@ def read_layer_listing(listing_text: str, network: NetworkOutline,
     with limit_reading_resources("the builder's list of layers", len(listing_text)):
         rows = _split_listing_into_rows(listing_text)
         if not rows:
-            raise InputError("the builder's list of layers cannot be read", "it has no row",
-                             "Its release may write it in another way; a build on a GPU tells through the inspector.")
+            raise InputError("the builder's list of layers cannot be read", "it is empty",
+                             "Its release may use another format; a build on a GPU reports its layers through the "
+                             "inspector.")
         engine_report = build_engine_report([_parse_row(row) for row in rows], network)
     return EngineReport(
         tuple(replace(layer, accumulators=_find_layer_accumulators(layer, plan_accumulators))
@@ -112,5 +113,5 @@ def _parse_tensor(tensor_text: str, listing_row: str) -> Mapping[str, str]:
 
 def _unreadable_row_error(listing_row: str) -> InputError:
     return InputError("the builder's list of layers cannot be read",
-                      f"no layer can be made out in: {listing_row[:120]}",
-                      "Its release may write it in another way; a build on a GPU tells through the inspector.")
+                      f"no layer was recognised in: {listing_row[:120]}",
+                      "Its release may use another format; a build on a GPU reports its layers through the inspector.")

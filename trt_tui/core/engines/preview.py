@@ -18,7 +18,7 @@ from trt_tui.core.network.layers import FusionGroup, NetworkOutline
 from trt_tui.core.precision import Precision
 from trt_tui.formatting import name_list_text
 
-NO_EFFECT, BREAKS_MHA, STANDALONE_QDQ, BARRIER_SPLITS = "no effect", "breaks MHA", "stand-alone Q/DQ", "splits"
+NO_EFFECT, BREAKS_MHA, STANDALONE_QDQ, BARRIER_SPLITS = "no effect", "splits MHA", "unfused Q/DQ", "splits"
 """Marks of a group: the engine is the same without its choice; its choice takes a fused attention apart; codes that it
 reads are made, or taken apart, by a layer of their own; its fusion barrier takes a kernel apart."""
 
@@ -80,11 +80,11 @@ class BarrierEffect:
     def description(self) -> str:
         """What it costs, in words."""
         if not (self.removed_kernels or self.added_kernels):
-            return "nothing was fused across it"
+            return "TensorRT did not fuse across it"
         lost, more = (name_list_text([kernel.description
                                       for kernel in kernels], 2)
                       for kernels in (self.removed_kernels, self.added_kernels))
-        return f"{more} in place of {lost}" if lost else f"adds {more}"
+        return f"{more} instead of {lost}" if lost else f"adds {more}"
 
 
 @dataclass(frozen=True)

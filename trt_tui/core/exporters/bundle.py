@@ -161,9 +161,11 @@ def write_bundle(folder: Path, bundle: BundleContents) -> list[Path]:
     network, config, release = bundle.network, bundle.config, bundle.release
     bundle.builder_options.check_release_support(release, RELEASE_TITLES[release])
     if bundle.builder_options.strip_plan:
-        raise InputError("a bundle's engine has its weights", "verify.sh judges it, and one without them yields zeros "
-                         "until it is refitted", "Leave out --strip-plan; production gives it to build.sh when it is "
-                         "verified: sh build.sh --stripWeights.")
+        raise InputError("a bundle's engine has its weights", "verify.sh checks it, and an engine without weights "
+                                                              "yields zeros until it is refitted",
+                                                                  "Leave out --strip-plan; production gives it to "
+                                                                  "build.sh when it is verified: sh build.sh "
+                                                                  "--stripWeights.")
     if string_inputs := [info.name for info in network.inputs if info.dtype.hasobject]:
         raise InputError(f"no TensorRT takes input {escape_hidden_characters(string_inputs[0])}", "it holds strings",
                          "Export the network without the part that reads them.")
@@ -225,7 +227,7 @@ def _lower_network(bundle: BundleContents) -> tuple[TypedNetwork, ImplicitQuanti
     if bundle.release != "8.6":
         return lower_from_source_model(network, config, ranges), None
     if Precision.BF16 in {*config.precision_by_group(network).values()}:
-        raise InputError("this config asks for BF16", "TensorRT 8.6 has no BF16",
+        raise InputError("this config contains BF16", "TensorRT 8.6 has no BF16",
                          "Use FP16 or FP32 for those layers, or make a bundle for 10 or 11.")
     typed_network, constraints = lower_to_explicit_quantization(network, config, ranges)
     return typed_network, ImplicitQuantizationConstraints(constraints.precisions, constraints.output_types, {},
@@ -434,11 +436,11 @@ def _write_samples(folder: Path, sample_runs: Sequence[SampleRun], writes_raw_fi
 
 _FILE_DESCRIPTIONS = {
     NETWORK_FILE: "the network to build from", "precision.json": "the config, for trt-tui",
-    "ranges.cache": "the ranges as a calibration cache, to read; Q and DQ in the network hold them",
-    TIMING_CACHE_FILE: "tactics measured before; of one GPU and release",
-    PRECISION_SCRIPT_FILE: "what TensorRT 8.6 is told layer by layer", TF32_SCRIPT_FILE: "what clears TF32",
-    "build.sh": "builds model.engine", "build.cpp": "the same in C++, to take over",
-    INPUTS_FILE: "samples, as Polygraphy reads them", REFERENCE_FILE: "what FP32 makes of them",
+    "ranges.cache": "the ranges as a calibration cache, for information; Q and DQ nodes in the network contain them",
+    TIMING_CACHE_FILE: "measured tactics, valid for one GPU and release",
+    PRECISION_SCRIPT_FILE: "layer constraints for TensorRT 8.6", TF32_SCRIPT_FILE: "clears TF32",
+    "build.sh": "builds model.engine", "build.cpp": "the same in C++, for your own code",
+    INPUTS_FILE: "samples, as Polygraphy reads them", REFERENCE_FILE: "their outputs in FP32",
     "verify.sh": "checks the engine", "samples": "the same as raw files, for trtexec", "plugins": "libraries of plugins"
 }
 
@@ -456,13 +458,13 @@ def _report_text(folder: Path, bundle: BundleContents, tolerances: Mapping[str, 
     file_names = {path.name for path in folder.iterdir()} | {"report.md"}
     rows = [(f"`{name}`", description) for name, description in _FILE_DESCRIPTIONS.items() if name in file_names]
     lines += [f"## This folder, for {RELEASE_TITLES[bundle.release]}", "",
-              f"`sh build.sh` builds the engine, {'`sh verify.sh` checks it' if tolerances else 'nothing checks it'}.",
+              f"`sh build.sh` builds the engine, {'`sh verify.sh` checks it' if tolerances else 'there is no check'}.",
               "",
               *markdown_table(("file", "what"), rows), ""]
     if tolerances:
         samples = f"{counted_noun_text(len(bundle.sample_runs), 'feed')} of {text_cell(bundle.sample_source)}"
         lines += ([
-            "## What verify.sh allows", "",
+            "## Tolerances of verify.sh", "",
             f"Mean absolute error against FP32 on "
             f"{samples}: {number_text(TOLERANCE_FACTOR)} times that of the simulation, and a "
             f"share of the output's mean magnitude "
@@ -472,8 +474,10 @@ def _report_text(folder: Path, bundle: BundleContents, tolerances: Mapping[str, 
         ])
     if unjudged_outputs:
         lines += [
-            f"Not verified, since FP32 itself has NaN, infinities or masks there: "
-            f"{', '.join(map(code_cell, unjudged_outputs))}. `trt-tui compare --engines` judges what is not masked.", ""
+            "Not verified, since FP32 itself has NaN, infinities or masks there: "
+            f"{', '.join(map(code_cell, unjudged_outputs))}. `trt-tui compare --engines` measures the values that are "
+            "not masked.",
+                
         ]
     for note in filter(None, notes):
         lines += [text_cell(note), ""]

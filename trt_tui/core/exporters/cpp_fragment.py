@@ -217,7 +217,7 @@ def cpp_builder_fragment(release: str, release_title: str, title: str, constrain
         text += "    tell(*network);\n"
     text += "\n    std::unique_ptr<IBuilderConfig> config{builder->createBuilderConfig()};\n"
     text += "".join(f"    config->setFlag(BuilderFlag::{flag});\n" for flag in _list_builder_flags(constraints))
-    text += ("    config->setFlag(BuilderFlag::kTF32); // as the config has it\n" if tf32 else
+    text += ("    config->setFlag(BuilderFlag::kTF32); // as in the config\n" if tf32 else
              "    config->clearFlag(BuilderFlag::kTF32); // on by default: it keeps 10 bits of mantissa\n")
     text += "".join(f"    {line}\n" for line in builder_options.cpp_config_lines())
     for index, profile in enumerate((shapes or {}, *more_profiles)):

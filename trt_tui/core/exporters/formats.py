@@ -58,7 +58,7 @@ def write_export(format_name: str, path: Path, network: Network, config: Precisi
     """
     writers = {name: export_format.writer for name, export_format in EXPORT_FORMATS.items() if export_format.writer}
     if format_name not in writers:
-        raise InputError(f"unknown format {format_name}", f"there are {', '.join(writers)}", "")
+        raise InputError(f"unknown format {format_name}", f"available: {', '.join(writers)}", "")
     write: Callable[[ExportContext], WrittenExport] = pkgutil.resolve_name(writers[format_name])
     companion_paths = find_companion_files(format_name, path)
     refuse_overwriting_inputs([path, *companion_paths.values()], [network.path, *network.external_files])

@@ -66,7 +66,7 @@ def comparison_markdown(comparison: Mapping[str, Any], network: NetworkOutline |
         reference_text = f"{text_cell(reference['source'])}; errors at layers against {reference_text}"
     lines = [f"# Precision of {text_cell(model.get('name', 'the network'))}", "",
              f"{counted_noun_text(samples, 'sample')}, against {reference_text}. "
-             "`~` marks a simulated figure; engine figures are of the engine as built. "
+             "`~` marks a simulated value; engine values are those of the engine as built. "
              "An exported network is the exported file, executed by ONNX Runtime with default options.", ""]
     if (simulation := comparison.get("simulation", {})).get("reason"):
         lines += [f"Simulated: {text_cell(simulation['level'])}; {text_cell(simulation['reason'])}.", ""]
@@ -83,7 +83,7 @@ def comparison_markdown(comparison: Mapping[str, Any], network: NetworkOutline |
         lines += ["## Metric by part", "", *parts, ""]
     lines += ["## Judged outputs", "", *_judged_output_table(runs), ""]
     if previews := {name: run["preview"] for name, run in runs.items() if "preview" in run}:
-        lines += ["## What a builder would make of it", ""]
+        lines += ["## Engine preview", ""]
         for name, preview in previews.items():
             lines.append(f"- {_run_title_text(runs, name)}: {text_cell(preview_text(preview))}")
             lines += (f"  - {text_cell(group)}: {text_cell(text)}"
@@ -139,8 +139,9 @@ def preview_text(preview: Mapping[str, Any]) -> str:
     other_groups = preview["not_as_asked"]
     group_names = f": {name_list_text(other_groups)}" if other_groups else ""
     return (
-        f"{len(other_groups)} of {counted_noun_text(preview['groups'], 'group')} would not run as asked{group_names} "
-        f"(preview, RTX {release}, {preview['gpu']}: {counted_noun_text(preview['kernels'], 'kernel')})")
+        f"{len(other_groups)} of {counted_noun_text(preview['groups'], 'group')} would not run as "
+        f"requested{group_names} (preview, RTX {release}, {preview['gpu']}: "
+        f"{counted_noun_text(preview['kernels'], 'kernel')})")
 
 
 def _stage_table(stages: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -159,7 +160,7 @@ def _stage_table(stages: Sequence[Mapping[str, Any]]) -> list[str]:
                          entry.get("result", {}).get("outcome", ""),
                          text_cell(stage.get("failed", "")) if entry is stage else ""))
     header = ("stage", *(metric.column_heading for metric in list_error_columns("stages")), "metric",
-              "SQNR to the one before", "cosine", "target", "")
+              "SQNR to the stage before", "cosine", "target", "")
     return markdown_table(header, rows)
 
 
@@ -200,7 +201,7 @@ def _engine_lines(runs: Mapping[str, Mapping[str, Any]], engines: Mapping[str, M
             shares.append((_run_title_text(runs, name), *(_precision_share_text(run["computed_in"].get(word))
                                                           for word in precision_words)))
     header = ("engine", "builder", "GPU", "built in", "from", "device memory", "ms, CUDA graph", "effort", "note",
-              "as asked")
+              "as requested")
     lines = markdown_table(header, rows)
     if shares:
         lines += ["", "Layers, and their share of the time:", "",
@@ -231,7 +232,7 @@ def _repeated_build_lines(run: Mapping[str, Any]) -> list[str]:
         lines += ["The engine above is the worst of:", "",
                   *markdown_table(("dB at the worst output", "ms", "built in", "size"), rows)]
     if names := run.get("rows_differ"):
-        lines += [*([""] if lines else []), f"Identical samples of one batch come out different at "
+        lines += [*([""] if lines else []), f"Identical samples of one batch have different results at "
                   f"{', '.join(map(code_cell, names))}."]
     return lines
 
@@ -240,7 +241,7 @@ def _engine_state_text(run: Mapping[str, Any]) -> str:
     """Whether an engine is one of the config asked for, where that is to be said."""
     if run.get("source", "").startswith("onnxruntime"):
         return "not executed" if run.get("failed") else ""
-    return "not built" if run.get("failed") else "otherwise" if run.get("as_asked") is False else ""
+    return "not built" if run.get("failed") else "other precision" if run.get("as_asked") is False else ""
 
 
 def _build_attempt_lines(run: Mapping[str, Any]) -> list[str]:
@@ -248,16 +249,18 @@ def _build_attempt_lines(run: Mapping[str, Any]) -> list[str]:
     rows = [(text_cell(attempt["said"]), text_cell(attempt.get("failed", "built"))) for attempt in run.get("rungs", ())]
     lines = [*markdown_table(("told", "result"), rows), ""] if len(rows) > 1 else []
     if run.get("failed"):
-        return lines[:-1] or [f"It was not: {text_cell(run['failed'])}"]
+        return lines[:-1] or [f"It was not built: {text_cell(run['failed'])}"]
     changed_layers = [(code_cell(name), str(precision).upper())
                       for name, precision in run.get("made_otherwise", {}).items()]
-    lines.append("Its figures are not of the config that was asked for." + (
-        "" if changed_layers else " TensorRT tells of no layer that runs otherwise."))
+    lines.append("Its values are not those of the requested config." + (
+        "" if changed_layers else " TensorRT reports no layer in another precision."))
     outputs = run.get("made_simulated", {}).get("outputs", {})
     if (worst := _find_worst_output(outputs)) is not None:
         figure = add_decibel_unit(_sqnr_cell(outputs[worst], SIMULATED_MARK))
-        lines += ["", f"What was made, simulated: {figure} at {code_cell(worst)}."]
-    return lines + (["", *markdown_table(("runs otherwise", "in"), changed_layers)] if changed_layers else [])
+        lines += ["", f"Simulation of the built precisions: {figure} at {code_cell(worst)}."]
+    if changed_layers:
+        lines += ["", *markdown_table(("runs in another precision", "in"), changed_layers)]
+    return lines
 
 
 def _precision_share_text(entry: Mapping[str, Any] | None) -> str:
@@ -295,7 +298,7 @@ def _accuracy_table(runs: Mapping[str, Mapping[str, Any]]) -> list[str]:
              megabytes_text(run["engine_bytes"]) if "engine_bytes" in run else "", run.get("result",
                                                                                            {}).get("outcome", "")))
     header = ("run", "source", "SQNR", "output", "worst sample", "integers that differ", "NaN/Inf", "metric",
-              "same class", "ms", "MB", "target")
+              "top-1 agreement", "ms", "MB", "target")
     return markdown_table(header, rows)
 
 
@@ -376,9 +379,9 @@ def _engine_inner_error_lines(run: Mapping[str, Any]) -> list[str]:
     if record is None:
         return []
     if "missing" in record:
-        return [f"Not known: {text_cell(record['missing'])}.", ""]
+        return [f"Unknown: {text_cell(record['missing'])}.", ""]
     source = "of a second engine with these results as outputs: marked, not the engine as built" \
-        if record["how"] == "marked" else "of what the kernels of the engine as built hand on"
+        if record["how"] == "marked" else "of the debug tensors of the engine as built"
     hidden_text = f"; {counted_noun_text(len(record['hidden']), 'group')} inside kernels" if record["hidden"] else ""
     lines = [f"On {counted_noun_text(record['samples'], 'sample')}, {source}{hidden_text}.", ""]
     if (parts := record.get("parts_at")) is not None:
@@ -416,8 +419,8 @@ def _worst_layer_lines(run: Mapping[str, Any], network: NetworkOutline | None) -
                                                     "")), *(_sqnr_cell(layer[kind], mark) if kind in layer else ""
                                                             for kind in ("isolated", "accumulated")),
              _sqnr_cell(raised_errors, mark) if raised_errors else "", ", ".join(non_finite_counts)))
-    header: tuple[str, ...] = ("layer", "operator", "precision", "share", "on samples", "isolated", "accumulated",
-                               "alone in FP32", "NaN/Inf")
+    header: tuple[str, ...] = ("layer", "operator", "precision", "share", "samples", "isolated", "accumulated",
+                               "SQNR if raised", "NaN/Inf")
     if not shares and not unknown_names:
         header, rows = (*header[:3], *header[5:]), [(*row[:3], *row[5:]) for row in rows]
     table = markdown_table(header, rows)
@@ -465,7 +468,7 @@ def search_markdown(network: NetworkOutline, search_result: SearchResult, evalua
         plot_lines: Lines that draw these.
         guards: See `guard_warnings_markdown`.
     """
-    lines = [f"# The fix found for {text_cell(network.name)}", "", f"{text_cell(headline)}.", ""]
+    lines = [f"# Fix for {text_cell(network.name)}", "", f"{text_cell(headline)}.", ""]
     lines += [
         *(f"- {text_cell(note)}" for note in notes), "", "## Config", "", *_config_lines(search_result.config, network),
         ""
@@ -473,7 +476,7 @@ def search_markdown(network: NetworkOutline, search_result: SearchResult, evalua
     lines += guard_warnings_markdown(guards)
     if search_result.raise_reasons:
         reason_rows = [(code_cell(name), text_cell(reason)) for name, reason in search_result.raise_reasons.items()]
-        lines += ["## Why", "", *markdown_table(("layer", "why it is raised"), reason_rows), ""]
+        lines += ["## Why", "", *markdown_table(("layer", "reason"), reason_rows), ""]
     for title, (header, *table_rows) in (("Metric", metric_rows or [()]), ("Engines", engine_rows or [()])):
         if table_rows:
             lines += [
@@ -484,9 +487,9 @@ def search_markdown(network: NetworkOutline, search_result: SearchResult, evalua
     if reduction_rows:
         header, *table_rows = reduction_rows
         cells = [tuple(map(text_cell, row)) for row in table_rows]
-        lines += ["## Lowered layer by layer", "", *markdown_table(header, cells), ""]
+        lines += ["## Reduced layer by layer", "", *markdown_table(header, cells), ""]
     header, *table_rows = evaluation_rows
-    lines += ["## Evaluations", "", "Each is simulated, on the same samples.", "",
+    lines += ["## Evaluations", "", "All values are simulated, on the same samples.", "",
               *markdown_table(tuple(map(text_cell, header)), [tuple(map(text_cell, row)) for row in table_rows])]
     return "\n".join(lines).rstrip() + "\n"
 

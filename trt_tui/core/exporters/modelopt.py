@@ -101,9 +101,9 @@ def check_modelopt_config(network: Network, config: PrecisionConfig) -> None:
     for precision, groups in groups_by_release_dependent_precision(network, config).items():
         if precision is not Precision.INT8:
             raise InputError(
-                f"the file for ModelOpt tells no {precision.label}, which this config has",
+                f"the file for ModelOpt cannot contain {precision.label}, which this config has",
                 f"{counted_noun_text(len(groups), 'layer')}, {groups[0]} first; ModelOpt quantizes a network in one "
-                "mode, and casts all of a layer",
+                "mode, and casts whole layers",
                 "Write the typed network (--format onnx), or put them in INT8 or FP16.")
 
 
@@ -151,7 +151,7 @@ def modelopt_record(network: Network, config: PrecisionConfig, model_file: str =
         usage += ["import onnx", "from modelopt.onnx.autocast import convert_to_mixed_precision",
                   f'typed = convert_to_mixed_precision({input_file!r}, data_max=float("inf"), **lists["autocast"])',
                   f'onnx.save(typed, {f"{stem}.typed.onnx"!r})']
-        notes.append("AutoCast has rules of its own beside the list; data_max=inf turns off the one by value.")
+        notes.append("AutoCast also has its own rules; data_max=inf turns off the rule by value.")
     if exclusions.recast_groups:
         recast_text = (
             f"{counted_noun_text(len(exclusions.recast_groups), 'row')} in BF16 become FP16, since ModelOpt casts to "
@@ -171,8 +171,8 @@ def _quantizer_notes(network: Network, config: PrecisionConfig, exclusions: Mode
     notes = []
     if cache_file:
         notes.append(
-            f"{cache_file} holds the config's ranges; they take the place of those that ModelOpt measures, so that "
-            "DATA may be a few samples.")
+            f"{cache_file} holds the config's ranges; they replace the ranges that ModelOpt measures, so a few samples "
+            "suffice as DATA.")
         tensors = {site.tensor for group in network.groups for site in group.activation_qdq_sites()
                    if site.layer in set(exclusions.quantized_layers)}
         if unreadable_tensors := sorted(name for name in tensors if "_scale" in name or ": " in name):
@@ -191,9 +191,9 @@ def _quantizer_notes(network: Network, config: PrecisionConfig, exclusions: Mode
         notes.append("ModelOpt's list gives the other input of a residual Add no Q/DQ; the typed ONNX export has them.")
     if bias_corrections := config.get_moves(BiasCorrectionMove):
         notes.append(
-            f"{len(bias_corrections)} corrected biases are left out: they make up for the codes of the typed ONNX "
-            "export, which has them.")
-    notes.append("MatMuls of attention over more than 512 tokens are left out whatever is asked.")
+            f"{len(bias_corrections)} corrected biases are left out: they belong to the quantized values of the typed "
+            "ONNX export, which contains them.")
+    notes.append("MatMuls of attention over more than 512 tokens are always left out.")
     return notes
 
 

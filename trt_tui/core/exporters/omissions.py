@@ -34,7 +34,7 @@ def omission_record(network: Network, config: PrecisionConfig, network_file: str
         moves = config.get_moves(kind)
         for subject in kind.subject_kind.sort_subjects(network, moves):
             subjects_by_note.setdefault(moves[subject].row_note, []).append(subject)
-        lines += [f"{note}, which {network_file} has and this file cannot say: {name_list_text(names, 3)}"
+        lines += [f"{note}, which {network_file} contains and this file cannot express: {name_list_text(names, 3)}"
                   for note, names in subjects_by_note.items()]
     unread_tensors = [tensor for tensor in config.range_moves if tensor not in range_tensors]
     lines += [f"the range that was set for {name_list_text(unread_tensors, 3)}: no layer in INT8 reads it"
@@ -42,9 +42,10 @@ def omission_record(network: Network, config: PrecisionConfig, network_file: str
     keep_moves = config.get_moves(KeepMove)
     if keep_moves:
         lines.append(
-            f"that a rule keeps {counted_noun_text(len(keep_moves), 'row')}: here they have a precision like any other")
+            f"the keep rule of {counted_noun_text(len(keep_moves), 'row')}: here they have a precision like any other")
     if replace_file_precision(network, config) != config:
-        lines.append("that rows are as in the quantized file: here they have the nearest precision that can be told")
+        lines.append("the file precision of rows of the quantized file: here they have the nearest precision that "
+                     "this format knows")
     scaled_tensors = sorted({tensor for move in config.get_moves(SmoothQuantMove).values() for tensor in move.ranges})
     return {**({"moves": lines} if lines else {}), **({"ranges": scaled_tensors} if scaled_tensors else {})}
 

@@ -161,7 +161,7 @@ def export_typed_network(lowered_model: ir.Model, network: Network, path: Path |
         proto = ir.to_proto(model)
         data = _copy_external_data(proto, data_file, network, path)
         if proto.ByteSize() >= 1 << 31:
-            raise InputError(f"{path} cannot be written", "its nodes alone take over 2 GB",
+            raise InputError(f"{path} cannot be written", "its nodes without weights are larger than 2 GB",
                              "Store the network's constants as initializers and open it again.")
         output.write(proto.SerializeToString(deterministic=True))
         output.flush()

@@ -84,9 +84,10 @@ def format_named_values(values: Mapping[str, str]) -> list[str]:
     """
     for name in values:
         if name.startswith("-"):
-            raise InputError(f"Polygraphy cannot be told of tensor {escape_hidden_characters(name)}",
+            raise InputError(f"Polygraphy cannot receive the name of tensor {escape_hidden_characters(name)}",
                              "it reads a name that begins with - as an option",
-                             "Rename the tensor in the network. trt-tui compare --engine judges an engine as it is.")
+                             "Rename the tensor in the network. trt-tui compare --engine measures an engine without a "
+                             "script.")
     return [f"{name}:{value}" for name, value in values.items()]
 
 
@@ -163,9 +164,9 @@ def polygraphy_script(constraints: ImplicitQuantizationConstraints, title: str, 
         InputError: the config says nothing that could be told: it is FP32 throughout.
     """
     if not constraints.needs_obey_constraints_flag:
-        raise InputError("this config has no Polygraphy script", "all layers run in FP32, so nothing is told",
+        raise InputError("this config has no Polygraphy script", "all layers run in FP32, so the script would be empty",
                          "Build the ONNX file as it is, without --fp16 and --int8.")
-    tf32_note = ("TF32 is on, as the config has it."
+    tf32_note = ("TF32 is on, as in the config."
                  if constraints.allows_tf32 else "TF32 is off: Polygraphy clears it without --tf32.")
     quantization_text = ", with implicit quantization" if constraints.ranges else ""
     notes = [f"Made by trt-tui for TensorRT 8.6 to 10, weakly typed{quantization_text}.", tf32_note, *constraints.notes]

@@ -58,7 +58,7 @@ def quantization_scheme_record(network: NetworkOutline, config: PrecisionConfig,
             reason = keep_move.row_note
         if not reason and group.file_precision is not None and requested is Precision.FILE:
             reason = f"{group.file_precision.label} in the file"
-        skipped.setdefault(reason or f"{quantized.label} is not what it was given", []).append(group.name)
+        skipped.setdefault(reason or f"another precision than {quantized.label} is requested", []).append(group.name)
     record: dict[str, Any] = {
         "quantized": quantized.value, "other": config.other.value, "as_in_file": uses_file_precision,
         "operators": operators,
@@ -183,9 +183,9 @@ def kernel_sharing_text(implementation: GroupImplementation | None, group: Fusio
                         group_titles: Mapping[str, str]) -> str:
     """What a group shares its kernel with: "alone", "with q, k", "in MHA with Softmax, PV"."""
     if implementation is None:
-        return "none has its name"
+        return "no kernel is named after it"
     mates_text = groups_in_kernel_text(implementation, group, group_titles)
-    accumulator_text = (f", summed in {implementation.accumulator.label}"
+    accumulator_text = (f", {implementation.accumulator.label} accumulator"
                         if implementation.accumulator is not None else "")
     if implementation.in_mha:
         return (f"in MHA with {mates_text}" if mates_text else "in MHA") + accumulator_text
@@ -197,7 +197,7 @@ def adjacent_layers_text(implementation: GroupImplementation | None) -> str:
     if implementation is None:
         return ""
     counts = ((implementation.cast_count, "cast"), (implementation.reformat_count - implementation.cast_count,
-                                                    "reformat"), (implementation.qdq_count, "Q/DQ alone"))
+                                                    "reformat"), (implementation.qdq_count, "unfused Q/DQ"))
     return ", ".join(f"{count} {noun}" if "/" in noun else counted_noun_text(count, noun)
                      for count, noun in counts
                      if count)
@@ -208,7 +208,7 @@ def preview_summary_lines(network: NetworkOutline, config: PrecisionConfig, prev
     other_groups = preview.find_groups_in_unrequested_precision(network, config)
     shared_count = sum(bool(implementation.kernel_mates) for implementation in preview.implementations.values())
     groups = len(network.groups)
-    gpu_text = "the GPU here" if preview.is_gpu_present else "no GPU of that kind is here; nothing was run"
+    gpu_text = "the GPU here" if preview.is_gpu_present else "no such GPU is here; nothing was executed"
     lines = ([
         f"preview: "
         f"{preview.builder_text} "
@@ -218,11 +218,11 @@ def preview_summary_lines(network: NetworkOutline, config: PrecisionConfig, prev
     reported = sum(
         group_precision_text(preview.implementations.get(group.name), group, config.precision_of(group)) not in (
             "", "fused") for group in network.groups)
-    lines.append(f"{reported - len(other_groups)} run as asked, {len(other_groups)} otherwise" + (
-        f"; of {groups - reported} no kernel tells" if reported < groups else ""))
+    lines.append(f"{reported - len(other_groups)} run as requested, {len(other_groups)} in another precision" + (
+        f"; {groups - reported} not reported" if reported < groups else ""))
     if preview.qdq_count:
-        lines.append(f"{preview.qdq_count} Q/DQ stand alone: a fusion did not happen")
-    for title, names in (("no effect on the engine", preview.ineffective_groups), ("takes a fused attention apart",
+        lines.append(f"{preview.qdq_count} unfused Q/DQ: a fusion did not happen")
+    for title, names in (("no effect on the engine", preview.ineffective_groups), ("splits a fused attention",
                                                                                    preview.mha_breakers)):
         if names:
             lines.append(f"{title}: {name_list_text(names)}")
@@ -233,13 +233,13 @@ def preview_summary_lines(network: NetworkOutline, config: PrecisionConfig, prev
 def preview_markdown(network: NetworkOutline, config: PrecisionConfig, preview: Preview | None,
                      group_titles: Mapping[str, str], scheme: Mapping[str, Any] | None = None) -> str:
     """The same as a report."""
-    lines = [f"# What the builder makes of {text_cell(network.name)}", ""]
+    lines = [f"# Engine preview of {text_cell(network.name)}", ""]
     if preview is not None:
         lines += [f"- {text_cell(line)}" for line in preview_summary_lines(network, config, preview)]
         rows = [list(map(text_cell, row)) for row in preview_rows(network, config, preview, group_titles)]
         lines += ["", *markdown_table(PREVIEW_HEADER, rows), ""]
     if scheme is not None:
-        lines += ["## What is asked", "", *_quantization_scheme_markdown(scheme), ""]
+        lines += ["## Requested precisions", "", *_quantization_scheme_markdown(scheme), ""]
     return "\n".join(lines)
 
 

@@ -48,7 +48,7 @@ _FP32_NETWORK_AND_CACHE = {"base": ".base.onnx", "cache": ".cache"}
 EXPORT_FORMATS = {
     "precision.json": ExportFormat("precision.json", "the config, with ranges and evidence", ".precision.json",
                                    is_command_format=False),
-    "onnx": ExportFormat("typed ONNX", "what a strongly typed TensorRT builds", ".typed.onnx",
+    "onnx": ExportFormat("typed ONNX", "for a strongly typed TensorRT", ".typed.onnx",
                          "trt_tui.core.exporters.onnx:write_onnx_export", keeps_file_precision=True),
     "trtexec": ExportFormat("trtexec", "commands that build it with TensorRT 10 and 11", ".trtexec.sh",
                             "trt_tui.core.exporters.trtexec:write_trtexec_export",
@@ -62,9 +62,10 @@ EXPORT_FORMATS = {
                                       "trt_tui.core.exporters.calibration_cache:write_calibration_cache_export",
                                       needs_all_ranges=True),
     "markdown": ExportFormat("Markdown", "a report to read", ".report.md", uses_data=False),
-    "bundle": ExportFormat("bundle", "all for one release, and what checks its engine", ".bundle", is_folder=True,
+    "bundle": ExportFormat("bundle", "everything for one release, with a check of its "
+                                     "engine", ".bundle", is_folder=True,
                            has_build_commands=True),
-    "subgraph": ExportFormat("subgraph", "the row alone, with what goes into it: for a bug report", ".piece",
+    "subgraph": ExportFormat("subgraph", "only this row, with its inputs: for a bug report", ".piece",
                              is_folder=True),
 }
 """By name, as ``--format`` and requests have it, in the order of the app."""

@@ -81,8 +81,9 @@ def check_tensor_names(network: Network, names: Sequence[str]) -> None:
             similar_names = difflib.get_close_matches(
                 name, tensor_names, 3, 0.5) or [tensor_name for tensor_name in tensor_names if name in tensor_name][:3]
             raise InputError(f"{network.name} has no tensor {name}",
-                             f"Did you mean {', '.join(similar_names)}?" if similar_names else "its layers make others",
-                             "Name inputs of the network, or what layers make: trt-tui inspect --nodes lists layers.")
+                             f"Did you mean {', '.join(similar_names)}?"
+                             if similar_names else "its layers have other outputs",
+                             "Name inputs of the network or outputs of layers: trt-tui inspect --nodes lists layers.")
 
 
 def find_group_boundary(network: Network, group: FusionGroup) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -109,8 +110,8 @@ def extract_subgraph(model: ir.Model, start_tensors: Sequence[str], end_tensors:
         graph = extract(model.graph, list(start_tensors), list(end_tensors))
     except ValueError as error:
         raise InputError(
-            f"{name_list_text(list(end_tensors))} cannot be had from {name_list_text(list(start_tensors))} alone",
-            str(error), "Name every tensor that what lies between reads, with commas behind --from.") from None
+            f"{name_list_text(list(end_tensors))} cannot be computed from {name_list_text(list(start_tensors))} alone",
+            str(error), "Name every tensor that the subgraph reads, separated by commas, with --from.") from None
     half_types = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
     for index, value in enumerate(graph.inputs):
         if value.dtype in half_types:

@@ -39,7 +39,7 @@ def error_shares_svg(comparison: Mapping[str, Any], run_name: str) -> str:
         shapes += [_svg_text(_LEFT_MARGIN - 8, top + 14, _shorten_name(name), "end"),
                    _svg_rectangle(_LEFT_MARGIN, top + 3, length, _ROW_HEIGHT - 6, _ACCENT_COLOUR),
                    _svg_text(_LEFT_MARGIN + length + 6, top + 14, percent_text(shares[name], "~"))]
-    return _svg_document(f"Share of the error of {run_name} that goes when this layer alone returns to FP32",
+    return _svg_document(f"Share of the error of {run_name} that disappears if this layer alone is raised to FP32",
                          _TOP_MARGIN + len(names) * _ROW_HEIGHT + 10, shapes)
 
 

@@ -118,7 +118,7 @@ def build_trtexec_command_lines(
     output_arguments = [f"--saveEngine={files.engine}", "--skipInference"]
     arguments_10, arguments_11 = ([*output_arguments, *builder_options.trtexec_arguments(release)]
                                   for release in ("10", "11"))
-    tf32 = ("TF32 is left on, as the config has it.",) if config.tf32 else ("TF32 is cleared: --noTF32.",)
+    tf32 = ("TF32 stays on, as in the config.",) if config.tf32 else ("TF32 is cleared: --noTF32.",)
     lines = [TrtexecCommandLine("10", "TensorRT 10, strongly typed",
                   ("trtexec", f"--onnx={files.typed}", "--stronglyTyped", *common, *profile, *arguments_10), tf32)]
     if constraints is not None:
@@ -159,8 +159,7 @@ def _weakly_typed_command_line(network: Network, constraints: ImplicitQuantizati
         if refused_layers:
             return (TrtexecCommandLine(
                 name, release, (), comments,
-                f"trtexec cannot be told of "
-                f"{_quoted_names_text(refused_layers)}: {_name_refusal_reason(refused_layers[0])}"
+                f"trtexec cannot set {_quoted_names_text(refused_layers)}: {_name_refusal_reason(refused_layers[0])}"
             ))
         type_by_layer, mixed_layers = {}, []
         for layer, precision in constraints.output_types.items():
@@ -175,14 +174,15 @@ def _weakly_typed_command_line(network: Network, constraints: ImplicitQuantizati
             "--layerOutputTypes", type_by_layer)
         if mixed_layers:
             comments += (
-                f"Output types are not told, for outputs of different types: {_quoted_names_text(mixed_layers)}.", )
-        comments += ("Layers that TensorRT's parser adds to a node are not told anything; the Polygraphy script tells "
-                     "them too.",)
+                "Output types are not set for layers whose outputs differ in type: "
+                f"{_quoted_names_text(mixed_layers)}.", )
+        comments += ("Layers that TensorRT's parser adds to a node get no precision; the Polygraphy script sets them "
+                     "too.",)
     long_argument = next((argument for argument in argv if len(argument.encode()) > MAX_ARGUMENT_BYTES), None)
     if long_argument is not None:
         return TrtexecCommandLine(
             name, release, (), comments,
-            f"{long_argument.partition('=')[0]} takes {len(long_argument.encode())} bytes and an argument ends at "
+            f"{long_argument.partition('=')[0]} has {len(long_argument.encode())} bytes, and an argument has at most "
             f"{MAX_ARGUMENT_BYTES}; use the Polygraphy script")
     return TrtexecCommandLine(name, release, (*argv, *common_arguments), comments + constraints.notes)
 
@@ -196,7 +196,7 @@ def _precision_arguments(option: str, precisions: Mapping[str, Precision]) -> li
 def _name_refusal_reason(name: str) -> str:
     """Why trtexec cannot be told something of a name, "" if it can."""
     for character, reason in ((",", "it splits its lists at every comma"), ("'", "it drops single quotes"),
-                              ("*", "it takes * for any text")):
+                              ("*", "it reads * as any text")):
         if character in name:
             return reason
     return "" if name else "it has no name"
@@ -236,7 +236,7 @@ def _shape_arguments(network: Network, shapes: Mapping[str, ShapeRange], *, incl
         sizes = [shape_range.min, shape_range.opt, shape_range.max
                  ] if shape_range is not None else [_fill_open_dimensions(info.shape)] * 3
         if _name_refusal_reason(info.name):
-            raise InputError(f"trtexec cannot be told the shape of input {info.name!r}",
+            raise InputError(f"trtexec cannot set the shape of input {info.name!r}",
                              _name_refusal_reason(info.name), "Rename the input, or build with trt-tui build.")
         for bound, dimensions in zip(entries, sizes, strict=True):
             # Quotes keep the name of a scalar apart from its empty shape.

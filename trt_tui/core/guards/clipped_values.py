@@ -23,12 +23,12 @@ class ClippedValuesGuard(Guard):
     """See the module's docstring."""
 
     name = "beyond-range"
-    description = "judged values beyond their range"
+    description = "judged values outside their range"
 
     def explain_missing_facts(self, guard_facts: GuardFacts) -> str:
         """Why these facts tell it nothing."""
         if guard_facts.range_facts is None:
-            return "nothing takes a range"
+            return "no layer needs a range"
         return "" if guard_facts.clipped is not None else "it was not measured"
 
     def find_warnings(self, guard_facts: GuardFacts) -> Iterator[GuardWarning]:
@@ -49,6 +49,6 @@ class ClippedValuesGuard(Guard):
                            for tensor in worst[:MAX_NAMED_TENSORS])
         more = f" and {len(worst) - MAX_NAMED_TENSORS} more" if len(worst) > MAX_NAMED_TENSORS else ""
         yield self.make_warning(
-            f"judged values lie beyond the range of {counted_noun_text(len(shares_over_limit), 'tensor')}",
-            f"they are clipped: {shares}{more}; the calibrating samples did not reach that far",
-            "Calibrate on samples like those that are judged (--calib-data), or on more of them.")
+            f"judged values are outside the range of {counted_noun_text(len(shares_over_limit), 'tensor')}",
+            f"they are clipped: {shares}{more}; the calibration samples had smaller values",
+            "Calibrate on samples like the judged samples (--calib-data), or on more samples.")

@@ -23,12 +23,12 @@ class ConstantInputsGuard(Guard):
         """Returns the reason why the facts do not tell it; "" if they do."""
         if guard_facts.has_random_inputs:
             return "random inputs"
-        return "" if guard_facts.equal_sample_count is not None else "the samples were not looked at"
+        return "" if guard_facts.equal_sample_count is not None else "the samples were not compared"
 
     def find_warnings(self, guard_facts: GuardFacts) -> Iterator[GuardWarning]:
         """Yields the alarm if all samples are the same."""
         if guard_facts.equal_sample_count:
             yield self.make_warning(
                 f"all {counted_noun_text(guard_facts.equal_sample_count, 'judged sample')} are the same",
-                "ranges and errors of a single input say nothing about other inputs, and a PASS on it is "
-                "no proof", "Give samples that differ from each other, as production feeds them.")
+                "ranges and errors of a single input say nothing about other inputs, and a PASS on it proves nothing",
+                    "Give samples that differ from each other, as production feeds them.")

@@ -19,14 +19,14 @@ class FewSamplesGuard(Guard):
     """See the module's docstring."""
 
     name = "few-samples"
-    description = f"fewer than {MIN_CALIBRATION_SAMPLES} calibrating samples"
+    description = f"fewer than {MIN_CALIBRATION_SAMPLES} calibration samples"
 
     def explain_missing_facts(self, guard_facts: GuardFacts) -> str:
         """Why these facts tell it nothing."""
         if guard_facts.has_random_inputs:
             return "random inputs"
         if guard_facts.range_facts is None:
-            return "nothing takes a range"
+            return "no layer needs a range"
         return "" if guard_facts.range_facts.calibration_samples else "it is not known how many samples have calibrated"
 
     def find_warnings(self, guard_facts: GuardFacts) -> Iterator[GuardWarning]:
@@ -39,9 +39,7 @@ class FewSamplesGuard(Guard):
                    if ranges.source == CONFIG_SOURCE else "calibration is")
         yield (self.make_warning(
             f"{subject} from {counted_noun_text(ranges.calibration_samples, 'sample')}",
-            f"below "
-            f"{MIN_CALIBRATION_SAMPLES} the ranges miss what few inputs have, and "
-            f"{guard_facts.quantized_type} looks better here "
-            "than it is",
+            f"with fewer than {MIN_CALIBRATION_SAMPLES} the ranges miss rare values, and {guard_facts.quantized_type} "
+            "looks better here than it is",
             f"Give {MIN_CALIBRATION_SAMPLES} or more with --calib-data, or more --data: every fourth batch calibrates.")
                )

@@ -20,13 +20,14 @@ class FloatFallbackGuard(Guard):
     """See the module's docstring."""
 
     name = "back-in-float"
-    description = "how much of the quantized work is back in floats"
+    description = "share of the quantized work that runs in floating point"
 
     def explain_missing_facts(self, guard_facts: GuardFacts) -> str:
         """Why these facts tell it nothing."""
         if guard_facts.float_work is not None:
             return ""
-        return "the work of some layers is not known" if guard_facts.is_quantized else "nothing is to run in codes"
+        return ("the work of some layers is unknown" if guard_facts.is_quantized
+                else "no layer is requested in a quantized type")
 
     def find_warnings(self, guard_facts: GuardFacts) -> Iterator[GuardWarning]:
         """Yields what it warns of."""
@@ -37,13 +38,13 @@ class FloatFallbackGuard(Guard):
                        if float_work.is_timed else "their multiply-accumulates")
             fp16_accuracy = guard_facts.fp16_accuracy if guard_facts.float_type == "fp16" else None
             yield (self.make_warning(
-                f"{percent_text(float_work.float_share)} of {guard_facts.quantized_type}'s work is back in floats",
+                f"{percent_text(float_work.float_share)} of {guard_facts.quantized_type} work runs in floating point",
                 f"{float_work.float_groups} of the "
                 f"{float_work.total_groups} layers that could run in {guard_facts.quantized_type} do not, "
                 f"with "
                 f"{percent_text(float_work.float_share)} of "
-                f"{measure}: little is left of what {guard_facts.quantized_type} saves",
-                "FP16 between them overflows, which no range mends: try --other bf16, which has the range "
+                f"{measure}: most of the saving of {guard_facts.quantized_type} is lost",
+                "FP16 between them overflows, which no range can repair: try --other bf16, which has the range "
                 "of FP32." if fp16_accuracy is not None and fp16_accuracy.nonfinite_count else
-                "Consider quantization-aware training, or try other ranges (--calib-method) and what is "
-                "free before layers are raised."))
+                "Consider quantization-aware training, or try other ranges (--calib-method) and zero-cost changes "
+                "before layers are raised."))

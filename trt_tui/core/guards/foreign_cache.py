@@ -39,19 +39,19 @@ class ForeignCacheGuard(Guard):
         if ranges.builder_release and ranges.builder_release.split(".")[:3] != header.release.split(".")[:3]:
             yield self.make_warning(
                 f"{name} is a cache of TensorRT {header.release}, and {ranges.builder_release} works here",
-                "releases fuse and name tensors in their own ways, and do not take each other's caches",
+                "releases fuse and name tensors differently, and do not accept each other's caches",
                 f"Calibrate with {ranges.builder_release}, or here with --calib-data.")
         elif not OLDEST_CACHE_RELEASE <= release[:2] <= NEWEST_CACHE_RELEASE:
             yield self.make_warning(f"{name} is a cache of TensorRT {header.release}",
-                                    "8.6 to 10 are served here, and releases do not take each other's caches",
+                                    "8.6 to 10 are supported here, and releases do not accept each other's caches",
                                     "Calibrate with the release that builds, or here with --calib-data.")
         cache_method = header.range_method or header.algorithm
-        for method, requirement in ((ranges.fallback_method, "the ranges that it lacks are measured"),
-                                    (ranges.requested_method, "what is asked")):
+        for method, requirement in ((ranges.fallback_method, "the missing ranges are measured"),
+                                    (ranges.requested_method, "the request is")):
             if method and method != cache_method:
                 yield self.make_warning(
-                    f"{name} was made by {cache_method}, {requirement} by {method}",
-                    "ranges of two methods clip differently, and no figure here is of one of them",
+                    f"{name} was made by {cache_method}; {requirement} by {method}",
+                    "ranges of two methods clip differently, and the results here belong to neither",
                     f"Calibrate all of it by {method} with --calib-data, or use --calib-method {cache_method}."
                     if cache_method in RANGE_METHODS else f"Calibrate all of it by {method} with --calib-data.")
                 return

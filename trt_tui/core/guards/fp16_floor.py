@@ -25,7 +25,7 @@ class Fp16FloorGuard(Guard):
     """See the module's docstring."""
 
     name = "fp16-floor"
-    description = "FP16's rounding alone against the error to be mended"
+    description = "error of FP16 rounding alone against the error of the run"
 
     def explain_missing_facts(self, guard_facts: GuardFacts) -> str:
         """Why these facts tell it nothing."""
@@ -34,7 +34,7 @@ class Fp16FloorGuard(Guard):
                 accuracy.total, fp16_accuracy.total):
             return "the runs are not measured"
         if guard_facts.float_type != "fp16" or not guard_facts.is_quantized:
-            return "the run is not of codes within FP16"
+            return "the run does not combine quantized types with FP16"
         return "" if _worst_output_sqnr_db(accuracy) is not None and _worst_output_sqnr_db(
             fp16_accuracy) is not None else "no SQNR was measured"
 
@@ -52,7 +52,7 @@ class Fp16FloorGuard(Guard):
             return
         if fp16_db - run_db < MAX_GAIN_DB:
             yield self.make_warning(
-                f"FP16's rounding alone gives the error of {guard_facts.run_name}",
+                f"FP16 rounding alone causes the error of {guard_facts.run_name}",
                 f"FP16 throughout has {fp16_db:.1f} dB, {guard_facts.run_name} {run_db:.1f}, and both miss the "
-                f"target: raising layers from {guard_facts.quantized_type} to FP16 gains nothing",
-                "Raise what loses in FP16 to FP32 (the FP16 run's shares say which), or use --other bf16.")
+                f"target: raising layers from {guard_facts.quantized_type} to FP16 does not help",
+                "Raise the layers with large shares in the FP16 run to FP32, or use --other bf16.")

@@ -31,7 +31,7 @@ class FrameworkMismatchGuard(Guard):
                                                                   or errors.sqnr_db < MIN_SQNR_DB)
             if bad and errors.mismatch is None:
                 yield (self.make_warning(
-                    f"FP32 is not what the framework computed: "
+                    f"FP32 differs from the framework: "
                     f"{errors.sqnr_text('')} dB at {escape_hidden_characters(name)}",
-                    "two FP32 runtimes agree to 100 dB and more, so this is no precision problem",
+                    "two FP32 runtimes agree to 100 dB and more, so this is not a precision problem",
                     "Check the export and the preprocessing of both sides before any layer."))

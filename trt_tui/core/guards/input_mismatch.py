@@ -33,7 +33,7 @@ class InputMismatchGuard(Guard):
     """See the module's docstring."""
 
     name = "unlike-inputs"
-    description = "calibrating inputs against judged ones: min, max, mean, std, channel order"
+    description = "calibration inputs against judged inputs: min, max, mean, std, channel order"
 
     def explain_missing_facts(self, guard_facts: GuardFacts) -> str:
         """Why these facts tell it nothing."""
@@ -49,11 +49,10 @@ class InputMismatchGuard(Guard):
             if difference is not None:
                 quantity, explanation = difference
                 yield (self.make_warning(
-                    f"calibrating inputs are unlike the judged ones: {quantity} of {escape_hidden_characters(name)}",
-                    f"{explanation} (calibrating "
-                    f"{_input_stats_text(calibration_stats)}; judged "
-                    f"{_input_stats_text(judged_stats)}): one of the two is "
-                    "not what production feeds", "Prepare both by the same code."))
+                    f"calibration inputs differ from judged inputs: {quantity} of {escape_hidden_characters(name)}",
+                    f"{explanation} (calibration {_input_stats_text(calibration_stats)}; judged "
+                    f"{_input_stats_text(judged_stats)}): one of the two does not match production",
+                        "Prepare both with the same code."))
 
 
 def _input_stats_text(input_stats: InputStats) -> str:
@@ -69,14 +68,14 @@ def _describe_input_difference(calibration_stats: InputStats, judged_stats: Inpu
     """What differs, and how; None where the two may be alike."""
     varied = [bool(stats.maximum.max() > stats.minimum.min()) for stats in (calibration_stats, judged_stats)]
     if not all(varied):
-        return None if not any(varied) else ("spread", "one holds a single value throughout, the other does not")
+        return None if not any(varied) else ("spread", "one is constant, the other is not")
     for quantity, logs in (("spread", _compute_log_std_by_sample), ("reach", _compute_log_amax_by_sample)):
         differences = _compare_column_means(*(logs(stats) for stats in (calibration_stats, judged_stats)))
         if differences is not None and abs(differences[0][0]) >= math.log(MIN_SPREAD_RATIO) and differences[1].any():
             factor = math.exp(abs(differences[0][0]))
             side = "larger" if differences[0][0] > 0 else "smaller"
             by_255 = ", as where one is divided by 255 and the other is not" if 200 <= factor <= 325 else ""
-            return quantity, f"the calibrating ones are {number_text(factor)} times {side}{by_255}"
+            return quantity, f"the calibration inputs are {number_text(factor)} times {side}{by_255}"
     if calibration_stats.channel_count != judged_stats.channel_count:
         return None
     if _has_reversed_channels(calibration_stats, judged_stats):

@@ -20,7 +20,7 @@ class MissingClassesGuard(Guard):
     """See the module's docstring."""
 
     name = "missing-classes"
-    description = "classes that no calibrating sample has"
+    description = "classes that no calibration sample has"
 
     def explain_missing_facts(self, guard_facts: GuardFacts) -> str:
         """Why these facts tell it nothing."""
@@ -34,10 +34,11 @@ class MissingClassesGuard(Guard):
                 yield (self.make_warning(
                     f"{len(missing)} of "
                     f"{len(class_facts.judged_counts)} classes in "
-                    f"{escape_hidden_characters(class_facts.label_array)} have no calibrating sample",
-                    f"{counted_noun_text(class_facts.calibration_samples, 'sample')} calibrate, none of them of "
-                    f"{name_list_text([str(label) for label in missing])}: what these alone have sets no range",
-                    "Give --calib-data that have every class."))
+                    f"{escape_hidden_characters(class_facts.label_array)} have no calibration sample",
+                    f"{counted_noun_text(class_facts.calibration_samples, 'sample')} calibrate, none of class "
+                    f"{name_list_text([str(label) for label in missing])}: values that occur only in these classes are "
+                    "not in the ranges",
+                    "Give --calib-data with every class."))
 
 
 def _estimate_classes_missed_by_chance(class_facts: LabelClassFacts) -> float:

@@ -21,7 +21,7 @@ class SampleConvergenceGuard(Guard):
     """See the module's docstring."""
 
     name = "more-samples"
-    description = "the quantized run with a quarter, a half and all of the calibrating samples"
+    description = "the quantized run with a quarter, a half and all of the calibration samples"
 
     def explain_missing_facts(self, guard_facts: GuardFacts) -> str:
         """Why these facts tell it nothing."""
@@ -36,11 +36,11 @@ class SampleConvergenceGuard(Guard):
             return
         points_text = ", ".join(f"{point.sqnr_db:.1f} dB with {point.samples}" for point in guard_facts.convergence)
         if gain > 0:
-            yield self.make_warning("more calibrating samples would help",
+            yield self.make_warning("more calibration samples would help",
                                     f"{guard_facts.quantized_type} gives {points_text}, and still rises",
                                     "Give more with --calib-data.")
         else:
             yield self.make_warning(
-                f"{guard_facts.quantized_type} falls with more calibrating samples",
-                f"it gives {points_text}: outliers in a few samples widen the ranges of all",
+                f"{guard_facts.quantized_type} falls with more calibration samples",
+                f"it gives {points_text}: outliers in a few samples widen all ranges",
                 "Give more samples, and try --calib-method percentile or entropy, which leave them out.")

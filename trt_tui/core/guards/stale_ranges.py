@@ -35,12 +35,12 @@ class StaleRangesGuard(Guard):
     """See the module's docstring."""
 
     name = "stale-ranges"
-    description = "ranges of a cache or config against what samples reach"
+    description = "ranges of a cache or config against the values of the samples"
 
     def explain_missing_facts(self, guard_facts: GuardFacts) -> str:
         """Why these facts tell it nothing."""
         if guard_facts.range_facts is None:
-            return "nothing takes a range"
+            return "no layer needs a range"
         if not guard_facts.range_facts.checked_samples:
             return ("the ranges were measured on these samples"
                     if guard_facts.range_facts.source == "measured" else "no samples")
@@ -60,10 +60,10 @@ class StaleRangesGuard(Guard):
         amax, expected_amax = mismatches[worst]
         range_source = "cache" if ranges.source == CACHE_SOURCE else "config"
         yield (self.make_warning(
-            f"{escape_hidden_characters(ranges.source_name)}: "
-            f"{len(mismatches)} of {counted_noun_text(ranges.compared_tensors, 'range')} off by a factor of 2 or more",
-            f"{counted_noun_text(ranges.checked_samples, 'sample')} say otherwise: "
-            f"{escape_hidden_characters(worst)} has {number_text(amax)} and they call for "
-            f"{number_text(expected_amax)}, as after another training or preprocessing",
-            f"Calibrate again on samples of now: leave this {range_source}'s ranges out"
+            f"{escape_hidden_characters(ranges.source_name)}: {len(mismatches)} of "
+            f"{counted_noun_text(ranges.compared_tensors, 'range')} wrong by a factor of 2 or more",
+            f"{counted_noun_text(ranges.checked_samples, 'sample')} contradict it: {escape_hidden_characters(worst)} "
+            f"has {number_text(amax)} and they need {number_text(expected_amax)}, as after another training or "
+            "preprocessing",
+            f"Calibrate again on current samples: leave this {range_source}'s ranges out"
             f"{' (no --calib-cache)' if range_source == 'cache' else ''} and give --calib-data."))

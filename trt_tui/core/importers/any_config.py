@@ -60,14 +60,15 @@ def _read_config_by_content(path: Path, network: Network, force: bool, sha256: s
     elif is_modelopt_record(record := _parse_json_or_yaml(text, path)):
         settings = read_modelopt(record, network, path)
     elif _CACHE_HEADER.match(text):
-        raise InputError(f"{path.name} is a calibration cache, not a config", "it holds ranges and no precisions",
+        raise InputError(f"{path.name} is a calibration cache, not a config", "it contains ranges but no precisions",
                          "Name it with --calib-cache.")
     elif path.suffix.lower() == ".py":
         settings = read_polygraphy_script(text, network, path)
     if settings is not None:
         return build_config(settings, network, path.name, force=force)
     if path.suffix.lower() in (".yaml", ".yml", ".sh", ".txt", ".md") and not text.lstrip().startswith("{"):
-        raise InputError(f"{path.name} is none of the files that --config takes", f"it takes {SUPPORTED_FILES_TEXT}",
+        raise InputError(f"{path.name} is not a file that --config can read",
+            f"supported files: {SUPPORTED_FILES_TEXT}",
                          "Name one of them.")
     return read_config(path, network, force=force, sha256=sha256)
 
@@ -87,7 +88,7 @@ def _refuse_folder_or_network(path: Path) -> None:
     """
     if path.suffix.lower() == ".onnx" and path.is_file():
         raise InputError(f"{path.name} is a network, not a config", "its precisions are in its nodes",
-                         "Open it as MODEL: --precision file takes the precisions that it has.")
+                         "Open it as MODEL: --precision file uses its own precisions.")
     if path.is_dir() and (path / "precision.json").is_file():
         raise InputError(f"{path} is a folder", "its config is in precision.json", f"Name {path / 'precision.json'}.")
 
@@ -104,7 +105,7 @@ def read_command_script(text: str, network: Network, file: Path) -> ImportedSett
     ]
     if not precision_commands:
         config_path = file.parent / "precision.json"
-        raise InputError(f"{file.name} says nothing of precisions",
+        raise InputError(f"{file.name} sets no precisions",
                          f"it holds {len(command_lines)} commands of trtexec or Polygraphy, and none has any of "
                          "--fp16, --int8, --layerPrecisions",
                          f"Name {config_path}, which is in the same folder." if config_path.is_file() else
@@ -115,7 +116,7 @@ def read_command_script(text: str, network: Network, file: Path) -> ImportedSett
     settings = read_command(command, network, file)
     if other_lines := [str(candidate.line_number) for candidate in precision_commands if candidate is not command]:
         settings.notes.append(
-            f"line {name_list_text(other_lines)} is another command; line {command.line_number} is taken")
+            f"line {name_list_text(other_lines)} is another command; line {command.line_number} is used")
     for match in _OMISSIONS_PATTERN.finditer(text):
         settings.restore_omitted_settings(_parse_json_or_yaml(match[1], file))
     return settings

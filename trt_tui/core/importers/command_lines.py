@@ -187,7 +187,7 @@ def refuse_strongly_typed_build(
     config_path = file.parent / "precision.json"
     raise InputError(f"{file.name} builds a strongly typed network", reason,
                      f"Name {config_path}, which is in the same folder." if config_path.is_file() else
-                     "Open that file: --precision file takes the precisions that it has.")
+                     "Open that file: --precision file uses its own precisions.")
 
 
 def has_quantized_model(command: CommandLine, network: Network, file: Path) -> bool:

@@ -105,17 +105,19 @@ def build_config(settings: ImportedSettings, network: Network, file_name: str, *
     ranges, method, notes = _read_ranges(settings, network, unread_lines)
     if adopted_rows:
         notes.append(
-            f"a precision is one of the whole row: {name_list_text(adopted_rows, 3)} take that of a layer behind them"
+            f"a precision applies to the whole row: {name_list_text(adopted_rows, 3)} take that of a later layer "
+            "in the row"
         )
     lines = [f"{file_name}: {line}" for line in (*settings.notes, *notes)]
     lines += [f"{file_name}: not read: {line}" for line in unread_lines[:MAX_LISTED]]
     if len(unread_lines) > MAX_LISTED:
-        lines.append(f"{file_name}: not read: {counted_noun_text(len(unread_lines) - MAX_LISTED, 'thing')} more")
+        lines.append(f"{file_name}: not read: {counted_noun_text(len(unread_lines) - MAX_LISTED, 'entry')} more")
     count = len(config.moves)
     defaults_text = config.defaults_text.rstrip(
         ".") if settings.quantized is not settings.other else f"all in {settings.other.label}"
     lines.insert(0,
-                 f"{file_name}: read as {settings.tool}: {defaults_text}; {counted_noun_text(count, 'row')} otherwise")
+                 f"{file_name}: read as {settings.tool}: {defaults_text}; {counted_noun_text(count, 'row')} set to "
+                 "another precision")
     return LoadedConfig(config, Calibration(method, 0, "", ranges), warnings=tuple(lines))
 
 
@@ -128,7 +130,7 @@ def _find_layer_precisions(settings: ImportedSettings, network: Network, file_na
         if layers:
             layer_precisions.update(dict.fromkeys(layers, precision))
         elif _GENERATED_NAME.search(name):
-            unread_lines.append(f"{name}: a layer that TensorRT makes, no node of {network.name}")
+            unread_lines.append(f"{name}: a layer that TensorRT adds, not a node of {network.name}")
         else:
             unknown_names.append(name)
     if unknown_names and not force:
@@ -162,7 +164,7 @@ def _choose_group_precisions(layer_precisions: Mapping[str, Precision], network:
         other_layers = [layer for layer, precision in precisions.items() if precision is not chosen_precision]
         if other_layers and any(layer in group.main_layers for layer in other_layers):
             unread_lines.append(
-                f"{name_list_text(other_layers, 3)}: {name} takes one precision, {chosen_precision.label}")
+                f"{name_list_text(other_layers, 3)}: {name} has one precision, {chosen_precision.label}")
         yield group, chosen_precision, bool(main_precisions)
 
 
@@ -200,8 +202,7 @@ def _read_ranges(settings: ImportedSettings, network: Network,
         except InputError as error:
             if not ranges:
                 unread_lines.append(
-                    f"calibration cache {settings.cache_path.name}: {error.title}; --calib-cache names it where it "
-                    "lies")
+                    f"calibration cache {settings.cache_path.name}: {error.title}; name its path with --calib-cache")
     return {tensor: amax for tensor, amax in ranges.items() if tensor not in settings.excluded_ranges}, method, notes
 
 

@@ -83,7 +83,7 @@ def read_modelopt(record: Mapping[str, Any], network: Network, file: Path) -> Im
     if not tool_records:
         is_autocast = "low_precision_type" in record and "quantize_mode" not in record
         tool_records = {"autocast" if is_autocast else "quantize": record}
-    settings = ImportedSettings("what ModelOpt is told")
+    settings = ImportedSettings("ModelOpt options")
     settings.restore_omitted_settings(record.get(f"_{OMISSION_MARKER}"))
     settings.tf32 = record.get("_tf32") is True
     quantize_record, autocast_record = tool_records.get("quantize"), tool_records.get("autocast")
@@ -109,14 +109,14 @@ def read_modelopt(record: Mapping[str, Any], network: Network, file: Path) -> Im
         _set_layer_precisions(settings, network, {group.name for group in lists.find_excluded_groups()}, fp32_groups)
         if quantize_record.get("enable_gemv_detection_for_trt") is not False:
             settings.notes.append(
-                "ModelOpt leaves out more layers by rules of its own, such as products with one row or "
+                "ModelOpt leaves out more layers by its own rules, such as products with one row or "
                 "column and Convs of few channels; its log names them, and here they are quantized")
         if isinstance(cache := quantize_record.get("calibration_cache_path"), str) and cache:
             settings.cache_path = file.parent / cache
     other_keys = sorted({str(key) for tool_record in (record, *tool_records.values()) for key in tool_record
                          if key not in _READ_KEYS and not str(key).startswith("_")})
     if other_keys:
-        settings.unread_lines.append(f"{name_list_text(other_keys, 8)}: not about which layer runs in what")
+        settings.unread_lines.append(f"{name_list_text(other_keys, 8)}: no setting of layer precisions")
     return settings
 
 
@@ -126,7 +126,7 @@ def _read_precision(tool_record: Mapping[str, Any], key: str, precisions: Mappin
     if value is None:
         return default
     if not isinstance(value, str) or value not in precisions:
-        raise InputError(f"{file.name}: {key} is {str(value)[:40]!r}", f"there are {', '.join(precisions)}",
+        raise InputError(f"{file.name}: {key} is {str(value)[:40]!r}", f"available: {', '.join(precisions)}",
                          "Correct the file.")
     return precisions[value]
 
@@ -147,8 +147,8 @@ def _set_layer_precisions(settings: ImportedSettings, network: Network, unquanti
         settings.other = Precision.FP32
     elif fp32_bounded:
         settings.unread_lines.append(
-            f"FP32 around {name_list_text(fp32_bounded, 3)}: what is around layers in {settings.quantized.label} is "
-            f"{low_precision.label}, as it is for most of them")
+            f"FP32 around {name_list_text(fp32_bounded, 3)}: around layers in {settings.quantized.label} the precision "
+            f"is {low_precision.label}, as for most of them")
     for group in network.groups:
         if group.name not in quantized:
             settings.layer_precisions[group.name] = Precision.FP32 if group.name in fp32_groups else low_precision
@@ -168,7 +168,8 @@ class _ModelOptNameLists:
             value = tool_record.get(key, [])
             value = [value] if isinstance(value, str) else value if value is not None else []
             if not isinstance(value, list) or not all(isinstance(entry, str) for entry in value):
-                raise InputError(f"{file.name}: {key} is no list of names", "ModelOpt takes a list of texts there",
+                raise InputError(f"{file.name}: {key} is not a list of names",
+                    "ModelOpt expects a list of strings there",
                                  "Correct the file.")
             self.lists[key] = value
         self._types = {key: frozenset(entries) for key, entries in self.lists.items()}
@@ -183,7 +184,7 @@ class _ModelOptNameLists:
         for key in (key for key in _LIST_KEYS if key not in _PATTERN_KEYS):
             for entry in self.lists[key]:
                 if entry not in operators:
-                    unread_lines.append(f"{key} {entry!r}: no layer is one")
+                    unread_lines.append(f"{key} {entry!r}: no layer has this operator")
                 elif entry not in main_operators:
                     unread_lines.append(f"{key} {entry!r}: it is fused with other layers, whose precision it takes")
 
@@ -216,6 +217,6 @@ def _compile_patterns(pattern_texts: list[str], key: str, file: Path) -> list[re
         try:
             compiled_patterns.append(re.compile(text))
         except re.error as error:
-            raise InputError(f"{file.name}: {key} {text[:40]!r} is no pattern", str(error),
-                             "Correct it; ModelOpt takes it for re.match.") from None
+            raise InputError(f"{file.name}: {key} {text[:40]!r} is not a pattern", str(error),
+                             "Correct the pattern; ModelOpt passes it to re.match.") from None
     return compiled_patterns

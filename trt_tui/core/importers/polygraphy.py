@@ -83,7 +83,7 @@ def read_polygraphy_script(text: str, network: Network, file: Path, function_nam
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         cause = f"line {error.lineno}: {error.msg}" if isinstance(error, SyntaxError) else (
             str(error) or "it is nested too deep")
-        raise InputError(f"{file.name} is no Python that can be read", cause,
+        raise InputError(f"{file.name} is not readable Python code", cause,
                          "Name a postprocess script, a trtexec line, or a precision.json.") from None
     constants = _find_constants(tree)
     settings = _read_exported_script(tree, constants, network, file) or _ScriptReader(tree, constants, network,
@@ -91,7 +91,7 @@ def read_polygraphy_script(text: str, network: Network, file: Path, function_nam
     if not settings.layer_precisions and not settings.ranges and (must_set or settings.unread_lines):
         raise InputError(
             f"{file.name} sets no precisions that could be read on {network.name}",
-            name_list_text(settings.unread_lines, 3) or "nothing in it sets layer.precision of a layer that is there",
+            name_list_text(settings.unread_lines, 3) or "it sets layer.precision of no layer of this network",
             "Name a postprocess script, a trtexec line, or a precision.json.")
     return settings
 
@@ -183,10 +183,10 @@ class _ScriptReader:
         precisions = {*settings.layer_precisions.values(), *([Precision.INT8] if settings.ranges else [])}
         settings.other = Precision.BF16 if Precision.BF16 in precisions else Precision.FP16
         settings.quantized = Precision.INT8 if Precision.INT8 in precisions else settings.other
+        other_text = f" in {settings.other.label}" if settings.quantized is not settings.other else ""
         settings.notes.append(
-            f"it says nothing of the rest, which is taken as {settings.quantized.label}"
-            f"{f' in {settings.other.label}' if settings.quantized is not settings.other else ''}; the flags of "
-            "a build command say it (--int8 --fp16)")
+            f"it does not set the other layers, which are read as {settings.quantized.label}{other_text}; "
+            "the flags of a build command set them (--int8 --fp16)")
         return settings
 
     # -- statements ---------------------------------------------------------------------------------------------
@@ -223,7 +223,8 @@ class _ScriptReader:
         elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
             self._interpret_call(statement.value, variables)
         elif any(_is_precision_setter(node) for node in ast.walk(statement)):
-            self._unread_by_line[statement.lineno] = f"{ast.unparse(statement).splitlines()[0][:60]}: not worked out"
+            first_line = ast.unparse(statement).splitlines()[0][:60]
+            self._unread_by_line[statement.lineno] = f"{first_line}: cannot be evaluated"
         return True
 
     def _interpret_loop(self, loop: ast.For, layer: Layer | None, variables: dict[str, Any]) -> None:
@@ -266,7 +267,7 @@ class _ScriptReader:
                 try:
                     if isinstance(self._evaluate_expression(argument, variables), Layer):
                         self._unread_by_line[
-                            call.lineno] = f"{ast.unparse(call)[:60]}: what a function does is not worked out"
+                            call.lineno] = f"{ast.unparse(call)[:60]}: the effect of a function cannot be evaluated"
                 except _UnsupportedExpression:  # no layer that is known here, so nothing is told of it
                     continue
             return
@@ -297,7 +298,7 @@ class _ScriptReader:
             except (TypeError, ValueError, OverflowError):
                 raise _UnsupportedExpression("no two numbers") from None
             if not (amax := max(abs(low), abs(high))) <= MAX_AMAX:
-                raise _UnsupportedExpression("a range that FP32 does not hold")
+                raise _UnsupportedExpression("a range outside FP32")
             self.settings.ranges[owner.name] = amax
         else:
             raise _UnsupportedExpression(f"of {type(owner).__name__.lstrip('_')}")
@@ -307,7 +308,7 @@ class _ScriptReader:
         type_name = ast.unparse(value).rpartition(".")[2]
         if type_name not in _PRECISION_BY_NAME:
             raise _UnsupportedExpression("integers" if type_name in
-                                         _INTEGER_TYPE_NAMES else f"{ast.unparse(value)[:40]} is no precision")
+                                         _INTEGER_TYPE_NAMES else f"{ast.unparse(value)[:40]} is not a precision")
         return _PRECISION_BY_NAME[type_name]
 
     # -- expressions --------------------------------------------------------------------------------------------
@@ -348,7 +349,7 @@ class _ScriptReader:
             return self._evaluate_call(node, variables)
         if isinstance(node, ast.Subscript):
             return self._evaluate_subscript(node, variables)
-        raise _UnsupportedExpression(f"{type(node).__name__} is not worked out")
+        raise _UnsupportedExpression(f"{type(node).__name__} cannot be evaluated")
 
     def _evaluate_attribute(self, node: ast.Attribute, variables: Mapping[str, Any]) -> Any:
         text = ast.unparse(node)
@@ -365,12 +366,12 @@ class _ScriptReader:
 
     def _evaluate_comparison(self, node: ast.Compare, variables: Mapping[str, Any]) -> bool:
         if len(node.ops) != 1:
-            raise _UnsupportedExpression("chained comparisons are not worked out")
+            raise _UnsupportedExpression("chained comparisons cannot be evaluated")
         first, operator, second = self._evaluate_expression(node.left,
                                                             variables), node.ops[0], self._evaluate_expression(
                                                                 node.comparators[0], variables)
         if isinstance(first, (_LayerIndex, _LayerTensor)) or isinstance(second, (_LayerIndex, _LayerTensor)):
-            raise _UnsupportedExpression("TensorRT numbers layers in its own way")
+            raise _UnsupportedExpression("TensorRT numbers layers differently")
         if isinstance(first, Layer) or isinstance(second, Layer):  # of types: a node is what its operator becomes
             layer_types = second if isinstance(second, list) else [second]
             is_same = any(
@@ -379,11 +380,11 @@ class _ScriptReader:
             return is_same is isinstance(operator, (ast.Eq, ast.In, ast.Is))
         if isinstance(operator, (ast.In, ast.NotIn)):
             if not isinstance(second, (str, list, tuple, set, dict)):
-                raise _UnsupportedExpression("in what is no list")
+                raise _UnsupportedExpression("in a value that is not a list")
             return (first in second) is isinstance(operator, ast.In)
         if isinstance(operator, (ast.Eq, ast.Is, ast.NotEq, ast.IsNot)):
             return (first == second) is isinstance(operator, (ast.Eq, ast.Is))
-        raise _UnsupportedExpression(f"{type(operator).__name__} is not worked out")
+        raise _UnsupportedExpression(f"{type(operator).__name__} cannot be evaluated")
 
     def _evaluate_call(self, node: ast.Call, variables: Mapping[str, Any]) -> Any:
         function_text = ast.unparse(node.func)
@@ -414,12 +415,12 @@ class _ScriptReader:
                 return owner.startswith(affixes) if method == "startswith" else owner.endswith(affixes)
             if isinstance(owner, str) and method in ("lower", "upper") and not values:
                 return owner.lower() if method == "lower" else owner.upper()
-        raise _UnsupportedExpression(f"{function_text[:40]}() is not worked out")
+        raise _UnsupportedExpression(f"{function_text[:40]}() cannot be evaluated")
 
     def _evaluate_comprehension(self, node: ast.GeneratorExp | ast.ListComp, variables: Mapping[str, Any]) -> list[Any]:
         generator = node.generators[0]
         if len(node.generators) != 1 or not isinstance(generator.target, ast.Name):
-            raise _UnsupportedExpression("this any() or all() is not worked out")
+            raise _UnsupportedExpression("this any() or all() cannot be evaluated")
         values = []
         for value in list(self._evaluate_expression(generator.iter, variables)):
             inner_variables = {**variables, generator.target.id: value}

@@ -44,7 +44,7 @@ def read_polygraphy_command(command: CommandLine, network: Network, file: Path) 
     if command.has_any_of_options("strongly-typed"):
         refuse_strongly_typed_build(file)
     if command.uses_rtx:
-        refuse_strongly_typed_build(file, "TensorRT-RTX knows no other, and Polygraphy passes on no precision to it")
+        refuse_strongly_typed_build(file, "TensorRT-RTX supports no other, and Polygraphy passes no precision to it")
     apply_precision_flags(settings, [flag for flag in ("fp16", "bf16") if command.has_any_of_options(flag)],
                           [flag for flag in ("int8", "fp8") if command.has_any_of_options(flag)])
     settings.tf32 = command.has_any_of_options("tf32")
@@ -54,24 +54,24 @@ def read_polygraphy_command(command: CommandLine, network: Network, file: Path) 
             settings.layer_precisions[name] = precision
         elif not are_integers:
             settings.unread_lines.append(
-                f"--layer-precisions {entry!r}: no name:type, with a type of {', '.join(PRECISION_BY_NAME)}")
+                f"--layer-precisions {entry!r}: not NAME:TYPE with a type of {', '.join(PRECISION_BY_NAME)}")
     scripts = [script for option in SCRIPT_OPTIONS for script in command.options.get(option, ())]
     for script in scripts:
         _add_script_settings(settings, script, network, file)
     if settings.layer_precisions and command.find_value_of_options("precision-constraints") not in ("obey", "prefer"):
-        settings.notes.append("Polygraphy heeds precisions of layers only with --precision-constraints obey or prefer, "
-                              "which it lacks; here they count")
+        settings.notes.append("Polygraphy applies layer precisions only with --precision-constraints obey or prefer, "
+                              "which is missing; here they are applied")
     if cache := command.find_value_of_options("calibration-cache"):
         settings.cache_path = file.parent / cache
     if settings.quantized is Precision.INT8:
         _add_range_notes(settings, command, network, file)
     if command.has_any_of_options(*_CONFIG_SCRIPT_OPTIONS):
-        settings.unread_lines.append("a script that changes the builder's settings: what it sets is not known")
+        settings.unread_lines.append("a script that changes builder settings: its effect is unknown")
     other_options = [
         f"--{option}" for option in command.options if option not in (*_READ_OPTIONS, *_CONFIG_SCRIPT_OPTIONS)
     ]
     if other_options:
-        settings.unread_lines.append(f"{name_list_text(other_options, 8)}: not about precisions")
+        settings.unread_lines.append(f"{name_list_text(other_options, 8)}: no precision settings")
     return settings
 
 
@@ -105,8 +105,8 @@ def _add_range_notes(settings: ImportedSettings, command: CommandLine, network: 
     if has_quantized_model(command, network, file):
         if network.source_model is None:
             settings.unread_lines.append(
-                f"{Path(command.model_path).name} has Q/DQ nodes of its own, which decide what runs in INT8 "
-                "and with which ranges; open it in place of this network")
+                f"{Path(command.model_path).name} has its own Q/DQ nodes, which set the INT8 layers and their ranges; "
+                "open it instead of this network")
     elif settings.cache_path is None and not settings.ranges:
         data_text = "on the samples of its data loader" if command.has_any_of_options(*_DATA_LOADER_OPTIONS) else \
             "on random inputs, for it names no --calibration-cache and no data loader"

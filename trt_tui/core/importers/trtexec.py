@@ -43,28 +43,28 @@ def read_trtexec_command(command: CommandLine, network: Network, file: Path) -> 
         [flag for flag in ("int8", "fp8", "int4") if command.has_any_of_options(flag) or has_best and flag == "int8"])
     settings.tf32 = not command.has_any_of_options("noTF32")
     if settings.tf32:
-        settings.notes.append("FP32 layers may use TF32, as trtexec has it without --noTF32")
+        settings.notes.append("FP32 layers may use TF32, as in trtexec without --noTF32")
     _read_precision_list(command, "layerPrecisions", network, settings.layer_precisions, settings.unread_lines)
     _read_precision_list(command, "layerOutputTypes", network, settings.output_precisions, settings.unread_lines)
     if settings.layer_precisions and not command.has_any_of_options("precisionConstraints"):
         settings.notes.append(
-            "trtexec heeds --layerPrecisions only with --precisionConstraints=obey or prefer, which it "
-            "lacks; here they count")
+            "trtexec applies --layerPrecisions only with --precisionConstraints=obey or prefer, which is missing; "
+            "here they are applied")
     if cache := command.find_value_of_options("calib"):
         settings.cache_path = file.parent / cache
     if settings.quantized is Precision.INT8:
         if has_quantized_model(command, network, file):
             if network.source_model is None:
                 settings.unread_lines.append(
-                    f"{Path(command.model_path).name} has Q/DQ nodes of its own, which decide what runs in "
-                    "INT8 and with which ranges; open it in place of this network")
+                    f"{Path(command.model_path).name} has its own Q/DQ nodes, which set the INT8 layers and their "
+                    "ranges; open it instead of this network")
         elif not cache:
             option = "--best" if has_best else "--int8"
-            settings.notes.append(f"trtexec makes up the INT8 ranges for {option} without --calib: an engine of that "
-                                  "command is good for timing alone. Here ranges are measured on the data")
+            settings.notes.append(f"trtexec invents the INT8 ranges for {option} without --calib: its engine is valid "
+                                  "for timing only. Here ranges are measured on the data")
     other_options = [f"--{option}" for option in command.options if option not in _READ_OPTIONS]
     if other_options:
-        settings.unread_lines.append(f"{name_list_text(other_options, 8)}: not about precisions")
+        settings.unread_lines.append(f"{name_list_text(other_options, 8)}: no precision settings")
     return settings
 
 
@@ -78,10 +78,10 @@ def apply_precision_flags(settings: ImportedSettings, float_flags: Sequence[str]
     if len(float_precisions) + bool(quantized_precisions) > 1:
         labels = " and ".join(precision.label for precision in (*quantized_precisions[:1], *float_precisions[:1]))
         settings.notes.append(
-            f"TensorRT chooses between {labels} where nothing is told; here what can runs in "
-            f"{(quantized_precisions or float_precisions)[0].label}, the rest in {settings.other.label}")
+            f"TensorRT chooses between {labels} for layers without a setting; here layers that can run in "
+            f"{(quantized_precisions or float_precisions)[0].label} do so, the others run in {settings.other.label}")
     settings.unread_lines += [
-        f"--{precision.value}: {quantized_precisions[0].label} is taken" for precision in quantized_precisions[1:]
+        f"--{precision.value}: {quantized_precisions[0].label} is used" for precision in quantized_precisions[1:]
     ]
 
 
@@ -109,7 +109,7 @@ def _read_precision_list(command: CommandLine, option: str, network: Network, pr
         if precision is None:
             if not are_integers:
                 unread_lines.append(
-                    f"--{option} {entry!r}: no name:type, with a type of {', '.join(PRECISION_BY_NAME)}")
+                    f"--{option} {entry!r}: not NAME:TYPE with a type of {', '.join(PRECISION_BY_NAME)}")
         elif name == "*":
             default_precision = precision
         elif "*" in name and name not in names and "(Unnamed Layer*" not in name:

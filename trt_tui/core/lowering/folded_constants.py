@@ -85,10 +85,9 @@ def refuse_edits_under_file_precision(network: Network, config: PrecisionConfig)
             if config.precision_of(group) is Precision.FILE and group.file_precision is not None:
                 nearest = group.file_precision.nearest_precision.label
                 raise InputError(
-                    f"{group.name} is as in the file, and {MOVE_TEXTS[kind].column} on {subject} changes it",
-                    "what is as in the file is written back as it is",
-                    f"Give it {nearest}, which comes nearest to what the file has, or take that change "
-                    "back.")
+                    f"{group.name} has file precision, and {MOVE_TEXTS[kind].column} on {subject} changes it",
+                    "layers in file precision are written back unchanged",
+                    f"Give it {nearest}, the precision nearest to the file, or undo that change.")
 
 
 def has_constant_edits(config: PrecisionConfig) -> bool:

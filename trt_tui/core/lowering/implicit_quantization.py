@@ -240,7 +240,7 @@ class _ImplicitLowering:
     def _list_notes(self) -> list[str]:
         notes = []
         if self.ranges:
-            notes.append("TensorRT itself quantizes the weights, with scales of its own.")
+            notes.append("TensorRT itself quantizes the weights, with its own scales.")
         if self.estimated_ranges:
             notes.append(
                 f"{counted_noun_text(len(self.estimated_ranges), 'tensor')} inside INT8 groups not calibrated; given "

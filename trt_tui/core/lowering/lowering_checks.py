@@ -70,9 +70,10 @@ def no_lower_precision_reason(network: NetworkOutline) -> str:
         refusals = [reason for group in network.groups for reason in group.refusal_reasons.values()]
         notes = [layer.refusal_reason for layer in network.layers if layer.refusal_reason]
         first_reason = next(iter(refusals or notes), "it has no layer in FP32")
-        return f"Nothing of this network can be lowered ({first_reason}): every run is FP32, and exact for that reason"
+        return (f"No layer of this network can run in lower precision ({first_reason}): every run is FP32 and "
+                "therefore exact")
     if not any(Precision.INT8 in group.allowed_precisions for group in network.groups):
-        return "No layer of this network can run in INT8: the INT8 run is what the other layers lose"
+        return "No layer of this network can run in INT8: the error of the INT8 run comes from the other layers"
     return ""
 
 
@@ -126,7 +127,7 @@ def refuse_unsupported_precisions(network: NetworkOutline, config: PrecisionConf
         min_capability = quantized_type.min_compute_capability if quantized_type is not None else None
         if precision not in supported_precisions:
             reason, next_step = (f"{release_name} has no {precision.label}",
-                                 "or build with a release that has it: " + precision_requirements_text(precision))
+                                 "or build with a release that supports it: " + precision_requirements_text(precision))
         elif compute_capability is not None and min_capability is not None and compute_capability < min_capability:
             reason = (
                 f"a GPU of compute capability {compute_capability[0]}.{compute_capability[1]} has no {precision.label}")

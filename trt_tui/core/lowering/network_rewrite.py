@@ -56,8 +56,7 @@ def fusion_barrier_output_notes(barrier_tensors: Sequence[str]) -> tuple[str, ..
         return ()
     return ((
         f"{counted_noun_text(len(barrier_tensors), 'hidden output')} for fusion barriers: "
-        f"{name_list_text(barrier_tensors)}. Whatever runs the engine "
-        "has to bind memory for them, but need not read them.", ))
+        f"{name_list_text(barrier_tensors)}. The application must bind memory for them, but need not read them.", ))
 
 
 def config_barrier_notes(network: Network, config: PrecisionConfig) -> tuple[str, ...]:

@@ -115,7 +115,7 @@ class _SourceModelLowering(TypedLowering):
         group = self.network.find_group(layer.name)
         base_node = self.base_nodes.get(layer.name)
         if group is None or base_node is None:
-            self.layer_changes[layer.name] = f"part of what opset {self.opset} writes as other operators"
+            self.layer_changes[layer.name] = f"part of an operator that opset {self.opset} writes as several operators"
             return
         node = self._find_or_add_node(layer, base_node)
         group_lowering = self.group_lowerings[group.name]

@@ -131,7 +131,8 @@ class TypedLowering(GraphEditor):
             if node is not None:
                 self._lower_layer(layer, node)
             else:
-                self.layer_changes[layer.name] = f"part of what opset {self.opset} writes as other operators"
+                self.layer_changes[layer.name] = (
+                    f"part of an operator that opset {self.opset} writes as several operators")
         for node in list(self.graph):
             if node.name is not None and not self.network.has_layer(node.name) and node.name in by_name:
                 self._restore_fp32_inputs(node)
@@ -343,8 +344,8 @@ class TypedLowering(GraphEditor):
             self.network, value_name(value), PRECISION_BY_ONNX_TYPE[dtype])
         if min_value is not None:
             self.notes.append(
-                f"Constant {value.name} is 0 in {label} and is raised to {min_value:.2g}: it keeps a divisor "
-                "from being 0.")
+                f"Constant {value.name} is 0 in {label} and is raised to {min_value:.2g}: it protects a divisor from "
+                "0.")
             floor = self._add_constant(np.asarray(min_value, np.float32), f"{_short_type_name(dtype)}_least")
             return self._add_operator("Max", [value, floor], {}, f"{value.name}__raised", ir.DataType.FLOAT,
                                       value.shape)

@@ -104,8 +104,7 @@ class AccuracyReducer:
                     self.mismatch_counts[judged_output.name][1] += expected.size
                     continue
                 raise TrtTuiError(f"{judged_output.name} changed its shape",
-                                  f"{expected.shape} in what it is held against, "
-                                  f"{got.shape} here",
+                                  f"{expected.shape} in the reference, {got.shape} here",
                                   "Judge a tensor before the operator that selects values, with --judge.")
             if judged_output.kind == INTEGER_KIND:
                 self._bootstrap_sampler.add_integer_output(judged_output.name, expected, got, rows)
@@ -172,7 +171,7 @@ class AccuracyReducer:
                     ErrorMetrics.from_sums({"differ": differ, "count": count or 1}, exact=differ == 0))
                 continue
             if self.added_samples == self.total_samples and not self.error_sums[judged_output.name].count:
-                raise InputError(f"{judged_output.name} selects nothing of what the network computes", "",
+                raise InputError(f"{judged_output.name} selects no values of the output", "",
                                  "Judge another slice.")
             index, worst = self.worst_samples.get(judged_output.name, (None, math.inf))
             outputs[judged_output.name] = OutputErrors(self.error_sums[judged_output.name].compute_error_metrics(),

@@ -97,7 +97,7 @@ def parse_detection_spec(metric_spec: str) -> tuple[Path, DetectionSettings]:
         except ValueError:
             number = -1.0
         if not 0 <= number <= 1:
-            raise InputError(f"--metric {metric_spec}: {text!r} makes no sense", "there are boxes=cxcywh|xyxy, "
+            raise InputError(f"--metric {metric_spec}: {text!r} is not a valid option", "there are boxes=cxcywh|xyxy, "
                              "fit=letterbox|stretch, iou=0..1 and score=0..1", "Correct it, or leave it out.")
         settings[name] = number
     return path, DetectionSettings(**settings)
@@ -125,7 +125,7 @@ class DetectionMetric:
         self.path, self.settings = parse_detection_spec(self.spec)
         if self.input_size is None:
             raise InputError(f"--metric {self.spec}: the network has no image input",
-                             "boxes are in the pixels of an input of four axes", "Give a metric of your own.")
+                             "boxes are in the pixels of an input of four axes", "Write your own metric.")
         try:
             import pycocotools  # noqa: F401
         except ImportError:
@@ -183,7 +183,7 @@ class DetectionMetric:
         """Returns the COCO evaluation with the matches of each image; None if no box was detected."""
         if IMAGE_ID not in labels:
             raise InputError(f"--metric {self} needs the array {IMAGE_ID} in the data",
-                             "it says which image of the annotations a sample is", "Add it to the .npz.")
+                             "it maps each sample to an image of the annotations", "Add it to the .npz.")
         boxes, scores, ids = self.decode_boxes_and_scores(outputs)
         detections: list[list[float]] = []
         images = [self._find_image(int(number)) for number in labels[IMAGE_ID].reshape(-1)]
@@ -239,7 +239,7 @@ class DetectionMetric:
             several = f"several outputs could hold boxes and scores of {count} categories"
             none = f"no output holds boxes and scores of {count} categories"
             raise InputError(f"--metric {self}: {several if pairs or joined else none}", shapes,
-                             "Judge the tensors before NMS with --judge, or give a metric of your own.")
+                             "Judge the tensors before NMS with --judge, or write your own metric.")
         (name, size), = joined
         array = arrays[name] if arrays[name].shape[2] == size else arrays[name].transpose(0, 2, 1)
         objectness = size - 4 - count

@@ -148,7 +148,8 @@ def find_common_tensors(first_dump: Dump,
                 if {first_iteration[name].dtype.kind, second_iteration[name].dtype.kind} & set("USV")
         ]:
             raise InputError(f"{strange[0]} holds no numbers",
-                             f"{first_iteration[strange[0]].dtype} in {first_dump.source}", "Leave it out of the dump.")
+                             f"{first_iteration[strange[0]].dtype} in {first_dump.source}",
+                                 "Leave the tensor out of the dump.")
     return (both, tuple(name for name in first_dump.tensor_names if name not in both),
             tuple(name for name in second_dump.tensor_names if name not in both))
 
@@ -337,7 +338,7 @@ def comparison_advice_lines(differences: Sequence[TensorDifference], first_sourc
     lines = []
     if nan := [difference.tensor for difference in differences if difference.common_nan_count]:
         lines.append(
-            f"Both dumps have NaN at the same places of {name_list_text(nan, 4)}: nothing is compared there.")
+            f"Both dumps have NaN at the same places of {name_list_text(nan, 4)}: these values are not compared.")
     if scaled := [
             difference.tensor for difference in differences if difference.is_scaled and not difference.exceeds_threshold
     ]:
@@ -370,16 +371,16 @@ def _advice_lines_above_threshold(differences_above_threshold: Sequence[TensorDi
         ])
     lines = [f"First over the threshold: {earliest.tensor}, {_tensor_error_text(earliest)}."]
     if earliest.tensor in input_names:
-        return [*lines, "That is an input: both were not given the same. Compare what prepares the data first."]
+        return [*lines, "That is an input: the two runs had different inputs. Compare the data preparation first."]
     if earliest.nonfinite_count:
         sides = ((earliest.first_nonfinite_count, first_source, second_source), (earliest.errors.nonfinite_count,
                                                                                  second_source, first_source))
         lines += [
-            f"{nonfinite_source} has {count} NaN or Inf there that {finite_source} has not."
+            f"{nonfinite_source} has {count} NaN or Inf there, {finite_source} has none."
             for count, nonfinite_source, finite_source in sides
             if count
         ]
-        lines.append("Mostly that is a value that left the range of 16 bits, or a scale that is infinite. Keep that "
+        lines.append("Common causes are a value beyond the 16-bit range and an infinite scale. Keep that "
                      "layer and those that read its result in FP32, or in BF16, which has the range of FP32.")
     elif earliest is differences[0] and len(differences) > 1:
         lines.append("It is the first tensor of both: the inputs may differ. Compare those first.")
@@ -390,15 +391,15 @@ def _advice_lines_above_threshold(differences_above_threshold: Sequence[TensorDi
             f"threshold are "
             "computed from these.")
     if not begins:
-        lines.append("It grows from tensor to tensor, and nowhere to twice what it was: no single layer makes it. "
-                     "Begin with what the whole network runs in.")
+        lines.append("The error grows gradually and never doubles at one tensor: no single layer causes it. Begin "
+                     "with the precision of the whole network.")
     elif groups := find_groups_to_raise_to_fp32(differences):
         lines.append(f"Try FP32 for {name_list_text(list(groups), 4)}: --script and -o write that.")
     elif has_network:
-        lines.append("No fused layer makes it, so no precision mends it.")
+        lines.append("No fused layer computes it, so no precision can repair it.")
     else:
-        lines.append(f"Try FP32 for what makes {'these' if len(begins) > 1 else 'it'}: --model names the layers, and "
-                     "--script and -o then write that.")
+        lines.append(f"Try FP32 for the layers that compute {'these' if len(begins) > 1 else 'it'}: --model names the "
+                     "layers, and --script and -o then write that.")
     return lines
 
 

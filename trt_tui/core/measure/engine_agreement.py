@@ -35,7 +35,7 @@ ENGINE_FAULT_DB = 25.0
 largest cost of an accumulator is 22 dB: FP16 sums of 4,608 terms in layers that are simulated with FP32 accumulators.
 """
 
-KERNEL_FAULT_TEXT = "⚡ kernel, not rounding"
+KERNEL_FAULT_TEXT = "⚡ kernel error, not rounding"
 """The label of the first group at which an engine differs from its simulation."""
 
 MIN_FP32_SQNR_DB = 60.0
@@ -88,9 +88,8 @@ def engine_variation_notes(engine_result: EngineResult) -> list[str]:
         notes.append(f"built {len(engine_result.repeated_builds)} times: {', '.join(spread)}; the worst is shown")
     if engine_result.unequal_outputs:
         notes.append(
-            f"identical samples of one batch come out different at "
-            f"{name_list_text(engine_result.unequal_outputs)}: a kernel "
-            "depends on the place in the batch")
+            "identical samples of one batch have different results at "
+            f"{name_list_text(engine_result.unequal_outputs)}: a kernel depends on the position in the batch")
     return notes
 
 
@@ -141,17 +140,17 @@ def engine_errors_text(engine_errors: EngineErrors, group_count: int) -> str:
         group_count: The number of groups of the network.
     """
     if engine_errors.missing_reason:
-        return f"layer by layer not known: {engine_errors.missing_reason}"
+        return f"errors layer by layer unknown: {engine_errors.missing_reason}"
     text = (
         f"layer by layer at "
         f"{len(engine_errors.group_errors)} of "
         f"{counted_noun_text(group_count, 'group')}, {counted_noun_text(engine_errors.samples, 'sample')}"
     )
     if engine_errors.source == MARKED:
-        return f"{text} (marked: not the engine as built)"
+        return f"{text} (marked engine, not the engine as built)"
     hidden = (f"; hidden inside kernels: {name_list_text(engine_errors.hidden_groups, _MAX_LISTED_GROUPS)}"
               if engine_errors.hidden_groups else "")
-    return f"{text} (what its kernels hand on){hidden}"
+    return f"{text} (debug tensors){hidden}"
 
 
 def fp32_engine_fault_text(fp32_engine: EngineResult | None) -> str:
@@ -189,9 +188,10 @@ def engine_fault_text(simulated_accuracy: Accuracy | None, engine_accuracy: Accu
                                         for name, (engine_db, expected_db) in sqnrs_db.items()
                                         if engine_db is not None and expected_db is not None),
                                        key=lambda item: item[2] - item[1])
-    sound = "the FP32 engine is sound, so " if fp32_engine is not None and fp32_engine.accuracy is not None else ""
+    sound = ("the FP32 engine matches ONNX Runtime, so "
+             if fp32_engine is not None and fp32_engine.accuracy is not None else "")
     return (
-        f"this engine does not do what was simulated: "
+        f"this engine differs from the simulation: "
         f"{add_decibel_unit(decibels_text(engine_db, mark=''))} at {name} for "
         f"{decibels_text(expected_db)} simulated, which "
         f"no rounding explains; {sound}a kernel or a fusion computes something else: build it at another "
@@ -254,8 +254,8 @@ def suggest_engine_checks(network: NetworkOutline, config: PrecisionConfig, simu
     marked_accuracy = engine_result.engine_errors.accuracy if engine_result.engine_errors is not None else None
     if marked_accuracy is not None and not marked_accuracy.nonfinite_count and (marked_gap_db := sqnr_gap_of_engine_db(
             simulated_accuracy, marked_accuracy)) is not None and marked_gap_db <= UNEXPLAINED_GAP_DB:
-        lines.append("with every group's result as an output the engine does what was simulated: a fusion computes "
-                     "something else, and fusion barriers find which")
+        lines.append("with every group's result as an output the engine agrees with the simulation: a fusion computes "
+                     "something else, and fusion barriers locate it")
     other_precision_groups = [
         group.name
         for group in network.groups
@@ -263,16 +263,17 @@ def suggest_engine_checks(network: NetworkOutline, config: PrecisionConfig, simu
     ]
     if other_precision_groups:
         lines.append(
-            f"layers that run in another precision than asked: "
+            f"layers that run in another precision than requested: "
             f"{name_list_text(other_precision_groups, _MAX_LISTED_GROUPS)}"
         )
     regions = sum(implementation.in_fused_region for implementation in engine_result.implementations.values())
     if regions:
         lines.append(
-            f"{counted_noun_text(regions, 'group')} in fused regions, which may not round where the simulation does")
+            f"{counted_noun_text(regions, 'group')} in fused regions, which may round at other places than the "
+            "simulation")
     if engine_result.engine_report is not None and engine_result.engine_report.count_layers(QDQ):
         lines.append(
-            f"{engine_result.engine_report.count_layers(QDQ)} Q/DQ layers stand on their own: a fusion did not happen")
+            f"{engine_result.engine_report.count_layers(QDQ)} unfused Q/DQ layers: a fusion did not happen")
     if engine_result.is_quick_build:
         lines.append("this is a quick build: build it in full")
     if config.tf32:

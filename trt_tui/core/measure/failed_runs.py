@@ -61,7 +61,7 @@ def run_failure_caveat(network: NetworkOutline, config: PrecisionConfig | None, 
              if config is not None and config.precision_of(network.get_group(name)) is not Precision.FP32]
     remedy = (
         f"--keep indices keeps {counted_noun_text(len(loose), 'fused layer')} in FP32 ({name_list_text(loose, 3)})"
-        if loose else "keep what computes the values that it reads in FP32 by name, with --keep")
+        if loose else "keep the layers that compute its inputs in FP32 by name, with --keep")
     return Caveat(FAILED_RUN_KIND,
                   f"rounding makes {_run_failure_text(network, error)}, and FP32 does not fail; {remedy}",
                   fails_run=True)
@@ -84,7 +84,7 @@ def attribute_failures_to_rounding(network: NetworkOutline) -> Iterator[None]:
 
 def rounding_failure_error(cause: str) -> InputError:
     return InputError("the network cannot be executed in these precisions", cause,
-                      "Keep what computes indices and sizes in FP32: --keep indices, or the layers by name.")
+                      "Keep layers that compute indices and sizes in FP32: --keep indices, or the layers by name.")
 
 
 def refuse_undeclared_output_sizes(network: NetworkOutline, outputs: Mapping[str, np.ndarray]) -> None:

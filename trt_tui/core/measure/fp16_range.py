@@ -268,4 +268,4 @@ def fp16_headroom_text(network: Network, config: PrecisionConfig, group: FusionG
 
 
 def _normalisation_remedy_text(normalisation: Normalisation) -> str:
-    return f"free way out: {normalisation.operator} (9), whose mean and variance TensorRT computes in FP32"
+    return f"zero-cost remedy: {normalisation.operator} (9), whose mean and variance TensorRT computes in FP32"

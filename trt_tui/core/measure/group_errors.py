@@ -307,7 +307,8 @@ def _fp16_warning_text(boundary_type: Precision, error_sums: ErrorSums, isolated
         lost = (f": {isolated_errors.inf + isolated_errors.nan} Inf or NaN arise here"
                 if isolated_errors is not None and isolated_errors.nonfinite_count else "")
         times = f" ({error_sums.fp16_over:,.0f} values)" if error_sums.fp16_over else ""
-        headroom = f"max {number_text(error_sums.ref_max, 2)} exceeds" if finite else "beside infinities values exceed"
+        largest = number_text(error_sums.ref_max, 2)
+        headroom = f"max {largest} exceeds" if finite else "besides infinities, values exceed"
         return f"{headroom} FP16's {FP16_MAX:.0f}{times}{lost}{spare}"
     if overflow is not None and not headroom:
         headroom = overflow.overflow_text + spare

@@ -111,7 +111,7 @@ def non_tensor_output_notes(network: Network) -> tuple[str, ...]:
     whole = set(list_tensor_outputs(network))
     kinds: dict[type, str] = {ir.SequenceType: "a sequence of tensors", ir.OptionalType: "an optional value"}
     return tuple(
-        f"{info.name}: made behind {network.blocking_plugins[info.name]}, a plugin, by engines alone: not judged"
+        f"{info.name}: computed after the plugin {network.blocking_plugins[info.name]}, in engines only: not judged"
         if info.name in network.blocking_plugins else
         f"{info.name}: {kinds.get(type(network.ir_value(info.name).type), 'no tensor')}, which is not judged"
         for info in network.outputs
@@ -173,7 +173,7 @@ def _exclude_masked_values(network: Network, judged_outputs: Sequence[JudgedOutp
     unmasked_outputs = []
     for output in judged_outputs:
         beyond = network.mask_magnitude_threshold(output.tensor) if output.kind == FLOAT_KIND else 0.0
-        mask_note = f"masked values, beyond ±{beyond:.2g}, are not judged" if beyond else ""
+        mask_note = f"masked values, outside ±{beyond:.2g}, are not judged" if beyond else ""
         unmasked_outputs.append(
             replace(output, mask_threshold=beyond, note="; ".join(filter(None, (output.note, mask_note)))))
     return tuple(unmasked_outputs)
@@ -217,7 +217,8 @@ def _select_judged_tensors(network: Network, output_name: str) -> list[JudgedOut
 def _select_judged_tensors_before_plugins(network: Network, output_name: str) -> list[JudgedOutput]:
     """Returns the last float tensors before an output behind a plugin that can be simulated, in network order."""
     plugin = network.get_layer(network.blocking_plugins[output_name])
-    reason = f"{output_name} is made by {plugin.name} ({plugin.op_type}), a plugin, by engines alone: judged before it"
+    reason = (f"{output_name} is computed by the plugin {plugin.name} ({plugin.op_type}), in engines only: judged "
+              "before it")
     tensors: set[str] = set()
     stack, visited = [output_name], {output_name}
     while stack:
@@ -342,7 +343,8 @@ def _parse_judged_output(network: Network, judge_text: str, label_names: Sequenc
         raise InputError(f"--judge {judge_text}: {tensor} is {origin}", "no precision changes it",
                          "Name a tensor that the network computes from its inputs.")
     if tensor in network.blocking_plugins:
-        raise InputError(f"--judge {judge_text}: {tensor} is made behind {network.blocking_plugins[tensor]}, a plugin",
+        raise InputError(f"--judge {judge_text}: {tensor} is computed after the plugin "
+                         f"{network.blocking_plugins[tensor]}",
                          "the simulation ends there", "Judge a tensor before it, or give its library with --ort-ops.")
     if not network.is_float(tensor) and network.ir_value(tensor).dtype not in FLOAT_TYPES:
         dtype = network.ir_value(tensor).dtype
@@ -361,7 +363,7 @@ def _refuse_unknown_mask(network: Network, judge_text: str, mask_name: str, labe
     mask_names = [*(info.name for info in network.inputs), *label_names]
     if mask_name not in mask_names:
         near = difflib.get_close_matches(mask_name, mask_names, 3, 0.5) or mask_names
-        raise InputError(f"--judge {judge_text}: there is no {mask_name or 'name behind @'}",
+        raise InputError(f"--judge {judge_text}: there is no {mask_name or 'name after @'}",
                          f"a mask is an input of the network or another array of the data: {', '.join(near)}",
                          "Write it as --judge 'TENSOR@MASK', for example last_hidden_state@attention_mask.")
 
@@ -369,7 +371,7 @@ def _refuse_unknown_mask(network: Network, judge_text: str, mask_name: str, labe
 def _parse_axis_slices(judge_text: str, slices_text: str,
                        shape: tuple[int | str | None, ...] | None) -> tuple[AxisSlice, ...]:
     def make_slice_error(cause: str) -> InputError:
-        return InputError(f"--judge {judge_text}: [{slices_text}] is no slice of it", cause,
+        return InputError(f"--judge {judge_text}: [{slices_text}] is not a slice of it", cause,
                           "Write it as numpy does, for example [:, 4:] or [0, 1:3].")
 
     items = [item.strip() for item in slices_text.split(",")]
@@ -394,8 +396,8 @@ def _parse_axis_slices(judge_text: str, slices_text: str,
         size = shape[axis] if shape is not None else None
         cut = _parse_axis_slice(axis, bounds, size if isinstance(size, int) else None)
         if cut is None:
-            raise make_slice_error(f"axis {axis} has {size} entries, and '{item}' takes none of them"
-                                   if isinstance(size, int) else f"'{item}' takes nothing")
+            raise make_slice_error(f"axis {axis} has {size} entries, and '{item}' selects none of them"
+                                   if isinstance(size, int) else f"'{item}' selects nothing")
         if cut.start or cut.stop is not None:
             cuts.append(cut)
     return tuple(cuts)

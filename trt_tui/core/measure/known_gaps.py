@@ -78,12 +78,12 @@ GAP_PATTERNS: Sequence[KnownGapPattern] = (
                     "HiFi-GAN: 52.3 dB simulated, 47.4 built"),
     KnownGapPattern(Precision.FP16, _is_large_depthwise_convolution, "depthwise convolutions larger than 3x3 in FP16",
                     2.7, "ConvNeXt: two builds gave 59.4 and 56.7 dB"),
-    KnownGapPattern(Precision.FP16, _has_unsimulated_accumulator, "products in FP16 whose accumulator is not simulated",
+    KnownGapPattern(Precision.FP16, _has_unsimulated_accumulator, "FP16 products whose accumulator is not simulated",
                     4.8, "ViT-S: 4.8 dB in the median of 11 configs"),
-    KnownGapPattern(Precision.INT8, _is_gemm_after_layer_normalisation, "INT8 Gemms behind a LayerNormalization", 4.0,
+    KnownGapPattern(Precision.INT8, _is_gemm_after_layer_normalisation, "INT8 Gemms after a LayerNormalization", 4.0,
                     "ConvNeXt: 33.9 dB simulated, 29.9 and 32.5 built"),
     KnownGapPattern(Precision.FILE, _has_fp16_accumulator_in_file,
-                    "products that are FP16 in the file, which are added in FP32", 4.8,
+                    "FP16 products of the file, which are simulated with an FP32 accumulator", 4.8,
                     "ViT-S: 4.8 dB in the median of 11 configs"),
 )
 """All patterns of known gaps. The gaps of HiFi-GAN and ConvNeXt are the worst of 15 networks on which the simulation

@@ -43,7 +43,7 @@ def find_unmasked_elements(judged_output: JudgedOutput, samples: Samples, feed_i
     arrays = {**samples.read_labels(feed_index), **samples.read_feed(feed_index)}
     if judged_output.mask not in arrays:
         raise InputError(f"--judge {judged_output.name}: the data have no {judged_output.mask}",
-                         f"they have {', '.join(arrays)}", "Name an input or another array of the data behind @.")
+                         f"they have {', '.join(arrays)}", "Name an input or another array of the data after @.")
     mask = arrays[judged_output.mask]
     fits = mask.ndim <= len(shape) and all(mask_size in (1, size)
                                            for mask_size, size in zip(mask.shape, shape, strict=False))

@@ -59,7 +59,7 @@ def compare_input_over_feeds(input_name: str, array_pairs: Iterator[tuple[np.nda
     sides = [np.concatenate(side) for side in zip(*first, strict=True)]
     if sides and _fit_scale_and_offset(*sides) == _IDENTITY_FIT:
         return InputDifference(input_name, errors,
-                               f"{input_name} is {figure} apart, as after another resize, decoder or type")
+                               f"{input_name} differs by {figure}, as after another resize, decoder or type")
     explanation = explain_input_difference(*sides) if sides else ""
     return InputDifference(input_name, errors,
                            f"{input_name} differs ({figure}){f': {explanation}' if explanation else ''}")
@@ -92,7 +92,7 @@ def explain_input_difference(local_array: np.ndarray, production_array: np.ndarr
                 lines = "; ".join(f"channel {index} is {_linear_formula_text(*fit_of_channel)}"
                                   for index, fit_of_channel in enumerate(channel_fits)
                                   if fit_of_channel)
-                return f"normalised otherwise: there {lines}"
+                return f"different normalisation: there {lines}"
     if local_array.ndim == 4 and local_array.shape[2] == local_array.shape[3] and _fit_scale_and_offset(
             local_array.swapaxes(2, 3), production_array) == _IDENTITY_FIT:
         return "height and width are swapped"

@@ -88,7 +88,7 @@ class DumpedOutputs:
 
     def __init__(self, dump: Dump, network: Network, samples: Samples, *, uses_inputs: bool = False) -> None:
         if samples.is_random:
-            raise InputError(f"{dump.source} needs the samples that it was made of", "the inputs here are random",
+            raise InputError(f"{dump.source} needs the samples that it was made from", "the inputs here are random",
                              "Name them with --data.")
         self.name = dump.source
         self.source_files = dump.files
@@ -112,7 +112,7 @@ class DumpedOutputs:
         member, shape = dump.iterations[0][tensor], network.shape(tensor)
         if not is_castable(member.dtype, self._tensor_types[tensor]):
             raise InputError(f"{tensor} is {member.dtype} in {dump.source}", f"in {network.name} it is "
-                             f"{self._tensor_types[tensor]}", "Save what the framework computes at that tensor.")
+                             f"{self._tensor_types[tensor]}", "Save the framework's values of that tensor.")
         if shape is not None and (len(shape) != len(member.shape) or any(
                 isinstance(declared_size, int) and axis and size != declared_size
                 for axis, (declared_size, size) in enumerate(zip(shape, member.shape, strict=False)))):
@@ -131,7 +131,7 @@ class DumpedOutputs:
         if rows_per_sample is not None or apart:
             rows_text = f"{rows} rows" if rows is not None else "no rows"
             raise InputError(
-                f"{dump.source} is not of these samples", f"{tensor} has "
+                f"{dump.source} does not belong to these samples", f"{tensor} has "
                 f"{rows_text} in {counted_noun_text(len(dump.iterations), 'iteration')} there; {samples.source} holds "
                 f"{counted_noun_text(samples.total_sample_count, 'sample')}, run in "
                 f"{counted_noun_text(len(samples), 'feed')}",
@@ -176,7 +176,7 @@ def no_common_tensors_error(
         f"{first_name} and {second_name} have no tensor in common",
         f"{first_name} has "
         f"{name_list_text(list(first_tensors))}; {second_name} {verb} {name_list_text(list(second_tensors))}",
-        f"Call the tensors alike: {name_list_text(near, 2)}?" if near else next_step))
+        f"Give the tensors the same names: {name_list_text(near, 2)}?" if near else next_step))
 
 
 def _find_rows_per_sample(network: Network, tensor: str) -> int | None:
@@ -227,7 +227,7 @@ class NetworkOutputs:
         fed = [value.name or "" for value in model.graph.inputs if value.name not in model.graph.initializers]
         if unknown := [name for name in fed if name not in own]:
             near = difflib.get_close_matches(unknown[0], own, 1, 0.3) or sorted(own)
-            raise InputError(f"{path.name} takes an input that {network.name} has not: {unknown[0]}",
+            raise InputError(f"{path.name} has an input that {network.name} lacks: {unknown[0]}",
                              f"{network.name} takes {name_list_text([info.name for info in network.inputs])}",
                              f"Export both with the same inputs; {near[0]}?")
         self._tensor_types = {name: _find_reference_dtype(network, name) for name in common}
@@ -325,10 +325,10 @@ def reference_notes(reference_info: ReferenceInfo, network_name: str, has_metric
     ]
     if reference_info.missing_judged_tensors:
         notes.append(
-            f"{reference_info.name} lacks what would be judged: "
+            f"{reference_info.name} lacks the tensors that would be judged: "
             f"{name_list_text(reference_info.missing_judged_tensors)}. Save these "
-            "tensors too, since what comes behind them (a selection, integers) says little.")
+            "tensors too, since the outputs after them (a selection, integers) say little.")
     if has_metric and not reference_info.has_metric_outputs:
         notes.append(
-            f"{reference_info.name} lacks outputs that the metric is given: its base is FP32 of {network_name}.")
+            f"{reference_info.name} lacks outputs that the metric needs: its baseline is FP32 of {network_name}.")
     return notes

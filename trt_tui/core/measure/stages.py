@@ -61,8 +61,9 @@ def parse_stage_run(stage_text: str) -> Run:
     if not equals:
         run = name.removeprefix("trt-")
         if run not in STAGE_RUNS:
-            raise InputError(f"--stage {stage_text}: there is no stage of that name", f"without a file there are "
-                             f"{', '.join(STAGE_RUNS)}, and as built {', '.join(f'trt-{run}' for run in STAGE_RUNS)}",
+            raise InputError(f"--stage {stage_text}: unknown stage",
+                f"without a file available: {', '.join(STAGE_RUNS)}, and as built "
+                f"{', '.join(f'trt-{run}' for run in STAGE_RUNS)}",
                              "Name a file: --stage NAME=Q.onnx, NAME=outputs.npz or NAME=model.plan.")
         return Run(name, RunKind.BUILT_ENGINE if name.startswith("trt-") else RunKind.SIMULATED_CONFIG, run)
     if not name or not file:
@@ -88,9 +89,9 @@ def find_run_kind_of_file(file_name: str, option_text: str) -> RunKind:
     if suffix in ENGINE_SUFFIXES:
         return RunKind.ENGINE_FILE
     raise InputError(
-        f"{option_text}: what {Path(file_name).name} is cannot be told", f"its name ends in {suffix or 'nothing'}",
+        f"{option_text}: the kind of {Path(file_name).name} is unknown", f"its name ends in {suffix or 'nothing'}",
         f"A network ends in .onnx, outputs in {' or '.join(DUMP_SUFFIXES)}, an engine in "
-        f"{', '.join(ENGINE_SUFFIXES)}: link it to such a name.")
+        f"{', '.join(ENGINE_SUFFIXES)}: rename or link the file.")
 
 
 def list_requested_stages(stage_texts: Sequence[str], engine_file: str | None,
@@ -105,13 +106,13 @@ def list_requested_stages(stage_texts: Sequence[str], engine_file: str | None,
         runs.append(Run(Path(engine_file).name, RunKind.ENGINE_FILE, file_path=engine_file))
     if outputs_file is not None:
         if find_run_kind_of_file(outputs_file, "--outputs") is not RunKind.DUMP:
-            raise InputError(f"--outputs {Path(outputs_file).name} is no dump of tensors", "",
+            raise InputError(f"--outputs {Path(outputs_file).name} is not a dump of tensors", "",
                              "Give Polygraphy's RunResults (.json) or an .npz; an engine is named with --engine.")
         runs.append(Run(PRODUCTION_STAGE, RunKind.DUMP, file_path=outputs_file))
     names = [run.name for run in runs]
     if twice := [name for name in names if names.count(name) > 1]:
-        raise InputError(f"two stages are called {twice[0]}", "their rows could not be told apart",
-                         "Give each a name of its own.")
+        raise InputError(f"two stages are called {twice[0]}", "their rows would look alike",
+                         "Give each a different name.")
     return tuple(runs)
 
 
@@ -184,7 +185,7 @@ def compare_production_with_tested_run(stage_result: StageResult, accuracy: Accu
         tested_name: The name of the tested run.
     """
     if wrong := [entry for entry in stage_result.input_differences if not entry.is_equal_except_rounding]:
-        return False, f"production is given other inputs: {wrong[0].description}. Compare what prepares the data first."
+        return False, f"production gets other inputs: {wrong[0].description}. Compare the data preparation first."
     production_db, tested_db = worst_output_sqnr_db(accuracy), worst_output_sqnr_db(tested_accuracy)
     between = next((db for name, entry in stage_result.other_accuracies
                     if name == tested_name and (db := worst_output_sqnr_db(entry)) is not None), None)
@@ -196,9 +197,10 @@ def compare_production_with_tested_run(stage_result: StageResult, accuracy: Accu
     )
     if between >= MIN_AGREEMENT_DB or production_db >= tested_db - MAX_PRODUCTION_GAP_DB and between >= min(
             production_db, tested_db) + MAX_PRODUCTION_GAP_DB:
-        return True, f"production is what was tested: {text}."
-    return False, (f"production is NOT what was tested: {text}. Look for another engine, config or ranges, other "
-                   "preprocessing (--inputs compares what it was given), and what comes behind the network.")
+        return True, f"production agrees with the tested config: {text}."
+    return False, (f"production differs from the tested config: {text}. Look for another engine, config or ranges, "
+                   "other preprocessing (--inputs compares the inputs of production), and the steps after the "
+                   "network.")
 
 
 def _sqnr_db_text(value_db: float) -> str:

@@ -43,6 +43,12 @@ _TARGET_PATTERN = re.compile(
     r"\s*(?P<base>base\s*(?P<step>[-+])\s*)?(?P<number>[0-9.eE+-]+)(?P<percent>\s*%)?\s*$")
 
 
+def _suggest_target_text(target_text: str) -> str:
+    """Returns the target without a unit and with >= or <= in place of another sign; "" if that is not a target."""
+    text = re.sub(r"(?<=[0-9.])\s*[A-Za-z]+\s*$", "", re.sub(r"([<>])(?!=)|=([<>])", r"\1\2=", target_text)).strip()
+    return text if text != target_text and _TARGET_PATTERN.match(text) else ""
+
+
 def list_bounded_values() -> dict[str, BoundedValue]:
     """Returns all values that a target can bound, by name, except the names of a metric and its parts."""
     return {METRIC.name: METRIC, AGREEMENT.name: AGREEMENT, **ERROR_METRICS}
@@ -330,21 +336,21 @@ class Target:
             if self.part_name is not None and not self.text.startswith("metric"):
                 near = difflib.get_close_matches(self.part_name, list_bounded_values(), 1, 0.6)
                 raise InputError(
-                    f"{self.text} bounds nothing that is measured",
-                    f"there are {', '.join(list_bounded_values())}, and a metric's own name where --metric gives one",
+                    f"{self.text}: {self.part_name} is not a known value",
+                    f"available: {', '.join(list_bounded_values())}, and the name of a metric that --metric provides",
                     f"Did you mean {near[0]}?" if near else "Bound one of them, or name a metric.")
-            raise InputError(f"{self.text} needs a metric", "there is none",
-                             "Name one with --metric, with labels in the data, or bound another figure.")
+            raise InputError(f"{self.text} needs a metric", "none is named",
+                             "Name one with --metric, with labels in the data, or bound another value.")
         if self.kind == "agreement" and find_class_score_output(network, judged_outputs) is None:
             raise InputError(f"{self.text} needs a classifier", "no judged output holds the scores of classes",
-                             "Bound another figure, such as sqnr>=20, or a metric of yours with --metric.")
+                             "Bound another value, such as sqnr>=20, or a metric of yours with --metric.")
         metric = self.error_metric
         if metric is not None and (INTEGER_KIND if metric.is_of_integers else FLOAT_KIND) not in kinds:
             has = "whole numbers" if FLOAT_KIND not in kinds else "floats"
             suggestion = "mismatch<=0.01" if FLOAT_KIND not in kinds else "sqnr>=20"
-            raise InputError(f"{self.text} bounds a figure that is not measured",
+            raise InputError(f"{self.text} bounds a value that is not measured here",
                              f"{self.output_name or 'what is judged'} holds {has}",
-                             f"Bound another figure, such as {suggestion}.")
+                             f"Bound another value, such as {suggestion}.")
 
 
 def parse_target(target_text: str) -> Target:
@@ -362,7 +368,9 @@ def parse_target(target_text: str) -> Target:
     match = _TARGET_PATTERN.match(target_text)
     number = _parse_number(match["number"]) if match is not None else None
     if match is None or number is None:
-        raise InputError(f"{target_text!r} is no target", "a target bounds one figure",
+        suggestion = _suggest_target_text(target_text)
+        raise InputError(f"{target_text!r} is not a valid target", "a target is a name, >= or <=, and a number",
+                         f"Write {suggestion}." if suggestion else
                          "Write metric>=base-0.01, metric>=base-1%, sqnr>=20, cosine>=0.999, agreement>=0.99 or "
                          "max_abs<=1e-2.")
     kind, output, relative, percent = match["kind"], match["output"], bool(match["base"]), bool(match["percent"])
@@ -370,36 +378,38 @@ def parse_target(target_text: str) -> Target:
     if kind not in list_bounded_values():
         kind, part = "metric", part if part is not None else kind
     elif part is not None and kind != "metric":
-        raise InputError(f"{target_text!r} is no target", f"{kind} has no parts: a metric has",
+        raise InputError(f"{target_text!r} is not a valid target", f"{kind} has no parts, only a metric has",
                          f"Write {kind}>=NUMBER, or OUTPUT:{kind}>=NUMBER for one output.")
     if relative and match["number"][0] in "+-":
-        raise InputError(f"{target_text!r} is no target", f"{match['step']} and {match['number']} are two signs",
+        raise InputError(f"{target_text!r} is not a valid target", f"{match['step']} and {match['number']} contain two "
+                                                                   "signs",
                          f"Write {kind}>=base-{abs(number):g}{'%' if percent else ''}.")
     value = -number if match["step"] == "-" else number
     bounded_value = list_bounded_values()[kind]
     sign = _bound_sign(bounded_value)
     if match["sign"] != sign:
-        raise InputError(f"{target_text!r} is no target",
+        raise InputError(f"{target_text!r} is not a valid target",
                          f"{kind} is better the {'higher' if bounded_value.is_higher_better else 'lower'} it is",
                          f"Write {kind}{sign}{value:g}.")
     if relative and kind != "metric":
-        raise InputError(f"{target_text!r} is no target", f"{kind} has no base: it already compares with FP32",
+        raise InputError(f"{target_text!r} is not a valid target", f"{kind} has no baseline: it already compares with "
+                                                                   "FP32",
                          f"Write {kind}>=NUMBER.")
     if percent and not relative:
         if not bounded_value.is_share:
-            raise InputError(f"{target_text!r} is no target", f"{kind} is no share of something",
+            raise InputError(f"{target_text!r} is not a valid target", f"{kind} cannot be a percentage",
                              "Write metric>=base-1%." if kind == "metric" else f"Write {kind} without %.")
         value, percent = value / 100, False
     if not math.isfinite(value):
-        raise InputError(f"{target_text!r} is no target", "its bound is infinite",
+        raise InputError(f"{target_text!r} is not a valid target", "its bound is infinite",
                          f"Write {kind}{sign}NUMBER.")
     if not bounded_value.is_higher_better and value < 0:
-        raise InputError(f"{target_text!r} is no target", f"{kind} is an error, which is never below 0",
+        raise InputError(f"{target_text!r} is not a valid target", f"{kind} is an error, which is never below 0",
                          f"Write {kind}<={abs(value):g}.")
     if bounded_value.is_share and not 0 <= value <= 1:
-        raise InputError(f"{target_text!r} is no target", f"{kind} lies between 0 and 1", f"Write {kind}>=0.99.")
+        raise InputError(f"{target_text!r} is not a valid target", f"{kind} is between 0 and 1", f"Write {kind}>=0.99.")
     if output is not None and kind not in ERROR_METRICS:
-        raise InputError(f"{target_text!r} is no target", f"{kind} is one figure of all outputs",
+        raise InputError(f"{target_text!r} is not a valid target", f"{kind} is one value for all outputs",
                          f"Write {kind}>=NUMBER.")
     return Target(kind, value, relative, percent, source=target_text.strip(), output_name=output, part_name=part)
 

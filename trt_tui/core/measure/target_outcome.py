@@ -267,8 +267,8 @@ def check_targets(targets: Sequence[Target], accuracy: Accuracy) -> TargetResult
     result = judge_accuracy(targets, accuracy)
     if result is None:
         unknown = next(bound_target for bound_target in targets if bound_target.is_met_by(accuracy) is None)
-        raise InputError(f"it is not known whether {unknown.text} is met", f"no {unknown.kind} was measured",
-                         "Give labels and --metric, judge that output, or bound another figure.")
+        raise InputError(f"{unknown.text} cannot be checked", f"{unknown.kind} was not measured",
+                         "Give labels and --metric, judge that output, or bound another value.")
     noises = [noise for bound_target in targets if (noise := bound_target.normalized_loss(accuracy)) is not None]
     loss = max(noises) if noises else None
     scores = tuple(score for bound_target in targets if (score := bound_target.margin_score(accuracy)) is not None)

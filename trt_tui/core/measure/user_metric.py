@@ -155,4 +155,6 @@ def load_metric(metric_spec: str, image_input_size: tuple[int, int] | None = Non
             "A metric is given as FILE.py:FUNCTION, or as detection:map=FILE.json with COCO annotations.",
             "For example: --metric metric.py:accuracy",
         )
-    return Metric(UserFunction(path, function))
+    user_function = UserFunction(path, function)
+    user_function.check_parameters("outputs", "labels")
+    return Metric(user_function)

@@ -14,7 +14,7 @@ from trt_tui.core.network.layers import FusionGroup, NetworkOutline
 class _LayerOutputSubjectKind(SubjectKind):
     """Tensors that layers yield; a group's are those that leave it."""
 
-    noun, names_key, subject_noun, shared_move_reason = "tensor", "tensors", "tensor", "it is an output or it is not"
+    noun, names_key, subject_noun, shared_move_reason = "tensor", "tensors", "tensor", "a barrier has no value"
 
     def has_subject_name(self, network: NetworkOutline, name: str) -> bool:
         return network.has_tensor(name)
@@ -46,8 +46,8 @@ class BarrierMove(Move):
     def refusal_reason(self, network: NetworkOutline, subject: str) -> str:
         """Why the tensor cannot be an output; see `Move.refusal_reason`."""
         if any(info.name == subject for info in network.outputs):
-            return "it is an output of the network already"
+            return "it is already a network output"
         producer = next((layer for layer in network.layers if subject in layer.outputs), None)
         if producer is None:
             return "no layer computes it"
-        return "" if network.find_group(producer.name) is not None else "it is no float that a layer computes"
+        return "" if network.find_group(producer.name) is not None else "it is not a float tensor that a layer computes"

@@ -40,7 +40,7 @@ class BiasCorrectionMove(Move):
         """Why nothing can be added there; see `Move.refusal_reason`."""
         bias = network.zero_cost_support.biases.get(subject)
         if bias is None:
-            return "it has no INT8 form, and so no error of weights to make up for"
+            return "it cannot run in INT8, so there is no weight error to correct"
         return bias.refusal_reason or vectors.invalid_vector_reason(self.shift, bias.channels)
 
     def find_constant_edits(self, network: NetworkOutline, subject: str,

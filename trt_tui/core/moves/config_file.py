@@ -173,9 +173,9 @@ def config_text(
     unknown_subjects = [subject for move_class, moves in config.list_moves(network) for subject, _ in moves
                         if not move_class.subject_kind.has_subject_name(network, subject)]
     if unknown_subjects:
-        raise InputError(f"The config is not one for {network.name}",
+        raise InputError(f"The config does not fit {network.name}",
                          f"the network lacks {name_list_text(unknown_subjects)}",
-                         "Write it for the network that it was made for.")
+                         "Export it for the network that it was made for.")
     entries = []
     for move_class, moves in config.list_moves(network):
         for subject, move in moves:
@@ -276,8 +276,8 @@ def _load_config(path: Path, network: NetworkOutline, force: bool, sha256: str |
     if has_other_structure and file.model.quantized is not has_file_precision(network) and file.model.twin_sha256 and (
             file.model.twin_sha256 == quantizable_layers_sha256(network)):
         move_applier.warnings.append(
-            f"{path.name} was made for {file.model.name}, which has the same layers to quantize: "
-            "what fits is taken.")
+            f"{path.name} was made for {file.model.name}, which has the same quantizable layers: matching entries are "
+            "used.")
     elif has_other_structure:
         _check_structure(path.name, network, file.model, move_applier, force)
     move_applier.is_lenient = has_other_structure
@@ -305,11 +305,11 @@ def _load_config(path: Path, network: NetworkOutline, force: bool, sha256: str |
                                  for move in config.moves.values())
         config = config.without_measured_moves()
         measured_text = "ranges, factors and shifts" if has_other_measured else "ranges"
-        hint = " If it was made with --reference, give that here too." if (
+        hint = " If it was made with --reference, use that option here too." if (
             _has_only_quantized_weights(network) and not file.model.weights_of) else ""
         move_applier.warnings.append(
-            f"{path.name}: its {measured_text} were measured on other weights; they are left out, "
-            f"calibrate again.{hint}")
+            f"{path.name}: its {measured_text} were measured on other weights; they are ignored; calibrate "
+            f"again.{hint}")
     measured = Calibration(calibration.method, calibration.samples, calibration.data_sha256, ranges, ranges_by_type)
     return LoadedConfig(config, measured, is_stale, tuple(move_applier.warnings), file.tolerance, file.evidence,
                         file.made_with)
@@ -335,12 +335,12 @@ def _read_json(path: Path) -> dict[str, Any]:
             seen_keys: set[str] = set()
             key = next(key for key, _ in pairs
                        if key in seen_keys or seen_keys.add(key))  # type: ignore[func-returns-value]
-            raise InputError(f"{path.name} has the key {key!r} twice", "only one of them could count",
+            raise InputError(f"{path.name} has the key {key!r} twice", "a name can occur only once",
                              "Delete one of them.")
         return record
 
     def reject_non_finite(text: str) -> float:
-        raise InputError(f"{path.name} holds {text}", "JSON knows finite numbers only",
+        raise InputError(f"{path.name} holds {text}", "JSON has finite numbers only",
                          "Correct the file, or export the config again.")
 
     def not_a_config_error(reason: str) -> InputError:
@@ -357,10 +357,11 @@ def _read_json(path: Path) -> dict[str, Any]:
     except RecursionError:
         raise not_a_config_error("it is nested too deeply") from None
     except UnicodeEncodeError:
-        raise InputError(f"{path.name} holds half a character", "a lone surrogate, as in \"\\ud800\", is no text",
+        raise InputError(f"{path.name} contains half a character", "a lone surrogate, as in \"\\ud800\", is not text",
                          "Correct the file, or export the config again.") from None
     except ValueError:
-        raise InputError(f"{path.name} holds a number of thousands of digits", "no entry of a config needs one",
+        raise InputError(f"{path.name} holds a number of thousands of digits",
+            "no entry of a config needs such a number",
                          "Correct the file, or export the config again.") from None
     if not isinstance(record, dict) or "format" not in record:
         raise not_a_config_error("it has no \"format\" entry")
@@ -403,11 +404,11 @@ def _check_weights(file_name: str, model: _ModelEntry, network: NetworkOutline, 
         return
     if not force:
         raise InputError(f"{file_name} was made with the FP32 weights of {model.weights_of}",
-                         f"layers that it does not leave as in {network.name} have these weights",
+                         "layers without file precision have these weights",
                          f"Add --reference {model.weights_of}. --force goes on with the weights of {network.name}.")
     move_applier.warnings.append(
-        f"{file_name}: it was made with the FP32 weights of {model.weights_of}; here layers have those "
-        f"of {network.name}.")
+        f"{file_name}: it was made with the FP32 weights of {model.weights_of}; here layers use the weights of "
+        f"{network.name}.")
 
 
 def _default_precisions(file_name: str, model: _ModelEntry, move_applier: FileMoveApplier,
@@ -423,7 +424,7 @@ def _default_precisions(file_name: str, model: _ModelEntry, move_applier: FileMo
         for name, layers in model.in_file.items()
         if name in precisions
     ]
-    move_applier.warnings.append(f"{file_name}: what {model.name} has in its file is asked of this network.")
+    move_applier.warnings.append(f"{file_name}: the file precisions of {model.name} are requested for this network.")
     return PrecisionConfig(Precision.FP32, Precision(model.other_in_file) if model.other_in_file in precisions else
                            Precision.FP32, tf32)
 
@@ -435,7 +436,7 @@ def _check_structure(file_name: str, network: NetworkOutline, model: _ModelEntry
     if not force:
         raise InputError(f"{file_name} was made for another structure than {network.name}",
                          f"it was made for {model.name}; {differs}",
-                         "Open the network it was made for, or use --force to take what fits.")
+                         "Open the network it was made for, or use --force to use the matching entries.")
     move_applier.warnings.append(f"{file_name} was made for another structure ({model.name}); {differs}.")
 
 

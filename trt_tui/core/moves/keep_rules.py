@@ -115,7 +115,7 @@ def find_named_groups(network: NamedNetwork, names: Iterable[str]) -> tuple[str,
     for name in names:
         group = network.find_group(name) or network.find_group(name_by_title.get(name, name))
         if group is None and network.has_layer(name):
-            raise InputError(f"layer {name} takes no precision",
+            raise InputError(f"layer {name} has no selectable precision",
                              network.get_layer(name).refusal_reason or "it is folded away",
                              "Name a layer that computes floats; trt-tui inspect lists them.")
         if group is None:
@@ -143,7 +143,7 @@ def find_groups_of_rule(network: NamedNetwork, rule: str) -> list[FusionGroup]:
         names = set(KEEP_RULES[rule](network))
         if not names:
             raise InputError(f"rule {rule} keeps nothing in {network.name}",
-                             f"it names {KEEP_RULE_TEXTS[rule]}, and there are none", "Leave it out.")
+                             f"the network has none of its layers: {KEEP_RULE_TEXTS[rule]}", "Leave it out.")
     elif len(rule) > 1 and rule.startswith("/") and rule.endswith("/"):
         names = _find_groups_by_pattern(network, rule[1:-1])
     else:
@@ -154,7 +154,7 @@ def find_groups_of_rule(network: NamedNetwork, rule: str) -> list[FusionGroup]:
 def _find_groups_by_pattern(network: NamedNetwork, pattern_text: str) -> set[str]:
     if len(pattern_text) > _MAX_PATTERN_CHARACTERS:
         raise InputError("a pattern is too long",
-                         f"it has {len(pattern_text)} characters, and {_MAX_PATTERN_CHARACTERS} are taken",
+                         f"it has {len(pattern_text)} characters, and at most {_MAX_PATTERN_CHARACTERS} are allowed",
                          "Give several shorter ones.")
     title_by_group = group_titles(build_scope_tree(network.layers, network.groups))
     with limit_reading_resources(f"the pattern /{pattern_text}/",
@@ -162,12 +162,12 @@ def _find_groups_by_pattern(network: NamedNetwork, pattern_text: str) -> set[str
         try:
             pattern = re.compile(pattern_text)
         except re.error as error:
-            raise InputError(f"/{pattern_text}/ is no regular expression", str(error),
-                             "Escape what is meant as it stands with \\.") from None
+            raise InputError(f"/{pattern_text}/ is not a regular expression", str(error),
+                             "Escape literal characters with \\.") from None
         group_names = {group.name for group in network.groups
                        if any(pattern.search(name) for name in (*group.layers, title_by_group.get(group.name, "")))}
     if not group_names:
-        raise InputError(f"/{pattern_text}/ keeps nothing in {network.name}", "it is found in no name of a layer",
+        raise InputError(f"/{pattern_text}/ keeps nothing in {network.name}", "no layer name matches",
                          "trt-tui inspect lists the layers.")
     return group_names
 
@@ -192,7 +192,7 @@ def _split_rule_precision(rule: str) -> tuple[str, Precision]:
     if equals and precision_name.lower() in {precision.value for precision in Precision} - {*keep_precisions}:
         raise InputError(f"a rule keeps nothing in {precision_name}",
                          f"{rule_name} can be kept in {', '.join(keep_precisions)}",
-                         "Name one of them behind =; what is to be lowered is set in the config.")
+                         "Write one of them after =; lower precisions are set in the config.")
     return (rule_name,
             keep_precisions[precision_name.lower()]) if equals and precision_name.lower() in keep_precisions else (
                 rule, Precision.FP32)

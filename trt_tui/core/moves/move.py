@@ -31,7 +31,7 @@ class DefaultPrecisions:
     def defaults_text(self) -> str:
         """The precisions before any move, in words."""
         if self.quantized is Precision.FILE:
-            return "Layers run as in the file"
+            return "Layers run in file precision"
         return f"Layers that can be quantized run in {self.quantized.label}, the others in {self.other.label}"
 
     def default_precision_of(self, group: FusionGroup) -> Precision:
@@ -87,7 +87,7 @@ class SubjectKind(ABC):
 
     def missing_subject_reason(self, network: NetworkOutline, name: str) -> str:
         """Why a name of the network belongs to no target."""
-        return f"it is no {self.subject_noun}"
+        return f"it is not a {self.subject_noun}"
 
     @abstractmethod
     def list_names_of_subject(self, network: NetworkOutline, subject: str) -> tuple[str, ...]:
@@ -118,7 +118,7 @@ class _GroupSubjectKind(SubjectKind):
         return None if group is None else group.name
 
     def missing_subject_reason(self, network: NetworkOutline, name: str) -> str:
-        return f"it has no precision of its own: {network.get_layer(name).refusal_reason or 'no float result'}"
+        return f"it has no selectable precision: {network.get_layer(name).refusal_reason or 'no float result'}"
 
     def list_names_of_subject(self, network: NetworkOutline, subject: str) -> tuple[str, ...]:
         return network.get_group(subject).layers

@@ -74,13 +74,13 @@ def entry_type_error(error: msgspec.ValidationError, value: Any, expected_type: 
         expected_type = hints.get(name, Any)
     location_text = (location + path).lstrip(".") or "it"
     if missing_match:
-        next_step = "it has to be given"
+        next_step = "the entry is missing"
     elif (choices_text := _choices_text(expected_type)) and "enum" in message:
-        next_step = f"it has to be one of {choices_text}"
+        next_step = f"it must be one of {choices_text}"
     elif expected := re.match(r"Expected `(\w+)", message):
         bounded = expected[1] == "float" and "=" in message
-        number = "a number from 0 up that FP32 holds"
-        next_step = f"it has to be {number if bounded else _TYPE_TEXTS.get(expected[1], expected[1])}"
+        number = "a number from 0 to the largest FP32 value"
+        next_step = f"it must be {number if bounded else _TYPE_TEXTS.get(expected[1], expected[1])}"
     else:
         next_step = message
     return InputError(f"{file_name}: {location_text} is {_value_text(value)}", next_step,

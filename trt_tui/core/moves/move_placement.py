@@ -62,7 +62,7 @@ class MoveEntry:
         try:
             move = decode_move(record)
         except UnknownMoveKindError as error:
-            raise InputError(f"{file_name}: {self.location} is no move that can be made here", str(error),
+            raise InputError(f"{file_name}: {self.location} is not a possible move here", str(error),
                              "Update trt-tui, or take the move out of the file.") from None
         except msgspec.ValidationError as error:
             raise entry_type_error(error, record, MOVE_KINDS[record["kind"]], file_name, self.location) from None
@@ -158,7 +158,7 @@ class FileMoveApplier:
             if subject_name is None or reason:
                 if not self.is_lenient:
                     raise InputError(f"{self.file}: {name} cannot {move.action_text}", reason,
-                                     "Take it out of the file, or give it what it can have.")
+                                     "Take it out of the file, or choose a possible value.")
                 self.warnings.append(f"{self.file}: ignored, {name} cannot {move.action_text}: {reason}.")
                 continue
             first_name, first_move = moves_by_subject.get(subject_name, (name, move))
@@ -184,11 +184,11 @@ class FileMoveApplier:
             ])
         }
         if moved_names:
-            texts = "; ".join(f"{name} takes {name_list_text(other_names)} with it"
+            texts = "; ".join(f"{name} includes {name_list_text(other_names)}"
                               for name, other_names in list(moved_names.items())[:_MAX_NAMED])
             more = f"; {len(moved_names) - _MAX_NAMED} more do" if len(moved_names) > _MAX_NAMED else ""
             self.warnings.append(
-                f"{self.file}: a {MOVE_TEXTS[move_class.kind].column} is one of the whole "
+                f"{self.file}: a {MOVE_TEXTS[move_class.kind].column} applies to the whole "
                 f"{move_class.subject_kind.subject_noun}: {texts}{more}.")
 
 

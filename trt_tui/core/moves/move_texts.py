@@ -43,7 +43,7 @@ MOVE_TEXTS = {
                        "range of {subject}", "{move.method} {move.label}", "calibrated", "{move.method}"),
     "bias": MoveTexts("bias", "corrected", "have its bias corrected", "bias corrected", "bias of {subject}",
                       no_move="as it is"),
-    "barrier": MoveTexts("barrier", "hidden output", "be a hidden output",
-                         "fusion barrier: its result is a hidden output", "barrier at {subject}"),
+    "barrier": MoveTexts("barrier", "fusion barrier", "become a network output",
+                         "fusion barrier: its output becomes a network output", "barrier at {subject}"),
 }
 """By the word for the kind in files."""

@@ -26,7 +26,7 @@ class PrecisionMove(Move):
         if self.precision is Precision.TF32:
             return 'TF32 is a setting of the whole engine in every release: "tf32": true, or --tf32'
         if self.precision is Precision.FILE and network.get_group(subject).file_precision is None:
-            return "the network's file is FP32 and has no precisions of its own"
+            return "the network file is FP32 and has no file precision"
         return network.get_group(subject).refusal_reasons.get(self.precision, "")
 
     @property

@@ -30,7 +30,7 @@ class RangeMove(Move):
 
     def refusal_reason(self, network: NetworkOutline, subject: str) -> str:
         """Why this is no range; see `Move.refusal_reason`."""
-        return "" if 0 <= self.amax <= MAX_AMAX else "a range is a number from 0 up that FP32 holds"
+        return "" if 0 <= self.amax <= MAX_AMAX else "a range is a number from 0 to the largest FP32 value"
 
     def adjust_ranges(self, amax_by_tensor: dict[str, float], tensors: Sequence[str]) -> None:
         """Gives the tensors this amax."""

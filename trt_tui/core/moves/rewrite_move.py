@@ -30,7 +30,7 @@ class RewriteMove(Move):
         """Why the operator cannot stand there; see `Move.refusal_reason`."""
         norm = network.zero_cost_support.norms.get(subject)
         if norm is None:
-            return "it holds no LayerNorm or RMSNorm that was taken apart"
+            return "it contains no decomposed LayerNorm or RMSNorm"
         if norm.no_rewrite_reason:
             return norm.no_rewrite_reason
-        return "" if norm.operator == self.operator else f"what it computes is {norm.operator}"
+        return "" if norm.operator == self.operator else f"the operator is {norm.operator}"

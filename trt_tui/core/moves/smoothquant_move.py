@@ -48,14 +48,14 @@ class SmoothQuantMove(Move):
         """Why the channels cannot be scaled so; see `Move.refusal_reason`."""
         norm = network.zero_cost_support.norms.get(subject)
         if norm is None:
-            return "it holds no LayerNorm or RMSNorm"
+            return "it contains no LayerNorm or RMSNorm"
         if norm.no_smoothquant_reason:
             return norm.no_smoothquant_reason
         known_tensors = {read.activation for read in norm.consumers}
         if unknown_tensors := [name for name in self.ranges if name not in known_tensors]:
-            return f"{unknown_tensors[0]} is not among the tensors that it feeds"
+            return f"{unknown_tensors[0]} is not one of its outputs"
         if not all(0 <= amax <= MAX_AMAX for amax in self.ranges.values()):
-            return "a range is a number from 0 up that FP32 holds"
+            return "a range is a number from 0 to the largest FP32 value"
         return vectors.invalid_vector_reason(self.factors, norm.channels, positive=True)
 
     def adjust_ranges(self, amax_by_tensor: dict[str, float], tensors: Sequence[str]) -> None:

@@ -31,7 +31,7 @@ def invalid_vector_reason(text: str, length: int, *, positive: bool = False) -> 
     try:
         vector = decode_vector(text)
     except ValueError as error:
-        return f"its figures are not base64 of float32 numbers: {error}"
+        return f"its values are not base64 of float32 numbers: {error}"
     if len(vector) != length:
-        return f"it has {len(vector)} figures for {length} channels"
+        return f"it has {len(vector)} values for {length} channels"
     return "a factor is a number above 0" if positive and not (vector > 0).all() else ""

@@ -14,21 +14,22 @@ from trt_tui.core.precision import Precision
 def rewrite_refusal_reason(network: NetworkOutline, group: FusionGroup) -> str:
     """Why a group cannot be written as an operator, "" where it can."""
     norm = network.zero_cost_support.norms.get(group.name)
-    return "no LayerNorm or RMSNorm that was taken apart" if norm is None else norm.no_rewrite_reason
+    return "no decomposed LayerNorm or RMSNorm" if norm is None else norm.no_rewrite_reason
 
 
 def smoothquant_refusal_reason(network: NetworkOutline, group: FusionGroup) -> str:
     """Why the channels at a group, a normalisation or what it feeds, cannot be scaled, "" where they can."""
     norm = network.zero_cost_support.find_feeding_normalisation(group.name, group.layers)
-    return "no LayerNorm or RMSNorm alone feeds it" if norm is None else network.zero_cost_support.norms[
-        norm].no_smoothquant_reason
+    if norm is None:
+        return "its input does not come from a LayerNorm or RMSNorm alone"
+    return network.zero_cost_support.norms[norm].no_smoothquant_reason
 
 
 def bias_correction_refusal_reason(network: NetworkOutline, group: FusionGroup, config: PrecisionConfig) -> str:
     """Why the bias of a group cannot be corrected in a config, "" where it can."""
     bias = network.zero_cost_support.biases.get(group.name)
     if bias is None:
-        return "it has no weight that INT8 would round"
+        return "it has no weight that INT8 rounds"
     if bias.refusal_reason:
         return bias.refusal_reason
     return "" if config.precision_of(group) is Precision.INT8 else "it does not run in INT8"

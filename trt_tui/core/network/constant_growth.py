@@ -56,8 +56,9 @@ def check_constant_growth(graph: LayerGraph, opsets: Mapping[str, int], file_nam
         name = max(growth_bytes, key=growth_bytes.__getitem__)
         layer = graph.by_name[name]
         raise InputError(f"{file_name} computes constants that do not fit in memory",
-                         f"{name} ({layer.op_type}) makes {byte_size_text(growth_bytes[name])} out of a file of "
-                         f"{byte_size_text(file_bytes)}", "Check the sizes it is given, and export the network again.")
+                         f"{name} ({layer.op_type}) needs {byte_size_text(growth_bytes[name])} from a file of "
+                         f"{byte_size_text(file_bytes)}", "Check the sizes at its inputs, and export the network "
+                                                          "again.")
 
 
 class _ConstantSizes:

@@ -200,8 +200,8 @@ class ConstantValues:
         title, next_step = (f"constant {tensor} could not be computed",
                             "Fold the network's constants (for example with onnxsim) and open it again.")
         if self._get_backend is None:
-            raise InputError(title, "the file holds it as an expression, and the network was opened with nothing to "
-                             "run it", next_step)
+            raise InputError(title, "the file holds it as an expression, and no backend is available to "
+                                    "compute it", next_step)
         try:
             backend = self._get_backend()
         except BackendUnavailableError as error:

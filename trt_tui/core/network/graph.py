@@ -175,15 +175,15 @@ def _build_layer(index: int, node: ir.Node, constant_tensors: set[str], static_t
 def _classify_node(node: ir.Node) -> tuple[LayerKind, str]:
     """The kind of a node, and why it cannot take a lower precision."""
     if any(attr.type in _GRAPH_ATTRIBUTES for attr in node.attributes.values()):
-        return LayerKind.OPAQUE, f"{node.op_type} holds a subgraph, which is kept whole in FP32"
+        return LayerKind.OPAQUE, f"{node.op_type} contains a subgraph, which stays in FP32"
     if reason := unsupported_operator_reason(node):
         return LayerKind.OPAQUE, reason
     if node.domain not in ("", "ai.onnx"):
-        return LayerKind.OPAQUE, f"operator of another domain ({node.domain}): its types are not known"
+        return LayerKind.OPAQUE, f"operator of another domain ({node.domain}): its types are unknown"
     if not onnx.defs.has(node.op_type):
-        return LayerKind.OPAQUE, "ONNX has no such operator: its types are not known"
+        return LayerKind.OPAQUE, "not an ONNX operator: its types are unknown"
     if node.op_type in INTEGER_OPERATORS:
-        return LayerKind.OPAQUE, "already computes on integers; export with Q/DQ pairs to choose its precision"
+        return LayerKind.OPAQUE, "already computes on integers; export with Q/DQ pairs to select its precision"
     if any(not isinstance(value.type, ir.TensorType) for value in (*node.inputs, *node.outputs)
            if value is not None and value.type is not None):
         return LayerKind.OPAQUE, "works on sequences or optionals, which have no precision"

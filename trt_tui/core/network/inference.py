@@ -225,8 +225,9 @@ def infer_plugin_types(model: ir.Model, backend: Backend) -> None:
         node = next((node for node in model.graph if is_plugin(node) and node.op_type in error.cause), None)
         node_text = f": node {node.name} ({node.op_type})" if node is not None else ""
         raise InputError(
-            f"{error.title}{node_text}", error.cause, "Give the library that brings it with --ort-ops (it may "
-            "be repeated); without the option the simulation ends before the node.") from None
+            f"{error.title}{node_text}", error.cause, "Name the library of the operator with --ort-ops (may "
+                                                      "be repeated); without it the simulation ends before "
+                                                      "the node.") from None
     for value in plugin_values:
         info = info_by_name[value.name or ""]
         if info.dtype != np.dtype(object):

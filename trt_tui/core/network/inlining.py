@@ -164,7 +164,7 @@ def _replace_call_output(graph: ir.Graph, old_value: ir.Value, new_value: ir.Val
 
 def _missing_input_error(output: ir.Value) -> InputError:
     """The error where an output of a body would be an input that its call leaves out."""
-    return InputError("a local function hands on an input that was not given", f"output {output.name}",
+    return InputError("a local function returns an input that is missing", f"output {output.name}",
                       "Check the export.")
 
 
@@ -214,7 +214,7 @@ class _FunctionCopier:
         if attribute.ref_attr_name is not None:
             call_attribute = self._attributes.get(attribute.ref_attr_name)
             if call_attribute is not None and call_attribute.type in _GRAPH_ATTRIBUTES:
-                raise InputError("a local function takes a graph as an attribute",
+                raise InputError("a local function has a graph as an attribute",
                                  f"attribute {attribute.ref_attr_name}",
                                  "Inline its functions (onnx.inliner.inline_local_functions) and open the result.")
             return None if call_attribute is None else ir.Attr(attribute.name, call_attribute.type,

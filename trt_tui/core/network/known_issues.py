@@ -71,11 +71,13 @@ def _iterate_layer_issues(graph: LayerGraph, group: FusionGroup, layers: Mapping
             yield KnownIssue(f"a Conv with {reason}: ModelOpt leaves it out, as quantization saves no time there",
                              MODELOPT)
         if layer.op_type == "ConvTranspose":
-            yield KnownIssue("a ConvTranspose: asked INT8 it is made Half or Float, a loss without speed", RTX)
+            yield KnownIssue("a ConvTranspose: TensorRT runs it in FP16 or FP32 even if INT8 is requested, so "
+                             "INT8 adds error without speed", RTX)
         if layer.op_type in ("MatMul", "Gemm") and (reason := _small_product_reason(graph, layer)):
             yield KnownIssue(f"{reason}: ModelOpt leaves it out, as quantization saves no time there", MODELOPT)
         if group.attention_role == "PV":
-            yield KnownIssue("it reads a Softmax: most values are near 0, where a scale up to 1 leaves few codes",
+            yield KnownIssue("it reads a Softmax: most values are near 0, where a scale for values up to 1 leaves few "
+                             "quantized values",
                              FQ_VIT)
 
 

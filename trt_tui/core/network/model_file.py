@@ -146,13 +146,13 @@ def _find_external_data_file(folder: Path, location: str, file_name: str, tensor
     """The file at a location, which must be one of its own and lie in the network's folder."""
     data_path = Path(os.path.normpath(folder / location))
     if os.path.isabs(location) or folder not in data_path.parents:
-        raise InputError(f"external data of {file_name} lies outside its folder",
+        raise InputError(f"external data of {file_name} is outside its folder",
                          f"tensor {tensor_name} points to {location}",
                          "Save the network again with its data file beside it.")
     if not data_path.is_file():
         raise _external_data_error(file_name, f"{location} is missing; tensor {tensor_name} needs it")
     if folder.resolve() not in data_path.resolve().parents:
-        raise InputError(f"external data of {file_name} lies outside its folder",
+        raise InputError(f"external data of {file_name} is outside its folder",
                          f"{location} is a link to {data_path.resolve()}, which ONNX libraries refuse to follow",
                          "Copy the network with its links followed (cp -L) and open the copy.")
     if data_path.stat().st_nlink > 1:

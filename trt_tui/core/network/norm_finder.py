@@ -43,14 +43,14 @@ def _add_rewrite_refusal_reasons(graph: LayerGraph, normalisation: Normalisation
     if len(normalisation.layers) == 1:
         no_rewrite_reason = f"it is the operator {normalisation.operator} already"
     elif any(group_name_by_layer.get(name) != group.name for name in normalisation.layers):
-        no_rewrite_reason = "its layers lie in several groups, which take a precision each"
+        no_rewrite_reason = "its layers belong to several groups with separate precisions"
     elif normalisation.scale is None and not normalisation.channels:
         no_rewrite_reason = "it has no scale, and the size of its last axis is not known"
     consumers: tuple[NormalisationConsumer, ...] = ()
     scaled_tensors: set[str] = set()
     no_smoothquant_reason = ""
     if normalisation.scale is None:
-        no_smoothquant_reason = "it has no scale of its own to divide by the factors"
+        no_smoothquant_reason = "it has no scale to divide by the factors"
     elif normalisation.axis != -1:
         no_smoothquant_reason = "it normalises over several axes, not over channels alone"
     elif not normalisation.channels:
@@ -165,7 +165,7 @@ class _DecomposedNormalisationMatcher:
                           "it normalises over an axis that is not the last: the operator would "
                           "need Transposes around it")
         if not rank:
-            refusal_reason = "the rank of what it normalises is not known"
+            refusal_reason = "the rank of its input is unknown"
         scale, bias = (*ports, None, None)[:2]
         return Normalisation(
             operator, tuple(layer_in_norm.name for layer_in_norm in sorted(self.layers, key=lambda item: item.index)),
@@ -307,7 +307,7 @@ def _iterate_normalisation_consumers(graph: LayerGraph, normalisation: Normalisa
         (normalisation.result, *(output for name in visited for output in graph.by_name[name].outputs if output)))
     for layer in concats:
         if not scaled_tensors.issuperset(layer.inputs):
-            yield f"{layer.name} joins it with what is not scaled"
+            yield f"{layer.name} combines it with a tensor that is not scaled"
             return
 
 
@@ -371,8 +371,7 @@ def _find_correctable_bias(graph: LayerGraph, group: FusionGroup) -> Correctable
     if len(weights) != 1:
         return CorrectableBias(
             main_layer.name, None,
-            refusal_reason="it multiplies two tensors that are computed: there is no weight whose "
-            "error a bias could make up for")
+            refusal_reason="it multiplies two computed tensors: there is no weight whose error a bias could correct")
     site = weights[0]
     layer = graph.by_name[site.layer]
     shape = graph.shape(site.tensor) or ()
@@ -381,7 +380,7 @@ def _find_correctable_bias(graph: LayerGraph, group: FusionGroup) -> Correctable
         return CorrectableBias(layer.name, None, refusal_reason="its weight has no axis of output channels")
     if layer.op_type == "ConvTranspose":
         return CorrectableBias(layer.name, None,
-                               refusal_reason="what a ConvTranspose adds up differs from place to place")
+                               refusal_reason="a ConvTranspose sums different weights at different positions")
     if layer.op_type == "MatMul":
         return _find_added_bias(graph, group, layer, channels)
     attributes = graph.node(layer.name).attributes
@@ -390,7 +389,7 @@ def _find_correctable_bias(graph: LayerGraph, group: FusionGroup) -> Correctable
     bias = layer.inputs[2] if len(layer.inputs) > 2 else ""
     if bias and (bias not in graph.constant_tensors or math.prod(_read_input_sizes(graph,
                                                                                    (layer.name, 2))) != channels):
-        return CorrectableBias(layer.name, None, refusal_reason="its bias is no constant of one value for each channel")
+        return CorrectableBias(layer.name, None, refusal_reason="its bias is not a constant with one value per channel")
     return CorrectableBias(layer.name, (layer.name, 2), channels)
 
 

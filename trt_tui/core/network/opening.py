@@ -30,12 +30,12 @@ from trt_tui.errors import InputError
 from trt_tui.formatting import counted_noun_text, name_list_text
 
 _FILE_PRECISION_NOTE = (
-    "The file has precisions of its own ({}): layers run as in the file, and errors are taken against the FP32 "
+    "The file sets precisions ({}): layers run in file precision, and errors are taken against the FP32 "
     "network with its weights.")
 
 _QUANTIZED_WEIGHTS_NOTE = (
-    "{} stored as codes alone: what quantizing this lost is not known, and FP32 here means the "
-    "weights that the codes stand for; --reference FP32.onnx names the network that they were made from.")
+    "{} stored only as quantized values: their quantization error is unknown, and FP32 means the dequantized weights; "
+    "name the original network with --reference FP32.onnx.")
 
 QUANTIZED_TYPES_OPSET = 21
 """The first opset in which Q and DQ hold all that the operators of TensorRT and ONNX Runtime for the same do."""
@@ -80,7 +80,7 @@ def open_model(path: Path) -> OpenedModel:
     opset = model.graph.opset_imports.get("")
     if opset is None:
         if any(node.domain == "" for node in model.graph):
-            raise InputError(f"{path.name} names no opset", "its opset_import has no entry for ONNX's own operators",
+            raise InputError(f"{path.name} has no opset", "its opset_import has no entry for ONNX's own operators",
                              "Export the network again with a current exporter.")
         opset = model.graph.opset_imports[""] = BASE_OPSET
     if opset < OLDEST_OPSET:
@@ -107,8 +107,8 @@ def open_model(path: Path) -> OpenedModel:
         opened_model.notes.append(rotary_note)
     if count := convert_integer_operators_to_qdq(model.graph):
         opened_model.notes.append(
-            f"{counted_noun_text(count, 'operator')} on codes, read and written as Q/DQ with the same codes: "
-            "TensorRT takes no others.")
+            f"{counted_noun_text(count, 'operator')} on quantized values, read and written as Q/DQ with the same "
+            "values: TensorRT accepts no other form.")
     has_file_types = half_precision.has_half_precision(model.graph) or any(is_dequantize(node) for node in model.graph)
     original_model = _copy_model(model) if has_file_types else None
     removal = qdq_removal.remove_qdq_pairs(model.graph)

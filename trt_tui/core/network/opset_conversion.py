@@ -75,10 +75,9 @@ def parser_difference_notes(model: ir.Model, target_opset: int) -> list[str]:
     resize_names = [node.name or "" for node in model.graph.all_nodes() if node.op_type == "Resize" and not node.domain
                     and node.attributes.get_string("mode", "nearest") == "nearest" and _find_min_resize_scale(node) < 1]
     return ([
-        f"{name_list_text(resize_names, max_count=2)} (Resize of opset 10) shrinks by nearest values: ONNX Runtime "
-        f"takes the value "
-        "behind a place between two, TensorRT's parser the one before. Files that are written here say what ONNX "
-        "Runtime does, for both."
+        f"{name_list_text(resize_names, max_count=2)} (Resize of opset 10) shrinks by nearest values: halfway between "
+        "two values ONNX Runtime takes the second, TensorRT's parser the first. Files written here follow ONNX Runtime "
+        "for both."
     ] if resize_names else [])
 
 
@@ -142,7 +141,7 @@ def _adapt_resize(node: ir.Node, fresh_names: FreshNames) -> None:
     scale_values = np.ones(1) if scales is None else scales.numpy()
     if scale_values.min(initial=1) < 1 < scale_values.max(initial=1):
         raise ValueError(f"{node.name} ({node.op_type}) takes the nearest value both up and down, which newer opsets "
-                         "have no form of")
+                         "do not support")
     node.attributes["nearest_mode"] = ir.AttrString("nearest_mode",
                                                     "ceil" if scale_values.min(initial=1) < 1 else "floor")
 

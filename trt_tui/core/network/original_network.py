@@ -137,8 +137,9 @@ def restore_original_weights(opened_model: OpenedModel, file_name: str, fp32_mod
         node.name or "" for node in opened_model.model.graph if node.op_type in ("ConvInteger", "MatMulInteger")
     ]
     if source_model is None or fp32_model.source_model is not None or integer_nodes:
-        reason_text = f"is computed on codes in {name_list_text(integer_nodes, max_count=2)}" if integer_nodes else \
-            f"keeps the weights of its codes, as {fp32_path.name} is quantized, or typed in 16 bits, itself"
+        reason_text = f"computes on quantized values in {name_list_text(integer_nodes, max_count=2)}" \
+            if integer_nodes else \
+            f"keeps its own dequantized weights, because {fp32_path.name} is itself quantized or in 16 bits"
         opened_model.notes.append(
             f"{file_name} {reason_text}: only its outputs are compared with {fp32_path.name}'s.")
         return
@@ -157,7 +158,7 @@ def restore_original_weights(opened_model: OpenedModel, file_name: str, fp32_mod
                for node, _ in ports
                if value.name in set(replaced_names)):
         raise InputError(
-            f"{fp32_path.name} is no reference of {file_name}",
+            f"{fp32_path.name} is not a reference of {file_name}",
             f"it has no weights like those of {name_list_text(unmatched_layers) or 'its layers'}",
             f"Name the FP32 network that {file_name} was made from.")
     replaced_names += _restore_constants_beyond_16_bits(opened_model.model.graph, reference_names, original,
@@ -168,9 +169,8 @@ def restore_original_weights(opened_model: OpenedModel, file_name: str, fp32_mod
     opened_model.external_files += [fp32_path, *fp32_model.external_files]
     opened_model.notes.append(
         f"FP32 means the weights of {fp32_path.name}." if not unmatched_layers else
-        f"FP32 means the weights of "
-        f"{fp32_path.name}, but for {counted_noun_text(len(unmatched_layers), 'layer')} that it "
-        f"has no like weights for, which keep those of their codes: {name_list_text(unmatched_layers)}.")
+        f"FP32 means the weights of {fp32_path.name}, but for {counted_noun_text(len(unmatched_layers), 'layer')} "
+        f"without matching weights, which keep their dequantized weights: {name_list_text(unmatched_layers)}.")
     if change_count:
         opened_model.notes.append(
             f"{counted_noun_text(change_count, 'activation')} restored as "

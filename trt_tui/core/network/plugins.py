@@ -59,9 +59,10 @@ def blocking_plugin_reason(node: ir.Node, plugin_name: str) -> str:
         domain_text = f" of {node.domain}" if node.domain else ""
         return (
             f"a plugin or custom "
-            f"operator{domain_text}: only an engine runs it; --ort-ops LIB.so brings it to the simulation"
+            f"operator{domain_text}: only an engine runs it; --ort-ops LIB.so adds it to the simulation"
         )
-    return f"behind {plugin_name}, a plugin: kept in FP32, since only an engine runs it (--ort-ops LIB.so changes that)"
+    return (f"after the plugin {plugin_name}: kept in FP32, since only an engine runs it (unless --ort-ops LIB.so "
+            "provides it)")
 
 
 def plugin_note(plugins: Sequence[tuple[str, str]]) -> str:
@@ -72,7 +73,7 @@ def plugin_note(plugins: Sequence[tuple[str, str]]) -> str:
     """
     plugins_text = name_list_text([f"{name} ({operator})" for name, operator in plugins])
     return (
-        f"Plugins: {plugins_text}. The simulation runs up to there; what lies behind is run by engines alone, in FP32. "
+        f"Plugins: {plugins_text}. The simulation ends there; layers after them run in engines only, in FP32. "
         "--plugins LIB.so loads a library into TensorRT, --ort-ops LIB.so one into ONNX Runtime.")
 
 

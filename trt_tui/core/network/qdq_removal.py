@@ -87,8 +87,7 @@ def remove_qdq_pairs(graph: ir.Graph) -> QdqRemovalResult:
     if activation_by_quantize:
         removal.notes.append(
             f"{counted_noun_text(len(activation_by_quantize), 'activation')} restored as Relu or Clip: the quantizer "
-            f"left them to "
-            "a Q/DQ pair whose range cuts off what is below 0.")
+            "replaced them by a Q/DQ pair whose range clips values below 0.")
     return removal
 
 
@@ -169,7 +168,7 @@ class _ActivationRestorer:
             self._graph.register_initializer(limit)
             inputs.append(limit)
         producer = value.producer()
-        assert producer is not None, "what may be negative is computed"
+        assert producer is not None, "a value that may be negative is computed"
         node = ir.Node("", operator, inputs, name=self._node_names.make_unique_name(f"{producer.name}__relu"),
                        metadata_props=dict(producer.metadata_props))
         output = node.outputs[0]

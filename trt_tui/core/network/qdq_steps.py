@@ -180,7 +180,7 @@ def _check_scales(node: ir.Node, scale: np.ndarray, zero_point: np.ndarray, axis
     if invalid_indices.size or not scale.size:
         position_text = f" (number {invalid_indices[0]} of {scale.size})" if scale.size > 1 else ""
         raise unusable_scale_error(
-            f"its scale{position_text} is {flat_scale[invalid_indices[0]]:.6g}, and scales are numbers above 0"
+            f"its scale{position_text} is {flat_scale[invalid_indices[0]]:.6g}, and a scale must be above 0"
             if invalid_indices.size else "it has no scale")
     if zero_point.shape != scale.shape and not (zero_point.size == scale.size == 1):
         raise unusable_scale_error(f"its scale has the shape {scale.shape} and its zero point {zero_point.shape}")
@@ -208,9 +208,8 @@ def _check_scales(node: ir.Node, scale: np.ndarray, zero_point: np.ndarray, axis
         ]
         if size != count * block_size and fitting_axes:
             raise unusable_scale_error(
-                f"its blocks of "
-                f"{block_size} lie along axis {fitting_axes[0]} by the shape of its scales {scale.shape}, "
-                f"and it says axis {axis}")
+                f"the shape of its scales, {scale.shape}, means blocks of {block_size} along axis {fitting_axes[0]}, "
+                f"but its axis is {axis}")
         if size != count * block_size:
             raise unusable_scale_error(
                 f"its blocks of {block_size} do not divide the {size} values along axis {axis} into {count}")

@@ -45,18 +45,16 @@ def randomness_notes(nodes: Iterable[ir.Node]) -> list[str]:
     notes = []
     if random_names:
         notes.append(
-            f"Random numbers are drawn in "
-            f"{name_list_text(random_names, max_count=2)}: every simulated run is given the same "
-            "ones, so that runs differ by precision alone. An engine draws its own, and its figures hold that "
-            "noise too: make it an input to judge engines.")
+            f"Random numbers are drawn in {name_list_text(random_names, max_count=2)}: every simulated run gets the "
+            "same numbers, so runs differ by precision only. An engine draws other numbers, and its values contain "
+            "that noise: make them an input to measure engines.")
         if len({_random_sequence_key(node) for node in random_nodes}) < len(random_nodes):
-            notes.append("Random operators with the same attributes are given the same numbers too, where an engine's "
-                         "differ: other seeds tell them apart.")
+            notes.append("Random operators with the same attributes get the same numbers, but differ in an engine: "
+                         "give them different seeds.")
     if multinomial_names:
         notes.append(
-            f"Choices are drawn anew in every run in "
-            f"{name_list_text(multinomial_names, max_count=2)}: what lies behind differs "
-            "by chance too. Judge what is read there (--judge).")
+            f"Random choices differ from run to run in {name_list_text(multinomial_names, max_count=2)}: later tensors "
+            "differ by chance too. Judge a tensor before them (--judge).")
     if dropout_names:
         notes.append(
             f"Dropout is in training mode in "

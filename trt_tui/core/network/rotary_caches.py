@@ -52,9 +52,8 @@ def expand_rotary_caches(model: ir.Model) -> str:
         return ""
     verb = "has" if count == 1 else "have"
     return (
-        f"{counted_noun_text(count, 'RotaryEmbedding')} "
-        f"{verb} one row of angles for the whole batch, which neither ONNX "
-        "Runtime nor TensorRT takes: the angles are expanded to the batch.")
+        f"{counted_noun_text(count, 'RotaryEmbedding')} {verb} one row of angles for the whole batch, which neither "
+        "ONNX Runtime nor TensorRT accepts: the angles are expanded to the batch.")
 
 
 def _add_ones_constant(graph: ir.Graph, node: ir.Node, tensor_names: FreshNames) -> ir.Value:

@@ -123,9 +123,9 @@ def check_operator_opsets(graph: ir.Graph, opset: int, file_name: str) -> None:
         replacement = _REPLACEMENTS.get(node.op_type)
         if replacement is not None and (schema := get_onnx_schema(node.op_type, opset)).deprecated:
             raise InputError(f"{file_name} uses {node.op_type} in opset {opset}",
-                             f"node {node.name or node.op_type} has an operator that ONNX ended with opset "
+                             f"node {node.name or node.op_type} has an operator that ONNX removed with opset "
                              f"{schema.since_version}, and ONNX Runtime refuses it from there on",
-                             f"Export the network again; {replacement} takes its place.")
+                             f"Export the network again; use {replacement} instead.")
 
 
 class _StructureCheck:
@@ -154,7 +154,7 @@ class _StructureCheck:
         """Protobuf passes text that is not valid UTF-8 on as bytes."""
         for name in names:
             if isinstance(name, bytes):
-                raise self._damaged_file_error(f"a name of {location} is no text in UTF-8: {name!r}")
+                raise self._damaged_file_error(f"a name of {location} is not text in UTF-8: {name!r}")
 
     def _damaged_file_error(self, cause: str) -> InputError:
         return InputError(f"{self.file_name} is damaged", cause, "Copy or export the network again.")
@@ -169,7 +169,7 @@ class _StructureCheck:
                           in_function=True)
         for name in function.output:
             if name not in tensor_names:
-                raise self._damaged_file_error(f"nothing makes output {name} of {location}")
+                raise self._damaged_file_error(f"no node computes output {name} of {location}")
 
     def _check_graph(self, graph: onnx.GraphProto, outer_names: list[set[str]], opsets: dict[str, int], *,
                      in_function: bool = False) -> None:
@@ -177,7 +177,7 @@ class _StructureCheck:
         location = f"graph {graph.name}" if outer_names else "the network"
         self._check_names_are_utf8(location, graph.name)
         if graph.sparse_initializer:
-            raise InputError(f"{self.file_name} holds sparse weights", "sparse tensors are not read",
+            raise InputError(f"{self.file_name} holds sparse weights", "sparse tensors are not supported",
                              "Export the network with dense weights.")
         for tensor in graph.initializer:
             self._check_tensor(tensor, f"initializer {tensor.name or '(unnamed)'}")
@@ -193,7 +193,7 @@ class _StructureCheck:
         self._check_nodes(graph.node, tensor_names, outer_names, opsets, in_function=in_function)
         for value in graph.output:
             if value.name not in tensor_names and not any(value.name in names for names in outer_names):
-                raise self._damaged_file_error(f"nothing makes output {value.name or '(unnamed)'} of {location}")
+                raise self._damaged_file_error(f"no node computes output {value.name or '(unnamed)'} of {location}")
 
     def _collect_initial_names(self, location: str, inputs: Sequence[str], initializers: Sequence[str],
                                parameters: Sequence[str]) -> set[str]:
@@ -201,7 +201,7 @@ class _StructureCheck:
         for names, kind in ((inputs, "input"), (initializers, "initializer"), (parameters, "input")):
             repeated_name = _find_repeated_name(names)
             if repeated_name is not None:
-                raise self._damaged_file_error(f"{kind} {repeated_name} of {location} stands there twice")
+                raise self._damaged_file_error(f"{kind} {repeated_name} of {location} occurs twice")
             if "" in names:
                 raise self._damaged_file_error(f"an {kind} of {location} has no name")
             self._check_names_are_utf8(location, *names)
@@ -217,13 +217,13 @@ class _StructureCheck:
             for name in node.output:
                 if name in tensor_names:
                     raise self._damaged_file_error(
-                        f"{_node_title(node)} makes tensor {name}, which is made or given elsewhere, too")
+                        f"{_node_title(node)} computes tensor {name}, which already exists")
                 if name:
                     tensor_names.add(name)
         for node in nodes:
             for name in node.input:
                 if name and name not in tensor_names and not any(name in names for names in outer_names):
-                    raise self._damaged_file_error(f"{_node_title(node)} reads tensor {name}, which nothing makes")
+                    raise self._damaged_file_error(f"{_node_title(node)} reads tensor {name}, which does not exist")
             self._check_node(node, opsets)
             for attribute in node.attribute:
                 self._check_attribute(node, attribute, in_function)
@@ -257,7 +257,7 @@ class _StructureCheck:
         self._check_schema(schema, node)
         for attribute in node.attribute:
             if attribute.name not in schema.attributes and not attribute.name.startswith("__"):
-                raise InputError(f"{self.file_name} has an attribute that its operator does not know",
+                raise InputError(f"{self.file_name} has an attribute that its operator does not have",
                                  f"{_node_title(node)} has {attribute.name}, and ONNX Runtime refuses it",
                                  "Remove the attribute, or export the network again.")
 
@@ -295,16 +295,17 @@ class _StructureCheck:
         if attribute.ref_attr_name:
             if not in_function:
                 raise self._damaged_file_error(
-                    f"{location} stands for one of a local function, and there is none around it")
+                    f"{location} refers to a local function, but is not in one")
             return
         kind = _ATTRIBUTE_TYPES(attribute.type)
         if kind in _SPARSE_TYPES:
-            raise InputError(f"{self.file_name} holds sparse tensors", f"{location} is one; they are not read",
+            raise InputError(f"{self.file_name} holds sparse tensors", f"{location} is a sparse tensor, which is not "
+                                                                       "supported",
                              "Export the network with dense tensors.")
         if kind in _MESSAGE_FIELDS and not attribute.HasField(_MESSAGE_FIELDS[kind]):
             raise self._damaged_file_error(f"{location} is empty")
         if kind is _ATTRIBUTE_TYPES.STRINGS and not all(map(_is_utf8, attribute.strings)):
-            raise self._damaged_file_error(f"{location} is no text")
+            raise self._damaged_file_error(f"{location} is not text")
         if kind is _ATTRIBUTE_TYPES.TENSOR:
             self._check_tensor(attribute.t, location)
         for tensor in attribute.tensors:
@@ -321,7 +322,7 @@ class _StructureCheck:
         if any(size < 0 for size in tensor.dims):
             raise self._damaged_file_error(f"{location} has the shape {list(tensor.dims)}")
         if tensor.HasField("segment"):
-            raise self._damaged_file_error(f"{location} is stored in segments, which nothing reads")
+            raise self._damaged_file_error(f"{location} is stored in segments, which are not supported")
         count = math.prod(tensor.dims)
         bits = None if tensor.data_type == onnx.TensorProto.STRING else int(ir.DataType(tensor.data_type).itemsize * 8)
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
@@ -341,17 +342,17 @@ class _StructureCheck:
 
     def _check_external_data(self, tensor: onnx.TensorProto, location: str, size: int | None) -> None:
         if size is None:
-            raise self._damaged_file_error(f"{location} holds text, which cannot lie in another file")
+            raise self._damaged_file_error(f"{location} holds text, which cannot be in another file")
         entries = {entry.key: entry.value for entry in tensor.external_data}
         if not entries.get("location") or "\0" in entries["location"]:
-            raise self._damaged_file_error(f"{location} lies in another file, which is not named")
+            raise self._damaged_file_error(f"{location} is in another file without a name")
         for key in ("offset", "length"):
             text = entries.get(key, "0")
             if not (text.isascii() and text.isdigit() and len(text) < 19):
-                raise self._damaged_file_error(f"{location} lies in another file, at {key} {text[:40]!r}")
+                raise self._damaged_file_error(f"{location} is in another file, at {key} {text[:40]!r}")
         if "length" in entries and int(entries["length"]) != size:
-            raise self._damaged_file_error(f"{location} has the shape {list(tensor.dims)} and so {size} bytes; "
-                                           f"it lies in {entries['length']} of another file")
+            raise self._damaged_file_error(f"{location} has the shape {list(tensor.dims)} and so {size} bytes; it has "
+                                           f"{entries['length']} bytes in another file")
 
     def _check_type(self, type_proto: onnx.TypeProto, location: str) -> None:
         """Checks a type, and removes negative sizes, which mean open ones."""
@@ -364,7 +365,7 @@ class _StructureCheck:
         elif kind in ("map_type", "opaque_type", "sparse_tensor_type"):
             name = kind.removesuffix("_type").replace("_", " ")
             raise InputError(f"{self.file_name} works on {name}s",
-                             f"{location} is one; only tensors and sequences are read",
+                             f"{location} is such a value; only tensors and sequences are supported",
                              "Export it without (skl2onnx: options={'zipmap': False}).")
         elif kind == "tensor_type":
             if type_proto.tensor_type.elem_type not in _DTYPE_NUMBERS:

@@ -30,11 +30,11 @@ def find_qdq_sites(graph: LayerGraph, main_layer: Layer, residual_add_input: tup
         operator: What the group is called.
     """
     if main_layer.op_type not in PRODUCTS:
-        return (), f"TensorRT quantizes Conv, ConvTranspose, Gemm and MatMul only, no {operator}"
+        return (), f"TensorRT quantizes only Conv, ConvTranspose, Gemm and MatMul, not {operator}"
     qdq_sites = []
     for index, tensor in enumerate(main_layer.inputs[:2]):
         if not graph.is_float(tensor):
-            return (), f"the type of its input {tensor} is not FP32 or not known"
+            return (), f"the type of its input {tensor} is not FP32, or unknown"
         if tensor in graph.constant_tensors:
             qdq_sites.append(
                 QdqSite(main_layer.name, index, tensor, "weight", _find_channel_axis(graph, main_layer, index, tensor)))
@@ -90,7 +90,8 @@ def find_precision_refusal_reasons(graph: LayerGraph, layers: Sequence[Layer], m
     if not any(site.role == "input" for site in qdq_sites) or Precision.FP16 in reasons:
         label = Precision.FP16_ACC_FP32.label
         reasons[Precision.FP16_ACC_FP32] = reasons.get(
-            Precision.FP16, f"{label} sums products in FP32, and {main_layer.op_type} has none of two float operands")
+            Precision.FP16, f"{label} is an FP32 accumulator, and {main_layer.op_type} has no product of two float "
+                            "operands")
     for precision, quantized_type in QUANTIZED_TYPES.items():
         if reason := no_int8_reason or _quantized_type_reason(graph, main_layer, qdq_sites, quantized_type):
             reasons[precision] = reason
@@ -104,8 +105,8 @@ def _integer_sum_reason(graph: LayerGraph, layer: Layer) -> str:
         if cast and graph.by_name[cast].op_type == "Cast":
             producer = graph.producer.get(graph.by_name[cast].inputs[0], "")
             if producer and computes_integer_sums(graph.node(producer)):
-                return (f"it scales the INT32 sums of {graph.by_name[producer].op_type}, which lie beyond FP16; no "
-                        "TensorRT runs that")
+                return (f"it scales the INT32 sums of {graph.by_name[producer].op_type}, which exceed FP16; no "
+                        "TensorRT runs it")
     return ""
 
 
@@ -119,10 +120,10 @@ def _quantized_type_reason(graph: LayerGraph, main_layer: Layer, qdq_sites: Sequ
         return ""
     weight = next((site for site in qdq_sites if site.role == "weight"), None)
     if weight is None:
-        return f"{label} is for weights, and both its operands are computed"
+        return f"{label} is for weights, and both operands are computed"
     shape = graph.shape(weight.tensor) or ()
     if weight.axis is None or len(shape) != 2:
-        return f"{label} is for a weight of two dimensions that stands on the right"
+        return f"{label} is for a two-dimensional weight as second operand"
     reduced_size = shape[1 - weight.axis]
     if not isinstance(reduced_size, int) or quantized_type.find_block_size(reduced_size) is None:
         sizes = " or ".join(map(str, quantized_type.block_sizes))
@@ -133,7 +134,7 @@ def _quantized_type_reason(graph: LayerGraph, main_layer: Layer, qdq_sites: Sequ
 def _float_type_reason(graph: LayerGraph, layer: Layer, precision: Precision, type_name: str, opset: int) -> str:
     """Why a layer cannot compute in a 16-bit type at an opset; "" if it can."""
     if layer.op_type in ORDER_SELECTING_OPERATORS:
-        return f"{layer.op_type} selects by order, which rounding changes; it reads FP32"
+        return f"{layer.op_type} selects by order, which rounding changes; its input stays FP32"
     peepholes = layer.op_type == "LSTM" and len(layer.inputs) > 7 and layer.inputs[7]
     if layer.op_type in UNSUPPORTED_FLOAT_TYPES[precision] or peepholes:
         return f"TensorRT has no {precision.label} {layer.op_type}{' with peepholes' if peepholes else ''}"
@@ -144,7 +145,7 @@ def _float_type_reason(graph: LayerGraph, layer: Layer, precision: Precision, ty
     if of_result is None:
         return f"ONNX has no {precision.label} {layer.op_type}"
     if not any(of_result[min(i, len(of_result) - 1)] and graph.is_float(name) for i, name in enumerate(layer.inputs)):
-        return f"the values of {layer.op_type} do not take the type of an input"
+        return f"the values of {layer.op_type} cannot have the type of an input"
     return ""
 
 

@@ -38,13 +38,13 @@ from trt_tui.formatting import counted_noun_text, name_list_text
 _WIDE_TYPES = (ir.DataType.INT16, ir.DataType.UINT16)
 
 ASYMMETRIC = "a zero point other than 0"
-UNSIGNED = "unsigned codes"
+UNSIGNED = "unsigned quantized types"
 BIAS = "a DequantizeLinear on an int32 bias"
-WIDE = "16-bit codes"
-NARROW = "4-bit codes with one scale for the tensor"
+WIDE = "16-bit quantized types"
+NARROW = "4-bit quantized types with one scale for the tensor"
 
 _WORKAROUND_TEXTS = {ASYMMETRIC: "the export widens the range to its larger side",
-            UNSIGNED: "the export has the same codes signed",
+            UNSIGNED: "the export has the same quantized values, signed",
             BIAS: "the export stores the bias in floats",
             WIDE: "the export leaves the tensor in floats",
             NARROW: "the export has them in 8 bits"}
@@ -121,7 +121,7 @@ def refusal_summary_lines(refusals: Iterable[NodeRefusal]) -> list[str]:
         nodes = [refusal.node_name for refusal in refusals if refusal.reason == reason]
         if nodes:
             lines.append(
-                f"TensorRT refuses {reason} ({name_list_text(nodes, max_count=2)}); as given it is simulated, and "
+                f"TensorRT refuses {reason} ({name_list_text(nodes, max_count=2)}); it is simulated as stored, and "
                 f"{refusal_workaround_text(reason)}.")
     return lines
 
@@ -151,7 +151,7 @@ def replace_refused_nodes(graph: ir.Graph, is_from_file: Callable[[ir.Node], boo
               for reason in dict.fromkeys((*_WORKAROUND_TEXTS, *reason_by_node.values()))}
     return ([
         f"TensorRT refuses "
-        f"{reason}, which the file has {counted_noun_text(count, 'time')}: {refusal_workaround_text(reason)}."
+        f"{reason}, which occurs {counted_noun_text(count, 'time')}: {refusal_workaround_text(reason)}."
         for reason, count in counts.items()
         if count
     ])

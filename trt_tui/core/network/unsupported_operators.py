@@ -81,7 +81,7 @@ def unsupported_operator_reason(node: ir.Node) -> str:
     else:
         is_unsupported = node.domain in RUNTIME_DOMAINS and node.op_type not in _SUPPORTED_CONTRIB_OPERATORS
         domain_text = f" of {node.domain}"
-    return f"no TensorRT has {node.op_type}{domain_text}: the simulation alone runs it" if is_unsupported else ""
+    return f"no TensorRT has {node.op_type}{domain_text}: only the simulation runs it" if is_unsupported else ""
 
 
 def computes_integer_sums(node: ir.Node | None) -> bool:
@@ -112,18 +112,18 @@ def unsupported_operator_notes(nodes: Iterable[ir.Node]) -> list[str]:
     return (notes + [
         f"TensorRT-RTX 1.7 refuses "
         f"{form} ({name_list_text([refused_node.name or '' for refused_node in affected_nodes], max_count=2)}): the "
-        "simulation runs it, but no engine can be built from this network as it is."
+        "simulation runs it, but no engine can be built from this network."
         for form, affected_nodes in nodes_by_form.items()
     ])
 
 
 def _workaround_text(domain: str, nodes: Sequence[ir.Node]) -> str:
     if any(computes_integer_sums(node) or node.op_type == "DynamicQuantizeLinear" for node in nodes):
-        return ("quantize it with Q/DQ instead, whose ranges are known before it runs (ModelOpt, or quantize_static "
+        return ("quantize it with Q/DQ instead, whose ranges are known before execution (ModelOpt, or quantize_static "
                 "with QuantFormat.QDQ)")
     if any(node.op_type == "MatMulNBits" for node in nodes):
-        return ("store its weights around 0 (MatMulNBitsQuantizer with is_symmetric=True), which is read as INT4 "
-                "behind a DequantizeLinear")
+        return ("store its weights around 0 (MatMulNBitsQuantizer with is_symmetric=True), which is read as INT4 with "
+                "a DequantizeLinear")
     if domain == "com.microsoft":
-        return "export it without ONNX Runtime's own operators (its graph optimizations, its quantizers)"
+        return "export it without operators specific to ONNX Runtime (its graph optimizations, its quantizers)"
     return "leave those layers to another runtime"

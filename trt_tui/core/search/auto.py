@@ -35,5 +35,5 @@ def describe_auto_strategy(context: StrategyContext) -> str:
     if context.ranking.expected_shares:
         return f"greedy with swaps, by {context.ranking.basis_text}"
     if context.ranking.basis_text:
-        return f"halving, by {context.ranking.basis_text}: no impact on the outputs is known"
-    return "halving from both ends of the network: nothing is known about its groups"
+        return f"halving, by {context.ranking.basis_text}: no sensitivity is known"
+    return "halving from both ends of the network: no values of its groups are known"

@@ -121,15 +121,15 @@ class Search:
         costs: Mapping[str, float] | None = None,
     ) -> None:
         if method_name not in SEARCH_METHODS:
-            raise InputError(f"there is no search method {method_name!r}", "",
+            raise InputError(f"unknown search method {method_name!r}", "",
                              f"Choose from {', '.join(SEARCH_METHODS)}.")
         if max_latency is not None and estimate_latency is None:
-            raise InputError("a latency budget needs a latency", "none was measured or can be estimated here",
+            raise InputError("a latency budget needs a latency", "no latency was measured or can be estimated here",
                              "Use --max-fp32, or a backend that times what it builds.")
         if max_raised is not None and max_raised < len(search_space.groups_raised_at_start):
-            raise InputError(f"a budget of {max_raised} layers is used up before the search",
+            raise InputError(f"a budget of {max_raised} layers is used before the search starts",
                              f"the start raises {len(search_space.groups_raised_at_start)} already",
-                             "Raise --max-fp32, or take layers back.")
+                             "Increase --max-fp32, or reduce layers in the start.")
         self.search_space = search_space
         self.method_name = method_name
         self.margins = tuple(margins)
@@ -164,7 +164,7 @@ class Search:
         """Takes the judgement of what was asked; returns the evaluation."""
         trial = self._current_trial
         if trial is None:
-            raise ValueError("nothing was asked")
+            raise ValueError("nothing was requested")
         evaluation = Evaluation(self.search_space.sort_candidates_in_network_order(trial.raised_groups), target_result,
                                 dict(trial.range_moves or {}), trial.group, trial.step_name,
                                 precisions=dict(trial.precisions), zero_cost_sets=trial.zero_cost_sets or ())
@@ -406,15 +406,15 @@ class Search:
             if self.max_latency is not None and evaluation.estimated_latency is not None:
                 summary += f", about {milliseconds_text(evaluation.estimated_latency)}"
         elif not self.is_within_budget(evaluation):
-            summary = f"nothing stays within the budget: {set_so}: {value_text}"
+            summary = f"no config stays within the budget: {set_so}: {value_text}"
             if evaluation.estimated_latency is not None:
                 summary += f", about {milliseconds_text(evaluation.estimated_latency)}"
         else:
-            summary = f"short of the tolerance{beyond} with {set_so}: {value_text}"
+            summary = f"tolerance{beyond} not met with {set_so}: {value_text}"
             if full_evaluation is not None and not full_evaluation.with_required_margins(self.margins).passes:
                 summary += f"; even with all {total}: {_measured_value_text(full_evaluation)}"
         if self.outcome is SearchOutcome.SEARCHING:
-            summary += "; the search is not over"
+            summary += "; the search has not finished"
         return summary
 
 

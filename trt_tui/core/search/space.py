@@ -44,9 +44,9 @@ class SearchSpace:
     def __post_init__(self) -> None:
         if Precision.TF32 in self.intermediate and (self.start_config.tf32
                                                     or self.higher_precision is not Precision.FP32):
-            reason = "every layer in FP32 uses it from the start on" if self.start_config.tf32 else \
-                f"layers are raised to {self.higher_precision.label}, and it is a setting of all layers in FP32"
-            raise InputError("TF32 is no rung of this search", reason, "Leave it out of the rungs"
+            reason = "every FP32 layer already uses it" if self.start_config.tf32 else \
+                f"layers are raised to {self.higher_precision.label}, and TF32 is a setting for all layers in FP32"
+            raise InputError("TF32 cannot be an intermediate precision here", reason, "Leave it out of --rungs"
                              + (", or start without --tf32." if self.start_config.tf32 else "."))
         names = tuple(
             group.name for group in self.network.groups if self.higher_precision in group.allowed_precisions
@@ -55,8 +55,8 @@ class SearchSpace:
         if not names:
             raise InputError(
                 f"{self.network.name} has no layer to raise to {self.higher_precision.label}",
-                "it has no float layer" if not self.network.groups else "no layer runs in a lower precision than that"
-                + (" but those kept as they are" if self.start_config.groups_kept_by_rule | self.fixed_groups else ""),
+                "it has no float layer" if not self.network.groups else "no layer runs in a lower precision"
+                + (" except those kept by rule" if self.start_config.groups_kept_by_rule | self.fixed_groups else ""),
                 "Start from a config with quantized layers (--precision int8 or fp8), or raise to FP32.")
         object.__setattr__(self, "candidates", names)
 

@@ -19,7 +19,7 @@ class ApplicationController(Controller):
             return
         self.open_dialog(LogPage(self.session))
 
-    @register_action(label="keys", help="All keys and actions: type to find one, enter does it", group="Application",
+    @register_action(label="keys", help="All keys and actions: type to find one, enter runs it", group="Application",
                      footer=0)
     def help(self) -> None:
         """Shows the help page with all actions and keys, and performs the action that the user chooses there."""
@@ -31,7 +31,7 @@ class ApplicationController(Controller):
         app = self.presenter.app
         app.theme = "trt-light" if app.theme == "trt-dark" else "trt-dark"
 
-    @register_action(label="close", help="Close the topmost thing, and nothing else", group="Application")
+    @register_action(label="close", help="Close the topmost dialog or pane", group="Application")
     def close(self) -> None:
         """Closes the failure line, else the filter, else an enlarged pane. If none is open, the tree gets the focus."""
         presenter, screen, layer_list = self.presenter, self.presenter.screen, self.layer_list

@@ -34,9 +34,10 @@ class BuildController(Controller):
         return f"built: {alert}" if alert else engine_texts.build_result_text(engine_result, self.presenter.screen_width
                                                                               - 2)
 
-    @register_action(label="build",
-                     help="Build the config and judge it by its own outputs; without TensorRT, execute its "
-                     "export", group="Work", disabled_reason=Controller.build_disabled_reason, footer=20)
+    @register_action(
+        label="build",
+        help="Build the config and measure its accuracy and latency; without TensorRT, execute its export",
+        group="Work", disabled_reason=Controller.build_disabled_reason, footer=20)
     def build(self) -> None:
         self._start_build(quick=False)
 
@@ -48,7 +49,7 @@ class BuildController(Controller):
             return ""
         return f"ONNX Runtime builds no engine: {shown_key('build')} executes the exported network"
 
-    @register_action(label="quick build", help="Quick build: with the lowest effort, slower than production",
+    @register_action(label="quick build", help="Quick build: at optimization level 0, slower than production",
                      group="Work", disabled_reason=quick_build_disabled_reason)
     def quick_build(self) -> None:
         """Builds an engine with the lowest builder effort."""
@@ -64,7 +65,7 @@ class BuildController(Controller):
             return "no TensorRT works here, so there is no engine"
         return "" if has_engine else f"nothing was built yet: {shown_key('build')} builds"
 
-    @register_action(label="engine", help="What the engine is made of: its layers and times, and what to check",
+    @register_action(label="engine", help="The engine: its layers, their times, and what to check",
                      group="Look", disabled_reason=engine_page_disabled_reason, footer=65)
     def engine(self) -> None:
         width = min(90, self.presenter.screen_width * 96 // 100 - 5)

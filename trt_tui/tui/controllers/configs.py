@@ -12,7 +12,7 @@ from trt_tui.tui.state.config_list import config_difference_lines
 class ConfigController(Controller):
     """The controller of the config list: switching to a config, marking configs, and the difference of two configs."""
 
-    @register_action(label="configs", help="All configs with their results; enter takes one up again", group="Configs",
+    @register_action(label="configs", help="All configs with their results; enter selects one", group="Configs",
                      disabled_reason=Controller.network_not_open_reason, footer=55)
     def configs(self) -> None:
         """Shows the page of all configs, and switches to the config that the user chooses there."""
@@ -42,7 +42,7 @@ class ConfigController(Controller):
         return self.network_not_open_reason() or ("" if len(self.session.config_names) > 1 else
                                                   "there is only one config yet")
 
-    @register_action(label="diff", help="What differs between A and B, or from the config before", group="Configs",
+    @register_action(label="diff", help="The differences between A and B, or from the config before", group="Configs",
                      disabled_reason=diff_disabled_reason)
     def diff(self) -> None:
         """Shows the difference between the configs marked A and B.
@@ -64,7 +64,7 @@ class ConfigController(Controller):
             self.session.request_preview(without_preview[-1], with_effects=False)
         names = " and ".join(config_status.config_name(self.session, config) for config in (first, second))
         lines = config_difference_lines(self.session, self.layer_list.tree_model, first, second)
-        self.open_dialog(TextPage(f"What differs: {names}", lines))
+        self.open_dialog(TextPage(f"Differences: {names}", lines))
 
 
 class HistoryController(Controller):

@@ -85,7 +85,7 @@ class Controller:
             return ""
         line = self.presenter.current_row
         row = line.row if line is not None else None
-        return (row.refusal_reason if isinstance(row, UngroupedRow) else "") or "this row has no precision to choose"
+        return (row.refusal_reason if isinstance(row, UngroupedRow) else "") or "this row has no selectable precision"
 
     def no_chosen_row_reason(self) -> str:
         """Returns the reason why an action that needs a selected row is disabled; "" if it is enabled."""

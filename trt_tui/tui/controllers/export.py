@@ -26,7 +26,7 @@ class ExportController(Controller):
         if (dialog := find_export_dialog_of_job(self.presenter.app.screen_stack, event.job)) is not None:
             dialog.show_finished_export(self.session.notice)
         tutorial = self.presenter.tutorial
-        tutorial_end = f"that is the whole loop, {shown_key('help')} has all keys. " if (
+        tutorial_end = f"that is the whole workflow, {shown_key('help')} lists all keys. " if (
             tutorial is not None and tutorial.record_finished_export(self.session)) else ""
         self.presenter.show_message(tutorial_end + self.session.notice, "")
 
@@ -52,8 +52,8 @@ class ExportController(Controller):
             self._ask_for_tensorrt_release(path)
         elif export_format == "subgraph":
             if group is None:
-                raise InputError("a subgraph is of one row", "the cursor is on none, or on several", "Move it to a "
-                                 "layer. Any part: trt-tui export --format subgraph --from T --to T.")
+                raise InputError("a subgraph needs one row", "no row or several rows are selected",
+                    "Move the cursor to a layer. For any part: trt-tui export --format subgraph --from T --to T.")
             require_empty_folder(path)
             self._send_request_from_dialog(lambda: session.export_group(path, group))
         elif os.path.isdir(path):

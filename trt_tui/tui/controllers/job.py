@@ -35,9 +35,9 @@ class JobController(Controller):
     def _show_child_process_exit(self, event: ev.ChildProcessDied) -> None:
         for job in range(event.job + 1):
             if (dialog := find_export_dialog_of_job(self.presenter.app.screen_stack, job)) is not None:
-                dialog.show_failure("the worker process ended", "", "Try again.")
+                dialog.show_failure("the background process ended", "", "Try again.")
         self._set_unread_failure(
-            event, "The worker process ended", f"{event.reason} {event.log}".strip(),
+            event, "The background process ended", f"{event.reason} {event.log}".strip(),
             f"Nothing is lost: press {shown_key('compare')} to measure again; {shown_key('log')} shows the log.")
 
     def _set_unread_failure(self, event: ev.JobFailed | ev.ChildProcessDied, title: str, cause: str,
@@ -59,8 +59,8 @@ class JobController(Controller):
         return "" if self._list_stoppable_jobs() else "no job is running"
 
     @register_action(
-        label="stop", help="Stop the job that is named (asks if it is older than 10 s); the list of jobs stops "
-        "any or all", group="Work", disabled_reason=stop_disabled_reason, footer=60)
+        label="stop", help="Stop the job shown (asks if it has run for over 10 s); the list of jobs stops any or all",
+        group="Work", disabled_reason=stop_disabled_reason, footer=60)
     def stop(self) -> None:
         """Stops the job that the status line names. If it has run for more than `MIN_CONFIRM_AGE_S`, the user must
         confirm."""
@@ -89,7 +89,7 @@ class JobController(Controller):
 
     def _stop_jobs_now(self, jobs: Sequence[Job]) -> None:
         if not jobs:
-            self.presenter.show_message("it has ended meanwhile; its results are there", "")
+            self.presenter.show_message("the job has ended; its results are shown", "")
             return
         self.session.stop_jobs([job.number for job in jobs])
         remaining_count = len(self._list_stoppable_jobs())
@@ -97,7 +97,7 @@ class JobController(Controller):
                      if remaining_count else "")
         self.presenter.show_message(f"stopped: {stopped_jobs_text(jobs)}; the last results stay{rest_text}", "")
 
-    @register_action(label="jobs", help="All jobs: what runs and what was done, with their times; stops one or all",
+    @register_action(label="jobs", help="All jobs, running and done, with their times; stops one or all",
                      group="Work")
     def jobs(self) -> None:
         self.open_dialog(JobsPage(self.session, self._stop_with_confirmation))

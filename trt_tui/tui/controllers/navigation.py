@@ -107,7 +107,7 @@ class NavigationController(Controller):
             return reason
         if find_worst_row(self.session, self.layer_list.row_values) is not None:
             return ""
-        return "no row loses anything in FP32" if self.session.get_run_results(
+        return "no row has an error in FP32" if self.session.get_run_results(
             "config").shares else "nothing was measured yet"
 
     @register_action(

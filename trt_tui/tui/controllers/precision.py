@@ -18,8 +18,8 @@ from trt_tui.tui.screens.rules import RulesDialog
 def precision_choice_text(precision: Precision) -> str:
     """Returns the text of a precision in a list of choices, with its requirements in parentheses."""
     if precision is Precision.FILE:
-        return "as in the file"
-    notes = ["FP32 sums"] if precision is Precision.FP16_ACC_FP32 else []
+        return "file precision"
+    notes = ["FP32 accumulator"] if precision is Precision.FP16_ACC_FP32 else []
     notes += [requirement] if (requirement := precision_requirements_text(precision)) else []
     return f"{precision.label}  ({': '.join(notes)})" if notes else precision.label
 
@@ -37,7 +37,7 @@ class PrecisionController(Controller):
         move = config.get_moves(KeepMove)[groups[0].name]
         return f"{move.row_note}: {shown_key('rules')} changes the rules"
 
-    @register_action(label="FP32", help="FP32 on and off, for a group, a scope or a role of the blocks",
+    @register_action(label="FP32", help="Toggle FP32 for a group, a scope or a role of the blocks",
                      group="Change", disabled_reason=precision_change_disabled_reason, footer=10)
     def toggle(self) -> None:
         """Changes the selected fusion groups between FP32 and their default precision."""
@@ -49,11 +49,11 @@ class PrecisionController(Controller):
         if reason := self.no_chosen_groups_reason():
             return reason
         if self.layer_list.row_values.preview is None and not self.layer_list.row_values.implementations:
-            return "nothing tells yet which rows share a kernel"
+            return "the rows that share a kernel are not known yet"
         has_mates = len(self._list_groups_sharing_kernel()) > len(self.presenter.list_chosen_groups())
         return "" if has_mates else "it shares its kernel with no other row"
 
-    @register_action(label="with kernel", help="FP32 on and off for all rows that share this row's kernel",
+    @register_action(label="with kernel", help="Toggle FP32 for all rows in the kernel of this row",
                      group="Change", disabled_reason=kernel_toggle_disabled_reason)
     def toggle_kernel(self) -> None:
         """Changes all groups that share a kernel with the selected groups between FP32 and their default precision."""
@@ -62,13 +62,13 @@ class PrecisionController(Controller):
         self.presenter.handle_config_change()
         self.presenter.show_message(f"{counted_noun_text(len(groups), 'row')} of one kernel", "")
 
-    @register_action(label="up", help="One step up through the precisions in use", group="Change",
+    @register_action(label="up", help="Raise by one of the precisions in use", group="Change",
                      disabled_reason=precision_change_disabled_reason, footer=11)
     def higher(self) -> None:
         """Raises the selected groups by one step through the precisions in use."""
         self._step_chosen_precisions(True)
 
-    @register_action(label="down", help="One step down through the precisions in use", group="Change",
+    @register_action(label="down", help="Reduce by one of the precisions in use", group="Change",
                      disabled_reason=precision_change_disabled_reason, footer=12)
     def lower(self) -> None:
         """Reduces the precision of the selected groups by one step through the precisions in use."""
@@ -105,10 +105,11 @@ class PrecisionController(Controller):
             return reason
         group = self.presenter.current_group
         if group is None:
-            return "choose a single group: a fusion barrier is behind one result"
+            return "choose a single group: a fusion barrier belongs to one output"
         return BarrierMove().refusal_reason(self.layer_list.tree_model.outline, group.final_tensor)
 
-    @register_action(label="barrier", help="A fusion barrier behind this row on and off: its result is a hidden output",
+    @register_action(label="barrier", help="Toggle a fusion barrier: the row's output becomes a network output, and "
+                                           "TensorRT does not fuse across it",
                      group="Change", disabled_reason=barrier_disabled_reason)
     def barrier(self) -> None:
         """Adds or removes a fusion barrier behind the selected fusion group."""
@@ -119,8 +120,8 @@ class PrecisionController(Controller):
         self.presenter.handle_config_change()
         is_barrier = group.final_tensor in self.session.config.get_moves(BarrierMove)
         self.presenter.show_message(
-            f"{group.final_tensor} is a hidden output: nothing is fused across it"
-            if is_barrier else "the fusion barrier is taken away", "")
+            f"{group.final_tensor} becomes a network output: TensorRT does not fuse across it"
+            if is_barrier else "the fusion barrier is removed", "")
 
     def _list_groups_sharing_kernel(self) -> tuple[FusionGroup, ...]:
         """Returns the selected groups and all groups that share a kernel with one of them."""
@@ -139,14 +140,14 @@ class PrecisionController(Controller):
         self.session.step_precisions(self.presenter.list_chosen_groups(), upwards)
         self.presenter.handle_config_change()
         if self.session.config == old_config:
-            self.presenter.show_message("that is the highest precision" if upwards else self._lowest_precision_text())
+            self.presenter.show_message("this is the highest precision" if upwards else self._lowest_precision_text())
 
     def _lowest_precision_text(self) -> str:
         group = self.presenter.current_group
         lowest = self.session.config.precision_steps[0]
         if group is not None and lowest in group.refusal_reasons:
             return f"no lower: {group.refusal_reasons[lowest]}"
-        return "that is the lowest precision"
+        return "this is the lowest precision"
 
 
 class RuleController(Controller):

@@ -70,7 +70,7 @@ class RangeController(Controller):
             return f"ranges matter in {TYPES_WITH_RANGES_TEXT} only: {group.refusal_reasons[Precision.INT8]}"
         precision = self.session.config.precision_of(group)
         if precision is Precision.FILE:
-            return (f"it runs as in the file, with the file's own scales: {shown_key('precision')} puts it in "
+            return (f"it runs as in the file, with the scales of the file: {shown_key('precision')} puts it in "
                     f"{TYPES_WITH_RANGES_TEXT}")
         return f"it is in {precision.label}: ranges matter in {TYPES_WITH_RANGES_TEXT} only"
 
@@ -110,7 +110,7 @@ class RangeController(Controller):
         self.open_dialog(Prompt(title, value, "an amax like 2.5, minmax, percentile, entropy, mse, p99.9, top5-mean",
                                 lambda text: range_error_text(text.strip())), set_typed_range)
 
-    @register_action(label="methods", help="Calibration methods beside each other; enter takes one for everything",
+    @register_action(label="methods", help="Calibration methods side by side; enter uses one for the whole network",
                      group="Work", disabled_reason=Controller.missing_samples_reason)
     def methods(self) -> None:
         """Starts the comparison of calibration methods; after its end, shows the table and applies the chosen method.
@@ -133,7 +133,7 @@ class RangeController(Controller):
             if method != current_method:
                 session.use_range_method(method)
                 self.presenter.handle_config_change()
-                self.presenter.show_message(f"ranges by {method}: {shown_key('undo')} takes them back", "")
+                self.presenter.show_message(f"ranges by {method}: {shown_key('undo')} undoes them", "")
 
-        title = f"Calibration methods, {find_best_range_method(session)} is best by {ranking_column_title(session)}"
+        title = f"Calibration methods; {find_best_range_method(session)} is best by {ranking_column_title(session)}"
         self.open_dialog(Picker(title, items, current_method, header=header), use_chosen_range_method)

@@ -26,7 +26,7 @@ _DEFAULT_ANSWER = "default"
 class FilterController(Controller):
     """The controller of the filter field, and of precision changes for all matching rows."""
 
-    @register_action(label="find", help="Show only what is found: text, !text, /regex/, share>1%, prec:int8, op:conv",
+    @register_action(label="find", help="Show only rows that match: text, !text, /regex/, share>1%, prec:int8, op:conv",
                      group="Move", disabled_reason=Controller.network_not_open_reason, footer=30)
     def filter(self) -> None:
         """Shows the filter field and focuses it."""
@@ -59,10 +59,10 @@ class FilterController(Controller):
         if reason := self.network_not_open_reason():
             return reason
         if self.layer_list.matches is None:
-            return f"{shown_key('filter')} finds rows first"
-        return "" if self.layer_list.matches else "the filter finds nothing"
+            return f"filter the rows first, with {shown_key('filter')}"
+        return "" if self.layer_list.matches else "the filter matches nothing"
 
-    @register_action(label="all found", help="Choose a precision for all rows that the filter finds, as one change",
+    @register_action(label="all matches", help="Choose a precision for all rows that match the filter, as one change",
                      group="Change", disabled_reason=change_matches_disabled_reason)
     def all_found(self) -> None:
         """Asks for a precision for all rows that match the filter, and applies it as one config change."""
@@ -71,7 +71,7 @@ class FilterController(Controller):
         groups = [group for group in session.opened_network.outline.groups if group.name in matches]
         free_groups = [group for group in groups if group.name not in session.config.groups_kept_by_rule]
         kept_reason = "" if free_groups else f"all are kept by rule: {shown_key('rules')} changes the rules"
-        items = [PickerItem("0", "as by default", _DEFAULT_ANSWER, kept_reason)]
+        items = [PickerItem("0", "the default", _DEFAULT_ANSWER, kept_reason)]
         for precision in REQUESTABLE:
             capable_groups = [group for group in free_groups if precision in group.allowed_precisions]
             if capable_groups or precision is not Precision.FILE:
@@ -92,7 +92,7 @@ class FilterController(Controller):
             self.presenter.handle_config_change()
             self.presenter.show_message(precision_change_text(groups, precision, old_config), "")
 
-        self.open_dialog(Picker(f"Precision of {counted_noun_text(len(groups), 'fused layer')} found", items),
+        self.open_dialog(Picker(f"Precision of {counted_noun_text(len(groups), 'fused layer')} that match", items),
                          set_precision_of_matches)
 
     def close_filter_field(self) -> None:
@@ -119,7 +119,7 @@ def precision_change_text(groups: Sequence[FusionGroup], precision: Precision | 
     changed_count = len(groups) - refusal_counts.total()
     summary = (
         f"{counted_noun_text(changed_count, 'group')} "
-        f"{'as by default' if precision is None else 'in ' + precision.label}"
+        f"{'the default' if precision is None else 'in ' + precision.label}"
     )
     refusals_text = "; ".join(f"{count}: {reason}" for reason, count in refusal_counts.most_common(3))
-    return f"{summary}; {refusal_counts.total()} left alone ({refusals_text})" if refusal_counts else summary
+    return f"{summary}; {refusal_counts.total()} unchanged ({refusals_text})" if refusal_counts else summary

@@ -56,13 +56,13 @@ class SearchController(Controller):
         """
         return "" if self.session.is_searching else self.build_disabled_reason()
 
-    @register_action(label="fix", help="Find the fewest layers to raise so that the target is met; again: take the "
-                     "best so far over", group="Work", disabled_reason=search_disabled_reason, footer=18)
+    @register_action(label="fix", help="Find the fewest layers to raise so that the target is met; again: use the best "
+                                       "so far", group="Work", disabled_reason=search_disabled_reason, footer=18)
     def find(self) -> None:
         """Shows the dialog that starts a search. While a search runs, asks whether to adopt its best config."""
         session = self.session
         if session.is_searching and session.search_status is not None:
-            self._ask_to_adopt_search_result(session.search_status, "Take the best so far over, and end the search? "
+            self._ask_to_adopt_search_result(session.search_status, "Use the best config so far and end the search? "
                                              f"{best_evaluation_text(session.search_status)}.")
             return
 
@@ -86,7 +86,7 @@ class SearchController(Controller):
     def _ask_to_adopt_search_result(self, search_status: SearchStatus, question: str) -> None:
         """Asks whether the best config of a search becomes the current config; if so, a running search is stopped."""
         if search_status.best_config is None:
-            self.presenter.show_message("nothing was found yet")
+            self.presenter.show_message("no config meets the target yet")
             return
 
         def adopt_result(_: bool) -> None:
@@ -96,10 +96,10 @@ class SearchController(Controller):
             if self.session.adopt_search_result():
                 self.presenter.handle_config_change()
             self.presenter.show_message(
-                f"{config_status.config_name(self.session)}, {shown_key('undo')} takes it back: "
+                f"{config_status.config_name(self.session)}, {shown_key('undo')} undoes it: "
                 f"{best_evaluation_text(search_status)}", "")
 
-        self.open_dialog(ConfirmDialog(question, "take it", "leave it"), adopt_result)
+        self.open_dialog(ConfirmDialog(question, "use it", "go on"), adopt_result)
 
     def _report_search_result(self) -> None:
         """Shows the result of a search once, and where the result is listed. Cursor and focus do not change."""
@@ -130,7 +130,7 @@ class SearchController(Controller):
                                             "")
             else:
                 self.presenter.show_message(
-                    f"{config_status.config_name(session)}, {shown_key('undo')} takes it back: {result.summary}"
+                    f"{config_status.config_name(session)}, {shown_key('undo')} undoes it: {result.summary}"
                     f"{_missing_execution_text(search_status)}", "")
         else:
             exported = search_status.end_event.exported

@@ -105,8 +105,8 @@ class ViewController(Controller):
         return self.marked_engine_disabled_reason() or "not measured"
 
     @register_action(
-        label="sort", help="Sort by the newest figures, worst first; again: network order. A click on a column's "
-        "title sorts by it", group="Look", disabled_reason=Controller.network_not_open_reason)
+        label="sort", help="Sort by the newest values, worst first; again: network order. A click on a column title "
+                           "sorts by it", group="Look", disabled_reason=Controller.network_not_open_reason)
     def sort(self) -> None:
         """Sorts the rows by error share, or in network order if they are sorted by error share already."""
         self.sort_rows_by(SHARE_COLUMN)
@@ -131,7 +131,7 @@ class ViewController(Controller):
             layer_list.sort_rows(column)
             layer_list.follows_values = True
             order_title = column.order_title if column is SHARE_COLUMN else f"sorted by {column.order_title}"
-            presenter.show_message(f"{order_title}, and follows the figures until the cursor moves", "")
+            presenter.show_message(f"{order_title}, and follows new values until the cursor moves", "")
         presenter.draw_layer_tree()
 
     @register_action(label="copy name", help="Copy the full name to the clipboard (OSC 52)", group="Look",
@@ -153,7 +153,7 @@ class ViewController(Controller):
         self.presenter.app.copy_to_clipboard(escape_hidden_characters(name))
         self.presenter.show_message(f"copied {name}", "")
 
-    @register_action(label="list", help="Go to the list; again: it alone, and back", group="Look")
+    @register_action(label="list", help="Go to the list; again: full screen, and back", group="Look")
     def pane_tree(self) -> None:
         """Focuses the layer list. If the list already has the focus, switches it between normal and full size."""
         presenter = self.presenter
@@ -162,7 +162,7 @@ class ViewController(Controller):
         pane.focus()
         presenter.zoom_pane("list" if has_focus and presenter.zoomed_pane_name != "list" else "")
 
-    @register_action(label="detail", help="The detail alone, and back", group="Look",
+    @register_action(label="detail", help="Detail pane full screen, and back", group="Look",
                      disabled_reason=Controller.no_chosen_row_reason)
     def pane_detail(self) -> None:
         """Switches the detail pane between normal and full size."""
@@ -181,7 +181,7 @@ class ViewController(Controller):
         self.presenter.focus_heat_map(group.name if group is not None else "")
         self.presenter.zoom_pane(self.presenter.zoomed_pane_name if self.presenter.zoomed_pane_name == "list" else "")
 
-    @register_action(label="configs", help="Go to the configs; again: they alone, and back", group="Look",
+    @register_action(label="configs", help="Go to the configs; again: full screen, and back", group="Look",
                      disabled_reason=Controller.network_not_open_reason)
     def pane_configs(self) -> None:
         """Focuses the config list. If the list already has the focus, switches it between normal and full size.
@@ -208,7 +208,7 @@ class ChartController(Controller):
         """Returns the reason why charts cannot be shown; "" if they can be shown."""
         return self.network_not_open_reason() or ("" if self.layer_list.has_row_values else "nothing was measured yet")
 
-    @register_action(label="pictures", help="Pictures: values and channels, share over depth, errors over samples, "
+    @register_action(label="pictures", help="Charts: values and channels, share over depth, errors over samples, "
                      "accuracy against latency, engine layers, classes, stages, warnings", group="Look",
                      disabled_reason=charts_disabled_reason)
     def pictures(self) -> None:
@@ -227,6 +227,6 @@ class ChartController(Controller):
                 self.session.set_config(config_or_group)
                 self.presenter.handle_config_change()
                 self.presenter.show_message(
-                    f"{config_status.config_name(self.session)}, {shown_key('undo')} takes it back", "")
+                    f"{config_status.config_name(self.session)}, {shown_key('undo')} undoes it", "")
 
         self.presenter.app.push_screen(page, apply_chart_choice)

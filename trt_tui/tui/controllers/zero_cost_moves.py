@@ -24,7 +24,7 @@ class ZeroCostController(Controller):
             return reason
         group = self.presenter.current_group
         if group is None:
-            return "choose a single group: what is free depends on what it computes"
+            return "choose a single group: its operator decides which zero-cost changes are possible"
         outline, config = self.session.opened_network.outline, self.session.config
         if list_zero_cost_moves(outline, config, group):
             return ""
@@ -35,7 +35,7 @@ class ZeroCostController(Controller):
         }
         return "; ".join(f"{title}: {refusal}" for title, refusal in reasons.items()) if all(reasons.values()) else ""
 
-    @register_action(label="free", help="Free at run time: LayerNorm as operator, SmoothQuant, bias correction",
+    @register_action(label="free", help="Zero-cost changes: LayerNorm as operator, SmoothQuant, bias correction",
                      group="Change", disabled_reason=zero_cost_disabled_reason, footer=51)
     def free(self) -> None:
         """Shows the possible zero-cost moves of the selected group with their measured effect, and applies the chosen
@@ -50,7 +50,7 @@ class ZeroCostController(Controller):
             move = config.moves[kind.kind, subject]
             subject_text = f" of {subject}" if subject != group.name else ""
             items.append(
-                PickerItem(str(len(items) + 1), f"take back: {move.label}{subject_text}",
+                PickerItem(str(len(items) + 1), f"undo: {move.label}{subject_text}",
                            config.without_moves(kind, [subject])))
         remedies = session.results.remedies.get((group.name, config))
         for remedy in remedies or ():
@@ -59,7 +59,7 @@ class ZeroCostController(Controller):
                 items.append(PickerItem(str(len(items) + 1), f"{remedy.label:<24} {value_text}", remedy.config))
         if remedies is None:
             session.request_group_details(group)
-            items.append(PickerItem("", "what they give is being measured", "",
+            items.append(PickerItem("", "their effect is being measured", "",
                                     f"close this, and press {shown_key('free')} again in a moment"))
         for label, reason in (("operator", rewrite_refusal_reason(outline,
                                                                   group)), ("SmoothQuant",
@@ -74,4 +74,4 @@ class ZeroCostController(Controller):
             session.set_config(chosen_config, [group])
             self.presenter.handle_config_change()
 
-        self.open_dialog(Picker(f"Free at run time: {group.name}", items), apply_chosen_config)
+        self.open_dialog(Picker(f"Zero-cost changes: {group.name}", items), apply_chosen_config)

@@ -38,7 +38,7 @@ class ConfigsPage(Dialog):
             yield Lines(id="config-header")
             yield ConfigList()
             yield Static(
-                fill_in_keys("{open} takes it up  {name} name  {pin} pin  {mark} marks A, then B  {diff} diff  "
+                fill_in_keys("{open} selects it  {name} name  {pin} pin  {mark} marks A, then B  {diff} diff  "
                              "{close} close"), classes="hint")
 
     def on_mount(self) -> None:
@@ -82,7 +82,7 @@ class ConfigsPage(Dialog):
 
         self.app.push_screen(
             Prompt("Name: comment", f"{names[config]}{': ' if comment else ''}{comment}",
-                   f"a name of at most {MAX_NAME_LENGTH} characters; what follows a colon is a comment",
+                   f"a name of at most {MAX_NAME_LENGTH} characters; text after a colon is a comment",
                    lambda text: self._name_error_text(config, text)), save_name)
 
     def _name_error_text(self, config: PrecisionConfig, text: str) -> str:

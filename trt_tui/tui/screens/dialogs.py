@@ -192,7 +192,7 @@ class Picker(Dialog):
                 text = f"{mark} {item_key}  {item.text}" + (f"  {item.refusal}" if item.refusal else "")
                 options.append(Option(Content(escape_hidden_characters(text)), disabled=bool(item.refusal)))
             yield KeyedOptionList(*options, compact=True)
-            yield Static(fill_in_keys("{open} takes it  {close} close"), classes="hint")
+            yield Static(fill_in_keys("{open} selects  {close} close"), classes="hint")
 
     def on_mount(self) -> None:
         """Focuses the list, with the cursor on the current value or on the first possible entry."""
@@ -233,7 +233,7 @@ class Prompt(Dialog):
             yield Static(escape_hidden_characters(self.heading), classes="heading", markup=False)
             yield TextField(self.value, compact=True, select_on_focus=False)
             yield Static(escape_hidden_characters(self.note), id="note", markup=False)
-            yield Static(fill_in_keys("{open} takes it  {close} close"), classes="hint")
+            yield Static(fill_in_keys("{open} selects  {close} close"), classes="hint")
 
     def on_mount(self) -> None:
         self.query_one(Input).focus()

@@ -98,7 +98,7 @@ class ExportDialog(Dialog):
     def wait_for_job(self, job_number: int) -> None:
         """Shows that an export job runs, and keeps the dialog open until the job ends."""
         self.job = job_number
-        self.show_note(fill_in_keys("writing …  {close} closes this, and it is written all the same"),
+        self.show_note(fill_in_keys("writing …  {close} closes this dialog; the export goes on"),
                        False)
 
     def show_finished_export(self, notice: str) -> None:

@@ -125,7 +125,7 @@ class HelpPage(Dialog):
         """Shows the id of the selected action, which users write in ``keys.json``."""
         name = f"   keys.json: \"{event.option_id}\"" if event.option_id is not None else ""
         self.query_one(".hint", Static).update(
-            fill_in_keys("type to find  {up}{down} go  {open} does it  {close} close") + name)
+            fill_in_keys("type to find  {up}{down} go  {open} runs it  {close} close") + name)
 
     def on_input_submitted(self) -> None:
         self._dismiss_with_action(self.query_one(KeyedOptionList).highlighted_option)

@@ -43,7 +43,7 @@ class RulesDialog(Dialog):
         for rule, groups in KEEP_RULES.items():
             if count := len(groups(outline)):
                 rule_text = f"{count:>3}: {KEEP_RULE_TEXTS[rule]}"
-                choices = [("", f"as decided  {rule_text}"), (rule, f"kept FP32   {rule_text}"),
+                choices = [("", f"not kept    {rule_text}"), (rule, f"kept FP32   {rule_text}"),
                            (f"{rule}=fp16", f"kept FP16   {rule_text}"), (f"{rule}=bf16", f"kept BF16   {rule_text}")]
                 choice_field = ChoiceField(rule, choices, rule)
                 if rule in kept_precisions:
@@ -55,11 +55,11 @@ class RulesDialog(Dialog):
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="box wide"):
-            yield Static("Kept by rule, whatever else is decided", classes="heading")
+            yield Static("Kept by rule, even if other settings differ", classes="heading")
             yield from self.choice_fields
             with Vertical(classes="field"):
                 yield Static("others ")
-                yield TextField(self.pattern_text, placeholder="/regex/ or layers, with commas; =fp16 behind one",
+                yield TextField(self.pattern_text, placeholder="/regex/ or layers, with commas; add =fp16",
                                 compact=True, select_on_focus=False, id="more")
             yield Static("", id="note", markup=False)
             yield Static(fill_in_keys("{open} applies all at once  {up}{down} go  {left}{right} change  {close} close"),

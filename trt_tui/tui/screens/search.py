@@ -21,15 +21,15 @@ from trt_tui.tui.screens.dialogs import CLOSE_BINDING, ChoiceField, Dialog
 from trt_tui.tui.widgets.inputs import TextField
 
 STRATEGY_TEXTS = {
-    "auto": "chooses by what is known",
+    "auto": "chooses by the values measured",
     "greedy": "the largest gain first",
     "bisect": "the first layers, by halving",
     "bisect-reverse": "the last layers, by halving",
     "linear": "the first layers, one by one",
     "linear-reverse": "the last layers, one by one",
     "worst-first": "the worst layers, one by one",
-    "scoped": "lowers layer by layer from FP32",
-    "lower": "lowers what saves most time first",
+    "scoped": "reduces layer by layer from FP32",
+    "lower": "reduces the most expensive layers first",
 }
 """A short description of each method in `trt_tui.core.search.SEARCH_METHODS`."""
 
@@ -56,7 +56,7 @@ class SearchDialog(Dialog):
         self.tolerance = session.target.text if session.target is not None else "sqnr>=20"
         self.can_confirm = session.builder is not None and session.builder.can_run
         outline = session.outline
-        assert outline is not None, "a search begins where a network is open"
+        assert outline is not None, "a search needs an open network"
         self.method_field = ChoiceField("strategy", [(name, f"{name}: {description}")
                                                      for name, description in STRATEGY_TEXTS.items()], "strategy")
         self.higher_field = ChoiceField(
@@ -87,8 +87,8 @@ class SearchDialog(Dialog):
             if self.builds_field is not None:
                 yield self.builds_field
             else:
-                yield Static("engines      none run here: simulated only", classes="dim setting")
-            met_text = f"{self.config_name} meets it: scoped and lower alone have something to do, from FP32 down"
+                yield Static("engines      cannot run here: simulated only", classes="dim setting")
+            met_text = f"{self.config_name} meets it: only scoped and lower can change it, from FP32 down"
             yield Static(escape_hidden_characters(met_text) if self.is_target_met else "", id="note", markup=False)
             yield Static(fill_in_keys("{open} starts  {up}{down} go  {left}{right} change  {close} close"),
                          classes="hint")
@@ -116,9 +116,9 @@ class SearchDialog(Dialog):
         max_builds = self.builds_field.value if self.builds_field is not None else MAX_BUILDS
         error_text = self.get_error_text(tolerance)
         if not error_text and text and max_raised is max_latency is None:
-            error_text = f"a budget is like {self.budget_example_text}"
+            error_text = f"write a budget like {self.budget_example_text}"
         if not error_text and max_latency is not None and not self.can_confirm:
-            error_text = "a budget in ms needs engines, and none runs here"
+            error_text = "a budget in ms needs engines, and none can run here"
         if not error_text and max_latency is not None and not max_builds:
             error_text = "a budget in ms needs engines: let some be built"
         if error_text:

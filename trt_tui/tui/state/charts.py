@@ -29,7 +29,7 @@ def metric_part_lines(session: Session, width: int) -> list[Line]:
     header, headline, *parts = table_lines(rows)
     lines: list[Line] = [clip_line([(header, "dim")], width), clip_line([(headline, "strong")], width)]
     lines += [clip_line([(text, "bad" if number == 0 else "")], width) for number, text in enumerate(parts)]
-    note = (f"drop: how far the worst of the runs is below FP32. {shown_key('target')} takes metric[PART]>=base-1% and "
+    note = (f"drop: distance of the worst run below FP32. {shown_key('target')} takes metric[PART]>=base-1% and "
             "metric[*]>=base-2%.")
     return [*lines, [], *([(text, "dim")] for text in wrap_text(note, width))]
 
@@ -51,15 +51,14 @@ def _draw_input_value_chart(chart_frame: ChartFrame) -> DrawnChart:
 
 def _draw_metric_part_table(chart_frame: ChartFrame) -> DrawnChart:
     if chart_frame.session.metric_name is None:
-        return missing_chart_notice("There is no --metric, so there are no parts of one.", chart_frame.width)
+        return missing_chart_notice("Without --metric there are no parts of a metric.", chart_frame.width)
     return DrawnChart(metric_part_lines(chart_frame.session, chart_frame.width))
 
 
 def _draw_stage_table(chart_frame: ChartFrame) -> DrawnChart:
     lines = stage_table_lines(chart_frame.session, chart_frame.width)
     return DrawnChart(lines) if lines else missing_chart_notice(
-        "No stages on the way to production are measured: --stage, --engine and "
-        "--outputs name them.", chart_frame.width)
+        "No stages towards production are measured: name them with --stage, --engine or --outputs.", chart_frame.width)
 
 
 def _draw_warning_list(chart_frame: ChartFrame) -> DrawnChart:
@@ -67,7 +66,7 @@ def _draw_warning_list(chart_frame: ChartFrame) -> DrawnChart:
     for _, text in chart_frame.session.shown_warnings:
         lines += [[("! " if index == 0 else "  ", "warn"), (part, "")]
                   for index, part in enumerate(wrap_text(text, chart_frame.width - 3))]
-    return DrawnChart(lines) if lines else missing_chart_notice("Nothing is to be warned of.", chart_frame.width)
+    return DrawnChart(lines) if lines else missing_chart_notice("No warnings.", chart_frame.width)
 
 
 @dataclass(frozen=True)

@@ -156,7 +156,7 @@ def build_row_cells(row_values: RowValues, visible_row: VisibleRow, full_names: 
     if isinstance(row, SmallSharesRow):
         share_text = percent_text(sum(max(0.0, row_values.group_values.get(name, 0.0)) for name in row.names),
                                   SIMULATED_MARK)
-        total_text = f"{share_text} together" if share_text != "·" else "next to nothing together"
+        total_text = f"{share_text} together" if share_text != "·" else "almost none together"
         return RowCells(open_mark, "·", "dim", f"{row.label}, {total_text}", "dim")
     if isinstance(row, OtherNodesRow):
         return RowCells(open_mark, "·", "dim", row.label, "dim")
@@ -375,7 +375,7 @@ def _share_title(row_values: RowValues, width: int) -> str:
     if row_values.measure is not ColourMeasure.SHARE:
         return _choose_title(width, f"{row_values.measure.value} dB", "dB")
     name = row_values.config_name
-    return _choose_title(width, f"share of {name}", f"share {name}", "share")
+    return _choose_title(width, f"share ({name})", f"share {name}", "share")
 
 
 def _choose_title(width: int, *titles: str) -> str:
@@ -401,7 +401,7 @@ def _draw_toggle(toggle: ToggleResult, width: int) -> Line:
 
 def _toggle_title(row_values: RowValues, width: int) -> str:
     value_title = row_values.metric_title
-    return _choose_title(width, f"{value_title} if flipped", f"{value_title} flipped", "if flipped")
+    return _choose_title(width, f"{value_title} if toggled", f"{value_title} toggled", "if toggled")
 
 
 def _cost_cell(row_values: RowValues, visible_row: VisibleRow) -> str:
@@ -479,7 +479,7 @@ LAYER_COLUMNS = (
     LayerColumn("engine", "engine", 9, _engine_title, _engine_cell, _draw_padded, _weights_by_key(_engine_sort_key),
                 narrower_widths={4: 7, 6: 0}, needs_engines=True),
     SHARE_COLUMN,
-    LayerColumn("toggle", "figure if flipped", 13, _toggle_title, _toggle_cell, _draw_toggle,
+    LayerColumn("toggle", "value if toggled", 13, _toggle_title, _toggle_cell, _draw_toggle,
                 _weights_by_key(_toggle_sort_key), narrower_widths={7: 0}, max_width=20, is_right_aligned=True,
                 yields_to_reason=True),
     LayerColumn("cost", "cost", 6, lambda row_values, width: "ms" if row_values.group_times else "MACs", _cost_cell,

@@ -56,7 +56,7 @@ def draw_share_by_depth_chart(chart_frame: ChartFrame) -> DrawnChart:
         return missing_chart_notice(
             f"The rows are coloured by errors, which do not add up: {shown_key('colour')} colours them by share."
             if row_values.measure is not ColourMeasure.SHARE else "No shares are measured yet." if
-            not row_values.group_values else "No layer owns any of the error: raising one alone makes it no smaller.",
+            not row_values.group_values else "Raising any single layer does not reduce the error.",
             width)
     groups = row_values.model.outline.groups
     count = min(width - 2, len(shares))
@@ -93,4 +93,4 @@ def draw_share_by_depth_chart(chart_frame: ChartFrame) -> DrawnChart:
     tops = " · ".join(f"{titles[groups[index].name]} {percent_text(shares[index], SIMULATED_MARK)}" for index in ranked
                       if shares[index] > 0)
     lines += [[], clip_line([(" worst  ", "dim"), (tops, "")], width)]
-    return DrawnChart(lines, [groups[index].name for index in worst_indices], cursor, "goes to it")
+    return DrawnChart(lines, [groups[index].name for index in worst_indices], cursor, "selects it")

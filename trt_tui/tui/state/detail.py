@@ -123,7 +123,7 @@ def range_use_sentence(tensor_stats: TensorStats, amax: float | None = None, sou
             f"{len(top_channels.indices)} of {top_channels.channel_count} input channels {sets} the range: {range_text}"
         )
     if tensor_stats.p9999 > 0 and tensor_stats.amax > 4 * tensor_stats.p9999:
-        return f"outliers set the range (99.99% lie below {number_text(tensor_stats.p9999)}): {range_text}"
+        return f"outliers set the range (99.99% are below {number_text(tensor_stats.p9999)}): {range_text}"
     return f"range: {range_text}"
 
 
@@ -311,12 +311,12 @@ def detail_lines(session: Session, row_values: RowValues, visible_row: VisibleRo
     if isinstance(row, Scope):
         return _scope_detail_lines(session, row_values, row, width, height)
     if isinstance(row, UngroupedRow):
-        return [_labelled_line("why", row.refusal_reason or "it has no precision to choose", width)]
+        return [_labelled_line("why", row.refusal_reason or "this row has no selectable precision", width)]
     if isinstance(row, SmallSharesRow):
         return [_labelled_line("why", "each has less than .2 % of the judged error; enter lists them", width)]
     if isinstance(row, OtherNodesRow):
         return [
-            _labelled_line("why", "constants, shapes, integers, casts and Q/DQ make no difference to precision", width)
+            _labelled_line("why", "constants, shapes, integers, casts and Q/DQ have no selectable precision", width)
         ]
     if row is None:
         layer = model.outline.layer_by_name[visible_row.node]
@@ -324,7 +324,7 @@ def detail_lines(session: Session, row_values: RowValues, visible_row: VisibleRo
         lines = [_labelled_line("in", ", ".join(name for name in layer.inputs if name) or "nothing", width),
                  _labelled_line("out", ", ".join(name for name in layer.outputs if name) or "nothing", width)]
         if group is not None:
-            lines.append(_labelled_line("part", f"of {group.name}: the group takes one precision", width))
+            lines.append(_labelled_line("part", f"part of {group.name}: the group has one precision", width))
         elif layer.refusal_reason:
             lines.append(_labelled_line("why", layer.refusal_reason, width))
         return lines
@@ -439,7 +439,7 @@ def _short_detail_lines(session: Session, row_values: RowValues, group: FusionGr
         lines.append(
             _labelled_line("why", "measuring …" if session.data_summary is not None else NOT_MEASURED, width, "dim"))
     else:
-        lines.append(_labelled_line("why", "nothing stands out", width, "dim"))
+        lines.append(_labelled_line("why", "no dominant cause", width, "dim"))
     remedies = _choose_best_remedy_per_kind(session, session.results.remedies.get((group.name, session.config), ()))
     if remedies:
         line: Line = [(" try   ", "dim")]
@@ -493,7 +493,7 @@ def _long_detail_lines(session: Session, row_values: RowValues, group: FusionGro
         if share.samples < all_samples:
             line.append((f" on {share.samples} of {all_samples} samples", "dim"))
         if share.sqnr_if_reduced_alone_db is not None:
-            line += [(" · only it lowered ", "dim"),
+            line += [(" · if reduced alone ", "dim"),
                      (add_decibel_unit(decibels_text(share.sqnr_if_reduced_alone_db)), "")]
         lines.append(clip_line(line, width))
     lines += _cumulative_fp32_sweep_lines(session, row_values, group, width)
@@ -501,7 +501,7 @@ def _long_detail_lines(session: Session, row_values: RowValues, group: FusionGro
     for index, text in enumerate(reason_texts):
         lines += _labelled_lines("why" if index == 0 else "", text, width)
     if not reason_texts:
-        empty = "nothing stands out" if group.name in session.results.statistics else "measuring …"
+        empty = "no dominant cause" if group.name in session.results.statistics else "measuring …"
         lines += _labelled_lines("why", empty if session.data_summary is not None else NOT_MEASURED, width, "dim")
     margin = 10 if width > 48 else 5
     for index, remedy_line in enumerate(remedy_lines(session, group, max(10, width - margin))):
@@ -589,7 +589,7 @@ def _scope_detail_lines(session: Session, row_values: RowValues, scope: Scope, w
     worse = sum(row_values.group_values.get(name, 0.0) < 0
                 for name in scope.groups) if row_values.measure is ColourMeasure.SHARE else 0
     if worse and (value := row_values.scope_values.get(scope.path)) is not None:
-        omission_text = f"{worse} left out: raising {'it' if worse == 1 else 'one'} alone makes the error larger"
+        omission_text = f"{worse} left out: raising {'it' if worse == 1 else 'one of them'} alone increases the error"
         detail_rows.append(("share", f"{row_values.row_value_text(value)} added up, {omission_text}", "dim"))
     fixed = sum(row_values.lowest_precision not in group.allowed_precisions for group in groups)
     if fixed:

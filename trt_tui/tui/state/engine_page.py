@@ -29,7 +29,6 @@ from trt_tui.tui.state.chart import ChartFrame, DrawnChart, missing_chart_notice
 from trt_tui.tui.state.columns import bar_text
 from trt_tui.tui.state.engine_texts import (
     CANNOT_RUN_TEXT,
-    OTHER_PRECISION_MARK,
     ShownEngine,
     build_origin_text,
     find_shown_engine,
@@ -84,7 +83,7 @@ def _engine_summary_lines(session: Session, shown_engine: ShownEngine, width: in
         for index, text in enumerate(attempt_lines(result.attempts, result.other_precisions)):
             lines += _labelled_lines("" if index else "tried", text, width, "warn")
     if result.is_quick_build:
-        lines += _labelled_lines("", "a preview: neither latency nor size is that of production; "
+        lines += _labelled_lines("", "a preview: its latency and size are not those of production; "
                                  f"{shown_key('build')} builds in full", width)
     if result.accuracy is None:
         return lines + _labelled_lines("run", result.measurement_note or CANNOT_RUN_TEXT, width)
@@ -178,9 +177,10 @@ def _other_precision_group_lines(session: Session, shown_engine: ShownEngine, wi
                if has_unrequested_precision(group, config, implementations) and (
                    implementation := implementations[group.name]).precision is not None]
     if not changed:
-        return [[], [("All groups that TensorRT lists run as asked.", "dim")]]
+        return [[], [("All groups that TensorRT lists run as requested.", "dim")]]
     lines: list[Line] = [[],
-                         [(f"Asked {OTHER_PRECISION_MARK} made: {counted_noun_text(len(changed), 'group')}", "strong")]]
+                         [("In another precision than requested: "
+                           f"{counted_noun_text(len(changed), 'group')}", "strong")]]
     room = max(10, width - _RIGHT_CELLS)
     for group, implementation, precision in changed:
         time = milliseconds_text(implementation.latency_ms) if implementation.latency_ms is not None else ""

@@ -131,10 +131,10 @@ def fp32_engine_texts(fp32_engine: EngineResult) -> list[str]:
         return [f"not built: {fp32_engine.failure_reason}", "not built"]
     accuracy = fp32_engine.accuracy
     if not fp32_engine_fault_text(fp32_engine) or accuracy is None or accuracy.worst_errors is None:
-        return ["graph is sound"]
+        return ["FP32 engine matches ONNX Runtime"]
     difference_text = (f"{accuracy.nonfinite_count} NaN or Inf" if accuracy.nonfinite_count else
                        f"differs by {add_decibel_unit(accuracy.worst_errors.sqnr_text(''))}")
-    return [f"no precision problem: {difference_text}", "no precision problem", "graph differs"]
+    return [f"not a precision problem: {difference_text}", "not a precision problem", "FP32 engine differs"]
 
 
 # -- groups ---------------------------------------------------------------------------------------------------------
@@ -164,14 +164,14 @@ def group_engine_sentences(shown_engine: ShownEngine, group: FusionGroup, reques
     """
     implementation = shown_engine.result.implementations.get(group.name)
     if implementation is None:
-        return ["no engine layer has its name"] if shown_engine.result.implementations else []
+        return ["no engine layer is named after it"] if shown_engine.result.implementations else []
     built_precision = shown_engine.config.precision_of(group)
-    text = implementation.precision.label if implementation.precision is not None else "precision not told"
+    text = implementation.precision.label if implementation.precision is not None else "precision not reported"
     if has_unrequested_precision(group, shown_engine.config, shown_engine.result.implementations):
-        text += (f", {group.precision_label(built_precision)} was asked"
+        text += (f", {group.precision_label(built_precision)} was requested"
                  if shown_engine.is_stale else f", asked {group.precision_label(built_precision)}")
     elif requested_precision is not built_precision:
-        text += f", {group.precision_label(requested_precision)} asked since"
+        text += f", {group.precision_label(requested_precision)} requested since"
     parts = [f"{shown_engine.name}: {text}" if shown_engine.is_stale else text]
     if implementation.latency_ms is not None:
         build_text = " in a quick build" if shown_engine.result.is_quick_build else ""
@@ -194,7 +194,7 @@ def engine_scope_text(shown_engine: ShownEngine, groups: Sequence[FusionGroup], 
         implementation = shown_engine.result.implementations.get(group.name)
         if implementation is not None:
             word = (implementation.precision.label if implementation.precision is not None else
-                    "fused" if implementation.in_fused_region else "not told")
+                    "fused" if implementation.in_fused_region else "unknown")
             counts[word] = counts.get(word, 0) + 1
     text = " · ".join(f"{count} {word}" for word, count in sorted(counts.items()))
     if not text:
@@ -282,7 +282,7 @@ def _reformat_layer_texts(engine_report: EngineReport) -> list[str]:
     reformats, unfused_qdq = engine_report.count_layers(REFORMAT), engine_report.count_layers(QDQ)
     return [
         *([counted_noun_text(reformats, "reformat")] if reformats else []),
-        *([f"{unfused_qdq} Q/DQ alone"] if unfused_qdq else [])
+        *([f"{unfused_qdq} unfused Q/DQ"] if unfused_qdq else [])
     ]
 
 
@@ -298,9 +298,9 @@ def engine_alert_text(session: Session) -> str:
     if result is None:
         return ""
     if fp32_engine_fault_text(session.results.fp32_engine):
-        return f"FP32 differs too, no precision problem: {shown_key('engine')} shows more"
+        return f"FP32 differs too, not a precision problem: {shown_key('engine')} shows more"
     if not result.is_built_as_requested:
-        return f"not built as asked: {shown_key('engine')} shows what was built"
+        return f"not built as requested: {shown_key('engine')} shows what was built"
     simulated_accuracy = session.get_run_results("config").accuracy
     gap = sqnr_gap_of_engine_db(simulated_accuracy, result.accuracy)
     broken = (result.accuracy is not None and result.accuracy.nonfinite_count and simulated_accuracy is not None

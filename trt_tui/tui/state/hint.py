@@ -63,10 +63,11 @@ def next_step_hint(session: Session, row_values: RowValues | None, cursor_group:
     if is_typing:
         return Hint((f"{shown_key('open')} goes to the rows, {shown_key('close')} shows all of them again",))
     if session.data_summary is None:
-        return Hint(("next: reopen with --data for a verdict",))
+        return Hint(("next: reopen with --data to measure accuracy",))
     if session.data_summary.is_random and session.get_run_results(
             "int8").accuracy is None and not is_measuring_current_config(session):
-        return Hint((f"next: reopen with --data for a verdict, or {shown_key('compare')} compares on random inputs",
+        return Hint((f"next: reopen with --data to measure accuracy, or {shown_key('compare')} compares on random "
+                     "inputs",
                      f"next: reopen with --data, or {shown_key('compare')} compares"), ("compare",))
     if session.is_building:
         return Hint()

@@ -279,7 +279,7 @@ def layer_list_title(layer_list: LayerList, width: int) -> tuple[str, Line]:
     The number of samples behind the shares is omitted if it does not fit; the detail pane shows it too.
     """
     model, row_values, search_status = layer_list.tree_model, layer_list.row_values, layer_list.session.search_status
-    stale_text = f", old: {shown_key('sort')} sorts" if layer_list.is_row_order_stale else ""
+    stale_text = f", order out of date: {shown_key('sort')} sorts" if layer_list.is_row_order_stale else ""
     order_text = (f", {'' if layer_list.sort_column is NAME_COLUMN else 'by '}{layer_list.sort_column.order_title}"
                   if layer_list.sort_column is not SHARE_COLUMN else "")
     title = f"{shown_key('pane_tree')} {view_title(layer_list)} in {row_values.config_name}{order_text}{stale_text}"

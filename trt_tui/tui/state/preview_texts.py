@@ -19,9 +19,9 @@ from trt_tui.tui.spans import Line, Span
 _SHORT_MARKS = {STANDALONE_QDQ: "Q/DQ", BREAKS_MHA: "MHA split"}
 _MAX_LISTED_KERNELS = 12
 _MARK_SENTENCES = {NO_EFFECT: "no effect: the engine is the same without this choice",
-                   BREAKS_MHA: "breaks MHA: without this choice the attention is one kernel",
+                   BREAKS_MHA: "splits MHA: without this choice the attention is one kernel",
                    BARRIER_SPLITS: "the fusion barrier takes kernels apart",
-                   STANDALONE_QDQ: "stand-alone Q/DQ: a fusion did not happen"}
+                   STANDALONE_QDQ: "unfused Q/DQ: a fusion did not happen"}
 
 
 def find_shown_preview(session: Session, run: str = "config") -> Preview | None:
@@ -90,7 +90,7 @@ def implementation_sentences(preview: Preview, group: FusionGroup, requested_pre
                                                                                         *group.layers) else []
     implementation = preview.implementations.get(group.name)
     if implementation is None:
-        return [f"{title}: no kernel has its name"]
+        return [f"{title}: no kernel is named after it"]
     shown_precision, requested_label = implementation.implemented_precision(
         group.precision_shown_by_engine(requested_precision)), group.precision_label(requested_precision)
     text = shown_precision.label if shown_precision is not None else "its kernel does not report types inside"
@@ -103,7 +103,7 @@ def implementation_sentences(preview: Preview, group: FusionGroup, requested_pre
             f"{groups_in_kernel_text(implementation, group, titles)} "
             "(u: FP32 for all of them)")
     if implementation.accumulator is not None:
-        parts.append(f"summed in {implementation.accumulator.label}")
+        parts.append(f"{implementation.accumulator.label} accumulator")
     if implementation.cast_count:
         parts.append(f"{counted_noun_text(implementation.cast_count, 'cast')} around it")
     if implementation.reformat_count > implementation.cast_count:
@@ -148,7 +148,7 @@ def kernel_difference_lines(session: Session, first_config: PrecisionConfig,
     change = diff_kernels(first, second)
     if change is None:
         is_pending = session.can_preview_engines and (first.preview is None or second.preview is None)
-        return [[], [(f"kernels: the builder is being asked, {shown_key('diff')} again shows them",
+        return [[], [(f"kernels: the preview is being built, {shown_key('diff')} again shows them",
                       "dim")]] if is_pending else []
     return [[], [(change.description, "strong")],
             *([(f" {line[:2]}", "key"), (line[2:], "")] for line in change.diff_lines(_MAX_LISTED_KERNELS))]

@@ -42,7 +42,7 @@ def draw_sample_error_chart(chart_frame: ChartFrame) -> DrawnChart:
     if errors is None:
         return missing_chart_notice("The errors are being measured sample by sample …", width)
     if not errors.values:
-        return missing_chart_notice("No sample was judged.", width)
+        return missing_chart_notice("No sample was measured.", width)
     count = min(width - 2, len(errors.values))
     bins: list[list[int]] = [[] for _ in range(count)]
     for index in range(len(errors.values)):
@@ -70,11 +70,11 @@ def draw_sample_error_chart(chart_frame: ChartFrame) -> DrawnChart:
                    (sample_error_text(errors.values[chosen_sample], errors.are_mismatch_shares), ""),
                    (f"{worst_text}{more_text}", "dim")], width))
     if errors.is_by_feed:
-        lines.append([(" the outputs do not tell the samples of a batch apart", "dim")])
+        lines.append([(" the samples of a batch cannot be separated in the outputs", "dim")])
         return DrawnChart(lines)
     sample = session.results.single_samples.get((session.config, chosen_sample))
     lines += _single_sample_lines(chart_frame, sample, errors.are_mismatch_shares) if sample is not None else []
-    return DrawnChart(lines, worst, cursor, "judges it alone")
+    return DrawnChart(lines, worst, cursor, "measures it alone")
 
 
 def _sample_bar_heights(sample_errors: SampleErrors) -> tuple[list[float], str, str]:
@@ -112,7 +112,7 @@ def _single_sample_lines(chart_frame: ChartFrame, sample: SingleSampleResult, is
     if not sample.is_complete:
         owners.append("… being measured")
     label: Span = (" owns   ", "dim")
-    for text in wrap_text(" · ".join(owners) or "no layer owns any of it", chart_frame.width - 9)[:3]:
+    for text in wrap_text(" · ".join(owners) or "no layer contributes to this error", chart_frame.width - 9)[:3]:
         lines.append([label, (text, "")])
         label = (" " * 8, "")
     shared = [name for name, share in ranked[:3] if (config_share := config_shares.get(name)) is not None and

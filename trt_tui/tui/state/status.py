@@ -42,7 +42,7 @@ class StatusLines:
             lines += [[("   " + text, "dim")] for text in (self.failure.cause, self.failure.next_step) if text]
             return [*lines, [(f"   {shown_key('quit')} quits", "dim")]]
         if self.failure is not None:
-            return [[], [("   The worker process ended while the network was being opened.", "strong")],
+            return [[], [("   The background process ended while the network was being opened.", "strong")],
                     [(f"   {shown_key('log')} shows the log, {shown_key('quit')} quits", "dim")]]
         return [[], [(f"   opening {model_path} …", "dim")]]
 

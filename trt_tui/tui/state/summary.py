@@ -254,7 +254,7 @@ def summary_lines(session: Session, width: int, height: int = 40) -> list[Line]:
                               _engine_cells(shown_engine, results.accuracy, table) if has_engine_cells else
                               _exported_run_cells(results.exported_run, table))
         if results.accuracy is not None and not reduces_precision(session.outline, config):
-            lines.append(clip_line([*line, (" nothing lowered"[:width - line_width(line)], "dim")], width))
+            lines.append(clip_line([*line, (" all in FP32"[:width - line_width(line)], "dim")], width))
         else:
             add_line(line, results.accuracy, session.config_target_outcomes(config), is_target_met and run != "config")
         if old_engine is not None and height >= _MIN_TALL_ROWS:
@@ -347,7 +347,7 @@ def _fp32_run_line(session: Session, table: _SummaryTable) -> Line:
     shown_engine = ShownEngine(engine, session.config, FP32_TITLE) if engine is not None else None
     line += [_SEPARATOR, *_engine_cells(shown_engine, None, table)]
     if engine is not None and not engine.failure_reason and not fp32_engine_fault_text(engine):
-        line.append((" graph sound", "dim"))
+        line.append((" FP32 engine OK", "dim"))
     return line
 
 

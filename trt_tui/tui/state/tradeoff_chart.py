@@ -29,7 +29,7 @@ from trt_tui.tui.state.text_plots import PlotAxis, PlotPoint, scatter_lines
 from trt_tui.tui.state.tree import TreeModel
 
 FRONT_GLYPH, BEATEN_GLYPH, ESTIMATED_GLYPH, CURSOR_GLYPH = "●", "○", "+", "◆"
-_GLYPH_LEGEND = f"{FRONT_GLYPH} none is better in both   {BEATEN_GLYPH} one is   {CURSOR_GLYPH} cursor"
+_GLYPH_LEGEND = f"{FRONT_GLYPH} no config is better in both   {BEATEN_GLYPH} beaten   {CURSOR_GLYPH} cursor"
 _DETAIL_LINES = 6
 _MAX_SQNR_GAP_DB = 30.0
 """An SQNR that exceeds all others by more than this, such as that of FP32, is drawn at the edge."""
@@ -187,7 +187,7 @@ def draw_tradeoff_chart(chart_frame: ChartFrame) -> DrawnChart:
         clip_line([(f" {text}", "dim")], width)
         for text in _omission_texts(session, engine_points, config_points, is_by_latency)
     ]
-    return DrawnChart(lines, [point.config for point in points], cursor, "takes it up", True)
+    return DrawnChart(lines, [point.config for point in points], cursor, "selects it", True)
 
 
 def _point_style(session: Session, point: TradeoffPoint) -> str:
@@ -208,9 +208,9 @@ def _point_label(session: Session, point: TradeoffPoint, y_axis: PlotAxis, sign:
 def _axes_title(session: Session, is_by_latency: bool) -> str:
     kind = session.target.kind if session.target is not None else "sqnr"
     metric = next(iter(session.results.reference_metric), "metric").rpartition(":")[2]
-    value_title = {"sqnr": "SQNR, dB", "metric": metric, "agreement": "same top class"}.get(kind, kind)
+    value_title = {"sqnr": "SQNR, dB", "metric": metric, "agreement": "top-1 agreement"}.get(kind, kind)
     if not is_by_latency:
-        return f"{value_title}, simulated, against what stays in FP32"
+        return f"{value_title}, simulated, against the part in FP32"
     builder = session.builder
     builder_text = (builder_title(builder.name, ".".join(builder.version.split(".")[:2])) if builder is not None else
                     f"ONNX Runtime, {session.backend_summary.device}" if session.backend_summary is not None else "")
@@ -260,4 +260,5 @@ def _omission_texts(session: Session, engine_points: Sequence[TradeoffPoint], co
         RUN_TITLES[run] for run, config in session.list_run_configs().items() if run != "config"
         and config not in drawn_configs and session.results.get_results_or_empty(config).accuracy is not None
     ]
-    return [f"{' and '.join(run_titles)} left out: other defaults, whose cost FP32 does not tell"] if run_titles else []
+    return [f"{' and '.join(run_titles)} left out: other defaults, so FP32 does not show their "
+            "cost"] if run_titles else []

@@ -96,4 +96,4 @@ def group_channel_range_lines(session: Session, group: FusionGroup, width: int) 
         line for tensor, top_channels in channels_by_tensor if top_channels is not None
         for line in channel_range_lines(short_names[tensor], top_channels, width)
     ]
-    return [[(" ranges by channel: an eighth less in height is half of it", "dim")], *lines] if lines else []
+    return [[(" ranges by channel: each step down halves the range", "dim")], *lines] if lines else []

@@ -34,7 +34,7 @@ def match_attention_scaling(grouping: FusionGroupingState, layer: Layer) -> Fusi
     if not grouping.multiplies_activations(layer):
         return FusionRuleMatch(reason="it does not multiply two activations")
     if not leads_to_softmax(grouping, layer):
-        return FusionRuleMatch(reason="no Softmax reads what it computes")
+        return FusionRuleMatch(reason="no Softmax reads its output")
     scaling_layers = [
         scaling_layer for operand in layer.inputs for scaling_layer in _find_scaling_layers(grouping, layer, operand)
     ]
@@ -91,13 +91,13 @@ class AttentionGroups:
 def match_attention(grouping: FusionGroupingState, group_draft: FusionGroupDraft) -> AttentionGroups:
     """The attention around a group that is a Softmax, all groups being complete."""
     if group_draft.operator_name != "Softmax":
-        return AttentionGroups(reason=f"{group_draft.operator_name} is no Softmax")
+        return AttentionGroups(reason=f"{group_draft.operator_name} is not a Softmax")
     groups_before = _trace_groups_to_product(grouping, group_draft, _find_producer_group)
     if groups_before is None:
-        return AttentionGroups(reason="no product of two activations makes its scores")
+        return AttentionGroups(reason="its scores are not a product of two activations")
     groups_behind = _trace_groups_to_product(grouping, group_draft, _find_consumer_group)
     if groups_behind is None:
-        return AttentionGroups(reason="no product of two activations is all that reads it")
+        return AttentionGroups(reason="other layers than a product of two activations read it")
     *masks_before, scores = groups_before
     *masks_behind, values = groups_behind
     return AttentionGroups({

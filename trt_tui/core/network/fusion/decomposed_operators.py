@@ -43,7 +43,7 @@ def match_normalisation(grouping: FusionGroupingState, layer: Layer) -> FusionRu
         nearest_layer = min(_find_region_candidates(grouping, start_tensor, reduced_by_tensor, region),
                             key=lambda item: item.index, default=None)
         if nearest_layer is None:
-            return FusionRuleMatch(reason="what is computed from it leaves before it is scaled")
+            return FusionRuleMatch(reason="an intermediate result is read elsewhere")
         region.append(nearest_layer)
         region.sort(key=lambda item: item.index)
         reduced_flags = {
@@ -59,7 +59,7 @@ def match_normalisation(grouping: FusionGroupingState, layer: Layer) -> FusionRu
             if output_tensor is not None:
                 return FusionRuleMatch(tuple(member for member in region if member is not layer), output_tensor,
                                        operator_name=_normalisation_name(region))
-    return FusionRuleMatch(reason=f"it is made of more than {MAX_REGION_LAYERS} layers")
+    return FusionRuleMatch(reason=f"it has more than {MAX_REGION_LAYERS} layers")
 
 
 def _find_region_candidates(grouping: FusionGroupingState, start_tensor: str, reduced_by_tensor: Mapping[str, bool],
@@ -109,7 +109,7 @@ def match_group_normalisation(grouping: FusionGroupingState, layer: Layer) -> Fu
     fuses what is pointwise behind it.
     """
     if layer.op_type != "InstanceNormalization":
-        return FusionRuleMatch(reason=f"no GroupNorm is made of {layer.op_type}")
+        return FusionRuleMatch(reason=f"a GroupNorm does not start with {layer.op_type}")
     producer_name = grouping.graph.producer.get(layer.inputs[0], "")
     if not producer_name or grouping.graph.by_name[producer_name].op_type != "Reshape":
         return FusionRuleMatch(reason="its channels are normalised one by one")
@@ -139,7 +139,7 @@ def match_activation(grouping: FusionGroupingState, layer: Layer) -> FusionRuleM
         activation_name = _activation_name(grouping, region, start_tensor)
         if activation_name and region[0] is layer and grouping.find_region_output(region) == last_layer.outputs[0]:
             return FusionRuleMatch(tuple(region[1:]), last_layer.outputs[0], operator_name=activation_name)
-    return FusionRuleMatch(reason="nothing that ends in a product of it and a curve over it starts there")
+    return FusionRuleMatch(reason="no activation of the form x * f(x) starts here")
 
 
 def _find_derived_layers(grouping: FusionGroupingState, start_tensor: str) -> list[Layer]:
@@ -191,7 +191,7 @@ def match_rotary_embedding(grouping: FusionGroupingState, layer: Layer) -> Fusio
         return FusionRuleMatch(reason=f"no rotation starts with {layer.op_type}")
     add = _find_final_add(grouping, layer)
     if add is None:
-        return FusionRuleMatch(reason="no Add follows that only it leads to")
+        return FusionRuleMatch(reason="no Add follows that depends on it alone")
     products = [grouping.graph.by_name.get(grouping.graph.producer.get(name, "")) for name in add.inputs]
     for direct_product, rotated_product in (products, products[::-1]):
         if direct_product is None or rotated_product is None or {direct_product.op_type, rotated_product.op_type

@@ -22,11 +22,11 @@ def match_batch_normalisation(grouping: FusionGroupingState, group_draft: Fusion
     """
     layer = grouping.find_sole_reader(group_draft.output_tensor)
     if layer is None:
-        return FusionRuleMatch(reason="what the group computes is read elsewhere too")
+        return FusionRuleMatch(reason="the output of the group has other readers")
     if layer.op_type != "BatchNormalization":
         return FusionRuleMatch(reason="no BatchNormalization follows")
     if len(layer.outputs) != 1:
-        return FusionRuleMatch(reason="it is in training form and computes on its own")
+        return FusionRuleMatch(reason="it is in training mode and computes its own statistics")
     return FusionRuleMatch((layer,), layer.outputs[0])
 
 
@@ -38,9 +38,9 @@ def match_constant_pointwise(grouping: FusionGroupingState, group_draft: FusionG
     """
     layer = grouping.find_sole_reader(group_draft.output_tensor)
     if layer is None:
-        return FusionRuleMatch(reason="what the group computes is read elsewhere too")
+        return FusionRuleMatch(reason="the output of the group has other readers")
     if not grouping.is_pointwise_with_constants(layer):
-        return FusionRuleMatch(reason="what follows is not pointwise, or reads another tensor")
+        return FusionRuleMatch(reason="the next layer is not pointwise, or reads another tensor")
     return FusionRuleMatch((layer,), layer.outputs[0])
 
 
@@ -52,7 +52,7 @@ def match_residual_add(grouping: FusionGroupingState, group_draft: FusionGroupDr
     """
     layer = grouping.find_sole_reader(group_draft.output_tensor)
     if layer is None:
-        return FusionRuleMatch(reason="what the group computes is read elsewhere too")
+        return FusionRuleMatch(reason="the output of the group has other readers")
     if group_draft.main_layer.op_type not in PRODUCTS:
         return FusionRuleMatch(reason=f"{group_draft.main_layer.op_type} has no kernel that adds another tensor")
     if not grouping.is_float_operator(layer, _ADD_OPERATORS) or len(layer.inputs) != 2:
@@ -61,7 +61,7 @@ def match_residual_add(grouping: FusionGroupingState, group_draft: FusionGroupDr
         return FusionRuleMatch(reason="the group has a residual Add already")
     other_indices = [index for index, name in enumerate(layer.inputs) if name != group_draft.output_tensor]
     if len(other_indices) != 1:
-        return FusionRuleMatch(reason="both inputs of the Add are the group's own")
+        return FusionRuleMatch(reason="both inputs of the Add come from the group")
     return FusionRuleMatch((layer,), layer.outputs[0], skip_input=(layer, other_indices[0]))
 
 
@@ -71,11 +71,11 @@ def match_pointwise_region(grouping: FusionGroupingState, group_draft: FusionGro
     Source: "PointWise fusion" of TensorRT's catalog.
     """
     if grouping.is_network_output(group_draft.output_tensor):
-        return FusionRuleMatch(reason="what the group computes is an output of the network")
+        return FusionRuleMatch(reason="the output of the group is a network output")
     region = _find_pointwise_region(grouping, group_draft.output_tensor)
     output_tensor = grouping.find_region_output(region)
     if output_tensor is None:
-        return FusionRuleMatch(reason="no pointwise operators that end in one tensor are all that reads it")
+        return FusionRuleMatch(reason="its readers are not pointwise operators with one common output")
     return FusionRuleMatch(tuple(region), output_tensor)
 
 
@@ -116,7 +116,7 @@ def match_trailing_reshapes(grouping: FusionGroupingState, group_draft: FusionGr
     engine layer.
     """
     if grouping.find_sole_reader(group_draft.output_tensor) is None:
-        return FusionRuleMatch(reason="what the group computes is read elsewhere too")
+        return FusionRuleMatch(reason="the output of the group has other readers")
     copies: list[Layer] = []
     output_tensor = group_draft.output_tensor
     while len(copies) < _MAX_RESHAPES:
@@ -126,7 +126,7 @@ def match_trailing_reshapes(grouping: FusionGroupingState, group_draft: FusionGr
         copies.append(layer)
         output_tensor = layer.outputs[0]
     if not copies:
-        return FusionRuleMatch(reason="what follows does more than move values")
+        return FusionRuleMatch(reason="the next layer does more than copy values")
     next_layer = grouping.find_sole_reader(output_tensor)
     if next_layer is not None and grouping.is_pointwise_with_constants(
             next_layer) or is_read_by_closed_region(grouping, output_tensor):
@@ -152,9 +152,9 @@ def match_where_mask(grouping: FusionGroupingState, group_draft: FusionGroupDraf
     mask_producer = grouping.graph.by_name.get(grouping.graph.producer.get(add.inputs[index], ""))
     if mask_producer is None or mask_producer.op_type != "Where" or _list_where_values(
             grouping, mask_producer) or mask_producer.name in grouping.draft_by_layer:
-        return FusionRuleMatch(reason="what it adds is no choice between constants")
+        return FusionRuleMatch(reason="the added tensor is not a choice between constants")
     if not grouping.is_sole_reader(add, mask_producer.outputs[0]):
-        return FusionRuleMatch(reason="the mask that it adds is read elsewhere too")
+        return FusionRuleMatch(reason="the added mask has other readers")
     return FusionRuleMatch((mask_producer,))
 
 
@@ -169,12 +169,12 @@ def match_nan_masking(grouping: FusionGroupingState, group_draft: FusionGroupDra
     Source: PyTorch's exporters write it behind the Softmax of a scaled_dot_product_attention with a mask.
     """
     if group_draft.operator_name != "Softmax":
-        return FusionRuleMatch(reason=f"{group_draft.operator_name} is no Softmax")
+        return FusionRuleMatch(reason=f"{group_draft.operator_name} is not a Softmax")
     users = grouping.list_readers_if_few(group_draft.output_tensor)
     if {user.op_type
             for user in users} != {"IsNaN", "Where"} or len(users) != 2 or grouping.is_network_output(
                 group_draft.output_tensor):
-        return FusionRuleMatch(reason="no IsNaN and Where are all that reads it")
+        return FusionRuleMatch(reason="its readers are not an IsNaN and a Where")
     is_nan_layer, where_layer = sorted(users, key=lambda item: item.op_type)
     if (grouping.find_sole_reader(is_nan_layer.outputs[0]) is not where_layer
             or where_layer.inputs[0] != is_nan_layer.outputs[0]
@@ -203,7 +203,7 @@ def match_copy(grouping: FusionGroupingState, group_draft: FusionGroupDraft, cop
     if not group_draft.accepts_copies:
         return FusionRuleMatch(reason=f"{group_draft.main_layer.op_type} is kept as it is")
     if not grouping.is_fused_copy(copy_layer):
-        return FusionRuleMatch(reason="it does more than move values")
+        return FusionRuleMatch(reason="it does more than copy values")
     (moved_tensor,) = _list_float_inputs(grouping, copy_layer)
     for name in grouping.graph.input_tensors(copy_layer.name):
         last_position = group_draft.position if name in grouping.graph.static_tensors else group_draft.position - 1
