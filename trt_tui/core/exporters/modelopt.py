@@ -5,7 +5,7 @@ ModelOpt's ONNX quantizer leaves out every node for which ``re.match(pattern, no
 (``expand_node_names_from_patterns`` in ``modelopt/onnx/quantization/graph_utils.py``). AutoCast keeps such nodes in
 high precision (``DisabledNodeNameRegexRule`` in ``modelopt/onnx/autocast/nodeclassifier.py``). ``re.match`` compares
 only the start of a name, so ``conv1`` also matches ``conv10``. A ``$`` at the end requires the whole name, but also
-matches before a final line break. If that would match another node, the pattern ends in ``\\Z``.
+matches before a final line break. If that would match another node, the pattern ends in ``\Z``.
 """
 
 import json
