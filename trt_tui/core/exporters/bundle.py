@@ -146,7 +146,7 @@ def compute_tolerances(sample_runs: Sequence[SampleRun], mask_magnitudes: Mappin
             floor = share * float(np.abs(wide_reference).mean()) if wide_reference.size else 0.0
             tolerance = (TOLERANCE_FACTOR * error if np.isfinite(error) else 0.0) + floor
             tolerance_by_output[name] = max(tolerance_by_output.get(name, 0.0), tolerance)
-    # An output that is 0 everywhere has no floor. Its tolerance is about the smallest difference of a float32.
+    # An output that is 0 everywhere has no floor. Its tolerance is a tiny positive number instead of 0.
     return ({name: value or 1e-12
              for name, value in tolerance_by_output.items()
              if name not in unjudged_outputs}, list(unjudged_outputs))

@@ -120,5 +120,5 @@ def _count_samples_by_class(samples: Samples, label_name: str) -> tuple[Counter[
         if len(counts) > 4 * MAX_CLASSES:
             return Counter(), 0
     if 255 in counts and all(value < 200 for value in counts if value != 255):
-        del counts[255]  # the usual number of ignored pixels in segmentation data
+        del counts[255]  # 255 marks ignored pixels in segmentation data
     return counts, sample_count

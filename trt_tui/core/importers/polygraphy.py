@@ -377,7 +377,8 @@ class _ScriptReader:
                                                                 node.comparators[0], variables)
         if isinstance(first, (_LayerIndex, _LayerTensor)) or isinstance(second, (_LayerIndex, _LayerTensor)):
             raise _UnsupportedExpression("TensorRT numbers layers in its own way")
-        if isinstance(first, Layer) or isinstance(second, Layer):  # a comparison of types: the type of a node follows from its operator
+        # A comparison of layer types: the type of a node follows from its operator.
+        if isinstance(first, Layer) or isinstance(second, Layer):
             layer_types = second if isinstance(second, list) else [second]
             is_same = any(
                 isinstance(layer_type, _LayerType) and isinstance(first, Layer) and _has_layer_type(first, layer_type)
