@@ -113,7 +113,7 @@ def calibrate(
     memory_limit: int = DEFAULT_MEMORY_LIMIT_BYTES,
     executor: Executor[CalibrationContext] | None = None,
 ) -> Calibration:
-    """Measures the range of each tensor over all samples and chooses it by a range method.
+    """Measures the values of each tensor over all samples and chooses the tensor's range by a range method.
 
     ``minmax`` reduces inside the graph, in one pass over the samples, and only scalars leave the inference session. The
     other methods read the tensors as outputs. One pass over the samples reads as many tensors as ``memory_limit``

@@ -56,7 +56,8 @@ class FirstNonFiniteValue:
 
     @property
     def effect_text(self) -> str:
-        """The part of `origin_text` that follows the constant: its reader and the first tensor that is not finite."""
+        """The effect of the NaN or infinity as text: the layer that reads the constant, and the first tensor that is
+        not finite."""
         tensor_text = f"the first tensor that holds {self.value_kind} is {self.tensor}, the result of {self.producer}" \
             if self.tensor else ""
         if self.constant:
@@ -92,7 +93,8 @@ def find_first_non_finite_value(model: ir.Model, samples: Samples, feed_index: i
 
 @contextmanager
 def explain_non_finite_errors(model: ir.Model, samples: Samples, backend: Backend) -> Iterator[None]:
-    """Replaces the `NonFiniteTensorError` of a block by one that names the constant or layer that causes it.
+    """Replaces a `NonFiniteTensorError` inside a ``with`` block by an error that names the constant or layer causing
+    it.
 
     Raises:
         NonFiniteTensorError: The block found a tensor with NaN or an infinity.
@@ -113,7 +115,7 @@ def explain_non_finite_errors(model: ir.Model, samples: Samples, backend: Backen
 
 
 def _measure_tensor_amaxes(model: ir.Model, samples: Samples, feed_index: int, backend: Backend) -> Mapping[str, float]:
-    """Returns the amax of each float tensor that the main graph computes; NaN if it holds NaN."""
+    """Measures the amax of each float tensor that the main graph computes; NaN for a tensor that contains NaN."""
     probe, outputs = NetworkProbe(model), {}
     for name in [value.name for node in model.graph for value in node.outputs
                  if value.name and value.dtype is not None and value.dtype.is_floating_point()]:
@@ -141,8 +143,8 @@ def _non_finite_constant_text(value: ir.Value) -> str:
 
 
 def _find_zero_epsilon(node: ir.Node) -> str:
-    """Finds the constant of 0 that a layer before a division adds to the divisor, and describes it; "" if there is
-    none."""
+    """Finds an epsilon of 0 that a layer adds to the divisor of another layer, and describes it; "" if there is none.
+    """
     index = _DIVIDING_OPERATORS.get(node.op_type)
     value = node.inputs[index] if index is not None and len(node.inputs) > index else None
     for upstream_node in _iterate_upstream_nodes(value.producer() if value is not None else None, _MAX_UPSTREAM_DEPTH):

@@ -58,15 +58,15 @@ class CalibrationContext(Protocol):
 
     @property
     def fp32_model(self) -> ir.Model:
-        """The network in FP32."""
+        ...
 
     @property
     def calibration_samples(self) -> Samples:
-        """The samples used for calibration."""
+        ...
 
     @property
     def backend(self) -> Backend:
-        """The backend that executes the network."""
+        ...
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,4 @@
-"""Executions that continue after memory ran out: with fewer samples at a time, then in an execution mode that needs
-less.
+"""Execution that continues after memory ran out: first with fewer samples at a time, then in another execution mode.
 
 A feed whose first axis is dynamic is divided in halves, and again in halves, down to single samples. The result holds
 for all later executions of the same kind. Inference sessions are loaded anew after each step: a memory arena that has
@@ -200,7 +199,8 @@ class AdaptiveRunner:
             self._report_execution_mode()
 
     def _apply_memory_fallback(self, sample_count: int, error: OutOfMemoryError) -> None:
-        """Chooses the next attempt after memory ran out.
+        """Chooses the next attempt after memory ran out: other sessions freed, fewer samples at a time, or the next
+        execution mode.
 
         The first fallback frees the inference sessions of other kinds of execution. The next ones halve the number of
         samples at a time. The last one is the next execution mode, with all samples again.
@@ -286,7 +286,8 @@ class AdaptiveRunner:
         return {name: self._join_output(name, arrays, sizes) for name, arrays in arrays_by_output.items()}
 
     def _split_array(self, array: np.ndarray, portion_bounds: _PortionBounds) -> list[np.ndarray]:
-        """Returns the portions of an array; if portions are kept, the same arrays as in the last call."""
+        """Splits an array of a feed into portions. If portions are kept, a second call returns the same portion arrays.
+        """
         if not self._keeps_portions:
             return [array[start:stop] for start, stop in portion_bounds]
         key = id(array)
@@ -355,7 +356,7 @@ def _memory_kind_name(backend: Backend) -> str:
 
 
 def _compute_portion_bounds(sample_count: int, max_portion_samples: int, needs_uneven_portions: bool) -> _PortionBounds:
-    """Returns the first and last row of each portion of a feed.
+    """Returns the row interval (start, stop) of each portion of a feed.
 
     With ``needs_uneven_portions``, at least one portion has another size, so that the sample axis of outputs can be
     recognised.
@@ -401,9 +402,9 @@ _REDUCTION_JOINS: Mapping[str, OutputJoin] = {
 
 
 def _has_random_operators(model: ir.Model) -> bool:
-    """Returns True if the network draws random numbers for its inputs in their order.
+    """Returns True if the network draws random numbers for the elements of its inputs, so that feeds cannot be divided.
 
-    A second portion would then receive the numbers of the first.
+    A second portion would receive the random numbers of the first.
     """
     return any(is_random(node) and node.inputs for node in model.graph.all_nodes())
 

@@ -48,11 +48,11 @@ class StoredArray(Protocol):
 
     @property
     def dtype(self) -> np.dtype:
-        """The element type of the array."""
+        ...
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of the array."""
+        ...
 
     def load(self) -> np.ndarray:
         """Reads the values, which must not be changed.
@@ -73,7 +73,6 @@ class NpyHeader:
 
     @property
     def nbytes(self) -> int:
-        """Size of the array's values in bytes."""
         return self.dtype.itemsize * math.prod(self.shape)
 
     def build_array(self, value_bytes: bytes) -> np.ndarray:

@@ -41,7 +41,7 @@ def choose_default_batch_size(sample_count: int) -> int:
 
 @dataclass(frozen=True)
 class BatchLayout:
-    """The division of one part's arrays into feeds.
+    """The division of the arrays in one data part (an npz file, or one feed of a script) into feeds.
 
     Attributes:
         lead_rows: Rows of the lead input's first axis; 1 if no input has a dimension.
@@ -58,7 +58,7 @@ class BatchLayout:
 
 @dataclass(frozen=True)
 class FeedRows:
-    """The rows of one feed: ``start`` to ``stop`` of the lead input of a part.
+    """The rows of one feed within its data part: ``start`` to ``stop`` along the lead input.
 
     Attributes:
         part_index: Number of the part.
@@ -79,7 +79,7 @@ def _row_count_text(row_count: int, batch_count: int | None) -> str:
 
 
 def find_batch_layout(part: DataPart, inputs: Sequence[TensorInfo]) -> BatchLayout:
-    """Checks the arrays of a part against the network's inputs and determines how they are divided into feeds.
+    """Checks the arrays of a data part against the network's inputs and determines how they are divided into feeds.
 
     Raises:
         InputError: The arrays do not fit the inputs or each other.
@@ -185,7 +185,7 @@ def _check_input_arrays(part: DataPart, inputs: Sequence[TensorInfo]) -> None:
 
 
 def iterate_feed_rows(layouts: Iterable[BatchLayout], batch_size: int, sample_limit: int | None) -> Iterator[FeedRows]:
-    """Yields the rows of each feed over all parts, up to ``sample_limit`` samples.
+    """Yields the rows of each feed over all data parts, up to ``sample_limit`` samples.
 
     ``batch_size`` is the number of rows per feed of a part with a dynamic batch.
     """
@@ -204,7 +204,7 @@ def iterate_feed_rows(layouts: Iterable[BatchLayout], batch_size: int, sample_li
 
 @dataclass
 class StoredFeeds:
-    """A source of feeds that reads them from parts. The arrays of the part that was read last stay loaded."""
+    """A source of feeds that reads them from data parts. The arrays of the part that was read last stay loaded."""
 
     inputs: Sequence[TensorInfo]
     parts: list[DataPart]
@@ -226,12 +226,11 @@ class StoredFeeds:
         return self.feed_rows[feed_index].stop - self.feed_rows[feed_index].start
 
     def first_sample_index(self, feed_index: int) -> int:
-        """Returns the number of a feed's first sample over all parts."""
         return self.feed_rows[feed_index].first_sample
 
     @property
     def total_sample_count(self) -> int:
-        """Number of samples in all parts, including samples beyond the limit."""
+        """Number of samples in all data parts, including samples beyond the limit."""
         return sum(layout.lead_rows for layout in self.layouts)
 
     def read_feed(self, feed_index: int) -> dict[str, np.ndarray]:

@@ -32,7 +32,8 @@ _digest_cache: dict[tuple[str, FileStamp], str] = {}
 
 
 def read_file_stamp(path: Path | str) -> FileStamp | None:
-    """Returns the stamp of a file, which changes with its content; None if the file does not exist."""
+    """Returns the stamp of a file (inode, size and times), which changes with the file; None if the file does not
+    exist."""
     try:
         status = os.stat(path)
     except (OSError, ValueError):
@@ -74,7 +75,7 @@ def _is_unchanged_file(path: str, recorded_stamp: FileStamp | None) -> bool:
 
 @dataclass(frozen=True)
 class FileStamps:
-    """Files and folders by path, with their stamps at one moment."""
+    """The stamps (inode, size and times) of files and folders at one moment, by path."""
 
     stamps: tuple[tuple[str, FileStamp | None], ...] = ()
 
@@ -83,7 +84,8 @@ class FileStamps:
         return cls(tuple((path, read_file_stamp(path)) for path in dict.fromkeys(map(str, paths))))
 
     def __or__(self, other: FileStamps) -> FileStamps:
-        """Returns the stamps of both. For a file in both, the stamp of ``self`` is kept, which is the earlier one."""
+        """Merges two sets of file stamps. For a file in both, the stamp of ``self`` is kept, which is the earlier one.
+        """
         return FileStamps(tuple({**dict(other.stamps), **dict(self.stamps)}.items()))
 
     def hash_files(self) -> None:
@@ -128,7 +130,8 @@ def list_data_files(spec: str | None) -> tuple[str, ...]:
 
 
 def list_input_files(model_path: str, *specs: str | None) -> list[Path]:
-    """Lists the files of a network and of other specifications: files, folders of data, and ``FILE.py:FUNCTION``.
+    """Lists the input files behind a network path and other specifications, such as folders of data and
+    ``FILE.py:FUNCTION``.
 
     The network's external data files are not included, because they are known only after it is opened.
     """

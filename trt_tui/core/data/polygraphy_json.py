@@ -72,7 +72,7 @@ class InMemoryArray:
 
 @dataclass(frozen=True)
 class Base64Array(ArrayWithHeader):
-    """An ``.npy`` that is stored in a JSON file in base64. Its header agrees with its length."""
+    """An ``.npy`` in base64 inside a JSON file, with a header that was checked against its length."""
 
     span: FileSpan
 

@@ -25,9 +25,13 @@ MAX_RANDOM_SAMPLES = 1 << 16
 class RandomFeeds:
     """A source of feeds of seeded random inputs. Each feed has other values.
 
-    Floats are drawn from N(0, 1). Inputs whose name contains ``mask`` are ones. ``position`` counts along the last
-    axis, and ``type`` or ``segment`` is drawn from 0 and 1. Other integers are drawn from 0 to 99 if the name contains
-    ``id`` or ``token``, from 0 to 255 for uint8, and from 0 to 7 in all other cases. Booleans are true.
+    Floats are drawn from N(0, 1), and booleans are true. The values of other inputs depend on their name and type:
+
+    - ``mask``: ones.
+    - ``position``: a count along the last axis.
+    - ``type`` or ``segment``: 0 and 1.
+    - ``id`` or ``token``: integers from 0 to 99.
+    - All others: integers from 0 to 255 for uint8, and from 0 to 7 for other types.
 
     Attributes:
         shapes: The shape of each input in a full feed.
@@ -49,7 +53,6 @@ class RandomFeeds:
         return self.feed_sizes[feed_index]
 
     def first_sample_index(self, feed_index: int) -> int:
-        """Returns the number of a feed's first sample over all feeds."""
         return sum(self.feed_sizes[:feed_index])
 
     @property

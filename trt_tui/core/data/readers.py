@@ -1,4 +1,5 @@
-"""Readers of input data: an ``.npz``, a folder, a Polygraphy inputs JSON, or a script, read as parts for `batches`."""
+"""Readers of input data, which open an ``.npz``, a folder, a Polygraphy inputs JSON or a script as a series of data
+parts."""
 
 import zipfile
 from collections.abc import Iterator
@@ -22,7 +23,7 @@ MAX_SCRIPT_FEEDS = 1024
 
 
 def read_data_parts(spec: str, sample_limit: int | None, warnings: list[str]) -> Iterator[DataPart]:
-    """Yields the parts of a ``--data`` specification. Each part is read when it is requested.
+    """Yields the data parts (files or single feeds) of a ``--data`` specification, each when it is requested.
 
     A script with a limit on the samples may yield parts without end.
 

@@ -111,7 +111,6 @@ class Samples:
         self.memory_fallbacks = memory_fallbacks if memory_fallbacks is not None else MemoryFallbacks()
 
     def __len__(self) -> int:
-        """Returns the number of feeds."""
         return len(self._indices)
 
     @property
@@ -133,7 +132,8 @@ class Samples:
         return self._feed_source.count_samples_of_feed(self._indices[feed_index])
 
     def feed_position(self, feed_index: int) -> tuple[int, int]:
-        """Returns the position of a feed in the data: its number among all feeds, and that of its first sample."""
+        """Returns the position of a feed in the data: its number among all feeds, and the number of its first sample.
+        """
         return self._indices[feed_index], self._feed_source.first_sample_index(self._indices[feed_index])
 
     @property
@@ -378,7 +378,8 @@ def can_mix_samples(samples: Samples, feed_indices: Sequence[int]) -> bool:
 
 
 class _MixedFeeds:
-    """A source of feeds whose rows come from different feeds of other samples. The last feed stays in memory."""
+    """A source of feeds whose rows come from different feeds of other samples. The feed that was read last stays in
+    memory."""
 
     def __init__(self, samples: Samples, batches: Sequence[Sequence[SamplePosition]]) -> None:
         self._samples, self._batches = samples, batches
@@ -429,7 +430,9 @@ class _MixedFeeds:
 
 
 def mix_samples_into_batches(samples: Samples, positions_by_batch: Sequence[Sequence[SamplePosition]]) -> Samples:
-    """Builds samples whose feeds combine single samples of other feeds; see `can_mix_samples`. They read the same data.
+    """Builds new samples whose feeds combine single samples of other feeds.
+
+    `can_mix_samples` tests whether this is possible. The new samples read the same data.
 
     Args:
         positions_by_batch: The samples of each feed in order.

@@ -78,8 +78,8 @@ def parse_additional_profiles(profile_texts: Sequence[str], inputs: Sequence[Ten
 
 
 def _infer_shape_ranges(known_ranges: Mapping[str, ShapeRange], inputs: Sequence[TensorInfo]) -> dict[str, ShapeRange]:
-    """Returns the shape ranges of inputs without one whose dynamic dimensions all occur by name in inputs with a range.
-    """
+    """Infers the shape ranges of inputs whose dynamic dimensions all share their names with inputs that have a shape
+    range."""
     sizes: dict[str, tuple[int, int, int]] = {}
     for info in inputs:
         if info.name in known_ranges and info.shape is not None:

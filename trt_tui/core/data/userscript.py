@@ -63,8 +63,7 @@ def split_script_spec(spec: str) -> tuple[Path, str | None] | None:
 
 
 def list_script_files(script_path: str | Path) -> tuple[Path, ...]:
-    """Lists a script with the files of its folder that scripts there imported, and the files that they have read so
-    far.
+    """Lists a script with the files that scripts in its folder have imported from there or read so far.
 
     A file that a script writes, such as its own cache, is left out.
     """
@@ -152,8 +151,8 @@ def _find_script_folder_loader(path: str) -> importlib.abc.PathEntryFinder:
 
 
 def _activate_folder_modules(folder: Path) -> None:
-    """Replaces the modules that scripts of other folders imported by the modules that scripts of this folder imported.
-    """
+    """Activates the modules that scripts of a folder imported, in place of the modules that scripts of other folders
+    imported."""
     for name in [
             name for imported_folder, modules in _imported_modules.items() if imported_folder != folder
             for name in modules

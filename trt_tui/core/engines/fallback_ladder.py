@@ -69,7 +69,6 @@ class BuildAttempt:
 
     @property
     def has_requested_precisions(self) -> bool:
-        """True if the attempt uses exactly the requested precisions."""
         return self.name in (AS_REQUESTED, LOWEST_EFFORT)
 
     @property
@@ -90,7 +89,7 @@ class BuildAttempt:
         ])
 
     def derive_attempt_config(self, network: Network, requested_config: PrecisionConfig) -> PrecisionConfig:
-        """Returns the config that is lowered for this attempt: the requested one with the raised groups."""
+        """Returns the config that is lowered for this attempt: the requested config with the raised groups."""
         for name, precision in self.raised_groups.items():
             requested_config = requested_config.with_group_precision([network.get_group(name)], precision,
                                                                      LADDER_REASON)
@@ -119,7 +118,7 @@ def attempt_lines(attempts: Sequence[BuildAttempt], unrequested_precisions: Mapp
 
 
 def unrequested_precisions_text(unrequested_precisions: Mapping[str, Precision]) -> str:
-    """Returns a list of the groups that run in a precision other than requested, ordered by that precision."""
+    """Returns the groups that run in a precision other than requested, as text grouped by precision."""
     by_precision: dict[Precision, list[str]] = {}
     for group, precision in unrequested_precisions.items():
         by_precision.setdefault(precision, []).append(group)
@@ -184,8 +183,8 @@ class FallbackLadder:
         return self._raise_group_precisions(changed or attempt, config, quantized_groups) or changed
 
     def _find_similar_groups(self, groups: Sequence[FusionGroup], config: PrecisionConfig) -> list[FusionGroup]:
-        """Finds all groups that have the same operators in the same precision as one of the given groups, including
-        those."""
+        """Finds all groups with the same operators and precision as one of the given groups. The given groups are
+        included."""
         def operators_and_precision(group: FusionGroup) -> tuple[str, ...]:
             return config.precision_of(group), *(self.network.get_layer(name).op_type for name in group.layers)
 
@@ -212,7 +211,7 @@ def next_higher_precision(group: FusionGroup, config: PrecisionConfig) -> Precis
 
 
 def find_groups_in_message(message: str, network: Network) -> tuple[list[FusionGroup], list[FusionGroup]]:
-    """Finds the groups that a builder's message names alone, and the groups of the fused regions that it names.
+    """Finds the groups that a builder's message names individually, and the groups in the fused regions that it names.
 
     If the message names no layer, a tensor in the name of a Q, DQ or Cast counts that a lowering added.
     """
@@ -254,7 +253,10 @@ def _failed_object_text(line: str) -> str:
 
 
 def _find_layers_in_message(message_text: str, network: Network) -> list[str]:
-    """Finds the layers that a text names, in that order. Of several at one position, the longest name counts."""
+    """Finds the layers whose names occur in a message, in the order of the message.
+
+    If several names match at one position, the longest one counts.
+    """
     names_by_position: dict[int, str] = {}
     for layer in network.layers:
         if layer.name not in message_text:

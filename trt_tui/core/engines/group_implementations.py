@@ -221,7 +221,7 @@ def has_unrequested_precision(group: FusionGroup, config: PrecisionConfig,
 
 def is_unrequested_precision(group: FusionGroup, requested_precision: Precision,
                              implementation: GroupImplementation) -> bool:
-    """Returns True if the implementation of a group has another precision than requested for it.
+    """Returns True if a group implementation has another precision than the requested precision of its group.
 
     The exceptions of `has_unrequested_precision` apply.
     """

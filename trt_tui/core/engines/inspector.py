@@ -311,8 +311,8 @@ class LayerFinder:
     def find_region_layers(self, region_name: str, named_layers: set[str]) -> tuple[str, ...]:
         """Finds the layers from the first to the last one in the name of a fused region.
 
-        Layers that another engine layer names are left out. If an end is not a layer (for example a constant that
-        TensorRT made), the region extends to the end of the network on that side.
+        Layers that another engine layer names are left out. An end in the name can be something else, such as a
+        constant that TensorRT made. The region then extends to the end of the network on that side.
         """
         match = FUSED_REGION_PATTERN.search(region_name)
         if match is None:

@@ -98,8 +98,7 @@ class _KernelResultFinder:
         return results
 
     def _find_result_by_name(self, tensor_name: str) -> KernelResult | None:
-        """Finds a tensor that an engine layer writes under its name in the network, or under the name of its quantized
-        values."""
+        """Finds a result by name: an engine tensor with the name of the network's tensor or of its quantized values."""
         if self.tensor_types.get(tensor_name) in FLOAT_PRECISIONS:
             return KernelResult(tensor_name, (self._build_kernel_output(tensor_name),))
         for name, (source, scale) in self.quantized_tensors.items():
@@ -108,8 +107,8 @@ class _KernelResultFinder:
         return None
 
     def _find_result_by_kernel(self, tensor_name: str, engine_layer: EngineLayer) -> KernelResult | None:
-        """Finds a tensor among the outputs of the last kernel with its layer; None if no layer outside reads it or a
-        copy of it."""
+        """Finds the kernel output that holds a tensor or a copy of it; None if neither leaves the kernel or outputs are
+        ambiguous."""
         network, kernel_layers = self.network, set(engine_layer.network_layers)
         last_tensor = tensor_name
         while (readers := network.consumers.get(last_tensor,

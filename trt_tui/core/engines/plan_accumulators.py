@@ -1,4 +1,5 @@
-"""The accumulators of products in a plan of TensorRT-RTX, which no list of layers contains.
+"""The accumulator types of products, read from a serialized TensorRT-RTX plan, because no list of engine layers has
+them.
 
 They were found in plans of release 1.7.1 for SM89. A plan contains the source of its attention kernels. The name
 `fmha::Ampere_hmma_fp32_traits` means, for QK, that its Softmax is FP32, and for QK or PV that the product has an FP32

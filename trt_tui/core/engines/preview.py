@@ -19,8 +19,8 @@ from trt_tui.core.precision import Precision
 from trt_tui.formatting import name_list_text
 
 NO_EFFECT, BREAKS_MHA, STANDALONE_QDQ, BARRIER_SPLITS = "no effect", "breaks MHA", "stand-alone Q/DQ", "splits"
-"""Remarks about a group: its own precision does not change the engine; its own precision splits a fused attention; a
-separate layer quantizes or dequantizes its inputs; its fusion barrier splits a kernel."""
+"""Remarks about a group: its non-default precision does not change the engine; its non-default precision splits a fused
+attention; a separate layer quantizes or dequantizes its inputs; its fusion barrier splits a kernel."""
 
 
 _GENERATED_CODE_PATTERN = re.compile(r"_0x[0-9a-f]{8,}$")
@@ -109,7 +109,7 @@ class PreviewRefusal:
 
     @property
     def description(self) -> str:
-        """The reason in one line."""
+        """The reason why a config has no preview, in one line."""
         return ": ".join(filter(None, (self.title, self.cause)))
 
 
@@ -125,8 +125,8 @@ class Preview:
         kernels: The layers of the engine without those that read only constants.
         qdq_count: Number of unfused Q or DQ.
         preview_s: Time in seconds from the typed network to the list.
-        ineffective_groups: Groups whose own precision changes nothing in the engine; None if unknown.
-        mha_breakers: Groups whose own precision splits a fused attention; None if unknown.
+        ineffective_groups: Groups whose non-default precision changes nothing in the engine; None if unknown.
+        mha_breakers: Groups whose non-default precision splits a fused attention; None if unknown.
         refusal: The reason why there is no preview; None if there is one.
         builder_warnings: Warnings of parser and builder by group name; see `trt_tui.core.engines.builder_warnings`.
     """
@@ -157,7 +157,8 @@ class Preview:
                      if has_unrequested_precision(group, config, self.implementations))
 
     def list_group_remarks(self, group: FusionGroup, config: PrecisionConfig) -> tuple[str, ...]:
-        """Lists the remarks about a group of a config, the most important first."""
+        """Lists the remarks about a group of a config, such as another precision or unfused Q/DQ, the most important
+        first."""
         implementation = self.implementations.get(group.name)
         marks = []
         if implementation is not None and has_unrequested_precision(group, config, self.implementations):
@@ -260,14 +261,14 @@ def choose_compute_capability(supported_capabilities: Iterable[tuple[int, int]],
         (abs(capability[0] * 10 + capability[1] - target[0] * 10 - target[1]), capability), default=target)
 
 
-# -- effects of a group's own precision on the engine -----------------------------------------------------------------
+# -- effects of a group's non-default precision on the engine ---------------------------------------------------------
 
 
 def find_possibly_ineffective_groups(network: NetworkOutline, config: PrecisionConfig,
                                      preview: Preview) -> list[FusionGroup]:
-    """Finds groups whose own precision may have no effect in the engine.
+    """Finds groups whose non-default precision may have no effect in the engine.
 
-    They have another precision than the default, but do not run in it, or are in an attention that does not report it.
+    The engine runs them in another precision, or they are in an attention kernel that does not report it.
     """
     def has_unknown_precision(group: FusionGroup) -> bool:
         implementation = preview.implementations.get(group.name)
@@ -280,7 +281,7 @@ def find_possibly_ineffective_groups(network: NetworkOutline, config: PrecisionC
 
 def find_split_attention_groups(network: NetworkOutline, config: PrecisionConfig,
                                 preview: Preview) -> list[FusionGroup]:
-    """Finds the groups with a precision other than the default in attentions that are not a single kernel."""
+    """Finds groups with a precision other than the default whose attention is not a single kernel."""
     fused_attentions = {
         group.attention
         for group in network.groups
@@ -293,9 +294,10 @@ def find_split_attention_groups(network: NetworkOutline, config: PrecisionConfig
 
 def find_groups_splitting_mha(network: NetworkOutline, groups: Iterable[FusionGroup],
                               preview_without_choices: Preview) -> tuple[str, ...]:
-    """Finds the groups in attentions that are a single kernel if all these groups have their default precision.
+    """Finds groups whose non-default precision splits an attention that is a single kernel without it.
 
     Args:
+        groups: Groups with a precision other than the default.
         preview_without_choices: The preview of the config in which the groups have their default precision.
     """
     fused_attentions = {

@@ -1,4 +1,4 @@
-"""The export of a TensorRT calibration cache with the calibrated range of each tensor, replaced by the config's if set.
+"""The export of a TensorRT calibration cache: the calibrated range of each tensor, or the range that the config sets.
 """
 
 from trt_tui.core.calibration.cache import calibration_algorithm, write_calibration_cache

@@ -15,7 +15,7 @@ _INVALID_CHARACTERS = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0
 
 @dataclass(frozen=True)
 class JUnitCase:
-    """One JUnit test case.
+    """One JUnit test case: a run of a comparison with its failure, error and measured values.
 
     Attributes:
         failure: The reason why it fails; "" if it passes.

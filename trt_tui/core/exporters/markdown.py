@@ -1,4 +1,4 @@
-"""Reports in Markdown: that of a comparison, a pure function of its JSON record, and that of a search."""
+"""Reports of comparisons and searches in Markdown. The report of a comparison is a pure function of its JSON record."""
 
 import math
 import re
@@ -146,9 +146,9 @@ def preview_text(preview: Mapping[str, Any]) -> str:
 
 
 def _stage_table(stages: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Returns a table of the stages.
+    """Returns a table of the stages on the way to production, with the errors of each stage at its worst output.
 
-    Each row has the errors of a stage at its worst output, against the reference and against the stage before.
+    The errors are given against the reference and against the stage before.
     """
     rows = []
     for stage in stages:
@@ -308,7 +308,7 @@ def _accuracy_table(runs: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 
 def _result_reason_lines(runs: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Returns one line for each run whose target result has reasons other than its value, such as those of PASS?."""
+    """Returns one line for each run whose target result has stated reasons, such as the doubts behind PASS?."""
     results = [(name, run["result"]) for name, run in runs.items() if run.get("result", {}).get("reasons")]
     return [f"- {_run_title_text(runs, name)}: {result['outcome']}: {text_cell('; '.join(result['reasons']))}"
             for name, result in results]
@@ -380,8 +380,8 @@ def _reference_variation_text(errors: Mapping[str, Any]) -> str:
 
 
 def _engine_inner_error_lines(run: Mapping[str, Any]) -> list[str]:
-    """Returns the source of the errors inside an engine, and the group at which the engine departs from its simulation.
-    """
+    """Returns lines on the errors inside an engine: their source, and the group at which it departs from its
+    simulation."""
     record = run.get("layers_read")
     if record is None:
         return []

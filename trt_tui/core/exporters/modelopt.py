@@ -114,8 +114,8 @@ def check_modelopt_config(network: Network, config: PrecisionConfig) -> None:
 
 def modelopt_record(network: Network, config: PrecisionConfig, model_file: str = "model.onnx", range_method: str = "",
                     cache_file: str = "", omissions: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Returns the content of the export: the arguments of ModelOpt's quantizer and of AutoCast, and the Python to call
-    them.
+    """Returns the content of the ModelOpt export: the arguments of its quantizer and of AutoCast, and the Python to
+    call them.
 
     Args:
         model_file: File name of the network whose nodes have the names in the config.

@@ -29,8 +29,8 @@ def quantization_scheme_record(network: NetworkOutline, config: PrecisionConfig,
 
     The record counts groups by operator and precision. It lists the groups that are not in the quantized precision,
     with the reason and their MACs. MACs are the multiply-accumulate operations of one execution, for groups where they
-    are known. If the config has the file precision, the quantized precision is the lowest one in the file, and groups
-    in any quantized type of the file count.
+    are known. If the config has the file precision, the quantized precision is the lowest one in the file. Groups in
+    any quantized type of the file count then.
 
     Args:
         preview: A preview, from which the record adds the MACs that the builder runs in the quantized precision.
@@ -81,7 +81,7 @@ def quantization_scheme_record(network: NetworkOutline, config: PrecisionConfig,
 
 def _runs_in_quantized_precision(group: FusionGroup, requested_precision: Precision, quantized_precision: Precision,
                                  uses_file_precision: bool) -> bool:
-    """Returns True if a group runs in the quantized precision.
+    """Returns True if a group runs in the quantized precision of the config.
 
     With the file precision, any quantized type counts if the quantized precision is one.
     """
@@ -181,7 +181,7 @@ def group_precision_text(implementation: GroupImplementation | None, group: Fusi
 
 def groups_in_kernel_text(implementation: GroupImplementation, group: FusionGroup, group_titles: Mapping[str,
                                                                                                          str]) -> str:
-    """Returns the other groups in a group's kernel as text. Names in the same scope are shown without it."""
+    """Returns the other groups in a group's kernel as text. Names in the scope of the group omit that scope."""
     scope_prefix = group_titles.get(group.name, "").rpartition("/")[0] + "/"
     return name_list_text(
         [group_titles.get(name, name).removeprefix(scope_prefix) for name in implementation.kernel_mates], _MAX_NAMES)

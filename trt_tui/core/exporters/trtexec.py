@@ -71,7 +71,7 @@ class TrtexecFiles:
 
 @dataclass(frozen=True)
 class TrtexecCommandLine:
-    """One trtexec command line.
+    """A trtexec command line for one TensorRT release, or the reason why there is none.
 
     Attributes:
         name: "10", "10-weak" or "11", the argument of the script that selects the line.

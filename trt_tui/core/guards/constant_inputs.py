@@ -1,7 +1,6 @@
 """The guard against judged samples that are all equal.
 
-Rule: it warns if there are at least two samples, and every input has the same values in all samples that are compared,
-up to 64.
+Rule: it warns if there are at least two samples, and every input is equal in all compared samples, up to 64.
 
 Source: with ones instead of images, INT8 of the bundled network passes, and every sample repeats the result of the
 first. A single input that never changes, such as a mask, is common and causes no warning.

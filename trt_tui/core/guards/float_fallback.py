@@ -7,8 +7,8 @@ support it. The guard warns if they take at least a third of the time in the INT
 warns if they have a third of the multiply-accumulate operations.
 
 Source: NVIDIA's guides suggest quantization-aware training if post-training quantization does not reach the accuracy.
-With a third of the products in floating point at half the rate of INT8, the gain of INT8 over FP16 falls from 2 to 1.5
-(Amdahl). Reformats between the layers come on top.
+Floating point has half the rate of INT8. With a third of the products in it, the gain of INT8 over FP16 falls from 2 to
+1.5 (Amdahl). Reformats between the layers come on top.
 """
 
 from collections.abc import Iterator

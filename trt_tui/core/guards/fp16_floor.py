@@ -1,9 +1,7 @@
-"""The guard against errors that FP16 rounding alone causes.
+"""The guard for errors that FP16 rounding alone causes, which raising quantized layers to FP16 cannot reduce.
 
-Raising a layer from a quantized type to FP16 cannot help then.
-
-Rule: it warns if the run misses the target, FP16 for all layers misses it too, and the SQNR of the worst output in FP16
-is less than 1 dB above that of the run.
+Rule: it warns if three conditions hold. The run misses the target. A run with all layers in FP16 misses the target too.
+The SQNR of the worst output in FP16 is less than 1 dB above that of the run.
 
 Source: errors of INT8 layers and of FP16 roundings add up. A run within 1 dB of FP16 has four fifths of its error from
 FP16 (10^-0.1 = 0.79). All its INT8 layers together cause the last fifth.

@@ -178,7 +178,7 @@ class GuardFacts:
     float_work: FloatWorkShare | None = None
 
     def merge_newer_facts(self, newer_facts: GuardFacts) -> GuardFacts:
-        """Returns these facts with each fact replaced that ``newer_facts`` contains."""
+        """Returns a copy of these facts, updated with all facts that ``newer_facts`` contains."""
         defaults = vars(_NO_FACTS)
         return dataclasses.replace(self, **{name: value for name, value in vars(newer_facts).items()
                                             if value is not defaults[name] and value != defaults[name]})
@@ -209,7 +209,6 @@ class GuardWarning:
 
 
 def warning_record(warning: GuardWarning) -> dict[str, str]:
-    """Returns a guard warning as a JSON record."""
     return {"guard": warning.guard_name, "what": warning.summary, "why": warning.reason, "next": warning.next_step}
 
 
@@ -238,7 +237,7 @@ class Guard(ABC):
 
 @dataclass(frozen=True)
 class GuardResult:
-    """The result of one guard for some facts.
+    """The warnings of one guard for some facts, or the reason why it could not decide.
 
     Attributes:
         missing_facts_reason: The reason why the guard could not decide; "" if it did.

@@ -49,7 +49,7 @@ def measure_input_stats(samples: Samples) -> dict[str, InputStats]:
 
 
 def count_samples_if_all_equal(samples: Samples) -> int:
-    """Returns the number of samples if there are several and all compared ones have equal inputs; 0 if not.
+    """Returns the number of samples if there are several and all compared samples have equal inputs; 0 if not.
 
     Raises:
         InputError: The data cannot be read.

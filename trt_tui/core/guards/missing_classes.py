@@ -2,8 +2,8 @@
 
 Rule: it checks each array of integer labels in which a class occurs in at least two judged samples on average. Negative
 numbers such as -1, and 255 beside small numbers, are not classes. The guard warns about missing classes if there are at
-least two calibration samples per class. With fewer samples, it warns if more classes are missing than a random draw of
-that many samples would miss: the sum of (1 - share)^n over the classes, plus two of its standard deviations.
+least two calibration samples per class. With fewer samples, the limit is the number of classes that a random draw of
+that many samples could miss. It is the sum of (1 - share)^n over the classes, plus two of its standard deviations.
 
 Source: a property of only one class (its brightest texture, its rare token) has no effect on any range if none of its
 samples calibrates. The draw is binomial. With a thousand classes and 64 samples most classes are missing, and that

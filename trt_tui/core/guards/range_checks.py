@@ -65,7 +65,8 @@ def find_mismatched_ranges(model: ir.Model, ranges: Mapping[str, float], samples
 
 def measure_clipped_shares(model: ir.Model, ranges: Mapping[str, float], samples: Samples, backend: Backend
                            ) -> Iterator[dict[str, float]]:
-    """Yields after each feed the share of values so far that exceed `CLIPPING_FACTOR` times their range, by tensor.
+    """Measures the share of values above `CLIPPING_FACTOR` times their range, by tensor. Yields the shares after each
+    feed.
 
     Args:
         ranges: The amax by tensor name, above 0.

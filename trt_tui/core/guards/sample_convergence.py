@@ -1,8 +1,8 @@
 """The guard against a quantized result that more calibration samples would change.
 
 Rule: the SQNR of the worst output is measured with a quarter, a half and all of the calibration samples. The guard
-warns if the last two differ by at least 1 dB and the change from a quarter to a half has the same sign or is within 0.1
-dB. If it has the opposite sign, the limit is 3 dB.
+warns if the SQNR changes by at least 1 dB from a half to all. The change before, from a quarter to a half, must have
+the same sign or be within 0.1 dB. If it has the opposite sign, the limit is 3 dB instead of 1 dB.
 
 Source: a stable result changes by less. That of the bundled network, whose outliers are rare, changes by 0.0 dB from 16
 to 24 samples, and by 0.9 dB from there to 48. A simulation differs from its engine by less than 0.5 dB. A rising SQNR

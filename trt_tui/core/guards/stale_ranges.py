@@ -3,12 +3,12 @@ retrained.
 
 Rule: a range is wrong if it is more than twice the largest magnitude in up to 32 samples. It is also wrong if it is
 less than half of the smallest amax that a calibration method would choose from them. Min-max chooses the largest
-magnitude; percentile, entropy and MSE can choose less. The smaller amax counts for a cache made by these methods. The
-guard warns if more than one range in ten is wrong, or a single one by a factor of 8.
+magnitude. Percentile, entropy and MSE can choose less, which counts only for a cache made by these methods. The guard
+warns if more than one range in ten is wrong, or a single one by a factor of 8.
 
 Source: a factor of 2 is one of the 8 bits. Ranges of one network from different samples of the same kind differ by
-less: those of the bundled network by at most 1.25 between 16 and 48 samples, and by 1.43 between 8 and 48. Single
-tensors with outliers can differ by more, so one tensor alone does not count until it loses 3 bits.
+less. Those of the bundled network differ by at most 1.25 between 16 and 48 samples, and by 1.43 between 8 and 48.
+Single tensors with outliers can differ by more, so one tensor alone does not count until it loses 3 bits.
 """
 
 import math

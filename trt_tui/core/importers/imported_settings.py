@@ -54,7 +54,7 @@ class ImportedSettings:
     notes: list[str] = field(default_factory=list)
 
     def restore_omitted_settings(self, omission_record: Any) -> None:
-        """Adds settings that the format of the file cannot represent and that an export stored after `OMISSION_MARKER`.
+        """Adds the settings that an export could not represent in its format and stored after `OMISSION_MARKER`.
 
         Args:
             omission_record: The stored value; see `trt_tui.core.exporters.omissions`. Values of another type are
@@ -211,7 +211,7 @@ def _read_ranges(settings: ImportedSettings, network: Network,
 
 
 def _drop_unneeded_ranges(cached_ranges: Mapping[str, float], network: Network) -> dict[str, float]:
-    """Returns the ranges of a cache without those of constants and of tensors inside fused layers.
+    """Returns the ranges of a cache, without the ranges of constants and of tensors inside fused layers.
 
     TensorRT needs these ranges, but a config does not. TensorRT names the tensor of a constant ``c`` ``c_output``.
     """

@@ -456,7 +456,7 @@ def _check_list_size(values: list[Any]) -> list[Any]:
 
 
 class _LayerIndex:
-    """The index of a layer in TensorRT's network. Its number is unknown, so it stores the layer itself."""
+    """The index of a layer in a script's loop. TensorRT's number is unknown, so the object stores the layer itself."""
 
     def __init__(self, layer: Layer) -> None:
         self.layer = layer

@@ -79,7 +79,7 @@ def read_polygraphy_command(command: CommandLine, network: Network, file: Path) 
 
 
 def _add_script_settings(settings: ImportedSettings, script_file: str, network: Network, file: Path) -> None:
-    """Adds the settings of a postprocess script to those of the command.
+    """Adds the precisions and ranges of a postprocess script to the settings of the command.
 
     Args:
         script_file: The path in the command, optionally with a function after a colon.
@@ -104,7 +104,7 @@ def _add_script_settings(settings: ImportedSettings, script_file: str, network: 
 
 
 def _add_range_notes(settings: ImportedSettings, command: CommandLine, network: Network, file: Path) -> None:
-    """Adds a note on the source of the ranges of an INT8 build, unless it is a cache."""
+    """Adds a note on the source of the INT8 ranges unless the command names a calibration cache."""
     if has_quantized_model(command, network, file):
         if network.source_model is None:
             settings.unread_lines.append(
