@@ -1,9 +1,9 @@
 """The accumulator types of products, read from a serialized TensorRT-RTX plan, because no list of engine layers has
 them.
 
-They were found in plans of release 1.7.1 for SM89. A plan contains the source of its attention kernels. The name
-`fmha::Ampere_hmma_fp32_traits` means, for QK, that its Softmax is FP32, and for QK or PV that the product has an FP32
-accumulator. Kernels with different accumulators can have the same name. For a MatMul a plan contains
+The patterns were found in plans of release 1.7.1 for SM89. A plan contains the source of its attention kernels. The
+name `fmha::Ampere_hmma_fp32_traits` means, for QK, that its Softmax is FP32, and for QK or PV that the product has an
+FP32 accumulator. Kernels with different accumulators can have the same name. For a MatMul a plan contains
 `accumulation_type=2` if the accumulator is FP32, and 0 if the kernel chooses it. For a Conv it contains nothing.
 """
 

@@ -14,8 +14,8 @@ def measure_float_work_share(network: NetworkOutline, config: PrecisionConfig,
     None if the default precision of the config is not a quantized type, or if the work is unknown.
 
     Args:
-        engine_result: The engine with all quantizable layers quantized. If its layers were timed, the share is one of
-            their time. If not, it is one of the multiply-accumulate operations.
+        engine_result: The engine with all quantizable layers quantized. If its layers were timed, the work is their
+            time. If not, the work is the number of multiply-accumulate operations.
     """
     if config.quantized not in QUANTIZED_TYPES:
         return None

@@ -16,7 +16,7 @@ MIN_SQNR_DB = 60.0
 
 
 class FrameworkMismatchGuard(Guard):
-    """The guard that warns if FP32 outputs of the network differ from those of the framework."""
+    """The guard that warns if FP32 outputs of the network differ from the framework's outputs."""
 
     name = "framework"
     description = "FP32 against the framework's own outputs"
