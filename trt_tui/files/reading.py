@@ -22,10 +22,8 @@ MAX_BINARY_BYTES = 16 << 30
 """The maximum size of an engine or a timing cache."""
 
 MAX_DEPTH = 64
-"""The maximum number of nested lists and objects in a file of trt-tui.
-
-Python's own limits for pickles and JSON are far higher.
-"""
+"""The maximum nesting depth of lists and objects in a file of trt-tui. Python's own limits for pickles and JSON are far
+higher."""
 
 _BLOCK_BYTES, _BLOCK_COUNT = 1 << 16, 128
 """The size and number of the blocks that `sampled_file_sha256` reads of a large file: 8 MiB in total."""
