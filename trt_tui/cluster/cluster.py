@@ -80,7 +80,7 @@ class Cluster:
         self._thread = threading.Thread(target=self._run_event_loop, daemon=True, name="cluster")
         self._thread.start()
 
-    # -- called by jobs -----------------------------------------------------------------------------------------------------
+    # -- called by jobs -----------------------------------------------------------------------------------------------
 
     def require_connection(self) -> None:
         """Waits until the scheduler named by the user is connected.
