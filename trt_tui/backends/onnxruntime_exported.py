@@ -47,7 +47,7 @@ class ExportedFileRunner:
         if provider == "cuda":
             from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
 
-            OnnxRuntimeBackend("cuda")  # loads the libraries of the provider, and raises an error if the provider does not work
+            OnnxRuntimeBackend("cuda")  # loads the provider's libraries; raises an error if it does not work
             providers.insert(0, (PROVIDERS["cuda"], {"use_tf32": str(int(tf32))}))
         # With the first entry INT8 sums do not saturate, but some operators lack a kernel. The second entry keeps every
         # Q/DQ pair.

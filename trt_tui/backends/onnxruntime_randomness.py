@@ -31,7 +31,7 @@ def make_random_nodes_deterministic(graph: onnx.GraphProto, random_outputs: Mapp
 
     Args:
         random_outputs: The first outputs of the nodes to replace, with their element types; FP32 if the type is
-            unknown. A Multinomial is not replaced: only its choice would matter to a reader.
+            unknown. A Multinomial is not replaced, since networks use it only to choose at random.
         opset: The opset of the model. Below 11 no node is replaced, since Range does not exist.
     """
     if opset < _RANGE_OPSET:
