@@ -61,7 +61,6 @@ def pad_right(text: str, width: int) -> str:
 
 
 def pad_left(text: str, width: int) -> str:
-    """Returns the text with blanks before it up to a width in terminal cells."""
     return " " * (width - cell_width(text)) + text
 
 
@@ -293,7 +292,6 @@ def mismatch_text(share: float, mark: str = "") -> str:
 
 
 def cosine_text(value: float | None, mark: str = "") -> str:
-    """Returns a cosine similarity as text with five decimals: ``0.99987``."""
     return NOT_MEASURED if value is None else f"{mark}{value:.5f}"
 
 

@@ -47,6 +47,5 @@ class LazyModuleFinder:
 
 
 def install_lazy_finder() -> None:
-    """Installs the `LazyModuleFinder` before all other import finders."""
     if LazyModuleFinder not in sys.meta_path:
         sys.meta_path.insert(0, LazyModuleFinder)

@@ -215,7 +215,6 @@ class Workspace:
 
     @cached_property
     def data_sets(self) -> SampleSplit:
-        """The samples for calibration and the judged samples."""
         return split_samples(self.samples, self.calib_data_samples)
 
     @property
@@ -314,7 +313,7 @@ class Workspace:
 
     @property
     def full_workspace(self) -> Workspace:
-        """The original workspace if this one is the view of a search; this workspace itself if not."""
+        """The original workspace if this object is the view of a search; this object itself if not."""
         return self._full_workspace if self._full_workspace is not None else self
 
     def _choose_feeds(self, sample_count: int, hold_out: bool) -> list[int]:

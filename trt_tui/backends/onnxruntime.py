@@ -348,7 +348,6 @@ def _first_error_line(error: Exception) -> str:
 
 
 def _is_cubic_resize(node: ir.Node) -> bool:
-    """Returns True if a node is a Resize with cubic interpolation."""
     return node.op_type == "Resize" and node.attributes.get_string("mode", "nearest") == "cubic"
 
 

@@ -193,7 +193,6 @@ class IoBindingRunner:
         self._on_mode_change(mode)
 
     def close(self) -> None:
-        """Frees all device memory of the network."""
         self._device_copies.free_all_device_copies()
         self._captured_graph = self._session = self._make_capturing_session = None
 

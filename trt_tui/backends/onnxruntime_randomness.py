@@ -1,8 +1,8 @@
-"""The replacement of random operators in a model by nodes that yield the same numbers in every execution.
+"""Deterministic random numbers: the replacement of random operators by nodes with the same output in every execution.
 
-A seed would not suffice: the generators of ONNX Runtime continue from one execution to the next, so the numbers of a
-batch would depend on earlier executions. The replacing nodes read numbers in order from a fixed table, from an offset
-that depends on the attributes of the original node. Nodes with the same attributes, seed included, get the same
+A seed would not suffice: the generators of ONNX Runtime continue from one execution to the next. The numbers of a batch
+would therefore depend on earlier executions. The replacing nodes read numbers in order from a fixed table, from an
+offset that depends on the attributes of the original node. Nodes with the same attributes, seed included, get the same
 numbers.
 """
 
@@ -77,7 +77,6 @@ class _RandomNodeReplacement:
         return result
 
     def add_constant(self, array: np.ndarray | np.generic) -> str:
-        """Adds a Constant node and returns the name of its output."""
         return self.add_node("Constant", [], value=numpy_helper.from_array(np.asarray(array)))
 
     def add_output_shape(self) -> str:

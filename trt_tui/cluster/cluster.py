@@ -328,7 +328,7 @@ class Cluster:
         self.wake()
 
     def _choose_task_run_for_worker(self, worker_handle: WorkerHandle) -> TaskRun | None:
-        """Returns the task run that a worker executes next: the latest one that has items waiting.
+        """Returns the task run that a worker executes next: the latest task run with waiting items.
 
         The user waits for the latest request, while an earlier sweep may take long.
         """

@@ -22,7 +22,7 @@ MAX_LOST_WORKERS = 2
 
 @dataclass
 class ItemBatch:
-    """Items that a worker receives together.
+    """A batch of items that a worker receives together.
 
     Attributes:
         lost_workers: The number of workers that have ended during the execution of these items.

@@ -47,7 +47,6 @@ class WorkerHandle:
 
     @property
     def display_name(self) -> str:
-        """The address and host of the worker, for messages."""
         return f"{self.address} ({self.info.host})" if self.info is not None else self.address
 
 

@@ -81,7 +81,6 @@ class _JsonText:
         return self._block_start + self.offset
 
     def invalid_json_error(self, reason: str) -> InputError:
-        """Returns the error for invalid JSON at the current position."""
         return InputError(f"{self._name} is no valid JSON", f"{reason} at byte {self.file_position:,}",
                           "Write the file again; it may be another format.")
 

@@ -91,7 +91,6 @@ class TensorRTRunner:
         self._cuda_graph: CudaGraph | None = None
 
     def _activate_execution_context(self) -> None:
-        """Creates the execution context of the engine."""
         from polygraphy.backend.trt import TrtRunner
 
         self._runner, self._active_profile = TrtRunner(self._engine), 0
@@ -315,7 +314,6 @@ def _deactivate_polygraphy_runner(runner: Any) -> None:
 
 
 def _read_profile_shapes(engine: Any, input_name: str, profile_index: int) -> tuple[FixedShape, FixedShape, FixedShape]:
-    """Returns the smallest, usual and largest shape of an input in an optimization profile."""
     min_shape, opt_shape, max_shape = (tuple(map(int, shape))
                                        for shape in engine.get_tensor_profile_shape(input_name, profile_index))
     return min_shape, opt_shape, max_shape

@@ -92,7 +92,6 @@ class TensorRTLog(logging.Handler):
             self._collectors = [collector for collector in self._collectors if collector is not entry]
 
     def dispatch_message(self, level: str, text: str) -> None:
-        """Passes a message to all current collectors."""
         for messages, on_message in self._collectors:
             messages.append((level, text))
             if on_message is not None:

@@ -62,11 +62,6 @@ class RtxEngineLayerLister:
         return cls(trt, str(trt.__version__), list_compute_capabilities(trt))
 
     def load_plugins(self, paths: Sequence[str]) -> None:
-        """Loads plugin libraries into TensorRT-RTX.
-
-        Raises:
-            InputError: A library cannot be loaded or registered.
-        """
         load_plugins(self.trt, f"tensorrt-rtx {self.release}", paths)
 
     def list_engine_layers(self, model: bytes, weights: Mapping[str, np.ndarray], base_path: Path, profile: Profile,
