@@ -8,7 +8,7 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """Exit codes of every ``trt-tui`` command."""
+    """The exit codes of every ``trt-tui`` command."""
 
     DONE = 0
     TOLERANCE_NOT_MET = 1

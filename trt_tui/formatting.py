@@ -56,7 +56,6 @@ def cell_width(text: str) -> int:
 
 
 def pad_right(text: str, width: int) -> str:
-    """Returns the text with blanks appended up to a width in terminal cells."""
     return text + " " * (width - cell_width(text))
 
 
@@ -91,7 +90,6 @@ def take_last_cells(text: str, width: int) -> str:
 
 
 def is_hidden_character(character: str) -> bool:
-    """Returns True if `escape_hidden_characters` replaces the character."""
     return category(character) in _HIDDEN_CATEGORIES
 
 
@@ -296,7 +294,6 @@ def cosine_text(value: float | None, mark: str = "") -> str:
 
 
 def metric_text(value: float | None, mark: str = "") -> str:
-    """Returns a value of the user's metric as text with four digits."""
     return NOT_MEASURED if value is None else f"{mark}{number_text(value, 4)}"
 
 
@@ -375,7 +372,6 @@ def find_similar_names(typed_name: str, names: Iterable[str], max_count: int = 3
 
 
 def suggestion_question(suggestions: Sequence[str]) -> str:
-    """Returns the question "Did you mean ...?" with the suggested names; "" if there is no suggestion."""
     return f"Did you mean {' or '.join(suggestions)}?" if suggestions else ""
 
 

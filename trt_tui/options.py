@@ -54,7 +54,6 @@ class Options:
 
     @property
     def has_data(self) -> bool:
-        """True if the options name a data source."""
         return self.data is not None or self.calib_data is not None
 
     @property

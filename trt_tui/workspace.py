@@ -210,7 +210,6 @@ class Workspace:
 
     @cached_property
     def calib_data_samples(self) -> Samples | None:
-        """The samples of ``--calib-data``; None without that option."""
         return self._load_samples(self.options.calib_data) if self.options.calib_data is not None else None
 
     @cached_property
@@ -435,7 +434,7 @@ class Workspace:
     # -- input files ------------------------------------------------------------------------------------------------
 
     def update_file_stamps(self) -> None:
-        """Adds the files that the metric has imported or read since to the watched files."""
+        """Adds the stamps of files that the metric has imported or read since the last call."""
         self.stamped_files |= FileStamps.from_paths(_list_metric_files(self.options))
 
     def require_unchanged_files(self, interval_s: float = 0.0) -> None:

@@ -451,7 +451,6 @@ def _expose_bf16_interface_as_fp32(graph: onnx.GraphProto) -> None:
 
 
 def _rename_value(graph: onnx.GraphProto, old_name: str, new_name: str) -> None:
-    """Renames a value in all nodes of a graph and of its subgraphs."""
     for node in graph.node:
         for names in (node.input, node.output):
             for index, name in enumerate(names):

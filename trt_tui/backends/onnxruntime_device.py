@@ -118,7 +118,7 @@ class IoBindingRunner:
         self._captured_graph: _CapturedCudaGraph | None = None
         self._shape_counts: Counter[_ShapesKey] = Counter()
         self.mode = ExecutionMode(BOUND_MODE)
-        """How runs are made: by a CUDA graph those of the shapes that came twice first, others with bound inputs."""
+        """The execution mode: a CUDA graph for the first shapes that occurred twice, bound inputs for other shapes."""
 
     def run(self, feed: Mapping[str, np.ndarray], output_names: Sequence[str]) -> list[np.ndarray]:
         """Executes the network once. Returns the outputs in the order of ``output_names``.

@@ -55,7 +55,7 @@ class WorkspaceManifest:
     source: Fingerprint
 
     def rebase_option_paths(self, root_folder: Path) -> Options:
-        """Returns the options with ``root_folder`` before every path."""
+        """Returns the options with all paths below ``root_folder`` in place of the file system root."""
         return _map_option_paths(self.options, lambda path: str(root_folder) + path)
 
     def read_file_piece(self, file_index: int, start_byte: int, byte_count: int) -> bytes:

@@ -53,7 +53,6 @@ class WorkerProvisioner:
         worker_handle.workspace = workspace
 
     def drop_file_pieces(self) -> None:
-        """Drops the file pieces that workers keep to pass on to other workers."""
         self._piece_futures.clear()
 
     async def _send_file_piece(self, worker_handle: WorkerHandle, manifest: WorkspaceManifest, file_index: int,

@@ -118,7 +118,6 @@ class WorkerWorkspace:
         raise TypeError("a place stays in its worker")
 
     def list_missing_files(self) -> list[int]:
-        """Returns the indices of the manifest's files that this host does not have."""
         return [index for index, file in enumerate(self._manifest.files) if not file.is_present_on_this_host]
 
     def receive_file_piece(self, file_index: int, piece: bytes) -> None:

@@ -60,7 +60,6 @@ def _lock_scratch_folder(folder: Path, lock_stack: contextlib.ExitStack) -> bool
 
 
 def remove_unused_scratch_folders() -> None:
-    """Removes the scratch folders of killed processes of this user."""
     with contextlib.suppress(OSError):
         for path in Path(tempfile.gettempdir()).glob("trt-tui-*-*"):
             with contextlib.suppress(OSError):

@@ -108,8 +108,8 @@ def _remove_file(path: Path) -> None:
 
 @contextlib.contextmanager
 def open_atomic_writer(path: Path | str, *, is_private: bool = False) -> Iterator[BinaryIO]:
-    """Opens a stream whose content replaces the file ``path`` when the block ends, and is discarded if the block
-    raises.
+    """Opens a stream whose content replaces the file ``path`` when the block ends. If the block raises, the content is
+    discarded.
 
     In a `file_transaction` the file is replaced when the transaction ends.
 

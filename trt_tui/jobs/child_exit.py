@@ -23,13 +23,12 @@ _SCRIPT_FRAME = re.compile(
 
 
 def tie_process_to_parent(pipe_descriptor: int) -> None:
-    """Ties the life of this process, and of its process group if it leads one, to the process that holds the other end
-    of a pipe.
+    """Ties this process to its parent: when the parent's end of a pipe closes, the kernel kills this process.
 
-    The program holds the writing end of a pipe to which nothing is ever written. When that end is closed, the kernel
-    kills the process group of the child. This works even in native code, or in a loop that never releases the
-    interpreter, and also ends the processes started by a user's script or command. On systems without ``F_SETSIG`` (all
-    but Linux), the thread of `trt_tui.jobs.server` that reads requests ends the process as soon as it can run.
+    A process that leads a process group is killed with its group. The parent holds the writing end of the pipe, to
+    which nothing is ever written. The kill works even in native code, or in a loop that never releases the interpreter.
+    It also ends the processes started by a user's script or command. On systems without ``F_SETSIG`` (all but Linux),
+    the thread of `trt_tui.jobs.server` that reads requests ends the process as soon as it can run.
 
     Args:
         pipe_descriptor: The reading end of the pipe, which stays open as long as this process lives.
@@ -55,10 +54,10 @@ def end_own_process_group() -> None:
 
 
 def wait_and_end_process_group(pid: int) -> None:
-    """Waits for the end of a child that leads a process group, without reading its exit code, and ends the group.
+    """Waits for the end of a child that leads a process group, and then ends the group. The exit code is not read.
 
-    A process forked by the child may hold the child's end of a pipe, so the pipe alone does not show the end of the
-    child.
+    A process forked by the child may hold the child's end of a pipe. The pipe alone therefore does not show the end of
+    the child.
     """
     if hasattr(os, "waitid"):
         with contextlib.suppress(ChildProcessError):  # its exit code was already read
@@ -67,7 +66,6 @@ def wait_and_end_process_group(pid: int) -> None:
 
 
 def kill_process_group(pid: int) -> None:
-    """Kills all remaining processes of a group at once."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(pid, signal.SIGKILL)
 

@@ -242,8 +242,8 @@ def _open_log() -> Iterator[BinaryIO]:
 
 
 def _remove_old_logs(folder: Path) -> None:
-    """Removes all log files except the latest and those of the last 24 hours, since running programs may write to
-    these."""
+    """Removes old log files. The latest logs and all logs of the last 24 hours stay, since running programs may write
+    to them."""
     logs = {}
     for path in folder.glob("worker-*.log"):
         with contextlib.suppress(OSError):  # another program may remove logs at the same time

@@ -290,7 +290,7 @@ def cast_to_declared_types(analysis: Analysis, outputs: Mapping[str, np.ndarray]
 
 def time_engine_layers(runner: EngineRunner, network: Network, feed: Mapping[str, np.ndarray]
                        ) -> tuple[EngineReport | None, str]:
-    """Returns the engine layers with their times, and a text that says which part is missing and why.
+    """Returns the engine layers with their times, and a text about missing parts ("" if nothing is missing).
 
     An error here only leads to such a text, so that the measured accuracy is kept.
     """

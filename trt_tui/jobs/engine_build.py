@@ -230,7 +230,6 @@ def _can_retry_with_other_precisions(error: BuildError | NetworkParseError,
 
 
 def _failed_layer_text(error: BuildError | NetworkParseError) -> str:
-    """Returns the part of a build error that names layers."""
     return error.node if isinstance(error, NetworkParseError) else error.cause
 
 
@@ -245,7 +244,7 @@ def _make_fallback_ladder(network: Network, config: PrecisionConfig, constraints
 
 def _adapt_constraints_to_attempt(constraints: LayerConstraints | None, attempt: BuildAttempt,
                                   network: Network) -> LayerConstraints | None:
-    """Returns the layer constraints of a build attempt, derived from those of the requested config."""
+    """Returns the layer constraints of a build attempt, derived from the constraints of the requested config."""
     if constraints is None:
         return None
     constraints = constraints.without_layer_precisions(layer for name in attempt.unconstrained
@@ -312,7 +311,6 @@ class _BuildThread(threading.Thread):
         return self._has_changed or self.has_ended
 
     def take_messages(self) -> list[BuildProgress | BuilderMessage]:
-        """Returns the messages and the progress since the last call."""
         with self._lock:
             messages, self._messages = self._messages, []
             self._has_changed = False

@@ -300,7 +300,6 @@ class _PreviewProcess:
             threading.Thread(target=thread_function, daemon=True).start()
 
     def set_paused(self, is_paused: bool) -> None:
-        """Pauses the process, or continues it."""
         self.process.send_signal(signal.SIGSTOP if is_paused else signal.SIGCONT)  # no effect after its end
 
     def _send_queued_requests(self) -> None:

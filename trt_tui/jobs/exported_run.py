@@ -94,7 +94,6 @@ def execute_exported_file(workspace: Workspace, store: ResultStore, reporter: Jo
 
 
 def find_stored_exported_run(workspace: Workspace, store: ResultStore, config: PrecisionConfig) -> ExportedRun | None:
-    """Returns the stored execution of a config's exported file; None if there is none."""
     return store.load_result(workspace, _STORE_KIND, config, ExportedRun)
 
 
@@ -182,7 +181,6 @@ class _ExportedRunProcess:
         self._thread.start()
 
     def send_feed(self, feed: Mapping[str, np.ndarray]) -> None:
-        """Sends a feed to the process, which answers with its outputs."""
         self._outgoing.put(dict(feed))
 
     def has_answer(self) -> bool:

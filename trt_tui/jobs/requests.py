@@ -16,7 +16,7 @@ from trt_tui.options import Options
 
 @dataclass(frozen=True)
 class JobKind:
-    """The properties of all jobs of one request type, for all code that runs, shows or stops jobs.
+    """The properties of all jobs of one request type. All functions that run, show or stop jobs read them.
 
     Titles and phases are format texts. They contain fields of the request, ``{config}`` for the name of its config, and
     ``{file}`` for the last part of its path.
@@ -108,7 +108,6 @@ class OpenNetwork(Request):
 
     @property
     def path(self) -> str:
-        """The path of the network file."""
         return self.options.model
 
 
@@ -242,8 +241,8 @@ class MeasureRemedies(Request):
 
 @dataclass(frozen=True)
 class MeasureToggles(Request):
-    """A request to measure the config with each relevant row or scope toggled, in the background. `AccuracyMeasured` of
-    run "flip" answers it for each.
+    """A request to measure the config with each relevant row or scope toggled, in the background. `AccuracyMeasured`
+    answers it for each row and scope, with the run key "flip".
 
     Attributes:
         MAX_SCOPE_GROUPS: The maximum number of groups in a toggled scope.

@@ -49,7 +49,8 @@ def run_toggle_job(workspace: Workspace, store: ResultStore, reporter: JobReport
 
 def list_toggled_configs(config: PrecisionConfig, network: Network, shares: dict[str,
                                                                                  ErrorShare]) -> list[PrecisionConfig]:
-    """Returns the configs with one row toggled, then those with one scope toggled, each in the order of relevance."""
+    """Returns the configs with one row toggled, then the configs with one scope toggled, each by decreasing relevance.
+    """
     def measure_toggle_interest(groups: Sequence[FusionGroup]) -> float:
         return sum(2.0 if group.name in config.precision_moves else max(0.0, shares[group.name].fraction)
                    if group.name in shares else 0.0 for group in groups)

@@ -117,7 +117,7 @@ _SAMPLE_BOUND_EVENTS = (ev.AccuracyMeasured, ev.EngineBuilt, ev.Fp32EngineMeasur
 
 
 def _mute_measurement_events(reporter: JobReporter) -> JobReporter:
-    """Returns a reporter that drops values measured on other samples than those of the session."""
+    """Returns a reporter that drops values measured on samples other than the session's."""
     filtered = copy.copy(reporter)
 
     def send_other_events(event: ev.Event) -> None:
@@ -217,7 +217,6 @@ class WorkspaceEvaluator:
                                                       Urgency.SEARCH)
 
     def _measure_selected_feed_accuracy(self, config: PrecisionConfig) -> Steps[Accuracy]:
-        """Returns the accuracy of a config on the batch of the selected sample."""
         workspace = self._workspace
         if self.feed_index is None:
             full_accuracy = yield from self._measure_accuracy_on_all_samples(self._request.config)
@@ -270,8 +269,8 @@ class WorkspaceEvaluator:
 
     def measure_alternative_ranges(self, groups: Sequence[FusionGroup],
                                    config: PrecisionConfig) -> dict[str, dict[str, float]]:
-        """Returns the ranges (amax) of other range methods, by tensor and method, without ranges equal to those in use.
-        """
+        """Returns the ranges (amax) of other range methods, by tensor and method. Ranges equal to the current range are
+        left out."""
         method_ranges = measure_ranges_by_method(self._workspace, self._report, groups, config, one_pass=True)
         other_ranges: dict[str, dict[str, float]] = {}
         for group in groups:

@@ -285,10 +285,11 @@ class SearchJob:
         self.search = self._make_search(self.search.evaluations, self.estimate_latency)
 
     def _order_groups_by_cost(self) -> Steps[None]:
-        """Orders the groups so that those that save the most time have their precision reduced first.
+        """Orders the groups by the time they can save. The precision of the group with the largest saving is reduced
+        first.
 
-        The order follows the layer times in the engine with all candidates raised. It is built only if a further build
-        is left to confirm the result. Without such times, the order follows the multiply-accumulates.
+        The saving is the layer time in the engine with all candidates raised. It is built only if a further build is
+        left to confirm the result. Without such times, the order follows the multiply-accumulates.
         """
         times: Mapping[str, float] = {}
         all_raised = self.search_space.build_config(self.search_space.candidates)
@@ -432,7 +433,7 @@ class SearchJob:
 
     def _triage_engine(self, config: PrecisionConfig, simulated_accuracy: Accuracy,
                        engine_accuracy: Accuracy) -> Steps[bool]:
-        """Finds the group at which an engine deviates from its simulation by more than rounding explains.
+        """Finds the group at which an engine deviates from its simulation more than rounding explains.
 
         Returns True if fusion barriers remove the deviation and the search continues with them. Such a deviation is not
         used as a margin.
@@ -458,7 +459,6 @@ class SearchJob:
     # -- progress -----------------------------------------------------------------------------------------------
 
     def make_progress_event(self, job_number: int) -> ev.SearchProgress:
-        """Returns the event that reports the progress of the search."""
         search, best = self.search, self.search.best_evaluation
         candidate = search.current_trial
         config = search.build_config(best) if best is not None else self.search_space.start_config

@@ -24,7 +24,7 @@ MIN_RAISED_SHARE = 0.002
 
 
 def order_groups_by_isolated_error(workspace: Workspace, store: ResultStore, config: PrecisionConfig) -> list[str]:
-    """Returns the names of all groups, those with the largest known isolated errors first."""
+    """Returns the names of all groups in the order of decreasing isolated error, as far as it is known."""
     base = replace(config, moves={})
     group_errors = (store.load_result(workspace, "layers", config, dict[str, GroupErrors])
                     or store.load_result(workspace, "layers", base, dict[str, GroupErrors]) or {})
@@ -56,9 +56,10 @@ def send_error_shares(workspace: Workspace, store: ResultStore, reporter: JobRep
 
 
 def load_stored_shares(workspace: Workspace, store: ResultStore, config: PrecisionConfig) -> dict[str, ErrorShare]:
-    """Returns the stored final error shares of a config, by group: those on all samples if they exist.
+    """Returns the stored final error shares of a config, by group; empty if there are none.
 
-    Shares on fewer samples are returned only without the option ``--exact``.
+    Shares measured on all samples are preferred. Shares on fewer samples are returned only without the option
+    ``--exact``.
     """
     exact = store.load_result(workspace, "shares, exact", config, dict[str, ErrorShare])
     if exact is not None or workspace.options.exact:

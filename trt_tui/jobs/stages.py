@@ -107,7 +107,6 @@ def _compare_runs(workspace: Workspace, recorded: RecordedRun, reference: Record
 
 
 def _list_common_outputs(workspace: Workspace, *runs: RecordedRun) -> list[JudgedOutput]:
-    """Returns the judged outputs that all of the runs have."""
     return [output for output in workspace.analysis.judged_outputs
             if all(output.tensor in run.available_tensors for run in runs)]
 
@@ -262,7 +261,8 @@ def _compare_production_outputs(workspace: Workspace, store: ResultStore, report
 
 
 def _compare_production_inputs(workspace: Workspace, request: rq.MeasureStages) -> tuple[InputDifference, ...]:
-    """Returns the differences between the inputs in production and those of the samples; () if no inputs were dumped.
+    """Returns the differences between the inputs in production and the inputs of the samples; () if no inputs were
+    dumped.
 
     The inputs are in a separate file, or beside the outputs.
 

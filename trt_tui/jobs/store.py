@@ -85,7 +85,6 @@ class FileCache:
                 stream.write(data)
 
     def read_all_records(self) -> dict[str, bytes]:
-        """Returns all stored bytes, by key."""
         keys = [path.name for path in self.folder.glob("*/*")]
         return {key: data for key in keys if (data := self.read(key)) is not None}
 
@@ -155,7 +154,6 @@ class EngineCache(FileCache):
         return path
 
     def read_timing_caches(self) -> dict[str, bytes]:
-        """Returns the bytes of all timing caches, by file name."""
         return {path.name: path.read_bytes() for path in self._timing_cache_folder.glob("*.cache")}
 
     def write_timing_cache(self, name: str, data: bytes) -> None:
@@ -191,7 +189,6 @@ def _record_checksum(key: str, data: bytes) -> bytes:
 
 
 def user_cache_folder() -> Path:
-    """Returns the path of trt-tui's folder in the user's cache folder."""
     return Path(platformdirs.user_cache_dir("trt-tui"))
 
 
@@ -208,7 +205,6 @@ class ResultStore:
         self.engines = engines or EngineCache()
 
     def trim_to_size_limit(self) -> None:
-        """Removes the least recently used files above the size limits."""
         self.results.trim_to_size_limit()
         self.engines.trim_to_size_limit()
 

@@ -1,6 +1,6 @@
-"""The triage of an engine that deviates from its simulation by more than rounding explains.
+"""The triage of an engine whose deviation from its simulation is larger than rounding explains.
 
-Such a deviation is not used as a margin for a search: a kernel computes something else, and raising more layers avoids
+Such a deviation is not used as a margin for a search. A kernel computes something else, and raising more layers avoids
 that kernel only by chance. Errors inside the engine show the group at which the deviation begins. Fusion barriers
 around that group then prevent the kernel from being chosen. If a marked engine agrees with the simulation, its barriers
 are used instead, halved as long as one half suffices.
@@ -81,7 +81,6 @@ class EngineTriage:
         return self._count_left() - self._spent_builds
 
     def run_triage(self) -> Steps[TriageResult]:
-        """Runs the triage and returns its result."""
         if self._count_remaining_builds() <= 0:
             return TriageResult(("--max-builds leaves none to find where",))
         engine_errors = yield from self._probe.measure_engine_errors(self._config)

@@ -44,7 +44,6 @@ class TensorRTPackage:
 
     @property
     def version(self) -> str:
-        """The release of TensorRT, such as "8.6.1"."""
         return str(self.trt.__version__)
 
 
@@ -72,7 +71,6 @@ def import_tensorrt(backend_name: str) -> Any:
 
 
 def parse_release_numbers(version: str) -> tuple[int, ...]:
-    """Returns the first two numbers of a version text."""
     return tuple(int(part) for part in re.findall(r"\d+", version)[:2])
 
 

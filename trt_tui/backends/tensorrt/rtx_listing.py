@@ -161,13 +161,13 @@ def _make_cancel_monitor(trt: Any, should_continue: Callable[[], bool]) -> Any:
             self.stopped = False
 
         def phase_start(self, phase_name: str, parent_phase: str | None, num_steps: int) -> None:
-            """Nothing is counted."""
+            """Implements `IProgressMonitor.phase_start` without effect."""
 
         def step_complete(self, phase_name: str, step: int) -> bool:
             self.stopped = self.stopped or not should_continue()
             return not self.stopped
 
         def phase_finish(self, phase_name: str) -> None:
-            """Nothing is counted."""
+            """Implements `IProgressMonitor.phase_finish` without effect."""
 
     return Monitor()
