@@ -109,7 +109,7 @@ FAILED_ALLOCATION = re.compile(r"bad_alloc|bad allocation|failed to allocate (?:
                                r"out of memory|is smaller than requested bytes|CUDA failure 2\b|"
                                r"cudaErrorMemoryAllocation|_ALLOC(?:ATION)?_FAILED|resource allocation failed|"
                                r"expr=cu(?:blas|blasLt|dnn)Create\(", re.I)
-"""Messages of libraries after a failed allocation.
+"""The pattern of library messages after a failed allocation.
 
 If a GPU is nearly full, already the creation of a library handle fails (cuBLAS, cuDNN).
 """

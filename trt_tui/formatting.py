@@ -107,7 +107,7 @@ MIN_LIKENESS, MIN_LIKENESS_SHORT = 0.65, 0.5
 # -- names ------------------------------------------------------------------------------------------------------------
 
 FP32_TITLE = "FP32"
-"""The title of the FP32 network, where FP32 appears as one of the runs."""
+"""The title of FP32 if it is one run among others."""
 
 RUN_TITLES = {"fp16": "FP16", "int8": "INT8", "config": "config"}
 """The titles of the runs of a comparison, by run key."""
@@ -116,7 +116,7 @@ _BACKENDS = {"tensorrt": "TensorRT", "tensorrt-rtx": "TensorRT-RTX", "onnxruntim
 
 
 EXPORTED = "exported"
-"""The run key of a file's network in the form in which trt-tui exports it, if the export cannot equal the file."""
+"""The run key of a file's network as exported, if the export cannot be equal to the file."""
 
 
 EXPORTED_NETWORK = "exported network"
@@ -132,7 +132,7 @@ def executed_run_key(run: str) -> str:
 
 
 def run_title(run: str, is_file_precision: bool = False) -> str:
-    """Returns the title of a run in a table, such as ``INT8``, or ``as in the file`` for the file's precisions.
+    """Returns the title of a run in a table, such as ``INT8``, or ``as in the file`` for a config in file precision.
 
     Args:
         is_file_precision: True if the config is the file precision of a quantized or typed file.
@@ -145,7 +145,7 @@ def run_title(run: str, is_file_precision: bool = False) -> str:
 
 
 def run_name_in_sentence(run: str, is_file_precision: bool = False) -> str:
-    """Returns the name of a run within a sentence, such as ``INT8``, or ``the file`` for the file's precisions."""
+    """Returns the name of a run within a sentence, such as ``INT8``, or ``the file`` for a config in file precision."""
     return "the file" if run == "config" and is_file_precision else run_title(run)
 
 
@@ -242,7 +242,7 @@ def add_decibel_unit(decibel_text: str) -> str:
 
 
 def worst_sample_text(sample_index: int, sqnr_db: float | None, mark: str = SIMULATED_MARK) -> str:
-    """Returns the lowest SQNR over the judged samples with the index of that sample: ``~8.1 #17``."""
+    """Returns the lowest SQNR over the judged samples and the index of that sample as text: ``~8.1 #17``."""
     return f"{decibels_text(sqnr_db, nan=sqnr_db is None, mark=mark)} #{sample_index}"
 
 

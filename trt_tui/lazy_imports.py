@@ -14,7 +14,7 @@ LAZY_MODULES = ("sympy", "onnx_ir._symbolic_shapes")
 
 
 class _LateLoader(LazyLoader):
-    """A lazy loader whose modules give their file and name without being loaded.
+    """A lazy loader whose modules report their file and name without being loaded.
 
     `inspect.getmodule`, which Polygraphy calls, reads the file and the name of every module.
     """
@@ -35,7 +35,7 @@ class _LateLoader(LazyLoader):
 
 
 class LazyModuleFinder:
-    """The import finder of `LAZY_MODULES`; it finds them for every importing module."""
+    """The import finder of `LAZY_MODULES`, whichever module imports them."""
 
     @staticmethod
     def find_spec(name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:

@@ -51,8 +51,8 @@ from trt_tui.files.reading import file_sha256
 from trt_tui.options import Options
 
 MIN_CHOICE_SAMPLES, MIN_HELD_OUT_SAMPLES = 32, 16
-"""The minimum numbers of samples that a search may choose on, and that are held out. Below either, none are held out.
-"""
+"""The minimum numbers of samples for the choices of a search, and of held-out samples. If either is not reached, no
+samples are held out."""
 
 
 class FileReplacedError(InputError):
@@ -105,7 +105,7 @@ class WorkerPool(Protocol):
 
     def make_executor(self, workspace: Workspace, wake_caller: Callable[[], None],
                       for_engines: bool) -> Executor[Workspace]:
-        """Returns the executor of one job, whose workers open the same network and data as the workspace.
+        """Returns the executor of one job. Its workers have the network and data of the workspace open.
 
         Args:
             wake_caller: A function that another thread calls when the job can continue.
@@ -113,8 +113,7 @@ class WorkerPool(Protocol):
         """
 
     def open_workspace_on_workers(self, workspace: Workspace) -> None:
-        """Opens the network and data of a workspace on all workers. A workspace that is already open there is not
-        opened again.
+        """Opens the network and data of a workspace on all workers, unless they are already open there.
 
         Raises:
             TrtTuiError: The scheduler named by the user does not answer.

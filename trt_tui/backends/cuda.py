@@ -83,7 +83,7 @@ def copy_device_memory(regions: Iterable[tuple[int, int, int]]) -> None:
 
 
 def _load_driver_with_context() -> ctypes.CDLL:
-    """Returns the driver library after a check that this thread has a context of the first GPU.
+    """Returns the driver library, after a CUDA context of the first GPU is made current on this thread.
 
     The context is the primary one, which the CUDA runtime uses too.
     """

@@ -35,11 +35,12 @@ from trt_tui.errors import (
 from trt_tui.files.reading import check_regular_file
 
 _MIN_SHARED_WEIGHT_BYTES = 1024
-"""The minimum size of initializers that are shared with the inference session in memory instead of being serialized."""
+"""The size in bytes from which an initializer is shared with the inference session in memory instead of being
+serialized."""
 
 _MIN_FED_WEIGHT_BYTES = 1 << 16
-"""The minimum size of initializers that low-memory sessions receive as inputs of each execution instead of copying
-them."""
+"""The size in bytes from which an initializer becomes an input of each execution in a low-memory inference session. The
+session then makes no copy of the initializer."""
 
 _CUDA_PROVIDER = "CUDAExecutionProvider"
 
@@ -63,7 +64,7 @@ _WRONG_SHAPE_MESSAGES = {
     "the result of ": re.compile(  # release 1.23 names the node
         r".*while running \w+ node\. Name:'(?P<name>[^']*)'.*OrtValue shape verification failed\. "
         r"Current shape:\{(?P<declared>[^}]*)\} Requested shape:\{(?P<computed>[^}]*)\}")}
-"""The messages of ONNX Runtime for an output of a subgraph whose shape differs from the declared one.
+"""The patterns of ONNX Runtime messages about an output of a subgraph whose shape differs from its declared shape.
 
 The key is the text before the name of the tensor in the resulting error.
 """
@@ -358,8 +359,8 @@ def _get_initializer_tensor(initializer: ir.Value) -> ir.TensorProtocol:
 
 @contextlib.contextmanager
 def _expose_weights_as_inputs(model: ir.Model, min_bytes: int | None) -> Iterator[dict[str, np.ndarray]]:
-    """Turns large initializers into graph inputs during the block. Yields their arrays by input name, to be fed to
-    every execution.
+    """Turns large initializers into graph inputs during the ``with`` block. Yields their arrays by input name, to be
+    fed to every execution.
 
     Args:
         min_bytes: The minimum size of the initializers to turn into inputs; None for no such initializers.

@@ -1,10 +1,11 @@
-"""GPU execution in ONNX Runtime with all inputs and outputs bound, as one CUDA graph if the network allows it.
+"""GPU execution in ONNX Runtime with I/O binding for all inputs and outputs, as one CUDA graph if the network allows
+it.
 
 An array that is fed again, such as weights or samples, is copied to the device once. Its copy is found by the identity
 of the array and freed with the array. The modes, from the fastest:
 
 - A CUDA graph for the first shapes that occur twice. It needs a network without control flow and without nodes on the
-  CPU. Addresses are fixed at capture, so every input has a buffer of its own, and changed inputs are copied there.
+  CPU. Addresses are fixed at capture, so every input has a separate buffer, and changed inputs are copied there.
 - Bound inputs and outputs.
 
 Copies that the last execution did not need are kept up to `MAX_IDLE_COPY_BYTES`. With a CUDA graph, whose buffers hold
@@ -35,7 +36,7 @@ MAX_IDLE_COPY_BYTES = 1 << 30
 """The maximum size of the device copies of arrays that the last execution did not need."""
 
 CUDA_GRAPH_MODE, BOUND_MODE = "CUDA graph", "bound inputs and outputs"
-"""The names of the execution modes."""
+"""The names of the two execution modes on a GPU."""
 
 _MAX_REASON_CHARACTERS = 160
 
@@ -79,7 +80,7 @@ class DeviceArrayCopies:
             self.total_bytes -= byte_count
 
     def free_unused_copies(self, used_arrays: Iterable[np.ndarray] = ()) -> None:
-        """Frees the oldest unused copies until the unused ones take at most `max_idle_bytes`."""
+        """Frees the oldest device copies of unused arrays, until such copies take at most `max_idle_bytes`."""
         if self.total_bytes <= self.max_idle_bytes:
             return
         used_sizes = {id(array): array.nbytes for array in used_arrays if id(array) in self._copies}
@@ -98,7 +99,7 @@ class DeviceArrayCopies:
 
 
 class IoBindingRunner:
-    """The executions of one network with all inputs and outputs bound.
+    """The executions of one network on a GPU with I/O binding for all inputs and outputs.
 
     Args:
         session: An inference session for any shapes, with CUDA as its first provider.
@@ -198,7 +199,7 @@ class IoBindingRunner:
 
 
 class _CapturedCudaGraph:
-    """A captured CUDA graph of a network with fixed shapes. Every input and output has a buffer of its own.
+    """A captured CUDA graph of a network with fixed shapes. Every input and output has a separate buffer.
 
     Args:
         output_slots: The buffers of all outputs, by name.
@@ -217,8 +218,8 @@ class _CapturedCudaGraph:
         self._session.run_with_iobinding(self._binding)  # this execution is captured
 
     def find_changed_inputs(self, feed: Mapping[str, np.ndarray]) -> list[str] | None:
-        """Returns the names of the inputs whose arrays differ from the last feed; None if a shape differs from that of
-        the graph."""
+        """Returns the names of the inputs whose arrays differ from the last feed; None if a shape differs from the
+        captured shape."""
         last_feed = self._last_feed
         changed_names = [name for name, array in feed.items() if last_feed.get(name) is not array]
         has_same_shapes = len(feed) == len(last_feed) and all(

@@ -73,7 +73,7 @@ class ExportedFileRunner:
             raise InputError("ONNX Runtime refuses the exported file", f"its provider {provider} did not start")
 
     def run(self, feed: Mapping[str, np.ndarray], output_names: Sequence[str]) -> dict[str, np.ndarray]:
-        """Executes the file once. Returns the named outputs.
+        """Executes the exported network once. Returns the named outputs.
 
         Raises:
             InputError: ONNX Runtime cannot execute the file.

@@ -19,8 +19,7 @@ computation."""
 _REDUCTIONS_OF_NOTHING = {
     **dict.fromkeys("ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum".split(), "Identity"),
     "ReduceL1": "Abs", "ReduceL2": "Abs", "ReduceLogSum": "Log", "ReduceSumSquare": "Mul"}
-"""The operator that replaces a reduction without axes, by the type of the reduction. It computes each element
-separately."""
+"""The element-wise operators that replace reductions without axes, by the type of the reduction."""
 
 _OWN_DOMAIN = "com.microsoft"
 """The domain of ONNX Runtime's own operators. The QuantizeLinear of this domain has no opset, and reads only FP32."""
@@ -30,7 +29,7 @@ _OWN_TYPES = (ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT16, ir.DataTyp
 """The output types of the QuantizeLinear of ONNX Runtime's own domain."""
 
 _Rewrites = dict[Callable[[ir.Node], bool], Callable[[ir.Node], None]]
-"""The rewriting functions of nodes, each by the condition for its use."""
+"""The functions that rewrite a node, each by the condition under which a node is rewritten."""
 
 
 def adapt_to_release(model: ir.Model) -> ir.Model:
@@ -66,8 +65,7 @@ def _rewrite(model: ir.Model, rewrites: _Rewrites) -> ir.Model:
 
 
 def _is_reduction_of_nothing(node: ir.Node) -> bool:
-    """Returns True if a node is a reduction without axes that, by its attribute ``noop_with_empty_axes``, reduces
-    nothing."""
+    """Returns True if a node is a reduction that reduces no axis (``noop_with_empty_axes`` without axes)."""
     if (node.op_type not in _REDUCTIONS_OF_NOTHING or node.domain
             or not node.attributes.get_int("noop_with_empty_axes", 0)):
         return False

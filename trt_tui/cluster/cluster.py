@@ -36,12 +36,14 @@ POLL_INTERVAL_S = 0.3
 """The interval in seconds at which the connection to the scheduler is checked."""
 
 WORKER_LIST_INTERVAL_S = 2.0
-"""The interval in seconds at which the list of workers is compared with that of the scheduler. Events from before the
-subscription are lost."""
+"""The interval in seconds at which the known workers are compared with the scheduler's list.
+
+The comparison finds workers whose events came before the subscription.
+"""
 
 
 class Cluster:
-    """The client of a Dask cluster: it opens the workspace on the workers and sends tasks to them.
+    """The client of a Dask cluster, which opens the workspace on the workers and sends tasks to them.
 
     One thread calls the methods. They return at once, except those that are documented to wait.
 
@@ -83,7 +85,7 @@ class Cluster:
     # -- called by jobs -----------------------------------------------------------------------------------------------
 
     def require_connection(self) -> None:
-        """Waits until the scheduler named by the user is connected.
+        """Waits for the connection to the scheduler that the user has named.
 
         Raises:
             TrtTuiError: The scheduler does not answer.
@@ -96,7 +98,8 @@ class Cluster:
 
     def open_manifest_on_workers(self, manifest: WorkspaceManifest,
                                  required_environment: worker.WorkerEnvironment) -> None:
-        """Opens the network and data of a manifest on all workers, in place of their current ones.
+        """Opens the network and data of a manifest on all workers, in place of the workspace that the workers have
+        open.
 
         Args:
             required_environment: The versions and the GPU that workers must have.
@@ -230,8 +233,10 @@ class Cluster:
             handle.gone_event.set()
 
     async def _keep_workers_synchronized(self, client: Client) -> None:
-        """Synchronizes the list of workers at regular intervals. The check of the connection runs beside it, without
-        waiting."""
+        """Compares the known workers with the scheduler's list at regular intervals.
+
+        The check of the connection runs in parallel and does not wait for the list.
+        """
         while True:
             await asyncio.sleep(WORKER_LIST_INTERVAL_S)
             with suppress(asyncio.TimeoutError, OSError):  # the check of the connection detects a lost one
@@ -311,7 +316,7 @@ class Cluster:
             self._wake_all_jobs()
 
     def _report_ready_workers(self, worker_handle: WorkerHandle, manifest: WorkspaceManifest) -> None:
-        """Reports that the workers are ready, once all are, and which workers cannot build the requested engines."""
+        """Reports when all workers are ready, and warns of workers that cannot build engines."""
         if any(task_run.for_engines for task_run in self._task_runs):
             self.report_workers_unfit_for_engines()
         if not any(handle.parcel is manifest and handle.workspace is None and not handle.refusal_reason

@@ -66,8 +66,8 @@ class ClusterWorkerPool:
         return ClusterExecutor(self.cluster, workspace, wake_caller, for_engines)
 
     def close(self) -> None:
-        """Ends a cluster that this program has started, and waits for the end. On another cluster, nothing of this
-        program stays."""
+        """Ends a cluster that this program has started, and waits for the end. Nothing stays on a cluster of the user.
+        """
         self.cluster.close()
         self._scratch_stack.close()
 
@@ -133,6 +133,6 @@ class ClusterExecutor:
 
     @property
     def _can_run_crashing_items(self) -> bool:
-        """True if this process may execute items that have ended a worker, because no further worker can become ready.
-        """
+        """True if this process may execute items during which a worker has ended. No further worker can become ready
+        then."""
         return not self._cluster.can_get_more_workers

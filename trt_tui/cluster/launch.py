@@ -110,7 +110,7 @@ class _MonitoredNanny(Nanny):
 
 
 def launch_local_cluster(spec: ClusterSpec, folder: Path, on_worker_exit: Callable[[str, int], None]) -> SpecCluster:
-    """Returns a cluster of processes on this host. The event loop that owns the cluster must enter it.
+    """Returns a cluster of processes on this host, which the event loop must enter as a context manager.
 
     Args:
         folder: The folder for files of the workers.

@@ -1,5 +1,5 @@
-"""The opening of a workspace on a worker: a check of the worker first, then the transfer of the files that it does not
-see."""
+"""The opening of a workspace on a worker: a check of the worker, then the transfer of the files that the worker lacks.
+"""
 
 import asyncio
 from typing import Any

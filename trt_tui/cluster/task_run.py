@@ -17,7 +17,7 @@ MAX_PREFETCHED_ITEMS = 4096
 """The maximum number of items that are taken from their source before their execution."""
 
 MAX_LOST_WORKERS = 2
-"""The number of ended workers after which an item is not tried again."""
+"""The number of workers that may end during an item before the item is given up."""
 
 
 @dataclass

@@ -1,5 +1,5 @@
-"""A reader of YAML files from elsewhere, limited to plain values. Aliases and merge keys may repeat a limited number of
-values."""
+"""A reader of YAML files from elsewhere, limited to plain values. The number of values behind aliases and merge keys is
+limited too."""
 
 from typing import Any
 

@@ -12,7 +12,7 @@ from filelock import FileLock, Timeout
 
 @contextlib.contextmanager
 def file_lock(path: Path | str, max_wait_s: float) -> Iterator[None]:
-    """Holds the lock of a file during the block. If the cache folder is not writable, the block runs without a lock.
+    """Holds the lock of a file during the ``with`` block. If the cache folder is not writable, there is no lock.
 
     Raises:
         Timeout: Another process holds the lock for longer than ``max_wait_s``.

@@ -16,11 +16,12 @@ from pathlib import Path
 from trt_tui.errors import InputError
 
 MAX_READ_S = 5.0
-"""The CPU time allowed for a small file. A large file gets its size divided by `MIN_BYTES_PER_S` in addition."""
+"""The CPU time in seconds for reading a small file. A large file gets additional time: its size divided by
+`MIN_BYTES_PER_S`."""
 MIN_BYTES_PER_S = 10 << 20
 MAX_MEMORY_BYTES = 2 << 30
-"""The growth of process memory allowed for a small file. A large file gets `MAX_MEMORY_PER_BYTE` times its size in
-addition."""
+"""The growth of process memory for reading a small file. A large file gets additional memory: `MAX_MEMORY_PER_BYTE`
+times its size."""
 MAX_MEMORY_PER_BYTE = 32
 _TICK_S = 0.05
 
@@ -38,7 +39,7 @@ _is_running = False
 @contextlib.contextmanager
 def limit_reading_resources(input_title: str, size_bytes: int = 0, *, max_seconds: float | None = None,
                             next_step: str = _DEFAULT_NEXT_STEP) -> Iterator[None]:
-    """Stops the block with an error if the block uses too much CPU time or memory, or reads too deeply nested data.
+    """Stops the ``with`` block with an error if it uses too much CPU time or memory, or reads too deeply nested data.
 
     A block within another one shares the budget of the outer block. Only the main thread can be interrupted, so there
     is no limit in other threads. Every reader of this program runs in a main thread.
@@ -84,7 +85,7 @@ def limit_reading_resources(input_title: str, size_bytes: int = 0, *, max_second
 
 @contextlib.contextmanager
 def limit_file_reading(path: Path | str) -> Iterator[None]:
-    """Applies `limit_reading_resources` to the block, with the size and the name of a file."""
+    """Applies `limit_reading_resources` to the ``with`` block, with the size and the name of a file."""
     size = 0
     with contextlib.suppress(OSError, ValueError):
         size = os.stat(path).st_size

@@ -1,5 +1,4 @@
-"""Temporary folders and files. Each is removed when its block ends, or by a later process if its own process was
-killed."""
+"""Temporary folders and files, which are removed after use, or by a later process if their own process was killed."""
 
 import contextlib
 import fcntl
@@ -25,7 +24,7 @@ STALE_S = 3600.0
 
 @contextlib.contextmanager
 def create_scratch_folder() -> Iterator[Path]:
-    """Creates a temporary folder that is removed after the block.
+    """Creates a temporary folder that is removed after the ``with`` block.
 
     If the process is killed, the next `remove_unused_scratch_folders` removes the folder.
 
@@ -88,7 +87,7 @@ _temporaries: set[Path] = set()
 
 @contextlib.contextmanager
 def register_temporary_file(path: Path) -> Iterator[None]:
-    """Lets `remove_temporary_files` remove a file while the block runs."""
+    """Marks a file as temporary during the ``with`` block, so that `remove_temporary_files` removes the file."""
     _temporaries.add(path)
     try:
         yield
@@ -114,7 +113,7 @@ def remove_stale_files_beside(destination: Path) -> None:
 
 @contextlib.contextmanager
 def _lock_folder(folder: Path) -> Iterator[None]:
-    """Locks a folder during the block.
+    """Locks a folder during the ``with`` block.
 
     Raises:
         BlockingIOError: Another process holds the lock.
@@ -129,7 +128,7 @@ def _lock_folder(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def mark_folder_in_use(folder: Path) -> Iterator[None]:
-    """Protects a temporary folder from `remove_stale_path` during the block, whatever the age of its last file."""
+    """Protects a temporary folder from `remove_stale_path` during the ``with`` block, even if its last file is old."""
     with contextlib.ExitStack() as lock_stack:
         with contextlib.suppress(OSError):  # without the lock, other processes keep the folder for `STALE_S`
             lock_stack.enter_context(_lock_folder(folder))

@@ -18,10 +18,10 @@ from trt_tui.files.scratch import mark_folder_in_use, register_temporary_file, r
 
 
 def write_file_atomically(path: Path | str, data: bytes | str, *, is_private: bool = False) -> None:
-    """Writes a file with `open_atomic_writer`, a text as UTF-8.
+    """Writes a file completely or not at all, a text as UTF-8.
 
-    Characters that UTF-8 cannot encode (from a name in broken UTF-8) are written as backslash escapes, which JSON
-    decodes again.
+    The file is written by `open_atomic_writer`. Characters that UTF-8 cannot encode (from a name in broken UTF-8) are
+    written as backslash escapes, which JSON decodes again.
 
     Raises:
         InputError: The file cannot be written.
@@ -62,10 +62,11 @@ _transaction: ContextVar[_Transaction | None] = ContextVar("file_transaction", d
 
 @contextlib.contextmanager
 def file_transaction() -> Iterator[None]:
-    """Delays the files written by `open_atomic_writer` until the block ends: all of them take their places, or none if
-    the block raises.
+    """Collects the files written in the ``with`` block and puts them in place when it ends: all of them, or none if the
+    block raises.
 
-    A block within another one is part of the outer block. Devices and pipes are written at once.
+    It collects the files of `open_atomic_writer`. A block within another one is part of the outer block. Devices and
+    pipes are written at once.
 
     Raises:
         InputError: A file cannot be renamed to its destination. The new files before it are removed; files that
@@ -92,7 +93,7 @@ def file_transaction() -> Iterator[None]:
 
 
 def find_content_path(path: Path) -> Path:
-    """Returns the path that holds the content of a file: its temporary file if the current transaction has written the
+    """Returns the path with the current content of a file: a temporary file if the open transaction has written the
     file, and ``path`` if not."""
     transaction, destination = _transaction.get(), Path(os.path.realpath(path))
     pending_files = transaction.pending_files if transaction is not None else ()
@@ -108,8 +109,8 @@ def _remove_file(path: Path) -> None:
 
 @contextlib.contextmanager
 def open_atomic_writer(path: Path | str, *, is_private: bool = False) -> Iterator[BinaryIO]:
-    """Opens a stream whose content replaces the file ``path`` when the block ends. If the block raises, the content is
-    discarded.
+    """Opens a stream whose content replaces the file ``path`` when the ``with`` block ends. If the block raises, the
+    content is discarded.
 
     In a `file_transaction` the file is replaced when the transaction ends.
 
@@ -184,7 +185,7 @@ def is_special_file(path: Path | str) -> bool:
 
 @contextlib.contextmanager
 def _open_device_writer(destination: Path) -> Iterator[BinaryIO]:
-    """Opens a stream whose content is written to a device or a pipe when the block ends."""
+    """Opens a stream whose content is written to a device or a pipe when the ``with`` block ends."""
     # Without O_NONBLOCK, opening a pipe without a reader would wait for ever.
     descriptor = os.open(destination, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
     os.set_blocking(descriptor, True)
@@ -198,7 +199,7 @@ def _open_device_writer(destination: Path) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def convert_write_errors(path: Path) -> Iterator[None]:
-    """Converts an OSError of the block to an InputError that names ``path`` and the next step."""
+    """Converts an OSError of the ``with`` block to an InputError that names ``path`` and the next step."""
     try:
         yield
     except OSError as error:
@@ -244,8 +245,8 @@ def require_empty_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def fill_folder_atomically(destination: Path) -> Iterator[Path]:
-    """Yields a new temporary folder that becomes ``destination`` when the block ends, and is removed if the block
-    raises.
+    """Yields a new temporary folder that becomes ``destination`` when the ``with`` block ends. If the block raises, the
+    folder is removed.
 
     If ``destination`` is an empty folder, the new folder takes its permissions.
 

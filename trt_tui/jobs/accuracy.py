@@ -20,7 +20,7 @@ from trt_tui.workspace import Workspace
 
 def measure_accuracy(workspace: Workspace, store: ResultStore, reporter: JobReporter, config: PrecisionConfig,
                      phase: str = "") -> Iterator[Accuracy]:
-    """Yields the accuracy of a config after each feed; the last one is complete.
+    """Yields the accuracy of a config after each feed. The last value covers all feeds.
 
     Args:
         phase: The phase under which the progress is reported; "" to report none.
@@ -67,7 +67,7 @@ def measure_accuracies_in_parallel(workspace: Workspace, store: ResultStore, rep
 
 
 PendingIntervals = dict[str, Iterator[PartialResult[Accuracy]]]
-"""The rest of each run's measurement after its last feed: the metric on draws of the samples, by run key."""
+"""The measurements that remain for each run after its last feed: the metric on draws of the samples, by run key."""
 
 
 def send_accuracies(workspace: Workspace, store: ResultStore, reporter: JobReporter, runs: Mapping[str, PrecisionConfig]

@@ -40,7 +40,7 @@ from trt_tui.jobs.store import EngineCache, ResultStore
 from trt_tui.workspace import BuildPlan, Workspace, can_run_engines, find_shape_profile
 
 BuildSteps = Generator[BuildProgress | BuilderMessage | Wait | EngineResult, None, None]
-"""The steps of a running build. The last step is the result."""
+"""The generator of the steps of a build. The last step is the result."""
 
 
 def run_build_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
@@ -158,7 +158,7 @@ class BuildTask:
 
 
 def _do_nothing_on_wake() -> None:
-    """Replaces the wake function on workers."""
+    """Does nothing. On workers, this function replaces the function that wakes the scheduler."""
 
 
 def build_engines_in_parallel(workspace: Workspace, store: ResultStore, reporter: JobReporter,

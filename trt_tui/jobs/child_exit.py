@@ -1,4 +1,4 @@
-"""The end of the background process: it ends with its program, and the program diagnoses why it ended."""
+"""The end of the background process: its kill when the program ends, and the diagnosis of a crash."""
 
 import contextlib
 import fcntl
@@ -19,7 +19,8 @@ LESS_MEMORY_STEP = "Use fewer samples (--samples) or a smaller batch (--batch)."
 _SCRIPT_FRAME = re.compile(
     r'File "(?P<file>[^"<][^"]*)", line (?P<line>\d+) in (?P<function>\S+)\n'
     r'(?:\s*File "<frozen [^\n]*\n)*\s*File "[^"]*\btrt_tui\b[^"]*\buserscript\.py"')
-"""The stack frame of a user's script called by trt-tui, in the output of `faulthandler` (the latest call first)."""
+"""The pattern of a user script's stack frame, called by trt-tui, in the output of `faulthandler` (the latest call
+first)."""
 
 
 def tie_process_to_parent(pipe_descriptor: int) -> None:

@@ -1,4 +1,4 @@
-"""The client of the background process: it starts the process, sends requests, stops jobs, and detects a crash."""
+"""The client of the background process, which starts the process, sends requests, stops jobs and detects a crash."""
 
 import contextlib
 import os

@@ -30,7 +30,7 @@ from trt_tui.jobs.store import ResultStore
 from trt_tui.workspace import Workspace
 
 FP32_RUN = "fp32"
-"""The run key of FP32 if it is compared with an external reference. No layer of this run loses accuracy."""
+"""The run key of FP32 in a comparison with an external reference. No layer of this run has a lower precision."""
 
 
 def run_comparison_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
@@ -165,7 +165,7 @@ def send_group_errors(workspace: Workspace, store: ResultStore, reporter: JobRep
 
 
 def _report_padding_in_group_errors(workspace: Workspace, reporter: JobReporter) -> None:
-    """Reports the number of groups whose errors count elements that the mask of the judged outputs leaves out."""
+    """Reports the number of groups whose errors include padding, which the mask of the judged outputs leaves out."""
     network, mask = workspace.network, find_common_mask_name(workspace.judged_outputs)
     if not any(output.mask for output in workspace.judged_outputs):
         return

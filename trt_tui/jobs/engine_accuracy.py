@@ -34,7 +34,7 @@ from trt_tui.workspace import BuildPlan, can_run_engines, find_shape_profile
 PROFILING_RUNS = 10
 
 TYPED_NETWORK_RUNS = "runs of the typed network"
-"""The kind of execution of a typed network. It has no host fallback, since the host computes in other types."""
+"""The name of the executions of a typed network. They have no fallback to the host, which computes in other types."""
 
 _MAX_FP32_ROW_ERROR = 1e-4
 """The maximum difference between the FP32 results of equal samples of one batch."""
@@ -139,8 +139,8 @@ def make_build_settings(analysis: Analysis, feed_indices: Sequence[int], plan: B
 def _simulate_built_config(analysis: Analysis, config: PrecisionConfig, deviating_precisions: Mapping[str, Precision],
                            ranges: Mapping[str, float],
                            feed_indices: Sequence[int]) -> Generator[BuildProgress, None, Accuracy | None]:
-    """Returns the simulated accuracy of the precisions that were built in place of a config; None if they cannot be
-    simulated."""
+    """Returns the simulated accuracy of a config with the precisions that TensorRT has built; None if the simulation
+    refuses them."""
     for name, precision in deviating_precisions.items():
         config = config.with_group_precision([analysis.network.get_group(name)], precision, LADDER_REASON)
     accuracy: Accuracy | None = None

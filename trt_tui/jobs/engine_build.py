@@ -285,7 +285,7 @@ class _BuildThread(threading.Thread):
         self.cache_refused = False
         """True if TensorRT did not accept the timing cache."""
         self.has_ended = False
-        """True from before the last wake. The thread itself may be alive for a moment after that."""
+        """True from shortly before the last call of ``wake``. The thread may still be alive for a moment."""
         self._wake = wake
         self._lock = threading.Lock()
         self._messages: list[BuilderMessage] = []
@@ -378,7 +378,8 @@ def timing_cache_path(settings: BuildSettings, backend: EngineBackend, network: 
 
 
 def _add_node_to_error_title(error: Exception, network: Network) -> Exception:
-    """Returns a build error with the ONNX node in its title that its text or the last messages before it name."""
+    """Adds the failing ONNX node to the title of a build error, if the error text or the last messages name the node.
+    Returns the error."""
     if not isinstance(error, TrtTuiError) or " at node " in error.title:
         return error
     details = error.details if isinstance(error, BuildError) else ()
@@ -393,7 +394,7 @@ def _add_node_to_error_title(error: Exception, network: Network) -> Exception:
 
 
 def _find_layer_named_in_text(text: str, network: Network) -> Layer | None:
-    """Returns the layer that a text such as "... for node conv1 + relu1" names first; None if it names none.
+    """Returns the layer that a text such as "... for node conv1 + relu1" names first; None if the text names no layer.
 
     If several layer names match at the same position, the longest counts.
     """

@@ -96,7 +96,7 @@ def is_tensorrt_rtx_installed() -> bool:
 
 
 def set_preview_process_paused(is_paused: bool) -> None:
-    """Pauses the preview process while a user waits for another job, or continues the process."""
+    """Pauses the preview process, or continues the process. It is paused while the user waits for another job."""
     _CONNECTION.set_paused(is_paused)
 
 
@@ -207,8 +207,8 @@ class PreviewClient:
         return results
 
     def add_move_effects(self, config: PrecisionConfig, preview: Preview) -> Steps[Preview]:
-        """Returns a preview extended by the effects of the config's moves, which are found by previews without these
-        moves."""
+        """Returns a preview extended by the effects of the config's moves. Each effect is found by a preview without
+        the move."""
         network = self.network
         ineffective: set[str] = set()
         pending: list[Sequence[FusionGroup]] = [find_possibly_ineffective_groups(network, config, preview)]
@@ -303,8 +303,7 @@ class _PreviewProcess:
         self.process.send_signal(signal.SIGSTOP if is_paused else signal.SIGCONT)  # no effect after its end
 
     def _send_queued_requests(self) -> None:
-        """Sends the queued requests. It runs in a separate thread, since a paused or starting process does not read
-        them."""
+        """Sends the queued requests in a separate thread, since a paused or starting process does not read them."""
         with suppress(OSError):  # the process has ended; `has_ended` will be set
             while (message := self.outgoing.get()) is not None:
                 self.pipe.send(message)

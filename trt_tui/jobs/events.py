@@ -124,7 +124,7 @@ class LayersListed(Event, changes_rows=False):
 
 @dataclass(frozen=True)
 class NetworkOpened(Event):
-    """The event that the network, the data and the backend are open.
+    """The event that is sent when the network, the data and the backend are open.
 
     Attributes:
         judged_outputs: The outputs at which accuracy is measured.
@@ -157,15 +157,15 @@ class ConfigRead(Event, changes_rows=False):
 
 @dataclass(frozen=True)
 class BuilderReady(Event):
-    """The event that a backend can build engines. Without this event, the simulation backend executes the typed
-    network."""
+    """The event that is sent when a backend can build engines. Without this event, the simulation backend executes the
+    typed network."""
 
     builder: BuilderSummary
 
 
 @dataclass(frozen=True)
 class CalibrationReady(Event, changes_rows=False):
-    """The event that ranges are available: measured, or from a file or an earlier process."""
+    """The event that is sent when ranges are available: measured, or from a file or an earlier process."""
 
     calibration: Calibration
 
@@ -297,7 +297,7 @@ class Remedy:
 
 @dataclass(frozen=True)
 class RemediesMeasured(ResultEvent, changes_rows=False):
-    """The event with the accuracy of each remedy for a group, and the config in which they were tried."""
+    """The event with the accuracy of each remedy for a group, and the config in which the remedies were tried."""
 
     group: str
     config: PrecisionConfig
@@ -461,19 +461,19 @@ class JobStarted(Event, changes_rows=False):
 
 @dataclass(frozen=True)
 class JobDone(Event, changes_rows=False):
-    """The event that a job is done, or that a newer request of its kind has replaced it."""
+    """The event that is sent when a job is done, or when a newer request of its kind has replaced the job."""
 
     was_replaced: bool = False
 
 
 @dataclass(frozen=True)
 class JobCancelled(Event, changes_rows=False):
-    """The event that a job has ended because it was stopped."""
+    """The event that is sent when a job has ended because it was stopped."""
 
 
 @dataclass(frozen=True)
 class JobFailed(Event):
-    """The event that a job has failed with an error that the user can correct.
+    """The event that is sent when a job has failed with an error that the user can correct.
 
     Attributes:
         detail: The traceback, for the log, if the error is a bug; "" if not.
@@ -490,7 +490,7 @@ class JobFailed(Event):
 
 @dataclass(frozen=True)
 class FilesReplaced(JobFailed):
-    """The event that a job has failed because opened files were replaced.
+    """The event that is sent when a job has failed because opened files were replaced.
 
     Attributes:
         files: The names of the replaced files, which must be opened again.
@@ -501,7 +501,8 @@ class FilesReplaced(JobFailed):
 
 @dataclass(frozen=True)
 class ChildProcessDied(Event):
-    """The event that the background process has crashed or was killed. A new process starts with the next request.
+    """The event that is sent when the background process has crashed or was killed. A new process starts with the next
+    request.
 
     All running jobs up to number ``job`` ended with the process. ``reason`` and ``next_step`` are sentences.
     """
@@ -514,7 +515,7 @@ class ChildProcessDied(Event):
 
 @dataclass(frozen=True)
 class ConfigExported(CommandAnswer):
-    """The event that the files of an export were written.
+    """The event that is sent when the files of an export were written.
 
     Attributes:
         paths: All written files, the requested file first.
@@ -529,7 +530,7 @@ class ConfigExported(CommandAnswer):
 
 @dataclass(frozen=True)
 class EngineWritten(CommandAnswer):
-    """The event that an engine file was written.
+    """The event that is sent when an engine file was written.
 
     Attributes:
         info_lines: Notes about the engine.
@@ -599,6 +600,6 @@ class LogMessage(Event, changes_rows=False):
 
 @dataclass(frozen=True)
 class ExecutionModeChanged(Event, changes_rows=False):
-    """The event that the execution mode of the simulation has changed, or is known for the first time."""
+    """The event that is sent when the execution mode of the simulation has changed, or is known for the first time."""
 
     mode: ExecutionMode

@@ -46,5 +46,5 @@ def get_executor(workspace: Workspace, reporter: JobReporter, *, for_engines: bo
 
 
 def choose_next_job_step(executor: Executor[Workspace], urgency: Urgency) -> Urgency | Wait:
-    """Returns the step that a job yields while its task runs: its urgency if a result is ready, and a wait if not."""
+    """Returns the next step of a job with a running task: the urgency if a result is ready, or a wait for a result."""
     return urgency if executor.is_ready() else Wait(executor.is_ready)

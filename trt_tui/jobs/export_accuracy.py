@@ -23,7 +23,8 @@ from trt_tui.workspace import Workspace
 
 def measure_export_accuracy(workspace: Workspace, store: ResultStore, reporter: JobReporter,
                             runs: Mapping[str, PrecisionConfig], urgency: Urgency = Urgency.ACCURACY) -> Steps[None]:
-    """Measures the accuracy of the exported network for each run in file precision of which TensorRT refuses a part."""
+    """Measures the accuracy of the exported network for each run in file precision, if TensorRT refuses a part of the
+    file."""
     for config in runs.values():
         if any(
                 config.precision_of(group) is Precision.FILE and group.file_precision is not None

@@ -34,8 +34,8 @@ class ExportedRunRequest:
 
 
 def main(argv: Sequence[str]) -> None:
-    """Executes one exported file for the client at the other end of a pipe. The arguments are two file descriptors: the
-    pipe, and the pipe that ties this process to the client."""
+    """Executes one exported file. The arguments are two file descriptors: of the pipe for messages, and of the pipe
+    that ends this process with its parent."""
     descriptor, lifeline = (int(text) for text in argv)
     tie_process_to_parent(lifeline)
     faulthandler.enable(sys.stderr, all_threads=False)

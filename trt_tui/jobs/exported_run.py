@@ -40,7 +40,7 @@ from trt_tui.module_path import python_command
 from trt_tui.workspace import Workspace
 
 LOG_BYTES = 4096
-"""The size of the end of the process's output that is searched for the reason of a crash."""
+"""The number of bytes at the end of the process's output that are searched for the reason of a crash."""
 
 _STORE_KIND = "exported network"
 """The name under which executions of exported files are stored."""

@@ -20,7 +20,10 @@ from trt_tui.workspace import Workspace
 
 
 def measure_data_guard_facts(workspace: Workspace) -> GuardFacts:
-    """Returns the guard facts of inputs and labels; no facts if the data cannot be read, which another job reports."""
+    """Returns the guard facts of the inputs and labels; no facts if the data cannot be read.
+
+    Another job that needs the data reports the error.
+    """
     samples, data = workspace.samples, workspace.data_sets
     if samples.is_random:
         return GuardFacts(has_random_inputs=True, no_classes_reason="random inputs")
@@ -72,8 +75,8 @@ def send_cached_range_facts(workspace: Workspace, reporter: JobReporter, cache_p
 
 def send_range_facts(workspace: Workspace, reporter: JobReporter, range_facts: RangeFacts,
                      ranges: Mapping[str, float]) -> bool:
-    """Sends the guard facts of the ranges in use. Ranges from elsewhere are compared with the samples, if there are
-    samples.
+    """Sends the guard facts of the ranges in use. Ranges from a cache or a config are compared with the samples, if
+    there are samples.
 
     Returns:
         True if the ranges were compared with samples.

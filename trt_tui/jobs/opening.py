@@ -27,7 +27,7 @@ from trt_tui.workspace import WorkerPool, Workspace, can_run_engines
 
 @dataclass
 class WorkspaceSlot:
-    """The holder of the background process's current workspace, the reason if there is none, and the worker pool."""
+    """The current workspace of the background process, or the reason why there is none, with the worker pool."""
 
     workspace: Workspace | None = None
     open_error: TrtTuiError | None = None
@@ -46,7 +46,7 @@ class WorkspaceSlot:
 
 def run_open_job(slot: WorkspaceSlot, store: ResultStore, reporter: JobReporter,
                  request: rq.OpenNetwork) -> Steps[None]:
-    """Opens a new workspace. It replaces the current workspace once all of it is read."""
+    """Opens a new workspace, which replaces the current workspace when all parts are read."""
     try:
         yield from _open_workspace(slot, store, reporter, request)
     except CancelledError:

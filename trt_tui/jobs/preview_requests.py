@@ -47,6 +47,6 @@ class PreviewRequest:
 
 @dataclass(frozen=True)
 class PreviewCancellation:
-    """A message that no job waits for a request any more."""
+    """A message that cancels a preview request."""
 
     number: int

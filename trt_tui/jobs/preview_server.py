@@ -120,7 +120,7 @@ class PreviewServer:
         return first_error
 
     def receive_requests(self, pipe: Connection, arrival_event: threading.Event, inbox: list[PreviewRequest]) -> None:
-        """Receives requests from a pipe in a thread, until the other end closes the pipe; then it ends the process."""
+        """Receives requests from a pipe in a thread. When the other end closes the pipe, the process ends."""
         with contextlib.suppress(EOFError, OSError):
             while True:
                 received = pipe.recv()
@@ -134,8 +134,7 @@ class PreviewServer:
 
 
 def _make_refusal_preview(base_preview: Preview, error: TrtTuiError, network: Network | None) -> Preview:
-    """Returns a preview with an error as the reason why there are no engine layers, and the node that the error names.
-    """
+    """Returns a preview without engine layers, with an error as the reason and the node that the error names."""
     node = error.node if isinstance(error, NetworkParseError) else ""
     if isinstance(error, BuildError) and network is not None:
         exact_groups, possible_groups = find_groups_in_message("\n".join((error.cause, *error.details[-1:])), network)

@@ -23,7 +23,7 @@ from trt_tui.workspace import Workspace
 
 def run_remedy_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
                    request: rq.MeasureRemedies) -> Steps[None]:
-    """Measures the remedies for a group, and sends the measured ones after each."""
+    """Measures the remedies for a group. After each remedy, all remedies measured so far are sent."""
     group, config = workspace.network.get_group(request.group), request.config
     ensure_ranges(workspace, store, reporter, [config, replace_file_precision(config, workspace.network.groups)])
     remedies = _list_remedies(workspace, reporter, group, config)

@@ -142,8 +142,8 @@ class WorstBuildReducer:
 
 
 def build_spread_caveat(builds: Sequence[RepeatedBuild]) -> Caveat | None:
-    """Returns the caveat that the builds of one config differ; None if fewer than two builds have a finite SQNR, or all
-    SQNRs are equal."""
+    """Returns the caveat that the builds of one config differ; None if fewer than two SQNRs are finite, or all are
+    equal."""
     sqnr_values = [
         build.worst_output_errors.sqnr_db
         for build in builds

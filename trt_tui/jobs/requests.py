@@ -80,8 +80,8 @@ class Request:
 
 @dataclass(frozen=True)
 class OpenNetwork(Request):
-    """A request to open the network, the data and the backend. `NetworkOpened` answers it, with `ConfigRead` if a
-    config is named.
+    """A request to open the network, the data and the backend. The answer is the event `NetworkOpened`, with
+    `ConfigRead` if a config is named.
 
     Attributes:
         expected_fingerprint: The fingerprint of an earlier process. Further requests fail if the network or the data
@@ -113,7 +113,7 @@ class OpenNetwork(Request):
 
 @dataclass(frozen=True)
 class CalibrateRanges(Request):
-    """A request for the ranges of a range method for some tensors. `RequestedRangesReady` answers it.
+    """A request for the ranges of a range method for some tensors. The answer is the event `RequestedRangesReady`.
 
     Attributes:
         tensors: The tensors that get a range.
@@ -129,8 +129,8 @@ class CalibrateRanges(Request):
 
 @dataclass(frozen=True)
 class UseRanges(Request):
-    """A request to use the ranges of a config file or an earlier process instead of calibration. `CalibrationReady`
-    answers it.
+    """A request to use the ranges of a config file or an earlier process instead of calibration. The answer is the
+    event `CalibrationReady`.
 
     Attributes:
         only_missing: True to use the ranges only for tensors that the calibration cache lacks, if a cache is named.
@@ -145,7 +145,8 @@ class UseRanges(Request):
 
 @dataclass(frozen=True)
 class RunPreflight(Request):
-    """A request to measure the guard facts that need extra executions of the network. `GuardFactsMeasured` answers it.
+    """A request to measure the guard facts that need extra executions of the network. The answer is the event
+    `GuardFactsMeasured`.
 
     Attributes:
         config: The config whose ranges are checked.
@@ -157,7 +158,7 @@ class RunPreflight(Request):
 
 @dataclass(frozen=True)
 class CompareRuns(Request):
-    """A request to compare runs with the reference: accuracies on few samples first, then errors at the groups, then
+    """A request to compare runs with the reference: accuracies on few samples first, then errors at the groups and
     error shares.
 
     Attributes:
@@ -176,8 +177,8 @@ class CompareRuns(Request):
 
 @dataclass(frozen=True)
 class MeasureWhatIf(Request):
-    """A request for the simulated accuracy of one config on the what-if samples. `AccuracyMeasured` of run "config"
-    answers it.
+    """A request for the simulated accuracy of one config on the what-if samples. The answer is the event
+    `AccuracyMeasured` of the run "config".
 
     Attributes:
         with_shares: True to measure the config's error shares and errors at the groups afterwards, in the background.
@@ -194,7 +195,7 @@ class MeasureWhatIf(Request):
 
 @dataclass(frozen=True)
 class MeasureSampleErrors(Request):
-    """A request for the error of each judged sample in a config. `SampleErrorsMeasured` answers it."""
+    """A request for the error of each judged sample in a config. The answer is the event `SampleErrorsMeasured`."""
 
     job_kind = JobKind("trt_tui.jobs.sample_errors.run_sample_error_job", "error over samples of {config}",
                        Urgency.ACCURACY, phase="errors sample by sample")
@@ -203,8 +204,8 @@ class MeasureSampleErrors(Request):
 
 @dataclass(frozen=True)
 class MeasureSingleSample(Request):
-    """A request for the results of a single sample. `SingleSampleMeasured` answers it, several times as more is
-    measured.
+    """A request for the results of a single sample. The answer is the event `SingleSampleMeasured`, several times as
+    more is measured.
 
     Attributes:
         config: The config whose groups' error shares are measured on the sample.
@@ -221,8 +222,8 @@ class MeasureSingleSample(Request):
 
 @dataclass(frozen=True)
 class LoadStoredResults(Request):
-    """A request for the stored results of configs from an earlier program. `StoredResultsLoaded` answers it for each
-    config with results."""
+    """A request for the stored results of configs from an earlier program. The answer is the event
+    `StoredResultsLoaded` for each config with results."""
 
     job_kind = JobKind("trt_tui.jobs.stored_results.run_stored_results_job", "figures of other configs",
                        Urgency.TENSOR_STATS, is_automatic=True)
@@ -231,7 +232,8 @@ class LoadStoredResults(Request):
 
 @dataclass(frozen=True)
 class MeasureRemedies(Request):
-    """A request for the what-if accuracies of the remedies for one group. `RemediesMeasured` answers it."""
+    """A request for the what-if accuracies of the remedies for one group. The answer is the event `RemediesMeasured`.
+    """
 
     job_kind = JobKind("trt_tui.jobs.remedies.run_remedy_job", "ways out of {group}", Urgency.REMEDIES,
                        is_automatic=True)
@@ -241,8 +243,8 @@ class MeasureRemedies(Request):
 
 @dataclass(frozen=True)
 class MeasureToggles(Request):
-    """A request to measure the config with each relevant row or scope toggled, in the background. `AccuracyMeasured`
-    answers it for each row and scope, with the run key "flip".
+    """A request to measure the config with each relevant row or scope toggled, in the background. The answer is the
+    event `AccuracyMeasured` of the run "flip", for each row and scope.
 
     Attributes:
         MAX_SCOPE_GROUPS: The maximum number of groups in a toggled scope.
@@ -256,7 +258,8 @@ class MeasureToggles(Request):
 
 @dataclass(frozen=True)
 class MeasureTensorStats(Request):
-    """A request for the tensor statistics of a group's inputs and result. `TensorStatsMeasured` answers it."""
+    """A request for the tensor statistics of a group's inputs and result. The answer is the event
+    `TensorStatsMeasured`."""
 
     job_kind = JobKind("trt_tui.jobs.ranges.run_tensor_stats_job", "values of {group}", Urgency.TENSOR_STATS,
                        is_automatic=True)
@@ -265,7 +268,7 @@ class MeasureTensorStats(Request):
 
 @dataclass(frozen=True)
 class SetRanges(Request):
-    """A request to set the ranges of tensors to values from the user. `RequestedRangesReady` answers it.
+    """A request to set the ranges of tensors to values from the user. The answer is the event `RequestedRangesReady`.
 
     Attributes:
         config: The config whose quantized types the ranges are for.
@@ -280,8 +283,8 @@ class SetRanges(Request):
 
 @dataclass(frozen=True)
 class CompareRangeMethods(Request):
-    """A request for the accuracy of a config with the ranges of several range methods. `RangeMethodsCompared` answers
-    it after each."""
+    """A request for the accuracy of a config with the ranges of several range methods. The answer is the event
+    `RangeMethodsCompared`, after each method."""
 
     job_kind = JobKind("trt_tui.jobs.ranges.run_method_comparison_job", "calibration methods", Urgency.ACCURACY)
     config: PrecisionConfig
@@ -290,7 +293,8 @@ class CompareRangeMethods(Request):
 
 @dataclass(frozen=True)
 class BuildEngine(Request):
-    """A request to build the engine of a config and to measure it. `Fp32EngineMeasured` and `EngineBuilt` answer it.
+    """A request to build the engine of a config and to measure it. The answers are the events `Fp32EngineMeasured` and
+    `EngineBuilt`.
 
     Attributes:
         quick: True to build at the lowest effort.
@@ -312,8 +316,8 @@ class BuildEngine(Request):
 
 @dataclass(frozen=True)
 class WriteEngine(Request):
-    """A request to build the engine of a config and to write it to a file, without measuring it. `EngineWritten`
-    answers it.
+    """A request to build the engine of a config and to write it to a file, without measuring it. The answer is the
+    event `EngineWritten`.
 
     Attributes:
         quick: True to build at the lowest effort.
@@ -330,7 +334,7 @@ class WriteEngine(Request):
 
 @dataclass(frozen=True)
 class ExportConfig(Request):
-    """A request to write a config in the format of another tool. `ConfigExported` answers it.
+    """A request to write a config in the format of another tool. The answer is the event `ConfigExported`.
 
     Attributes:
         kind: A name of `trt_tui.core.exporters.registry.EXPORT_FORMATS`.
@@ -350,8 +354,8 @@ class ExportConfig(Request):
 
 @dataclass(frozen=True)
 class WriteBundle(Request):
-    """A request to write a folder with all files that production needs for a config. `ConfigExported` answers it, with
-    the folder first.
+    """A request to write a folder with all files that production needs for a config. The answer is the event
+    `ConfigExported`, with the folder first.
 
     Attributes:
         path: The path of the folder, which must be new or empty.
@@ -376,8 +380,8 @@ class WriteBundle(Request):
 
 @dataclass(frozen=True)
 class WriteSubgraph(Request):
-    """A request to write the part of the network between some tensors to a folder. `ConfigExported` answers it, with
-    the folder first.
+    """A request to write the part of the network between some tensors to a folder. The answer is the event
+    `ConfigExported`, with the folder first.
 
     Attributes:
         path: The path of the folder, which must be new or empty. start_tensors, stop_tensors: The inputs and the
@@ -398,7 +402,7 @@ class WriteSubgraph(Request):
 
 @dataclass(frozen=True)
 class ReadEngineFile(Request):
-    """A request for the layers of an engine file. `EngineFileRead` answers it.
+    """A request for the layers of an engine file. The answer is the event `EngineFileRead`.
 
     Attributes:
         path: The path of an engine, which `Options.backend` loads, or of the JSON of trtexec --exportLayerInfo.
@@ -411,8 +415,8 @@ class ReadEngineFile(Request):
 
 @dataclass(frozen=True)
 class MeasureStages(Request):
-    """A request to execute stages on the way to production and to compare each with the previous stage. `StageMeasured`
-    answers it for each stage.
+    """A request to execute stages on the way to production and to compare each with the previous stage. The answer is
+    the event `StageMeasured` for each stage.
 
     Attributes:
         runs: The stages in their order. A simulated or built stage has its config.
@@ -428,7 +432,8 @@ class MeasureStages(Request):
 
 @dataclass(frozen=True)
 class SaveOutputs(Request):
-    """A request to write the outputs of runs on all samples as Polygraphy's RunResults. `ConfigExported` answers it.
+    """A request to write the outputs of runs on all samples as Polygraphy's RunResults. The answer is the event
+    `ConfigExported`.
 
     Attributes:
         runs: The configs by runner name.
@@ -442,7 +447,7 @@ class SaveOutputs(Request):
 
 @dataclass(frozen=True)
 class CompareDumps(Request):
-    """A request to compare two dumps. `DumpsCompared` answers it. No network needs to be open.
+    """A request to compare two dumps. The answer is the event `DumpsCompared`. No network needs to be open.
 
     Attributes:
         first, second: The dumps, as ``FILE`` or ``FILE:RUNNER``.
@@ -460,7 +465,8 @@ class CompareDumps(Request):
 
 @dataclass(frozen=True)
 class PreviewEngine(Request):
-    """A request for the preview of a config. `EnginePreviewed` answers it once, and again with the effects of moves.
+    """A request for the preview of a config. The answer is the event `EnginePreviewed` once, and again with the effects
+    of moves.
 
     Attributes:
         config_ranges: The ranges of the config file, as in `ExportConfig`.
@@ -481,7 +487,7 @@ class PreviewEngine(Request):
 
 @dataclass(frozen=True)
 class WriteTextFile(Request):
-    """A request to write a text file. `ConfigExported` answers it."""
+    """A request to write a text file. The answer is the event `ConfigExported`."""
 
     job_kind = JobKind("trt_tui.jobs.export.run_write_text_job", "writing {file}", is_replaceable=False,
                        needs_network=False)
@@ -491,7 +497,7 @@ class WriteTextFile(Request):
 
 @dataclass(frozen=True)
 class FindMixedPrecisionConfig(Request):
-    """A request to find a small set of groups to raise. `SearchProgress` and `SearchEnded` answer it.
+    """A request to find a small set of groups to raise. The answers are the events `SearchProgress` and `SearchEnded`.
 
     `trt_tui.session.search_status.make_search_request` makes this request for the app and the commands.
 
@@ -538,6 +544,6 @@ class FindMixedPrecisionConfig(Request):
 
 @dataclass(frozen=True)
 class StopJobs:
-    """A message to end the jobs with these numbers. `JobCancelled` answers it for each."""
+    """A message to end some jobs, given by number. The answer is the event `JobCancelled` for each job."""
 
     jobs: frozenset[int]

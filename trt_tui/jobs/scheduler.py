@@ -23,7 +23,7 @@ from trt_tui.jobs.steps import PreemptionError, Steps, Urgency, Wait
 from trt_tui.workspace import FileReplacedError
 
 INTERACTIVE_URGENCY = Urgency.FIRST_ACCURACY
-"""The least urgent level of steps that the user waits for."""
+"""The lowest urgency of steps that the user waits for."""
 
 MIN_REPORT_INTERVAL_S = 0.1
 """The minimum time in seconds between two reports of one kind."""
@@ -201,7 +201,10 @@ class Scheduler:
 
 
 def _is_wait_over(wait: Wait) -> bool:
-    """Returns True if a job can continue, also if its condition raises an error, which the next step then reports."""
+    """Returns True if the condition that a job waits for is met, or cannot be evaluated.
+
+    In the second case, the next step of the job reports the error.
+    """
     try:
         return wait.ready()
     except Exception:
@@ -227,7 +230,8 @@ def _make_failed_event(job: int, error: BaseException) -> ev.JobFailed:
 
 
 class JobReporter:
-    """The reporter of a job, which sends its events and progress, and ends it when it is stopped."""
+    """The reporter of a job, which sends the job's events and progress, and ends a measurement if the job was stopped.
+    """
 
     def __init__(self, scheduler: Scheduler, scheduled_job: ScheduledJob) -> None:
         self._scheduler, self._scheduled_job = scheduler, scheduled_job

@@ -73,8 +73,8 @@ class SearchBuilds:
 
     def make_latency_estimator(self, search_space: SearchSpace,
                                remarks: list[str]) -> Steps[Callable[[PrecisionConfig], float]]:
-        """Builds the engines of the start config and of all candidates raised, and returns a latency estimator between
-        both.
+        """Builds the engines of the start config and of the config with all candidates raised. Returns a latency
+        estimator that is fitted to both.
 
         Args:
             remarks: A list to which remarks on the estimates are added.
@@ -199,7 +199,7 @@ def fit_latency_estimator(search_space: SearchSpace, start_engine: EngineResult,
 
 
 def _raised_precision_fraction(search_space: SearchSpace, group_name: str, config: PrecisionConfig) -> float:
-    """Returns the position of a group between its start precision (0) and the highest precision (1), by the bytes of a
+    """Returns the fraction of the way from a group's start precision (0) to the highest precision (1), by bytes per
     value."""
     group = search_space.network.get_group(group_name)
     start_width, highest_width, current_width = (group.resolve_file_precision(precision).value_bytes

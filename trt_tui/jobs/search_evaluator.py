@@ -47,7 +47,7 @@ from trt_tui.jobs.zero_cost_moves import propose_zero_cost_moves
 from trt_tui.workspace import Workspace, can_run_engines
 
 MIN_PARALLEL_S = 0.1
-"""The minimum duration in seconds of one accuracy measurement from which workers measure several configs in advance."""
+"""The duration in seconds of one accuracy measurement from which workers measure further configs in advance."""
 
 
 def run_search_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
@@ -117,7 +117,7 @@ _SAMPLE_BOUND_EVENTS = (ev.AccuracyMeasured, ev.EngineBuilt, ev.Fp32EngineMeasur
 
 
 def _mute_measurement_events(reporter: JobReporter) -> JobReporter:
-    """Returns a reporter that drops values measured on samples other than the session's."""
+    """Returns a reporter that drops values measured on other samples than the session uses."""
     filtered = copy.copy(reporter)
 
     def send_other_events(event: ev.Event) -> None:
@@ -358,7 +358,7 @@ class WorkspaceEvaluator:
         return {name: sensitivity_from_sweep(sweep, name) for name in group_names}
 
     def run_check_command(self, config: PrecisionConfig) -> Steps[int]:
-        """Runs the check command once for each config while the network is open.
+        """Runs the check command on a config, once while the network is open.
 
         The exit code is not stored on disk, since other files that the command reads may change.
         """

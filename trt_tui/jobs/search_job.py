@@ -40,7 +40,7 @@ MAX_EXPORT_ROUNDS = 4
 """The maximum number of times that a search continues because the exported file of its result misses the target."""
 
 STEPS_WITHOUT_RANKING = ("start", "all raised")
-"""The steps of a search that show if there is anything to find, and need no ranking of groups."""
+"""The first steps of a search, which show if there is anything to find. They need no ranking of the groups."""
 
 
 class SearchEvaluator(EngineErrorProvider, EngineProvider, Protocol):
@@ -59,8 +59,7 @@ class SearchEvaluator(EngineErrorProvider, EngineProvider, Protocol):
 
     def measure_accuracies_in_parallel(
             self, choose_configs: Callable[[int, float], Sequence[PrecisionConfig]]) -> Steps[None]:
-        """Measures the requested config and configs that may be requested next in parallel on workers, if there are
-        workers.
+        """Measures the requested config in parallel with configs that may be requested next, if there are workers.
 
         Args:
             choose_configs: A function that returns up to a number of configs within a number of seconds, the requested
@@ -178,8 +177,8 @@ class SearchJob:
         return request.method not in TOP_DOWN_METHODS or request.try_zero_cost or request.try_ranges
 
     def _evaluate_proposed_configs(self, step_names: Sequence[str] = ()) -> Steps[None]:
-        """Measures the configs that the search proposes, while the proposing step is among ``step_names``; all of them
-        if no steps are named."""
+        """Measures the configs that the search proposes. If ``step_names`` are given, only configs of these steps are
+        measured."""
         while (config := self.search.propose_config()) is not None and (
                 candidate := self.search.current_trial) is not None and (not step_names
                                                                          or candidate.step_name in step_names):

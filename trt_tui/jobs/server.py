@@ -28,7 +28,7 @@ from trt_tui.jobs.store import ResultStore
 from trt_tui.workspace import Workspace
 
 CHECK_INTERVAL_S = 1.0
-"""The minimum time in seconds between two checks, within a job, if opened files have changed."""
+"""The minimum time in seconds between two checks for changed input files within a job."""
 
 
 JobHandler = Callable[[Any, ResultStore, JobReporter, Any], Steps[None]]
@@ -58,7 +58,7 @@ class JobServer:
                                    pause_others=engine_preview.set_preview_process_paused)
 
     def receive_requests(self, pipe: Connection) -> None:
-        """Receives requests from a pipe in a thread, until the other end closes the pipe; then it ends the process."""
+        """Receives requests from a pipe in a thread. When the other end closes the pipe, the process ends."""
         scheduler = self.scheduler
         with contextlib.suppress(EOFError, OSError):
             while (received := pipe.recv()) is not None:

@@ -38,9 +38,9 @@ class Wait:
 
 
 Steps = Generator[Urgency | Wait, None, T]
-"""The generator of a job.
+"""The type of a job's generator, which executes one step at a time.
 
-It executes one step at a time, mostly one batch, and yields the urgency of the next step, or the condition to wait for.
+A step is mostly one batch. The generator yields the urgency of the next step, or the condition to wait for.
 """
 
 
@@ -58,4 +58,4 @@ def override_urgency(urgency: Urgency, steps: Steps[T]) -> Steps[T]:
 
 
 class PreemptionError(Exception):
-    """A more urgent job waits. The interrupted job starts again afterwards."""
+    """The interruption of a job by a more urgent job. The interrupted job starts again afterwards."""

@@ -129,7 +129,7 @@ class ResultCache(FileCache):
 
 
 class EngineCache(FileCache):
-    """A cache of engines, with the timing caches beside them.
+    """A cache of engines, with a folder of timing caches beside the engines.
 
     A timing cache is a file of kernel timings that a builder reads and extends.
     """
@@ -138,7 +138,7 @@ class EngineCache(FileCache):
         super().__init__(folder or user_cache_folder() / "engines", limit_bytes)
 
     def timing_cache_path(self, *key_parts: object) -> Path:
-        """Returns the path of the timing cache for a GPU, release and builder flags. Its folder is created if possible.
+        """Returns the path of the timing cache for a GPU, release and builder flags. The folder is created if possible.
 
         Kernel timings do not depend on this program, so its version is not part of the name. A file with a wrong
         checksum is removed, since wrong timings would select other kernels.
@@ -181,7 +181,7 @@ def _hash_key_parts(*parts: object) -> str:
 
 
 def _record_checksum(key: str, data: bytes) -> bytes:
-    """Returns the checksum of a stored file. It includes the key, so that a file under another file's name is detected.
+    """Returns the checksum of a stored file. The key is part of the checksum, so that a wrongly named file is detected.
     """
     total = hashlib.sha256(key.encode())
     total.update(data)

@@ -39,7 +39,7 @@ class EngineErrorProvider(Protocol):
 
 @dataclass(frozen=True)
 class TriageResult:
-    """The result of a triage.
+    """The result of a triage: remarks for the user, and the fusion barriers that remove the deviation.
 
     Attributes:
         remarks: The findings, for the user.
@@ -60,7 +60,7 @@ def is_unexplained_gap(simulated_accuracy: Accuracy | None, engine_accuracy: Acc
 
 
 class EngineTriage:
-    """The triage of one engine.
+    """The triage of one engine: the search for the group at which the engine deviates from its simulation.
 
     Args:
         config: The config of the engine.
@@ -77,7 +77,7 @@ class EngineTriage:
         self._spent_builds, self._ran_out = 0, False
 
     def _count_remaining_builds(self) -> int:
-        """Returns the number of builds left, after subtraction of the marked engine."""
+        """Returns the number of builds left. The build of a marked engine is subtracted."""
         return self._count_left() - self._spent_builds
 
     def run_triage(self) -> Steps[TriageResult]:
@@ -134,7 +134,7 @@ class EngineTriage:
         return self._list_results_usable_as_outputs([*before, group])
 
     def _is_fixed_by_barriers(self, tensors: Sequence[str]) -> Steps[bool]:
-        """Returns True if the engine agrees with the simulation when some result tensors are outputs."""
+        """Returns True if the engine agrees with the simulation after fusion barriers are added at some tensors."""
         if self._count_remaining_builds() <= 0:
             self._ran_out = True
             return False
@@ -150,7 +150,8 @@ class EngineTriage:
             self._simulated_accuracy, result.accuracy)
 
     def _find_smaller_barrier_set(self, tensors: list[str]) -> Steps[list[str]]:
-        """Returns a smaller set of barriers that suffices, as long as builds are left. The full set suffices."""
+        """Returns a smaller set of fusion barriers that suffices, as long as builds are left. All given barriers
+        together suffice."""
         while len(tensors) > 1:
             half = len(tensors) // 2
             for part in (tensors[:half], tensors[half:]):

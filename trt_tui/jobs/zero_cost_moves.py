@@ -21,12 +21,12 @@ SMOOTHQUANT_STRENGTHS = (0.5, 0.25, 0.75)
 
 
 LEAVES_FILE_SUFFIX = ", no longer as in the file"
-"""The suffix of a proposal that replaces the file precision of groups by another precision."""
+"""The suffix in the label of a proposal that replaces the file precision of groups by another precision."""
 
 
 @dataclass(frozen=True)
 class ConfigProposal:
-    """A config with one further kind of move, and the label of that move."""
+    """A proposed config with zero-cost moves of one kind added, and the label of these moves."""
 
     label: str
     config: PrecisionConfig
@@ -125,8 +125,8 @@ def _list_normalisation_groups(network: Network, normalisation_names: Iterable[s
 
 def _find_smoothable_normalisations(workspace: Workspace, groups: Iterable[FusionGroup], config: PrecisionConfig,
                                     may_leave_file: bool) -> list[str]:
-    """Returns the names of normalisations at some groups that INT8 layers read and that SmoothQuant does not scale yet.
-    """
+    """Returns the names of the normalisations that feed some groups, are read by INT8 layers, and have no SmoothQuant
+    scale yet."""
     network = workspace.network
     norm_names = dict.fromkeys(
         network.zero_cost_support.find_feeding_normalisation(group.name, group.layers) for group in groups)

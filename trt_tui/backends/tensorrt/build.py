@@ -24,8 +24,7 @@ _LOCK_TIMEOUT_S = 10.0
 """The maximum time in seconds to wait for a timing cache that another process is writing."""
 
 _MAGIC_BYTES = 4
-"""The number of first bytes that a timing cache of any release and GPU has in common, and that other files do not have.
-"""
+"""The number of bytes at the start of a file that identify a timing cache, whatever its release and GPU."""
 
 
 def build_engine(package: TensorRTPackage, model_path: Path, settings: BuildSettings,
@@ -230,7 +229,7 @@ def _list_requested_enum_members(package: TensorRTPackage, builder_options: Buil
 
 
 class _TimingCacheBytes(io.BytesIO):
-    """The bytes of a timing cache in place of an open file, with the mode and the name that Polygraphy reads."""
+    """The bytes of a timing cache in the form of an open file, with the mode and the name that Polygraphy reads."""
 
     mode = "rb"
 

@@ -1,4 +1,4 @@
-"""The debug listener of an engine, which reads the tensors between kernels in every type.
+"""A listener for the debug tensors of an engine, which are the tensors between its kernels, with every element type.
 
 Polygraphy's own listener drops BF16, FP8 and INT8. TensorRT calls a listener while an execution is enqueued. The memory
 of the tensors belongs to TensorRT again afterwards, so the listener copies them.

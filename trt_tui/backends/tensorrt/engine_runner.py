@@ -22,7 +22,7 @@ _FLOAT_TYPES = {"float32": Precision.FP32, "float16": Precision.FP16}
 
 
 class CudaGraph:
-    """The captured work of a CUDA stream, which can be launched again with the same addresses.
+    """A captured CUDA graph: the work of a CUDA stream, which can be launched again with the same addresses.
 
     Args:
         stream: The handle of a stream other than the default stream.
@@ -179,7 +179,7 @@ class TensorRTRunner:
         return {name: total / run_count for name, total in profiler.times.items()}
 
     def read_debug_tensors(self, feed: Mapping[str, np.ndarray], names: Container[str]) -> dict[str, DebugTensor]:
-        """Executes the engine once and returns the named float outputs and tensors between kernels."""
+        """Executes the engine once. Returns the named float outputs and debug tensors."""
         context = self._runner.context
         debug_listener = make_debug_listener(self._trt, names)
         self._release_device_inputs()
@@ -223,7 +223,7 @@ class TensorRTRunner:
         return str(inspector.get_engine_information(self._trt.LayerInformationFormat.JSON))
 
     def _activate_matching_profile(self, runner: Any, engine_feed: Mapping[str, np.ndarray]) -> None:
-        """Activates the selected optimization profile, or the first one that matches the shapes of a feed.
+        """Activates the selected optimization profile, or the first profile that matches the shapes of a feed.
 
         If no profile matches, TensorRT reports the error.
         """

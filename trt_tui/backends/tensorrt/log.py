@@ -18,7 +18,7 @@ PrintedMessages = Sequence[tuple[str, str]]
 """The levels and texts of printed messages, in order."""
 
 _MAX_DETAIL_MESSAGES = 400
-"""The number of verbose messages that are kept."""
+"""The maximum number of verbose TensorRT messages that are kept."""
 
 _LEVELS = {"INTERNAL_ERROR": "error", "ERROR": "error", "WARNING": "warning", "INFO": "info"}
 _SUMMARY_PREFIXES = ("Invalid Engine", "Invalid Context", "Invalid network", "Could not deserialize engine")
@@ -82,7 +82,7 @@ class TensorRTLog(logging.Handler):
 
     @contextlib.contextmanager
     def collect_messages(self, on_message: MessageCallback | None) -> Iterator[list[tuple[str, str]]]:
-        """Collects the level and text of each message during the block, and calls ``on_message`` for each."""
+        """Collects the level and text of each message during the ``with`` block, and calls ``on_message`` for each."""
         messages: list[tuple[str, str]] = []
         entry = (messages, on_message)
         self._collectors = [*self._collectors, entry]

@@ -9,8 +9,8 @@ from trt_tui.errors import InputError
 from trt_tui.files.reading import check_regular_file
 
 _CREATOR_SYMBOLS = ("getPluginCreators", "getCreators")
-"""The symbols of plugin libraries whose creators TensorRT registers on request. Older libraries register them when they
-are loaded."""
+"""The symbols of plugin libraries whose creators TensorRT registers on request. Older libraries register their creators
+when they are loaded."""
 
 
 def load_plugins(trt: Any, backend_title: str, paths: Sequence[str]) -> None:

@@ -68,7 +68,7 @@ class RtxEngineLayerLister:
                            tf32: bool, compute_capability: tuple[int, int],
                            should_continue: Callable[[], bool]) -> tuple[str, PrintedMessages, PlanAccumulators]:
         """Builds an engine of a strongly typed network without a GPU. Returns the list of its layers, the printed
-        messages, and the accumulators of its products.
+        messages, and the accumulators of its matrix products.
 
         Args:
             model: The bytes of an ONNX file without its weights.
@@ -126,8 +126,11 @@ def _make_listing_logger(trt: Any) -> Any:
     verbose, info, warning = trt.ILogger.VERBOSE, trt.ILogger.INFO, trt.ILogger.WARNING
 
     class Log(trt.ILogger):  # type: ignore[misc]
-        """A TensorRT logger that keeps the layer lists, errors and warnings, and the last of the tens of thousands of
-        verbose messages."""
+        """A TensorRT logger that keeps the lists of engine layers, the errors and warnings, and the last verbose
+        messages.
+
+        A build prints tens of thousands of messages.
+        """
 
         def __init__(self) -> None:
             trt.ILogger.__init__(self)
