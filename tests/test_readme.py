@@ -1,4 +1,4 @@
-"""README and the pages beside the code: shown output is printed, commands are accepted, links lead to existing files."""
+"""README and the pages beside the code: output is as shown, commands are accepted, links lead to existing files."""
 
 import inspect
 import re
@@ -211,8 +211,8 @@ def test_the_readme_links_to_each_page():
 @pytest.mark.parametrize("page", [page for page in PAGES if page != "README.md"])
 def test_each_file_of_the_program_that_a_page_names_exists(page):
     names = {path.name for folder in ("trt_tui", "tests", "screenshots") for path in (ROOT / folder).rglob("*")}
-    named = re.findall(r"`(?:\.\./)*((?:core|backends|cluster|jobs|session|tui|cli|files|demo|tests|trt_tui|screenshots)"
-                       r"/[\w/.-]+|\w+\.py)`", PAGES[page])
+    folders = "core|backends|cluster|jobs|session|tui|cli|files|demo|tests|trt_tui|screenshots"
+    named = re.findall(rf"`((?:{folders})/[\w/.-]+|\w+\.py)`", PAGES[page])
     outside = {"build.py", "fix.py", "load.py", "loader.py", "metric.py"}
     for name in set(named) - outside:
         assert (ROOT / name).exists() or (ROOT / "trt_tui" / name).exists() or "/" not in name and name in names, name
