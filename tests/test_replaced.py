@@ -11,6 +11,7 @@ import pytest
 
 from tests import networks
 from tests.driven import DrivenSession, DrivenWorker, LocalSession, save_mlp
+from trt_tui.core.calibration.calibration import Calibration
 from trt_tui.core.data.input_files import FileStamps, list_data_files
 from trt_tui.core.data.userscript import list_script_files
 from trt_tui.core.measure.user_metric import load_metric
@@ -125,7 +126,7 @@ def test_sessions_and_configs_leave_out_what_was_measured_on_other_weights(drive
     config = first.config.with_range(tensors[0], RangeMove(0.5, "entropy"))
     first.set_config(config.with_range(tensors[1], RangeMove(0.5, "user")))
     first.until_idle()
-    first.written("precision.json", tmp_path / "precision.json")
+    first.written("json", tmp_path / "precision.json")
     first.close()
     retrain(options)
     loaded = read_config(tmp_path / "precision.json", open_network(options.model))
@@ -245,7 +246,7 @@ def test_no_file_is_written_of_a_network_that_was_replaced_meanwhile(tmp_path):
     assert [type(event) for event in worker.answer(rq.OpenNetwork(options, network_only=True))
             ][-2:] == [ev.LayersListed, ev.JobDone]
     retrain(options)
-    for request in (rq.WriteEngine(INT8, str(tmp_path / "out.engine"), config_ranges={}),
-                    rq.ExportConfig("onnx", str(tmp_path / "out.onnx"), INT8, {})):
+    for request in (rq.WriteEngine(INT8, str(tmp_path / "out.engine"), config_calibration=Calibration()),
+                    rq.ExportConfig("onnx", str(tmp_path / "out.onnx"), INT8, Calibration())):
         assert isinstance(worker.answer(request)[-1], ev.FilesReplaced)
     assert not list(tmp_path.glob("out.*"))

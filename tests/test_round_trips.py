@@ -9,6 +9,7 @@ import pytest
 
 from tests import networks
 from tests.benchmarks.round_trips import CELLS, QUICK, every_kind, every_move, matched, say, write_all
+from trt_tui.core.calibration.calibration import Calibration
 from trt_tui.core.exporters import formats
 from trt_tui.core.exporters.onnx import export_typed_network, qdq_loss_debug_note
 from trt_tui.core.importers.any_config import read_any_config
@@ -126,7 +127,7 @@ def test_a_script_is_known_under_any_name(resnet, tmp_path):
     groups = {group.name: group for group in resnet.groups}
     config = PrecisionConfig.from_precision(INT8, FP16).with_group_precision([groups["/fc/Gemm"]], FP32)
     formats.write_export("polygraphy", tmp_path / "pg.sh", resnet, replace(config, tf32=True),
-                         dict.fromkeys(resnet.calibrated_tensors, 2.0), range_method="minmax")
+                         dict.fromkeys(resnet.calibrated_tensors, 2.0), calibration=Calibration("minmax"))
     loaded = read_any_config(tmp_path / "pg.sh", resnet)
     assert "a Polygraphy script of trt-tui" in loaded.warnings[0] and loaded.config.tf32
     assert loaded.config.precision_moves.keys() == {"/fc/Gemm"} and loaded.calibration.method == "minmax"

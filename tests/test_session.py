@@ -211,7 +211,7 @@ def test_no_export_takes_the_place_of_what_is_read(session, tmp_path):
         path.write_bytes(b"read")
     made = session(options, config_path=str(config))
     read = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
-    for kind, path in (("markdown", options.model), ("precision.json", options.data), ("onnx", options.calib_cache),
+    for kind, path in (("markdown", options.model), ("json", options.data), ("onnx", options.calib_cache),
                        ("markdown", tmp_path / "m.py"), ("trtexec", tmp_path / "out.sh"), ("markdown", config)):
         with pytest.raises(InputError, match="is an input file"):
             made.export_config(kind, Path(path), overwrite=True)
@@ -319,9 +319,9 @@ def test_a_config_file_brings_its_ranges_and_target(session, tmp_path):
     first.until_idle()
     first.set_target("sqnr>=12")
     path = tmp_path / "precision.json"
-    assert str(path) in first.written("precision.json", path)
+    assert str(path) in first.written("json", path)
     with pytest.raises(InputError, match="exists"):
-        first.export_config("precision.json", path)
+        first.export_config("json", path)
     first.close()
     data = str(tmp_path / "mlp.npz")
     np.savez(data, x=np.full((16, 16), 1e-3, np.float32))
@@ -335,7 +335,7 @@ def test_a_config_file_brings_its_ranges_and_target(session, tmp_path):
 def test_ranges_of_other_weights_are_measured_anew(session, tmp_path):
     first = session().settled()
     path = tmp_path / "precision.json"
-    first.written("precision.json", path)
+    first.written("json", path)
     first.close()
     onnx.save(networks.mlp(7), first.options.model)
     second = session(first.options, config_path=str(path), resume=False).settled()

@@ -591,7 +591,7 @@ async def test_marks_compares_and_takes_up_configs(tmp_path):
         assert app.screen is main and app.session.config == first
 
 
-@pytest.mark.parametrize("kind", ["precision.json", "onnx", "markdown"])
+@pytest.mark.parametrize("kind", ["json", "onnx", "markdown"])
 async def test_exports_and_asks_before_it_overwrites(tmp_path, monkeypatch, kind):
     monkeypatch.chdir(tmp_path)
     async with opened(tmp_path) as (app, main, pilot):

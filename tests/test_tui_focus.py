@@ -35,7 +35,7 @@ async def test_no_job_moves_what_has_the_focus(tmp_path, keys):
         session.compare_range_methods()
         session.request_build()
         session.set_ranges(list_range_tensors(session.outline)[:1], "2.5")
-        session.export_config("precision.json", tmp_path / "c.json")
+        session.export_config("json", tmp_path / "c.json")
         await press(pilot, *keys)
         before = place(app)
         session.child.release()

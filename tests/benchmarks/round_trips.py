@@ -134,11 +134,12 @@ def write_all(folder: Path) -> Written:
     session = networks.quiet_session(onnx.load(path))
     config = every_move(network)
     ranges = {tensor: 1.5 + place for place, tensor in enumerate(network.calibrated_tensors)}
-    text = config_text(network, config, Calibration("minmax", 4, "", ranges))
+    calibration = Calibration("minmax", 4, "", ranges)
+    text = config_text(network, config, calibration)
     (folder / "precision.json").write_text(text)
     for kind, name in (("trtexec", "build"), ("polygraphy", "script"), ("modelopt", "lists"),
                        ("calibration-cache", "ranges")):
-        formats.write_export(kind, folder / name, network, config, ranges, range_method="minmax")
+        formats.write_export(kind, folder / name, network, config, ranges, calibration=calibration)
     heading = (folder / "script").read_text().split('"""')[1].replace("\\\\", "\\")
     (folder / "command").write_text(heading[heading.index("polygraphy convert"):].split("\n\n")[0] + "\n")
     (y,) = session.run(None, {"x": x})

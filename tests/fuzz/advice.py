@@ -188,7 +188,7 @@ class Case:
         session.child.held.update(ASKED)
         for job in rng.sample((session.compare_range_methods, session.request_build, session.request_comparison,
                                lambda: session.set_ranges(list_range_tensors(session.outline)[:1], "2.5"),
-                               lambda: session.export_config("precision.json", self.folder / "c.json", True)), 3):
+                               lambda: session.export_config("json", self.folder / "c.json", True)), 3):
             job()
         going = rng.choice(PLACES)
         self.pressed += ["interrupt:", "down", *going]

@@ -34,10 +34,11 @@ from trt_tui.errors import ExitCode, InputError
 @precision_option
 @option_under_heading("TensorRT", "--quick", is_flag=True, help="Build at optimization level 0: not for production.")
 @file_path_option("Output", "-o", "--output", required=True, metavar="OUT",
-              help="model.engine: built with TensorRT. typed.onnx: the strongly typed network.")
+                  help="model.engine: built with TensorRT. typed.onnx: the strongly typed network. precision.json: "
+                  "the config.")
 def build(model: str, config_path: str | None, force: bool, precision: str | None, quick: bool, output: str,
           **arguments: Any) -> None:
-    """Build an engine in a config's precisions, or write its network.
+    """Build an engine in a config's precisions, or write its network, or the config itself.
 
     Exit code 1: the engine could not be built as asked, and the one that was written differs (see --strict).
     """
@@ -47,15 +48,17 @@ def build(model: str, config_path: str | None, force: bool, precision: str | Non
     refuse_ineffective_options()
     require_config_or_precision("build", config_path, precision)
     suffix = Path(output).suffix.lower()
-    if suffix not in (".onnx", *_ENGINE_SUFFIXES):
-        raise InputError(f"{output} is neither an engine nor a network", f"its suffix is {suffix or 'missing'}",
-                         f"Name it typed.onnx, or with one of {', '.join(_ENGINE_SUFFIXES)}.")
+    if suffix not in (*_EXPORT_FORMATS, *_ENGINE_SUFFIXES):
+        raise InputError(f"{output} is neither an engine nor a network nor a config",
+                         f"its suffix is {suffix or 'missing'}",
+                         f"Name it typed.onnx, precision.json, or with one of {', '.join(_ENGINE_SUFFIXES)}.")
     written_paths = check_output_paths(model, arguments, config_path, output)
     options = collect_options(model, 0, arguments)
     builds_engine = suffix in _ENGINE_SUFFIXES
     with ConfigWriter(options, config_path, precision, force, written_paths=written_paths,
                       builds_engine=builds_engine) as writer:
-        written = writer.build_engine(output, quick) if builds_engine else writer.export_config("onnx", output)
+        written = writer.build_engine(output, quick) if builds_engine else writer.export_config(
+            _EXPORT_FORMATS[suffix], output)
     warn_of_unread_data_options(written.no_data_reason, reads_shapes=builds_engine)
     print_messages(*written.info_lines)
     click.echo(output)
@@ -66,3 +69,4 @@ def build(model: str, config_path: str | None, force: bool, precision: str | Non
 
 
 _ENGINE_SUFFIXES = (".engine", ".plan", ".trt")
+_EXPORT_FORMATS = {".onnx": "onnx", ".json": "json"}

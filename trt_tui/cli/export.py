@@ -22,7 +22,7 @@ from trt_tui.cli.options import (
 from trt_tui.cli.output_files import check_output_folder, check_output_paths
 from trt_tui.cli.streams import print_messages
 from trt_tui.cli.usage import refuse_ineffective_options, replace_stdout_alias, warn_of_unread_data_options
-from trt_tui.core.exporters.registry import EXPORT_FORMATS, list_command_formats
+from trt_tui.core.exporters.registry import EXPORT_FORMATS
 from trt_tui.errors import InputError
 
 
@@ -30,8 +30,9 @@ from trt_tui.errors import InputError
 @add_model_and_options(*DATA_OPTIONS, *REFERENCE_OPTIONS, *CONFIG_OPTIONS, *PRODUCTION_OPTIONS, *LIBRARY_OPTIONS)
 @precision_option
 @option_under_heading(
-    "Output", "--format", "kind", required=True, metavar="FORMAT", type=click.Choice(list_command_formats()),
-    help=f"{', '.join(list_command_formats()[:-1])} or {list_command_formats()[-1]}.")
+    "Output", "--format", "kind", required=True, metavar="FORMAT", type=click.Choice(list(EXPORT_FORMATS)),
+    help=f"{', '.join([*EXPORT_FORMATS][:-1])} or {[*EXPORT_FORMATS][-1]}. The format json is precision.json, the "
+    "config of trt-tui.")
 @file_path_option(
     "Output", "-o", "--output", required=True, metavar="OUT", help="The file to write; the formats trtexec and "
                                                                    "polygraphy write their networks and cache beside "
@@ -48,7 +49,7 @@ from trt_tui.errors import InputError
 @option_under_heading("Output", "--no-samples", is_flag=True, help="bundle: leave samples and their outputs out.")
 def export(model: str, config_path: str | None, force: bool, precision: str | None, kind: str, output: str,
            release: str | None, no_samples: bool, start: str | None, stop: str | None, **arguments: Any) -> None:
-    """Write a config in another tool's format."""
+    """Write a config as precision.json or in another tool's format."""
     from trt_tui.cli.headless_session import ConfigWriter, export_bundle
     from trt_tui.cli.report import config_markdown
 

@@ -180,14 +180,14 @@ def export_bundle(options: Options, config_path: str | None, precision: str | No
             uniform = PrecisionConfig.from_precision(Precision(precision), options.other, options.tf32)
             session.history.push_config(_add_keep_rules(session, uniform))
             _print_default_rules(session, session.config)
-        config_ranges = None
+        config_calibration = None
         if options.data is not None:
             session.request_comparison(with_group_errors=False)
             session.send_request(rq.CompareRuns({"config": session.config}, True, "config"))
             wait_for_jobs()
         else:
-            config_ranges = session.config_calibration.range_table if session.config_calibration is not None else {}
-        session.export_bundle(Path(folder), tensorrt_release, with_samples, config_ranges)
+            config_calibration = session.config_calibration or Calibration()
+        session.export_bundle(Path(folder), tensorrt_release, with_samples, config_calibration)
         wait_for_jobs()
         answer = session.last_answer
         assert isinstance(answer, ev.ConfigExported), "a finished request has an answer"
@@ -368,7 +368,7 @@ class ConfigWriter:
             self._session, self._wait_for_jobs, _ = exit_stack.enter_context(
                 _open_session(options, written_paths, builds_engine=builds_engine, config_path=config_path, force=force,
                               network_only=True))
-            outline, calibration = self._session.preliminary_outline, self._session.config_calibration
+            outline = self._session.preliminary_outline
             assert outline is not None, "an opened network has been announced"
             self.outline = outline
             if precision is None and config_path is None and outline.has_file_precision:
@@ -379,8 +379,7 @@ class ConfigWriter:
                                                          options.tf32)
                 self.config = _add_keep_rules(self._session, uniform).with_moves(self._session.config.range_moves)
                 _print_default_rules(self._session, self.config)
-            self._config_ranges, self._range_method = (calibration.range_table,
-                                                       calibration.method) if calibration is not None else ({}, "")
+            self._config_calibration = self._session.config_calibration or Calibration()
             self._exit_stack = exit_stack.pop_all()
 
     def __enter__(self) -> ConfigWriter:
@@ -392,8 +391,7 @@ class ConfigWriter:
     def export_config(self, export_format: str, path: str) -> ev.ConfigExported:
         """Writes a format that has a writer; returns what was written."""
         return self._send_request(
-            rq.ExportConfig(export_format, path, self.config, self._config_ranges, self._range_method),
-            ev.ConfigExported)
+            rq.ExportConfig(export_format, path, self.config, self._config_calibration), ev.ConfigExported)
 
     def compare_dumps(self, first_dump: str, second_dump: str, threshold: float) -> ev.DumpsCompared:
         """Compares two dumps of the network; `threshold` is of the relative error of a tensor."""
@@ -407,8 +405,7 @@ class ConfigWriter:
     def add_calibration_cache_ranges(self) -> None:
         """Adds the ranges of the calibration cache that the options name to those of the config."""
         if self._session.options.calib_cache is not None:
-            calibration = self._session.config_calibration or Calibration("", 0, "", {})
-            self._session.send_request(rq.UseRanges(calibration, True))
+            self._session.send_request(rq.UseRanges(self._config_calibration, True))
             self._wait_for_jobs()
 
     def precision_json_text(self, sha256: str) -> str:
@@ -439,8 +436,8 @@ class ConfigWriter:
                         output_tensors: tuple[str, ...]) -> ev.ConfigExported:
         """Writes the part of the network between some tensors as a folder; returns what was written."""
         return self._send_request(
-            rq.WriteSubgraph(folder, self.config, input_tensors, output_tensors, config_ranges=self._config_ranges),
-            ev.ConfigExported)
+            rq.WriteSubgraph(folder, self.config, input_tensors, output_tensors,
+                             config_calibration=self._config_calibration), ev.ConfigExported)
 
     def write_text(self, text: str, path: str) -> ev.ConfigExported:
         """Writes a text; returns what was written."""
@@ -448,7 +445,7 @@ class ConfigWriter:
 
     def build_engine(self, path: str, quick: bool) -> ev.EngineWritten:
         """Builds the engine and writes it; prints the builder's warnings on stderr, returns what was written."""
-        return self._send_request(rq.WriteEngine(self.config, path, quick, self._config_ranges), ev.EngineWritten)
+        return self._send_request(rq.WriteEngine(self.config, path, quick, self._config_calibration), ev.EngineWritten)
 
     def read_engine(self, path: str) -> EngineReport:
         """What became of each layer in an engine, or in the JSON of trtexec --exportLayerInfo."""
@@ -456,7 +453,7 @@ class ConfigWriter:
 
     def preview_engine(self) -> Preview:
         """What the builder makes of the config, or why that is not known."""
-        self._session.send_request(rq.PreviewEngine(self.config, self._config_ranges))
+        self._session.send_request(rq.PreviewEngine(self.config, self._config_calibration))
         self._wait_for_jobs()
         preview = self._session.results.get_results_or_empty(self.config).preview
         assert preview is not None, "a finished request has an answer"

@@ -32,8 +32,8 @@ class IneffectiveOptions:
     next_step: str
 
 
-def _writes_onnx_file(option_values: ParameterValues) -> bool:
-    return str(option_values["output"]).lower().endswith(".onnx")
+def _builds_no_engine(option_values: ParameterValues) -> bool:
+    return str(option_values["output"]).lower().endswith((".onnx", ".json"))
 
 
 def _uses_no_engines(option_values: ParameterValues) -> bool:
@@ -90,7 +90,7 @@ INEFFECTIVE_OPTIONS = (
                        "it needs --outputs, the outputs of production for these inputs",
                        "Name them with --outputs, or leave it out."),
     IneffectiveOptions(("build", ), ("quick", "weak", "strict", *_PRODUCTION_OPTIONS, "compute_capability", "backend"),
-                       _writes_onnx_file, "a network is written, and no engine is built",
+                       _builds_no_engine, "no engine is built",
                        "Name an engine with -o model.engine, or leave it out."),
     IneffectiveOptions(("build", ), ("optimization_level", ), lambda values: bool(values["quick"]),
                        "--quick sets optimization level 0 already", "Leave out one of them."),

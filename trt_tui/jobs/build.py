@@ -270,7 +270,8 @@ def run_write_engine_job(workspace: Workspace, store: ResultStore, reporter: Job
                          request: rq.WriteEngine) -> Steps[None]:
     """Builds the engine of a config and writes it to a file, without measuring it."""
     builder, plan, network = _require_builder(workspace), workspace.plan, workspace.network
-    ranges, no_data_reason = collect_ranges_to_write(workspace, store, reporter, request.config, request.config_ranges)
+    ranges, no_data_reason = collect_ranges_to_write(workspace, store, reporter, request.config,
+                                                     request.config_calibration)
     workspace.require_unchanged_files()
     data_shapes = {}
     if workspace.options.data is not None:

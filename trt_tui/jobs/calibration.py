@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from trt_tui.core.calibration.cache import read_calibration_cache, select_network_ranges
+from trt_tui.core.calibration.cache import read_cache_header, read_calibration_cache, select_network_ranges
 from trt_tui.core.calibration.calibration import Calibration, calibrate, override_ranges
 from trt_tui.core.calibration.range_methods import RANGE_METHODS, TYPES_WITH_OWN_RANGES, list_range_methods
 from trt_tui.core.guards.guard import CONFIG_SOURCE, MEASURED_SOURCE, RangeFacts
@@ -131,35 +131,47 @@ def measure_ranges(workspace: Workspace, store: ResultStore, reporter: JobReport
 
 
 def collect_ranges_to_write(workspace: Workspace, store: ResultStore, reporter: JobReporter, config: PrecisionConfig,
-                            config_ranges: Mapping[str, float] | None, *,
-                            all_tensors: bool = False) -> tuple[Mapping[str, float], str]:
+                            config_calibration: Calibration | None) -> tuple[Mapping[str, float], str]:
+    """Returns the ranges for an export of a config, with the ranges that the config sets itself, and the reason of
+    `collect_calibration_to_write`."""
+    calibration, no_data_reason = collect_calibration_to_write(workspace, store, reporter, config, config_calibration)
+    return add_ranges_of_config(calibration.range_table, config), no_data_reason
+
+
+def add_ranges_of_config(ranges: Mapping[str, float], config: PrecisionConfig) -> Mapping[str, float]:
+    """Returns the ranges with those that the config sets itself, of tensors without a range."""
+    return override_ranges(
+        ranges, {tensor: move.amax for tensor, move in config.range_moves.items() if tensor not in ranges})
+
+
+def collect_calibration_to_write(workspace: Workspace, store: ResultStore, reporter: JobReporter,
+                                 config: PrecisionConfig, config_calibration: Calibration | None, *,
+                                 all_tensors: bool = False,
+                                 needs_ranges: bool = True) -> tuple[Calibration, str]:
     """Returns the ranges for an export of a config, and the reason why no data was needed for them ("" if data was
     used).
 
     Args:
-        config_ranges: The ranges of the config file, as in `trt_tui.jobs.requests.ExportConfig`; None to use the ranges
-            of the workspace.
+        config_calibration: The ranges of the config file, as in `trt_tui.jobs.requests.ExportConfig`; None to use the
+            ranges of the workspace.
         all_tensors: True for the ranges of every tensor that could be quantized; False for those that the config
             quantizes.
+        needs_ranges: False if the export can lack ranges. Without data, missing ranges are then left out.
 
     Raises:
         InputError: There are neither ranges nor data, or they cannot be used.
     """
-    if config_ranges is None:
+    if config_calibration is None:
         ensure_ranges(workspace, store, reporter, [config])
-        return workspace.ranges, ""
-    options, network = workspace.options, workspace.network
-    ranges: Mapping[str, float] = override_ranges(
-        config_ranges,
-        {tensor: choice.amax
-         for tensor, choice in config.range_moves.items()
-         if tensor not in config_ranges})
+        return workspace.calibration or Calibration(), ""
+    options, network, calibration = workspace.options, workspace.network, config_calibration
     has_facts = False
     if options.calib_cache is not None:
         cache_ranges = _read_matching_cache_ranges(workspace, reporter, options.calib_cache)
-        ranges = override_ranges(ranges, cache_ranges)
+        calibration = replace(calibration.with_ranges(cache_ranges),
+                              method=read_cache_header(options.calib_cache).range_method)
         fill_method = options.calib_method if set(
-            network.calibrated_tensors) - ranges.keys() and options.has_data else ""
+            network.calibrated_tensors) - calibration.ranges.keys() and options.has_data else ""
         has_facts = send_cached_range_facts(workspace, reporter, options.calib_cache, cache_ranges, fill_method)
     needed = {
         site.tensor
@@ -167,10 +179,12 @@ def collect_ranges_to_write(workspace: Workspace, store: ResultStore, reporter: 
         for site in (
             group.activation_qdq_sites() if all_tensors else group.calibrated_qdq_sites(config.precision_of(group)))
     }
-    missing = sorted(needed - ranges.keys())
+    missing = sorted(needed - calibration.ranges.keys() - config.range_moves.keys())
     if not missing:
-        reason = "the ranges are known" if config_ranges or options.calib_cache else "no layer needs a range"
-        return ranges, "" if has_facts else reason
+        reason = "the ranges are known" if calibration.ranges or config.range_moves else "no layer needs a range"
+        return calibration, "" if has_facts else reason
+    if not options.has_data and not needs_ranges:
+        return calibration, ""
     if not options.has_data:
         requested_precisions = {config.precision_of(group) for group in network.groups}
         labels = [
@@ -180,11 +194,11 @@ def collect_ranges_to_write(workspace: Workspace, store: ResultStore, reporter: 
         raise InputError(f"{' and '.join(labels) or 'A calibration cache'} needs ranges",
                          f"{len(missing)} tensors have none, {missing[0]} among them",
                          "Give --calib-data or --data to calibrate on, or --calib-cache.")
-    calibration = measure_ranges(workspace, store, reporter, options.calib_method)
+    measured_calibration = measure_ranges(workspace, store, reporter, options.calib_method)
     if options.calib_cache is not None:
-        return override_ranges(calibration.range_table, ranges), ""
-    _send_calibration_range_facts(workspace, reporter, calibration)
-    return calibration.range_table, ""
+        return replace(measured_calibration.with_ranges(calibration.ranges), method=calibration.method), ""
+    _send_calibration_range_facts(workspace, reporter, measured_calibration)
+    return measured_calibration, ""
 
 
 def _calibrate_workspace(workspace: Workspace, store: ResultStore, reporter: JobReporter, method: str) -> None:
@@ -228,10 +242,7 @@ def _calibrate_from_cache(workspace: Workspace, store: ResultStore, reporter: Jo
         other_calibration = measure_ranges(workspace, store, reporter, method)
     if other_calibration is None:
         other_calibration = Calibration("cache", 0, "", {})
-    other_ranges = {precision: {tensor: amax for tensor, amax in type_ranges.items() if tensor not in cache_ranges}
-                    for precision, type_ranges in other_calibration.ranges_by_type.items()}
-    workspace.calibration = replace(other_calibration, ranges={**other_calibration.ranges, **cache_ranges},
-                                    ranges_by_type=other_ranges)
+    workspace.calibration = other_calibration.with_ranges(cache_ranges)
     reporter.send(ev.CalibrationReady(reporter.job, workspace.calibration))
     send_cached_range_facts(workspace, reporter, cache_path, cache_ranges,
                             other_calibration.method if other_calibration.ranges.keys() - cache_ranges.keys() else "")

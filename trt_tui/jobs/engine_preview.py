@@ -77,7 +77,7 @@ def run_preview_job(workspace: Workspace, store: ResultStore, reporter: JobRepor
     if request.after_opening:
         yield Urgency.TENSOR_STATS
     try:
-        ranges, _ = collect_ranges_to_write(workspace, store, reporter, config, request.config_ranges)
+        ranges, _ = collect_ranges_to_write(workspace, store, reporter, config, request.config_calibration)
         client = PreviewClient(workspace, store, reporter, ranges, request.low_priority)
         preview = yield from client.preview_config(config, URGENCIES_AFTER_PREVIEW)
         reporter.send(ev.EnginePreviewed(reporter.job, config, preview))

@@ -10,7 +10,6 @@ import numpy as np
 import onnx_ir as ir
 
 from trt_tui.core.builder_options import BuilderOptions
-from trt_tui.core.calibration.cache import read_cache_header
 from trt_tui.core.calibration.statistics import TensorStats, collect_tensor_stats
 from trt_tui.core.data.adaptive_runner import load_adaptive_runner
 from trt_tui.core.data.input_files import refuse_overwriting_inputs
@@ -36,7 +35,7 @@ from trt_tui.core.precision import Precision
 from trt_tui.files.writing import fill_folder_atomically, require_empty_folder, write_file_atomically
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.jobs.calibration import collect_ranges_to_write
+from trt_tui.jobs.calibration import add_ranges_of_config, collect_calibration_to_write, collect_ranges_to_write
 from trt_tui.jobs.engine_accuracy import make_build_settings
 from trt_tui.jobs.engine_build import lower_for_builder, timing_cache_path
 from trt_tui.jobs.opening import WorkspaceSlot
@@ -58,30 +57,17 @@ def run_export_job(workspace: Workspace, store: ResultStore, reporter: JobReport
     yield Urgency.BUILD
     shapes = workspace.shape_profile if export_format.has_build_commands else workspace.requested_shape_ranges
     written_config = config if export_format.keeps_file_precision else replace_file_precision(network, config)
-    ranges, no_data_reason = collect_ranges_to_write(workspace, store, reporter, written_config, request.config_ranges,
-                                                     all_tensors=export_format.needs_all_ranges)
+    calibration, no_data_reason = collect_calibration_to_write(
+        workspace, store, reporter, written_config, request.config_calibration,
+        all_tensors=export_format.needs_all_ranges, needs_ranges=not export_format.can_lack_ranges)
     workspace.require_unchanged_files()
-    refuse_cubic_grid_samples(network, "TensorRT")
-    method = range_method_text(workspace, request.config_ranges, request.method, bool(no_data_reason))
+    if not export_format.can_lack_ranges:
+        refuse_cubic_grid_samples(network, "TensorRT")
+    ranges = add_ranges_of_config(calibration.range_table, config)
     written = write_export(request.kind, path, network, config, ranges, shapes=shapes,
-                           builder_options=workspace.options.production, range_method=method)
+                           builder_options=workspace.options.production, calibration=calibration,
+                           reference=workspace.options.reference)
     reporter.send(ev.ConfigExported(reporter.job, tuple(map(str, written.paths)), written.notes, no_data_reason))
-
-
-def range_method_text(workspace: Workspace, config_ranges: Mapping[str, float] | None, range_method: str,
-                      uses_known_ranges: bool) -> str:
-    """Returns the range method of the ranges in an export; "" if it is unknown.
-
-    Args:
-        config_ranges, range_method: The ranges of the config file and their method, as in
-            `trt_tui.jobs.requests.ExportConfig`.
-        uses_known_ranges: True if no range had to be measured for the export.
-    """
-    if workspace.options.calib_cache is not None:
-        return read_cache_header(workspace.options.calib_cache).range_method
-    if config_ranges is None:
-        return workspace.calibration.method if workspace.calibration is not None else ""
-    return range_method if uses_known_ranges else workspace.options.calib_method
 
 
 def run_write_text_job(slot: WorkspaceSlot, store: ResultStore, reporter: JobReporter,
@@ -101,13 +87,14 @@ def run_write_bundle_job(workspace: Workspace, store: ResultStore, reporter: Job
     reporter.send(ev.JobProgress(reporter.job, request.phase, 0, 0))
     yield Urgency.BUILD
     require_empty_folder(destination)
-    ranges, no_data_reason = collect_ranges_to_write(workspace, store, reporter, config, request.config_ranges)
+    calibration, no_data_reason = collect_calibration_to_write(workspace, store, reporter, config,
+                                                               request.config_calibration)
+    ranges = add_ranges_of_config(calibration.range_table, config)
     workspace.require_unchanged_files()
     iterations = yield from _collect_bundle_sample_runs(workspace, reporter, config, ranges)
     histograms = _collect_input_histograms(workspace, reporter, request, ranges)
     bundle = BundleContents(request.release, network, config, ranges, request.config_text,
-                            range_method_text(workspace, request.config_ranges, request.method,
-                                              bool(no_data_reason)), workspace.shape_profile,
+                            calibration.method, workspace.shape_profile,
                             _choose_builder_options(workspace, store, request, ranges), workspace.samples.source,
                             iterations, request.with_samples, request.comparison_record, histograms)
     with fill_folder_atomically(destination) as folder:
@@ -190,7 +177,8 @@ def run_write_subgraph_job(workspace: Workspace, store: ResultStore, reporter: J
     check_tensor_names(network, (*start, *stop))
     reporter.send(ev.JobProgress(reporter.job, request.phase, 0, 0))
     yield Urgency.BUILD
-    ranges, no_data_reason = collect_ranges_to_write(workspace, store, reporter, request.config, request.config_ranges)
+    ranges, no_data_reason = collect_ranges_to_write(workspace, store, reporter, request.config,
+                                                     request.config_calibration)
     typed_model = lower_from_source_model(network, request.config, ranges).model
     iterations = _collect_subgraph_sample_runs(workspace, typed_model, start, stop)
     workspace.require_unchanged_files()

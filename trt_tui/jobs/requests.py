@@ -321,7 +321,7 @@ class WriteEngine(Request):
 
     Attributes:
         quick: True to build at the lowest effort.
-        config_ranges: The ranges of the config file, as in `ExportConfig`.
+        config_calibration: The ranges of the config file, as in `ExportConfig`.
     """
 
     job_kind = JobKind("trt_tui.jobs.build.run_write_engine_job", "writing {file}", Urgency.BUILD, is_replaceable=False,
@@ -329,7 +329,7 @@ class WriteEngine(Request):
     config: PrecisionConfig
     path: str
     quick: bool = False
-    config_ranges: Mapping[str, float] | None = None
+    config_calibration: Calibration | None = None
 
 
 @dataclass(frozen=True)
@@ -338,9 +338,8 @@ class ExportConfig(Request):
 
     Attributes:
         kind: A name of `trt_tui.core.exporters.registry.EXPORT_FORMATS`.
-        config_ranges: The ranges of the config file, as amax by tensor name. Only tensors without a range are measured,
+        config_calibration: The ranges of the config file, which may be none. Only tensors without a range are measured,
             and never on random inputs. None to use the ranges of the workspace.
-        method: The range method of ``config_ranges``; "" if it is unknown.
     """
 
     job_kind = JobKind("trt_tui.jobs.export.run_export_job", "writing {file}", Urgency.BUILD, is_replaceable=False,
@@ -348,8 +347,7 @@ class ExportConfig(Request):
     kind: str
     path: str
     config: PrecisionConfig
-    config_ranges: Mapping[str, float] | None = None
-    method: str = ""
+    config_calibration: Calibration | None = None
 
 
 @dataclass(frozen=True)
@@ -362,8 +360,8 @@ class WriteBundle(Request):
         release: A name of `trt_tui.core.exporters.bundle.RELEASE_TITLES`.
         config_text: The config as the text of a precision.json.
         comparison_record: The measured values, as ``compare --json`` writes them.
-        with_samples: True to add samples and their outputs. config_ranges, method: The ranges of the config file and
-            their method, as in `ExportConfig`.
+        with_samples: True to add samples and their outputs.
+        config_calibration: The ranges of the config file, as in `ExportConfig`.
     """
 
     job_kind = JobKind("trt_tui.jobs.export.run_write_bundle_job", "writing {file}", Urgency.BUILD,
@@ -374,8 +372,7 @@ class WriteBundle(Request):
     config_text: str
     comparison_record: Mapping[str, Any]
     with_samples: bool = True
-    config_ranges: Mapping[str, float] | None = None
-    method: str = ""
+    config_calibration: Calibration | None = None
 
 
 @dataclass(frozen=True)
@@ -387,7 +384,7 @@ class WriteSubgraph(Request):
         path: The path of the folder, which must be new or empty. start_tensors, stop_tensors: The inputs and the
             outputs of the part.
         group: The name of the group to write, in place of tensors; "" to use the tensors.
-        config_ranges: The ranges of the config file, as in `ExportConfig`.
+        config_calibration: The ranges of the config file, as in `ExportConfig`.
     """
 
     job_kind = JobKind("trt_tui.jobs.export.run_write_subgraph_job", "writing {file}", Urgency.BUILD,
@@ -397,7 +394,7 @@ class WriteSubgraph(Request):
     start_tensors: tuple[str, ...] = ()
     stop_tensors: tuple[str, ...] = ()
     group: str = ""
-    config_ranges: Mapping[str, float] | None = None
+    config_calibration: Calibration | None = None
 
 
 @dataclass(frozen=True)
@@ -469,7 +466,7 @@ class PreviewEngine(Request):
     of moves.
 
     Attributes:
-        config_ranges: The ranges of the config file, as in `ExportConfig`.
+        config_calibration: The ranges of the config file, as in `ExportConfig`.
         with_effects: True to preview the effects of the config's moves too.
         low_priority: True if the preview must not delay jobs that the user waits for.
         after_opening: True if the network was just opened. The first accuracy and the first error shares then come
@@ -479,7 +476,7 @@ class PreviewEngine(Request):
     job_kind = JobKind("trt_tui.jobs.engine_preview.run_preview_job", "preview of {config}", is_automatic=True,
                        is_waited_for=False, needs_hashes=False)
     config: PrecisionConfig
-    config_ranges: Mapping[str, float] | None = None
+    config_calibration: Calibration | None = None
     with_effects: bool = True
     low_priority: bool = False
     after_opening: bool = False

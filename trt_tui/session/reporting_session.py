@@ -1,10 +1,10 @@
 """What a session hands out: the comparison as a record, the text of precision.json, what to look at in engines."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from trt_tui import __version__
+from trt_tui.core.exporters.precision_json import weights_source_name
 from trt_tui.core.guards.guard import warning_record
 from trt_tui.core.measure.engine_agreement import EngineDivergence, find_engine_divergence, suggest_engine_checks
 from trt_tui.core.measure.json_record import (
@@ -17,7 +17,6 @@ from trt_tui.core.measure.json_record import (
     stage_record,
     target_outcome_record,
 )
-from trt_tui.core.measure.reference import is_network_file
 from trt_tui.core.measure.results import Accuracy, ConfigResults
 from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.measure.stages import (
@@ -28,7 +27,6 @@ from trt_tui.core.measure.stages import (
 )
 from trt_tui.core.moves import config_file as config_file
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.quantized_twins import has_file_precision
 from trt_tui.errors import InputError
 from trt_tui.formatting import EXPORTED, EXPORTED_NETWORK, executed_run_key
 from trt_tui.jobs import requests as rq
@@ -95,7 +93,8 @@ class ReportingSession(SessionState):
         if outline is None:
             raise InputError("nothing is open yet", "", "Wait for the network.")
         return config_file.config_text(outline, config, self.calibration or self.config_calibration,
-                                       made_with=self.list_component_versions(), sha256=sha256)
+                                       made_with=self.list_component_versions(), sha256=sha256,
+                                       weights_of=weights_source_name(outline, self.options.reference))
 
     def precision_json_text(self) -> str:
         """The text of precision.json: the config with ranges, tolerance and evidence."""
@@ -108,13 +107,8 @@ class ReportingSession(SessionState):
             tolerance = TOLERANCE_SEPARATOR.join(search_status.request.tolerances)
         return config_file.config_text(self.opened_network.outline, self.config, self.calibration, evidence=evidence,
                                        tolerance=tolerance, made_with=self.list_component_versions(),
-                                       sha256=self.network_sha256, weights_of=self._weights_source_name())
-
-    def _weights_source_name(self) -> str:
-        """Returns the name of the FP32 network that brings the weights of a quantized one; "" without one."""
-        reference = self.options.reference or ""
-        return Path(reference).name if is_network_file(reference) and has_file_precision(
-            self.opened_network.outline) else ""
+                                       sha256=self.network_sha256, weights_of=weights_source_name(
+                                           self.opened_network.outline, self.options.reference))
 
     def _evidence_record(self) -> dict[str, Any]:
         """Judged outputs of the simulation and of the engine, kept apart."""

@@ -6,11 +6,12 @@ by the child process, so that a closed terminal loses nothing.
 """
 
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+from trt_tui.core.calibration.calibration import Calibration
 from trt_tui.core.data.input_files import list_input_files, refuse_overwriting_inputs
 from trt_tui.core.exporters.markdown import comparison_markdown
 from trt_tui.core.exporters.registry import EXPORT_FORMATS, find_companion_files
@@ -285,8 +286,8 @@ class Session(EditableSession):
                 reason = "" if existing_path == path else "it is written beside the other"
                 raise InputError(f"{existing_path} exists", reason, "Choose another name, or overwrite it.")
         self._refuse_overwriting_inputs([path, *companion_paths],
-                                        None if format_name == "precision.json" else self.config_path)
-        if format_name == "precision.json":
+                                        None if format_name == "json" else self.config_path)
+        if format_name == "json":
             self.send_request(rq.WriteTextFile(str(path), self.precision_json_text()))
         elif format_name == "markdown":
             self.send_request(
@@ -296,18 +297,16 @@ class Session(EditableSession):
             self.send_request(rq.ExportConfig(format_name, str(path), self.config))
 
     def export_bundle(self, path: Path, release: str, with_samples: bool,
-                      config_ranges: Mapping[str, float] | None = None) -> None:
+                      config_calibration: Calibration | None = None) -> None:
         """Has the child process write a folder that carries the config into production.
 
         Args:
             release: A name of `trt_tui.core.exporters.bundle.RELEASE_TITLES`.
             with_samples: Whether samples and their outputs go in.
-            config_ranges: See `trt_tui.jobs.requests.ExportConfig`.
+            config_calibration: See `trt_tui.jobs.requests.ExportConfig`.
         """
-        method = (self.config_calibration.method
-                  if config_ranges is not None and self.config_calibration is not None else "")
         self.send_request(rq.WriteBundle(str(Path(path).expanduser()), release, self.config, self.precision_json_text(),
-                                         self.comparison_record(), with_samples, config_ranges, method))
+                                         self.comparison_record(), with_samples, config_calibration))
 
     def export_group(self, path: Path, group: FusionGroup) -> None:
         """Has the child process write a group as a folder that shows its fault by itself."""

@@ -4,9 +4,11 @@ Symmetric INT8 maps ``[-amax, amax]`` to quantized values -127 to 127, so the sc
 to 448. An amax of 0 means that the tensor was zero everywhere; code that computes a scale from it uses 1.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import onnx_ir as ir
@@ -82,17 +84,17 @@ class Calibration:
     """The measured ranges of a network, with the range method and the samples they come from.
 
     Attributes:
-        method: One of `RANGE_METHODS`.
+        method: One of `RANGE_METHODS`; "" if it is unknown.
         samples: Number of samples.
         data_sha256: Hash of the samples from `Samples.hash_inputs`.
         ranges: The amax by tensor name, for INT8 and every quantized type without ranges of its own.
         ranges_by_type: The amax by tensor name for each quantized type with ranges of its own, keyed by the precision.
     """
 
-    method: str
-    samples: int
-    data_sha256: str
-    ranges: dict[str, float]
+    method: str = ""
+    samples: int = 0
+    data_sha256: str = ""
+    ranges: dict[str, float] = field(default_factory=dict)
     ranges_by_type: dict[str, dict[str, float]] = field(default_factory=dict)
 
     @property
@@ -100,6 +102,13 @@ class Calibration:
         """The ranges in the form that the lowerings read: a `RangeTable` if any quantized type has ranges of its own.
         """
         return RangeTable(self.ranges, self.ranges_by_type) if self.ranges_by_type else self.ranges
+
+    def with_ranges(self, overrides: Mapping[str, float]) -> Calibration:
+        """Returns a copy in which the overrides replace the amax of their tensors for every quantized type."""
+        return replace(self, ranges={**self.ranges, **overrides}, ranges_by_type={
+            precision: {tensor: amax for tensor, amax in type_ranges.items() if tensor not in overrides}
+            for precision, type_ranges in self.ranges_by_type.items()
+        })
 
 
 def calibrate(

@@ -13,5 +13,5 @@ def write_calibration_cache_export(context: ExportContext) -> WrittenExport:
     config = replace_file_precision(context.network, context.config).without_moves(SmoothQuantMove)
     config_ranges = compute_activation_ranges(context.network, context.ranges, config)
     write_calibration_cache(context.path, {**context.ranges, **config_ranges},
-                            calibration_algorithm(context.range_method))
+                            calibration_algorithm(context.calibration.method))
     return WrittenExport([context.path])

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from trt_tui.core.builder_options import BuilderOptions
+from trt_tui.core.calibration.calibration import Calibration
 from trt_tui.core.data.input_files import refuse_overwriting_inputs
 from trt_tui.core.data.shapes import ShapeRange
 from trt_tui.core.exporters.registry import EXPORT_FORMATS, find_companion_files
@@ -29,7 +30,8 @@ class ExportContext:
         companion_paths: The other files that the format may have, by role.
         shapes: The optimization profile by input name.
         builder_options: The options of the builder, which some formats contain.
-        range_method: The method of the ranges, as a calibration cache states it; "" if unknown.
+        calibration: The origin of the ranges, without ranges that the config sets itself.
+        reference: The reference of ``--reference``; None for FP32 of the network itself.
     """
 
     path: Path
@@ -39,7 +41,8 @@ class ExportContext:
     companion_paths: Mapping[str, Path] = field(default_factory=dict)
     shapes: Mapping[str, ShapeRange] = field(default_factory=dict)
     builder_options: BuilderOptions = field(default_factory=BuilderOptions)
-    range_method: str = ""
+    calibration: Calibration = field(default_factory=Calibration)
+    reference: str | None = None
 
 
 class WrittenExport(NamedTuple):
@@ -51,7 +54,7 @@ class WrittenExport(NamedTuple):
 
 def write_export(format_name: str, path: Path, network: Network, config: PrecisionConfig, ranges: Mapping[str, float],
                  *, shapes: Mapping[str, ShapeRange] | None = None, builder_options: BuilderOptions | None = None,
-                 range_method: str = "") -> WrittenExport:
+                 calibration: Calibration | None = None, reference: str | None = None) -> WrittenExport:
     """Writes a config in one of the export formats that have a writer. `ExportContext` describes the arguments.
 
     All files are written, or none. If one cannot be written, existing files are unchanged.
@@ -67,4 +70,5 @@ def write_export(format_name: str, path: Path, network: Network, config: Precisi
     refuse_overwriting_inputs([path, *companion_paths.values()], [network.path, *network.external_files])
     with file_transaction():
         return write(ExportContext(path, network, config, ranges, companion_paths, shapes or {},
-                                   builder_options or BuilderOptions(), range_method))
+                                   builder_options or BuilderOptions(), calibration or Calibration(),
+                                   reference))

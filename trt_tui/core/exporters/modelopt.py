@@ -228,8 +228,8 @@ def write_modelopt_export(context: ExportContext) -> WrittenExport:
     used_ranges = compute_activation_ranges(network, context.ranges, config)
     cache_paths = [cache_path] if used_ranges else []
     if used_ranges:
-        write_calibration_cache(cache_path, used_ranges, calibration_algorithm(context.range_method))
-    write_modelopt(path, network, config, base_path.name, context.range_method,
+        write_calibration_cache(cache_path, used_ranges, calibration_algorithm(context.calibration.method))
+    write_modelopt(path, network, config, base_path.name, context.calibration.method,
                    cache_path.name if used_ranges else "",
                    omission_record(network, context.config, base_path.name, used_ranges))
     return WrittenExport([path, written_model.path, *written_model.data_files, *cache_paths],

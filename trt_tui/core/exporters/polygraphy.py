@@ -194,7 +194,7 @@ def write_polygraphy_script(path: Path | str, constraints: ImplicitQuantizationC
 
 def write_polygraphy_export(context: ExportContext) -> WrittenExport:
     """Writes the Polygraphy script, the FP32 network and the calibration cache."""
-    path, network, config, method = context.path, context.network, context.config, context.range_method
+    path, network, config, method = context.path, context.network, context.config, context.calibration.method
     constraints = lower_to_implicit_quantization(network, config, context.ranges)
     more_profiles = parse_additional_profiles(context.builder_options.profiles, network.inputs, context.shapes)
     command = polygraphy_command(constraints, path.name, command_file_names("polygraphy", path), shapes=context.shapes,

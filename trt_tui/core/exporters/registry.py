@@ -22,10 +22,10 @@ class ExportFormat:
             `trt_tui.core.exporters.formats.ExportContext` and returns a `WrittenExport`. "" if a request other than
             `ExportConfig` writes the format.
         companions: Suffixes of the additional files of the format, by role.
-        is_command_format: True if ``trt-tui export`` offers it.
         is_folder: True if the export is a new folder instead of a file.
         has_build_commands: True if it contains commands of a builder, with builder options and an optimization profile.
         keeps_file_precision: True if rows keep the precision of a quantized file, and need no calibrated ranges.
+        can_lack_ranges: True if it can be written without the ranges of quantized tensors.
         needs_all_ranges: True if it contains the ranges of all tensors instead of only those that the config reads.
         uses_data: True if it depends on data.
     """
@@ -35,10 +35,10 @@ class ExportFormat:
     suffix: str
     writer: str = ""
     companions: Mapping[str, str] = field(default_factory=dict)
-    is_command_format: bool = True
     is_folder: bool = False
     has_build_commands: bool = False
     keeps_file_precision: bool = False
+    can_lack_ranges: bool = False
     needs_all_ranges: bool = False
     uses_data: bool = True
 
@@ -46,8 +46,9 @@ class ExportFormat:
 _FP32_NETWORK_AND_CACHE = {"base": ".base.onnx", "cache": ".cache"}
 
 EXPORT_FORMATS = {
-    "precision.json": ExportFormat("precision.json", "the config, with ranges and evidence", ".precision.json",
-                                   is_command_format=False),
+    "json": ExportFormat("precision.json", "the config, with ranges and evidence", ".precision.json",
+                         "trt_tui.core.exporters.precision_json:write_precision_json_export",
+                         keeps_file_precision=True, can_lack_ranges=True),
     "onnx": ExportFormat("typed ONNX", "for a strongly typed TensorRT", ".typed.onnx",
                          "trt_tui.core.exporters.onnx:write_onnx_export", keeps_file_precision=True),
     "trtexec": ExportFormat("trtexec", "commands that build it with TensorRT 10 and 11", ".trtexec.sh",
@@ -69,10 +70,6 @@ EXPORT_FORMATS = {
                              is_folder=True),
 }
 """The export formats by the name that ``--format`` and requests use, in the order of the app."""
-
-
-def list_command_formats() -> list[str]:
-    return [name for name, export_format in EXPORT_FORMATS.items() if export_format.is_command_format]
 
 
 def find_companion_files(format_name: str, path: Path) -> dict[str, Path]:

@@ -1,0 +1,38 @@
+"""The export of a config as a precision.json, with the known ranges and without evidence."""
+
+from pathlib import Path
+
+from trt_tui import __version__
+from trt_tui.core.exporters.formats import ExportContext, WrittenExport
+from trt_tui.core.lowering.lowering_checks import replace_file_precision
+from trt_tui.core.measure.reference import is_network_file
+from trt_tui.core.moves.config_file import config_text
+from trt_tui.core.moves.quantized_twins import has_file_precision
+from trt_tui.core.network.layers import NetworkOutline
+from trt_tui.files.writing import write_file_atomically
+from trt_tui.formatting import counted_noun_text
+
+
+def write_precision_json_export(context: ExportContext) -> WrittenExport:
+    """Writes the config with the ranges of ``context.calibration``. A note says if quantized tensors have no range."""
+    network, config, calibration = context.network, context.config, context.calibration
+    text = config_text(network, config, calibration if calibration.ranges else None,
+                       made_with={"trt_tui": __version__}, weights_of=weights_source_name(network, context.reference))
+    write_file_atomically(context.path, text)
+    quantized_config = replace_file_precision(network, config)
+    tensors = {site.tensor for group in network.groups
+               for site in group.calibrated_qdq_sites(quantized_config.precision_of(group))}
+    missing_count = len(tensors - calibration.ranges.keys() - quantized_config.range_moves.keys())
+    notes = [f"{context.path.name} has no range for {counted_noun_text(missing_count, 'quantized tensor')}; --data, "
+             "--calib-data or --calib-cache adds the ranges, here or in the command that reads the "
+             "file."] if missing_count else []
+    return WrittenExport([context.path], tuple(notes))
+
+
+def weights_source_name(network: NetworkOutline, reference: str | None) -> str:
+    """Returns the name of the FP32 network that brings the weights of a quantized one; "" without one.
+
+    Args:
+        reference: The text of ``--reference``.
+    """
+    return Path(reference).name if reference and is_network_file(reference) and has_file_precision(network) else ""
