@@ -141,7 +141,7 @@ class Workspace:
         channel_amax: The largest magnitudes of each channel measured so far, by tensor.
         bias_corrections: The bias corrections measured so far, by config, range method and group.
         refused_fp32_engine: The result of the FP32 build that the builder refused; None if no FP32 build was refused.
-        check_exit_codes: The exit codes of the user's check command, by cache key.
+        check_results: The results of the user's check command, by cache key.
         one_pass_values: Values of several tensors measured in one pass, by all tensors read in that pass. Runtimes fuse
             layers whose tensors are not read, so values differ in the last bits between passes.
 
@@ -174,7 +174,7 @@ class Workspace:
         self.channel_amax: dict[str, np.ndarray] = {}
         self.bias_corrections: dict[tuple[PrecisionConfig, str], dict[str, BiasCorrectionMove]] = {}
         self.refused_fp32_engine: EngineResult | None = None
-        self.check_exit_codes: dict[str, int] = {}
+        self.check_results: dict[str, Any] = {}
         self.one_pass_values: dict[object, Any] = {}
         self._full_workspace: Workspace | None = None
         self._replaced_files: tuple[str, ...] = ()

@@ -289,7 +289,9 @@ def _wait_for_jobs(session: Session, events: queue.Queue[ev.Event], progress_lin
                     print(escape_hidden_characters(event.text), file=sys.stderr)
             if isinstance(event, ev.LogMessage) and event.level == "note" and not quiet:
                 progress_line.clear_line()
-                print(f"Note: {escape_hidden_characters(event.text)}", file=sys.stderr)
+                # No line of a command's output can be taken for one of ours.
+                text = escape_hidden_characters(event.text, keep_line_breaks=True).replace("\n", "\n      ")
+                print(f"Note: {text}", file=sys.stderr)
             if isinstance(event, ev.JobCancelled):
                 raise CancelledError("stopped")
             if session.error is not None:

@@ -90,6 +90,21 @@ def check_output_folder(folder_path: str) -> None:
             raise PermissionError(errno.EACCES, f"folder {folder.parent} is read-only")
 
 
+def check_artifact_folder(folder_path: str) -> None:
+    """Refuses a folder that cannot take further folders; it may have content, which stays."""
+    from trt_tui.files.writing import convert_write_errors
+
+    folder = Path(os.path.realpath(folder_path))
+    with convert_write_errors(Path(folder_path)):
+        if folder.exists() and not folder.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        folder = folder if folder.exists() else folder.parent
+        if not folder.is_dir():
+            raise FileNotFoundError
+        if not os.access(folder, os.W_OK):
+            raise PermissionError(errno.EACCES, f"folder {folder} is read-only")
+
+
 def _check_output_path(path: str) -> None:
     """Refuses a file that cannot be written, before anything is measured for it."""
     from trt_tui.files.writing import convert_write_errors, is_special_file

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import sys
 from dataclasses import replace
 from typing import Any
@@ -21,7 +23,7 @@ from trt_tui.cli.options import (
     option_under_heading,
     validate_target_text,
 )
-from trt_tui.cli.output_files import check_output_paths, write_text_outputs
+from trt_tui.cli.output_files import check_artifact_folder, check_output_paths, write_text_outputs
 from trt_tui.cli.streams import print_table
 from trt_tui.cli.usage import refuse_ineffective_options, resolve_output_paths
 from trt_tui.core.precision import ASSIGNABLE, FLOAT_PRECISIONS, REQUESTABLE, Precision, precision_rank
@@ -76,6 +78,15 @@ def _validate_sample_text(text: str) -> None:
                                                              "worst", "Name one of them.")
 
 
+def _validate_pattern(text: str) -> None:
+    """Raises an `InputError` if a text is not a regular expression."""
+    try:
+        re.compile(text)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise InputError(f"--fail-regex {text} is not a regular expression", str(error),
+                         "Escape literal characters with \\.") from None
+
+
 @click.command(cls=Command, context_settings=CONTEXT_SETTINGS)
 @add_model_and_options(*SESSION_OPTIONS, *PREVIEW_OPTIONS)
 @option_under_heading(
@@ -88,8 +99,19 @@ def _validate_sample_text(text: str) -> None:
     "may be repeated.",
     callback=make_option_check_callback(validate_target_text))
 @option_under_heading(
-    "Judging", "--check", metavar="CMD", help="A command whose exit code 0 accepts a config; {model} is replaced by "
-                                              "the exported ONNX file, {outputs} by an .npz of the simulated outputs.")
+    "Judging", "--check", metavar="CMD", help="A command whose exit code 0 accepts a config; {model} stands for the "
+    "exported ONNX file, {outputs} for an .npz of its simulated outputs, {config} for its precision.json. A command "
+    "with an unquoted && || | ; < or > is run by sh; it finds the files in $TRT_TUI_MODEL, $TRT_TUI_OUTPUTS and "
+    "$TRT_TUI_CONFIG too.")
+@option_under_heading("Judging", "--fail-code", "fail_codes", type=int, multiple=True, metavar="N",
+                      help="--check fails with this exit code, and passes with all others; may be repeated.")
+@option_under_heading("Judging", "--ignore-fail-code", "ignored_fail_codes", type=int, multiple=True, metavar="N",
+                      help="--check passes with this exit code; may be repeated.")
+@option_under_heading(
+    "Judging", "--fail-regex", "fail_patterns", multiple=True, metavar="RE",
+    callback=make_option_check_callback(_validate_pattern),
+    help="--check fails only if its output matches this regular expression (with --fail-code: and it ends with that "
+    "code); may be repeated.")
 @option_under_heading(
     "Search", "--method", default="auto", show_default=True, metavar="NAME", shell_complete=_complete_search_methods,
     help="auto, greedy, bisect, bisect-reverse, linear, linear-reverse, worst-first, scoped or lower.")
@@ -132,13 +154,17 @@ def _validate_sample_text(text: str) -> None:
     "--max-latency.")
 @file_path_option("Output", "--markdown", "markdown_path", metavar="OUT",
                   help="Write a report with the evidence; - for stdout.")
+@file_path_option(
+    "Output", "--artifacts", "artifact_folder", metavar="DIR", help="Keep the files of each --check in a folder of "
+    "their own, DIR/good/0001 or DIR/bad/0001, with what it was in iteration.json.")
 @file_path_option("Output", "-o", "--output", required=True, metavar="OUT", help="precision.json; - for stdout.")
 def search(model: str, config_path: str | None, force: bool, target: str | None, tolerances: tuple[str, ...],
            method: str, precision: str | None, higher: str, rungs: str | None,
            presets: tuple[str, ...], sticky: tuple[str, ...], free: bool | None, ranges: bool | None, lower: bool,
            higher_from: str | None, sample: str | None,
            max_raised: int | None, max_latency: float | None, max_builds: int, no_hold_out: bool, check: str | None,
-           markdown_path: str | None, output: str, **arguments: Any) -> None:
+           fail_codes: tuple[int, ...], ignored_fail_codes: tuple[int, ...], fail_patterns: tuple[str, ...],
+           artifact_folder: str | None, markdown_path: str | None, output: str, **arguments: Any) -> None:
     """Find the fewest layers to raise so that a tolerance is met.
 
     Exit code 0: it is met. 1: it is not, and the best config that was found is written.
@@ -147,6 +173,7 @@ def search(model: str, config_path: str | None, force: bool, target: str | None,
     from trt_tui.cli.search_report import search_report, search_table
     from trt_tui.core.moves.config import PrecisionConfig
     from trt_tui.core.precision import Precision
+    from trt_tui.jobs.check_rules import CheckRules
     from trt_tui.session.search_status import best_evaluation_text, held_out_result_text, make_search_request
     from trt_tui.session.session import Session
 
@@ -157,17 +184,24 @@ def search(model: str, config_path: str | None, force: bool, target: str | None,
     if precision is not None and config_path is not None:
         raise InputError("a search needs one start", "--config and --precision are both named",
                          "Leave out one of them.")
+    if fail_codes and ignored_fail_codes:
+        raise InputError("--fail-code and --ignore-fail-code exclude each other",
+                         "with --fail-code, all other exit codes pass already", "Leave out one of them.")
     refuse_ineffective_options()
     method, higher = ("lower" if lower else method), higher_from or higher
     lowest, intermediate, highest = _parse_search_precisions(rungs, config_path is not None)
     output_path, markdown_path = resolve_output_paths({"-o": output, "--markdown": markdown_path})
     written_paths = check_output_paths(model, arguments, config_path, output_path, markdown_path,
                                        config_output=output_path)
+    if artifact_folder is not None:
+        check_artifact_folder(artifact_folder)
     request = make_search_request(PrecisionConfig(), tolerances, method=method, higher_precision=highest
                                   or Precision(higher), intermediate_precisions=intermediate, try_ranges=ranges,
                                   try_zero_cost=free, max_raised=max_raised, max_latency=max_latency,
-                                  max_builds=max_builds, check_command=check, sample=sample or "",
-                                  hold_out=not no_hold_out)
+                                  max_builds=max_builds, check_command=check,
+                                  check_rules=CheckRules(fail_codes, ignored_fail_codes, fail_patterns),
+                                  artifact_folder=os.path.abspath(artifact_folder) if artifact_folder else "",
+                                  sample=sample or "", hold_out=not no_hold_out)
     arguments["keep"] = (*arguments["keep"], *presets, *sticky)
     options = replace(collect_options(model, 0, arguments), hold_out=request.hold_out)
     with open_search_session(options, config_path, force,

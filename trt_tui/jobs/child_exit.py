@@ -71,6 +71,21 @@ def kill_process_group(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
+def kill_process_tree(pid: int) -> None:
+    """Kills a process and all its descendants, which are in the process group of this process."""
+    children: dict[int, list[int]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError, ValueError, IndexError):  # it has just ended
+            parent = int(path.read_text(errors="replace").rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(path.parent.name))
+    pending = [pid]
+    while pending:
+        process_id = pending.pop()
+        pending += children.get(process_id, ())
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(process_id, signal.SIGKILL)
+
+
 @dataclass(frozen=True)
 class ExitDiagnosis:
     """The reason why a process ended, and the next step of the user, each in sentences."""

@@ -10,6 +10,7 @@ from trt_tui.core.data.input_files import Fingerprint
 from trt_tui.core.measure.runs import Run
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
+from trt_tui.jobs.check_rules import CheckRules
 from trt_tui.jobs.steps import Urgency
 from trt_tui.options import Options
 
@@ -508,8 +509,10 @@ class FindMixedPrecisionConfig(Request):
         max_raised: The maximum number of groups above their default precision; None for no limit.
         max_latency: The maximum latency in ms, estimated from engines; None for no limit.
         max_builds: The maximum number of engines, if engines can run here. A latency budget needs two of them.
-        check_command: A command whose exit code 0 accepts a config (`trt_tui.jobs.check_command.run_check_command`);
-            None for none.
+        check_command: A command that accepts or rejects a config (`trt_tui.jobs.check_command.run_check_command`); None
+            for none.
+        check_rules: The rules by which the command accepts a config.
+        artifact_folder: The folder that keeps the files of each check; "" for none.
         intermediate_precisions: The precisions below ``higher_precision`` that raised groups may have if they suffice,
             lowest first.
         fixed_groups: The groups that keep their precision in ``config``.
@@ -531,6 +534,8 @@ class FindMixedPrecisionConfig(Request):
     max_latency: float | None = None
     max_builds: int = 3
     check_command: str | None = None
+    check_rules: CheckRules = CheckRules()
+    artifact_folder: str = ""
     intermediate_precisions: tuple[Precision, ...] = ()
     try_zero_cost: bool = True
     fixed_groups: tuple[str, ...] = ()

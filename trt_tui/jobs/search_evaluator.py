@@ -4,6 +4,8 @@ import copy
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -11,17 +13,21 @@ from trt_tui.core.calibration.calibration import select_ranges_for_type
 from trt_tui.core.engines.preview import Preview
 from trt_tui.core.lowering.lowering_checks import no_lower_precision_reason, reduces_precision
 from trt_tui.core.measure.group_sweep import GroupSweep, GroupSweepState
+from trt_tui.core.measure.json_record import accuracy_record
 from trt_tui.core.measure.results import Accuracy, EngineErrors, EngineResult, ExportedRun, GroupErrors
 from trt_tui.core.measure.shares import GroupSensitivity, sensitivity_from_sweep
 from trt_tui.core.measure.target import parse_target
-from trt_tui.core.measure.target_outcome import HeldOutResult, check_targets
+from trt_tui.core.measure.target_outcome import HeldOutResult, TargetResult, check_targets
 from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.config_file import config_text
 from trt_tui.core.moves.zero_cost_checks import replace_file_precision
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
 from trt_tui.core.search import SearchSpace
 from trt_tui.errors import CancelledError, InputError
 from trt_tui.files.reading import file_sha256
+from trt_tui.files.scratch import create_scratch_folder
+from trt_tui.formatting import counted_noun_text
 from trt_tui.jobs import build, engine_errors
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
@@ -32,7 +38,15 @@ from trt_tui.jobs.accuracy import (
     send_reference_metric,
 )
 from trt_tui.jobs.calibration import ensure_ranges
-from trt_tui.jobs.check_command import parse_check_command, run_check_command
+from trt_tui.jobs.check_command import (
+    FILES,
+    keep_artifacts,
+    run_check_command,
+    shown_error_text,
+    split_check_command,
+    write_check_files,
+)
+from trt_tui.jobs.check_rules import CheckResult
 from trt_tui.jobs.comparison import send_group_errors
 from trt_tui.jobs.engine_preview import PreviewClient, is_tensorrt_rtx_installed
 from trt_tui.jobs.executors import choose_next_job_step, get_executor
@@ -67,7 +81,7 @@ def run_search_job(workspace: Workspace, store: ResultStore, reporter: JobReport
                          no_lower_precision_reason(network) or "every layer is in FP32 already",
                          "Start with a config in lower precision, such as --precision int8.")
     if request.check_command is not None:
-        parse_check_command(request.check_command)
+        split_check_command(request.check_command)
     ensure_ranges(workspace, store, reporter, [request.config])
     shown_workspace, full_reporter = workspace, reporter
     workspace = workspace.make_search_view(request.hold_out and not request.sample)
@@ -187,6 +201,7 @@ class WorkspaceEvaluator:
         self.has_check = request.check_command is not None
         self.feed_index: int | None = None
         self._max_duration_s = 0.0
+        self._shown_check_errors = ""
 
     def report_progress(self, search_job: SearchJob, must_send: bool = False) -> None:
         """Sends the progress of the search, at most ten times a second unless ``must_send`` is True."""
@@ -358,24 +373,57 @@ class WorkspaceEvaluator:
             store.save_result(workspace, store_kind, config, sweep.state)
         return {name: sensitivity_from_sweep(sweep, name) for name in group_names}
 
-    def run_check_command(self, config: PrecisionConfig) -> Steps[int]:
+    def run_check_command(self, config: PrecisionConfig, target_result: TargetResult) -> Steps[CheckResult]:
         """Runs the check command on a config, once while the network is open.
 
-        The exit code is not stored on disk, since other files that the command reads may change.
+        The result is not stored on disk, since other files that the command reads may change.
         """
-        workspace, command = self._workspace, self._request.check_command or ""
-        files = [file_sha256(word) for word in parse_check_command(command)]
-        key = self._store.make_result_key(workspace, "check", config, command, files)
-        exit_code = workspace.check_exit_codes.get(key)
-        if exit_code is None:
+        workspace, request, command = self._workspace, self._request, self._request.check_command or ""
+        files = [file_sha256(word) for word in split_check_command(command)]
+        key = self._store.make_result_key(workspace, "check", config, command, repr(request.check_rules), files)
+        result = workspace.check_results.get(key)
+        if result is None:
             arrays_by_tensor: dict[str, list[np.ndarray]] = {}
             for outputs in workspace.analysis.execute_config(config, workspace.ranges, workspace.feeds):
                 for tensor, array in outputs.items():
                     arrays_by_tensor.setdefault(tensor, []).append(np.atleast_1d(array))
                 yield Urgency.SEARCH
             joined = {tensor: np.concatenate(arrays) for tensor, arrays in arrays_by_tensor.items()}
-            exit_code = yield from run_check_command(command, workspace.network, config, workspace.ranges, joined,
-                                                     self._report.wake)
-            workspace.check_exit_codes[key] = exit_code
+            with create_scratch_folder() as scratch_folder:
+                (folder := scratch_folder / "check").mkdir()
+                write_check_files(folder, workspace.network, config, workspace.ranges, joined,
+                                  self._make_config_text(config))
+                result = yield from run_check_command(command, request.check_rules, folder, self._report.wake)
+                self._show_check_errors(config, result, shown_error_text(folder))
+                if request.artifact_folder:
+                    keep_artifacts(Path(request.artifact_folder), folder, result,
+                                   self._make_artifact_record(config, target_result))
+            workspace.check_results[key] = result
         yield Urgency.SEARCH
-        return exit_code
+        return result
+
+    def _make_config_text(self, config: PrecisionConfig) -> str:
+        workspace = self._workspace
+        return config_text(workspace.network, config, workspace.calibration,
+                           sha256=workspace.fingerprint.sha256 if workspace.fingerprint is not None else None)
+
+    def _make_artifact_record(self, config: PrecisionConfig, target_result: TargetResult) -> dict[str, Any]:
+        """Returns the command, the config and the measured values of a check, for the JSON beside its files."""
+        request, accuracy = self._request, target_result.accuracy
+        return {
+            "command": request.check_command, "config": FILES["config"],
+            "raised": config.find_raised_groups(self._workspace.network),
+            **({"meets_tolerances": target_result.passes, "value": target_result.value_text}
+               if request.tolerances else {}),
+            **({"simulated": accuracy_record(accuracy)} if accuracy is not None else {})
+        }
+
+    def _show_check_errors(self, config: PrecisionConfig, result: CheckResult, error_text: str) -> None:
+        """Sends the stderr of a failed check, unless the same text was shown for the config before."""
+        shown_text = "" if result.passes else error_text
+        if shown_text and shown_text != self._shown_check_errors:
+            count = len(config.find_raised_groups(self._workspace.network))
+            self._report.send(ev.LogMessage(
+                self._report.job, f"With {counted_noun_text(count, 'raised layer')} {result.text}:\n"
+                                  f"{shown_text.rstrip()}", "note"))
+            self._shown_check_errors = shown_text

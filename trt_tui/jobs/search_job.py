@@ -32,6 +32,7 @@ from trt_tui.errors import CancelledError, InputError, TrtTuiError
 from trt_tui.formatting import milliseconds_text, name_list_text
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
+from trt_tui.jobs.check_rules import CheckResult
 from trt_tui.jobs.search_builds import EngineProvider, SearchBuilds, config_without_ranges
 from trt_tui.jobs.steps import Steps
 from trt_tui.jobs.triage import EngineErrorProvider, EngineTriage, engine_gap_text, is_unexplained_gap
@@ -97,8 +98,12 @@ class SearchEvaluator(EngineErrorProvider, EngineProvider, Protocol):
     def preview_engine(self, config: PrecisionConfig) -> Steps[Preview | None]:
         """Returns the preview of a config with the effects of its moves; None if no preview is possible here."""
 
-    def run_check_command(self, config: PrecisionConfig) -> Steps[int]:
-        """Runs the user's check command on a config. Returns its exit code."""
+    def run_check_command(self, config: PrecisionConfig, target_result: TargetResult) -> Steps[CheckResult]:
+        """Runs the user's check command on a config.
+
+        Args:
+            target_result: The result of the config against the tolerances, for the artifacts.
+        """
 
     def report_progress(self, search_job: SearchJob, must_send: bool = False) -> None:
         """Reports the progress of a search before each evaluation and before each build.
@@ -188,9 +193,8 @@ class SearchJob:
             accuracy = yield from self.evaluator.measure_accuracy(config)
             target_result = self._check_targets(accuracy)
             if self.evaluator.has_check:
-                target_result = _combine_with_check_command(target_result,
-                                                            (yield from self.evaluator.run_check_command(config)),
-                                                            bool(self.targets))
+                check_result = yield from self.evaluator.run_check_command(config, target_result)
+                target_result = _combine_with_check_command(target_result, check_result, bool(self.targets))
             self.search.record_target_result(target_result)
 
     def _check_targets(self, accuracy: Accuracy) -> TargetResult:
@@ -520,14 +524,14 @@ class SearchJob:
         }
 
 
-def _combine_with_check_command(target_result: TargetResult, exit_code: int, has_targets: bool) -> TargetResult:
-    """Returns a target result combined with the exit code of the user's check command; exit code 0 passes."""
-    check_text = "the check passes" if exit_code == 0 else f"the check fails (exit code {exit_code})"
+def _combine_with_check_command(target_result: TargetResult, check_result: CheckResult,
+                                has_targets: bool) -> TargetResult:
+    """Returns a target result combined with the outcome of the user's check command."""
     outcome = target_result.target_outcome
-    if exit_code != 0:
-        outcome = TargetOutcome(Outcome.FAIL, (check_text, *outcome.reasons))
-    return replace(target_result, passes=target_result.passes and exit_code == 0, measured_outcome=outcome,
-                   value_text=f"{target_result.value_text}, {check_text}" if has_targets else check_text)
+    if not check_result.passes:
+        outcome = TargetOutcome(Outcome.FAIL, (check_result.text, *outcome.reasons))
+    return replace(target_result, passes=target_result.passes and check_result.passes, measured_outcome=outcome,
+                   value_text=f"{target_result.value_text}, {check_result.text}" if has_targets else check_result.text)
 
 
 def _target_score_gap(target: Target, simulated_accuracy: Accuracy, engine_accuracy: Accuracy) -> float:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from trt_tui.core.measure.target import parse_target
@@ -15,6 +15,7 @@ from trt_tui.core.search import TOP_DOWN_METHODS, Evaluation, ReductionStep, Sea
 from trt_tui.formatting import counted_noun_text, mark_figures_as_simulated
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
+from trt_tui.jobs.check_rules import CheckRules
 
 MAX_NAMED_LAYERS = 2
 """Layers that a row of the iterations names; of more it gives the number."""
@@ -27,7 +28,8 @@ def make_search_request(config: PrecisionConfig, tolerances: Sequence[str], *, m
                         higher_precision: Precision = Precision.FP32, intermediate_precisions: Sequence[Precision] = (),
                         try_ranges: bool | None = None, try_zero_cost: bool | None = None,
                         max_raised: int | None = None, max_latency: float | None = None, max_builds: int = MAX_BUILDS,
-                        check_command: str | None = None, sample: str = "",
+                        check_command: str | None = None, check_rules: CheckRules | None = None,
+                        artifact_folder: str = "", sample: str = "",
                         hold_out: bool = True) -> rq.FindMixedPrecisionConfig:
     """Returns the request of a search, for the app and the commands alike; see
     `trt_tui.jobs.requests.FindMixedPrecisionConfig`.
@@ -39,7 +41,8 @@ def make_search_request(config: PrecisionConfig, tolerances: Sequence[str], *, m
     raises_precision = method not in TOP_DOWN_METHODS
     return rq.FindMixedPrecisionConfig(config, tuple(tolerances), method, higher_precision,
                                        raises_precision if try_ranges is None else try_ranges, max_raised, max_latency,
-                                       max_builds, check_command, tuple(intermediate_precisions),
+                                       max_builds, check_command, check_rules or CheckRules(), artifact_folder,
+                                       tuple(intermediate_precisions),
                                        raises_precision if try_zero_cost is None else try_zero_cost, sample=sample,
                                        hold_out=hold_out and not sample)
 
@@ -125,6 +128,8 @@ class SearchStatus:
             }
         if self.request.check_command is not None:
             record["check"] = self.request.check_command
+            if self.request.check_rules != CheckRules():
+                record["check_rules"] = asdict(self.request.check_rules)
         return record
 
 
