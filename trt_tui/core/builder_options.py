@@ -194,7 +194,7 @@ class BuilderOptions:
         """
         arguments: list[str] = []
         for option_field, setting, value in self.requested_options:
-            if option_field.name == "tactic_sources":  # trtexec adds to and removes from the default
+            if option_field.name == "tactic_sources":  # trtexec adds sources to its default and removes sources from it
                 all_sources = dict.fromkeys((*TACTIC_SOURCES, *value))
                 value = ",".join(f"{'+' if source in value else '-'}{source}" for source in all_sources)
                 if release == "11":

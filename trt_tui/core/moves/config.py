@@ -118,7 +118,7 @@ class PrecisionConfig(DefaultPrecisions):
             return quantized_type
         return max((Precision.FP16, Precision.BF16, quantized_type), key=lambda precision: counts[precision])
 
-    # -- moves --------------------------------------------------------------------------------------------------
+    # -- moves ----------------------------------------------------------------------------------------------------
 
     def get_moves(self, move_class: type[M]) -> Mapping[str, M]:
         """Returns the moves of one kind, by the group or tensor that they change."""
@@ -171,7 +171,7 @@ class PrecisionConfig(DefaultPrecisions):
                 yield move_class, [(subject, self.moves[move_class.kind, subject])
                                    for subject in move_class.subject_kind.sort_subjects(network, subjects)]
 
-    # -- precisions ---------------------------------------------------------------------------------------------
+    # -- precisions -----------------------------------------------------------------------------------------------
 
     @cached_property
     def _precision_by_moved_group(self) -> dict[str, Precision]:
@@ -240,7 +240,7 @@ class PrecisionConfig(DefaultPrecisions):
             group.name for group in network.groups if group.name in self._precision_by_moved_group
             and group.precision_rank(self.precision_of(group)) > group.precision_rank(self.default_precision_of(group)))
 
-    # -- ranges -------------------------------------------------------------------------------------------------
+    # -- ranges ---------------------------------------------------------------------------------------------------
 
     def with_range(self, tensor: str, range_move: RangeMove | None) -> PrecisionConfig:
         """Returns the config with another range for a tensor. None restores the calibrated range."""
@@ -254,7 +254,7 @@ class PrecisionConfig(DefaultPrecisions):
         return replace(self, moves={key: move for key, move in self.moves.items() if not move.has_measured_values})
 
 
-# -- between two configs ----------------------------------------------------------------------------------------------
+# -- differences of two configs -----------------------------------------------------------------------------------
 
 
 def count_config_differences(first_config: PrecisionConfig, second_config: PrecisionConfig) -> int:
@@ -300,7 +300,7 @@ def list_config_differences(first_config: PrecisionConfig, second_config: Precis
     lines = []
     for move_class in MOVE_KINDS.values():
         subjects = {subject for config in (first_config, second_config) for subject in config.get_moves(move_class)}
-        if move_class.subject_kind is GROUP_SUBJECTS:  # their defaults may differ
+        if move_class.subject_kind is GROUP_SUBJECTS:  # the defaults of the two configs may differ
             subjects |= {group.name for group in network.groups}
         for subject in move_class.subject_kind.sort_subjects(network, subjects):
             moves = [config.moves.get((move_class.kind, subject)) for config in (first_config, second_config)]

@@ -75,7 +75,7 @@ class LoadedConfig:
     made_with: dict[str, Any] = field(default_factory=dict)
 
 
-# -- the shape of a file --------------------------------------------------------------------------------------------
+# -- the entries of a file ----------------------------------------------------------------------------------------
 
 
 class _ModelEntry(msgspec.Struct):
@@ -147,7 +147,7 @@ class _ConfigFileVersion2(_ConfigFile, kw_only=True):
 _FILE_CLASS_BY_VERSION: dict[int, type[_ConfigFile]] = {1: _ConfigFileVersion1, CONFIG_VERSION: _ConfigFileVersion2}
 
 
-# -- writing --------------------------------------------------------------------------------------------------------
+# -- writing ------------------------------------------------------------------------------------------------------
 
 
 def config_text(
@@ -247,7 +247,7 @@ def _encode_layer_digests(network: NetworkOutline) -> str:
     return base64.b64encode(b"".join(network.layer_digests[layer.name] for layer in network.layers)).decode("ascii")
 
 
-# -- reading --------------------------------------------------------------------------------------------------------
+# -- reading ------------------------------------------------------------------------------------------------------
 
 
 def read_config(path: Path | str, network: NetworkOutline, *, force: bool = False, sha256: str | None = None
@@ -386,7 +386,7 @@ def _is_made_for_other_weights(config_sha256: str, compute_network_sha256: Calla
     return bool(config_sha256) and compute_network_sha256() not in ("", config_sha256)
 
 
-# -- is it for this network -----------------------------------------------------------------------------------------
+# -- check against the network ------------------------------------------------------------------------------------
 
 
 def _has_only_quantized_weights(network: NetworkOutline) -> bool:

@@ -196,7 +196,7 @@ class Move(ABC):
     edits_constants: ClassVar[bool] = False
     keeps_precision: ClassVar[bool] = False
 
-    # -- what it means --
+    # -- the effect of the move --
 
     @property
     def has_measured_values(self) -> bool:
@@ -246,7 +246,7 @@ class Move(ABC):
         """True if the move replaces the decomposed normalisation of its group by the LayerNorm or RMSNorm operator."""
         return False
 
-    # -- in words, by `MOVE_TEXTS` --
+    # -- texts from `MOVE_TEXTS` --
 
     @property
     def label(self) -> str:

@@ -89,8 +89,8 @@ class _ChannelDivision(ConstantEdit):
     factors: np.ndarray
 
     def edit_constant(self, constant: np.ndarray | None) -> np.ndarray:
-        assert constant is not None  # a scale or bias that the network has
-        divided: np.ndarray = constant / self.factors  # channels are the last axis, or all there is
+        assert constant is not None  # the constant is a scale or bias of the network
+        divided: np.ndarray = constant / self.factors  # the channels are the last axis, or the only axis
         return divided.reshape(constant.shape)
 
 
