@@ -173,7 +173,7 @@ def search(model: str, config_path: str | None, force: bool, target: str | None,
         search_status = session.search_status
         assert search_status is not None and search_status.best_config is not None, "else the session is not handed on"
         reports = [(markdown_path,
-                    search_report)] if search_status.end_event is not None else []  # the report needs the end of the search
+                    search_report)] if search_status.end_event is not None else []  # the report needs the end event
         write_text_outputs([(output_path, Session.precision_json_text), *reports], session)
         if session.error is not None:
             click.echo(f"Ended early; {best_evaluation_text(search_status)}. The same command goes on from here.",
