@@ -271,7 +271,6 @@ def _print_default_rules(session: Session, config: PrecisionConfig) -> None:
 
 
 def _has_best_search_config(session: Session) -> bool:
-    """Returns True if the search of the session has a best config."""
     return session.search_status is not None and session.search_status.best_config is not None
 
 
@@ -303,8 +302,8 @@ def _wait_for_jobs(session: Session, events: queue.Queue[ev.Event], progress_lin
 
 
 def _print_warnings(session: Session, printed_warnings: set[str], quiet: bool = False) -> None:
-    """Prints the warnings of a session that are not printed yet. If ``quiet`` is True, warnings of guards are omitted.
-    """
+    """Prints the warnings of a session that are not printed yet. If ``quiet`` is True, warnings of guards are
+    omitted."""
     for alarm in () if quiet else session.guard_warnings:
         if alarm.summary not in printed_warnings:
             printed_warnings.add(alarm.summary)
@@ -448,7 +447,6 @@ class ConfigWriter:
             ev.ConfigExported)
 
     def write_text(self, text: str, path: str) -> ev.ConfigExported:
-        """Writes a text file. Returns the written file."""
         return self._send_request(rq.WriteTextFile(path, text), ev.ConfigExported)
 
     def build_engine(self, path: str, quick: bool) -> ev.EngineWritten:
@@ -460,8 +458,8 @@ class ConfigWriter:
         return self._send_request(rq.ReadEngineFile(path), ev.EngineFileRead).engine_report
 
     def preview_engine(self) -> Preview:
-        """Returns a preview of the engine that the builder would make from the config, or the reason why there is none.
-        """
+        """Returns a preview of the engine that the builder would make from the config, or the reason why there is
+        none."""
         self._session.send_request(rq.PreviewEngine(self.config, self._config_ranges))
         self._wait_for_jobs()
         preview = self._session.results.get_results_or_empty(self.config).preview

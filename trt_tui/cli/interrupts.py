@@ -78,8 +78,8 @@ def restore_signal_handlers() -> None:
 
 @contextlib.contextmanager
 def defer_interrupts() -> Iterator[None]:
-    """Ignores interrupts inside a block that finishes work in progress. After `MAX_END_S` interrupts take effect again.
-    """
+    """Ignores interrupts inside a block that finishes work in progress. After `MAX_END_S` interrupts take effect
+    again."""
     began = time.monotonic()
     _end_start_times.append(began)
     try:

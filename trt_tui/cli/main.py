@@ -1,5 +1,5 @@
-"""The entry point of the command line. Data go to stdout, messages to stderr. The app is imported only if it is opened.
-"""
+"""The entry point of the command line. Data go to stdout, messages to stderr. The app is imported only if it is
+opened."""
 
 import os
 import sys

@@ -124,7 +124,7 @@ def complete_layers(ctx: click.Context, parameter: click.Parameter, incomplete: 
 
 
 def option_under_heading(help_heading: str, *args: Any, **kwargs: Any) -> Decorator:
-    """Returns the decorator of an option with a heading in ``--help``; otherwise as `click.option`."""
+    """Returns the decorator of an option with a heading in ``--help``. The arguments are those of `click.option`."""
     return click.option(*args, cls=Option, heading=help_heading, **kwargs)
 
 

@@ -18,7 +18,6 @@ T = TypeVar("T")
 
 
 def json_text(record: object) -> str:
-    """Returns the text of a JSON file that a command writes."""
     return json.dumps(record, indent=1) + "\n"
 
 

@@ -52,7 +52,6 @@ class ProgressLine:
             print(f"{search_status.progress.done} tried; {best_text}", file=sys.stderr)
 
     def clear_line(self) -> None:
-        """Removes the progress line from the terminal."""
         if self._is_drawn:
             self._replace_terminal_line("")
 

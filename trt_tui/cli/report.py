@@ -390,7 +390,6 @@ def _error_share_cells(error_share: ErrorShare | None) -> tuple[str, str]:
 
 
 def config_markdown(network: NetworkOutline, config: PrecisionConfig, path: str) -> str:
-    """Returns a config as a Markdown table."""
     lines = [f"# Precision config {text_cell(Path(path).name)}".rstrip(), "",
              f"For {text_cell(network.name)} ({len(network.layers)} nodes, structure {network.structure_sha256[:12]}). "
              f"{config.defaults_text}; "

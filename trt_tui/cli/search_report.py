@@ -99,10 +99,10 @@ def search_headline(session: Session) -> str:
 
 
 def search_evidence_lines(session: Session) -> list[str]:
-    """Returns lines about the evidence of a search.
+    """Returns lines about the evidence of a search: the reference, the results, and their confirmation.
 
-    The lines state the reference if one was given, the simulated result, the result of the executed export, the result
-    on held-out samples, and whether an engine confirmed the result.
+    The results are those of the simulation, of the executed export, and on held-out samples. The last line states
+    whether an engine confirmed the result.
     """
     held_out, result = _get_end_event(session).held_out, _get_end_event(session).target_outcome
     simulated_lines = [f"simulated: {result.text}"] if result is not None else []

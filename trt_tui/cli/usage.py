@@ -1,5 +1,5 @@
-"""The check for command-line options that have no effect: they are refused, with the reason, before anything is opened.
-"""
+"""The check for command-line options that have no effect: they are refused, with the reason, before anything is
+opened."""
 
 import os
 import stat

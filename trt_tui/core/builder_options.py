@@ -152,7 +152,6 @@ class BuilderOptions:
 
     @property
     def requested_option_names(self) -> tuple[str, ...]:
-        """The command-line names of the requested builder options."""
         return tuple(setting.option for _, setting, _ in self.requested_options)
 
     @property

@@ -75,8 +75,8 @@ REQUESTABLE = tuple(precision for precision in Precision if precision is not Pre
 """The precisions that a config or a group can request. TF32 is a property of the whole config."""
 
 ASSIGNABLE = tuple(precision for precision in REQUESTABLE if precision is not Precision.FILE)
-"""The precisions that any group can be given. The file precision is offered only if the network's file has precisions.
-"""
+"""The precisions that any group can be given. The file precision is offered only if the network's file has
+precisions."""
 
 FLOAT_PRECISIONS = (Precision.FP32, Precision.BF16, Precision.FP16)
 """The precisions of layers that cannot be quantized."""

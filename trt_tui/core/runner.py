@@ -196,7 +196,6 @@ class BuildSettings:
     more_profiles: tuple[Profile, ...] = ()
 
     def without_timing_cache(self) -> BuildSettings:
-        """Returns the settings without the file of a timing cache."""
         return replace(self, builder_options=replace(self.builder_options, timing_cache=""))
 
     def with_low_build_effort(self) -> BuildSettings:
@@ -291,8 +290,8 @@ class EngineRunner(Runner, Protocol):
         """
 
     def layer_times_ms(self, feed: Mapping[str, np.ndarray], run_count: int) -> dict[str, float]:
-        """Returns the mean milliseconds of each engine layer over ``run_count`` executions with the profiler attached.
-        """
+        """Returns the mean milliseconds of each engine layer over ``run_count`` executions with the profiler
+        attached."""
 
     def inspect(self) -> str:
         """Returns the JSON of TensorRT's engine inspector."""

@@ -66,8 +66,8 @@ def _draw_distorted_digit(image: np.ndarray, height: int, rng: np.random.Generat
 
 
 def _find_empty_square(labels: np.ndarray, height: int, rng: np.random.Generator) -> tuple[int, int] | None:
-    """Returns the upper left corner of an empty square of ``height`` pixels; None if twelve random attempts find none.
-    """
+    """Returns the upper left corner of an empty square of ``height`` pixels; None if twelve random attempts find
+    none."""
     for top, left in rng.integers(0, SCENE_SIZE - height + 1, (12, 2)):
         if (labels[top : top + height, left : left + height] == BACKGROUND_CLASS).all():
             return int(top), int(left)

@@ -97,8 +97,8 @@ class DecoderBlock(nn.Module):
         self.merge = ConvBlock(2 * outputs, outputs)
 
     def forward(self, below: Tensor, skip: Tensor) -> Tensor:
-        """Maps (N, inputs, H, W) of the level below and the skip connection (N, outputs, 2H, 2W) to the latter's shape.
-        """
+        """Maps (N, inputs, H, W) of the level below and the skip connection (N, outputs, 2H, 2W) to the latter's
+        shape."""
         below = self.up(below)
         return self.merge(torch.cat([below, self.gate(skip, below)], dim=1))
 

@@ -63,8 +63,7 @@ class EditableSession(ReportingSession):
         self._apply_config_change(config, [group])
 
     def step_precisions(self, groups: Iterable[FusionGroup], upwards: bool) -> None:
-        """Moves fusion groups one step up or down in the precisions of the config: INT8, FP16, FP32, or what the config
-        uses instead."""
+        """Moves fusion groups one step up or down in the precisions of the config, by default INT8, FP16 and FP32."""
         config, groups = self.config, list(groups)
         ladder = config.precision_steps
         for group in groups:

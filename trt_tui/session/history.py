@@ -69,12 +69,10 @@ class ConfigHistory:
 
     @property
     def can_undo(self) -> bool:
-        """True if the history has a previous config."""
         return bool(self._past)
 
     @property
     def can_redo(self) -> bool:
-        """True if the history has an undone config."""
         return bool(self._future)
 
 
@@ -131,8 +129,8 @@ class ConfigNames(dict[PrecisionConfig, str]):
         return not note.pinned
 
     def list_configs_newest_first(self) -> list[tuple[PrecisionConfig, str]]:
-        """Returns the configs with their names: first the pinned configs, then the others, each from newest to oldest.
-        """
+        """Returns the configs with their names: first the pinned configs, then the others, each from newest to
+        oldest."""
         newest = list(reversed(self.items()))
         return sorted(newest, key=lambda named_config: not self.notes.get(named_config[0], ConfigNote()).pinned)
 

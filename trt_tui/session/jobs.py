@@ -53,7 +53,6 @@ class Job:
             self.begin_time = self.phase_start_time = time.monotonic()
 
     def update_progress(self, progress: ev.JobProgress) -> None:
-        """Records the progress of the job."""
         self.begin()
         if progress.phase != self.phase:
             self.phase, self.phase_start_time = progress.phase, time.monotonic()
@@ -109,11 +108,9 @@ class PendingRequests(Mapping[int, rq.Request]):
         self.jobs.append(self._pending_jobs[job_number])
 
     def find_job(self, job_number: int) -> Job | None:
-        """Returns a pending job by its number; None if no pending job has the number."""
         return self._pending_jobs.get(job_number)
 
     def update_progress(self, progress: ev.JobProgress) -> None:
-        """Records the progress of a pending job."""
         if (job := self._pending_jobs.get(progress.job)) is not None:
             job.update_progress(progress)
 
@@ -153,7 +150,6 @@ class PendingRequests(Mapping[int, rq.Request]):
 
     @property
     def waiting_jobs(self) -> list[Job]:
-        """The jobs that the background process has not begun yet."""
         return [job for job in self._pending_jobs.values() if job.begin_time is None]
 
     @property
@@ -171,9 +167,7 @@ class PendingRequests(Mapping[int, rq.Request]):
         return any(request.job_kind.is_waited_for for request in self.values())
 
     def list_job_numbers(self, request_type: type[rq.Request]) -> list[int]:
-        """Returns the job numbers of all pending requests of one type."""
         return [number for number, job in self._pending_jobs.items() if isinstance(job.request, request_type)]
 
     def has_request(self, *kinds: type[rq.Request]) -> bool:
-        """Returns True if a request of one of the types is pending."""
         return any(isinstance(job.request, kinds) for job in self._pending_jobs.values())

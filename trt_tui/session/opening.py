@@ -93,7 +93,7 @@ class SessionOpener:
         return True
 
     def _apply_saved_session(self, saved_session: SavedSession) -> None:
-        """Replaces the configs of the session by those of a saved session."""
+        """Replaces the configs of the session by the configs of a saved session."""
         state = self._state
         state.history, state.config_names, state.saved_sha256 = saved_session.to_config_history(
         ), saved_session.to_config_names(), saved_session.sha256

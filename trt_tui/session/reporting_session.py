@@ -1,5 +1,5 @@
-"""The part of a session that reports results: the JSON record, the text of precision.json, and the checks of engines.
-"""
+"""The part of a session that reports results: the JSON record, the text of precision.json, and the checks of
+engines."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -112,8 +112,8 @@ class ReportingSession(SessionState):
                                        sha256=self.network_sha256, weights_of=self._weights_source_name())
 
     def _weights_source_name(self) -> str:
-        """Returns the name of the FP32 network that supplies the weights of a quantized network; "" if there is none.
-        """
+        """Returns the name of the FP32 network that supplies the weights of a quantized network; "" if there is
+        none."""
         reference = self.options.reference or ""
         return Path(reference).name if is_network_file(reference) and has_file_precision(
             self.opened_network.outline) else ""

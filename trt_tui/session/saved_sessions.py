@@ -124,7 +124,6 @@ class SavedSession(msgspec.Struct):
                    ], target, sha256=sha256)
 
     def to_config_history(self) -> ConfigHistory:
-        """Returns the configs of the saved session with undo and redo."""
         return ConfigHistory.from_snapshot([stored_config.to_precision_config() for stored_config in self.past],
                                            self.current.to_precision_config(),
                                            [stored_config.to_precision_config() for stored_config in self.future])

@@ -17,8 +17,8 @@ from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 
 MAX_NAMED_LAYERS = 2
-"""The maximum number of layers that a row of the evaluation table names; for more layers, the row shows their number.
-"""
+"""The maximum number of layers that a row of the evaluation table names; for more layers, the row shows their
+number."""
 
 MAX_BUILDS = 3
 """The number of engines that a search builds by default, if engines can be built."""
@@ -89,8 +89,8 @@ class SearchStatus:
 
     @property
     def move_reasons(self) -> dict[str, str]:
-        """The reasons for the raised groups and the origins of the replaced ranges, by the name of the group or tensor.
-        """
+        """The reasons for the raised groups and the origins of the replaced ranges, by the name of the group or
+        tensor."""
         ranges = self.best_evaluation.range_moves if self.best_evaluation is not None else {}
         reasons = self.end_event.result.raise_reasons if self.end_event is not None else {}
         return {**dict.fromkeys(ranges, f"search:{self.request.method}"), **reasons}
@@ -136,9 +136,14 @@ def reduction_table(reduction_steps: Sequence[ReductionStep], outline: NetworkOu
                     request: rq.FindMixedPrecisionConfig) -> list[list[str]]:
     """Builds the table of the trials of a top-down search, with a header; [] if there are no trials.
 
-    The columns are those of the published procedure: index, layer, shape of its result, similarity at the judged
-    outputs if it is reduced, threshold, reason for the higher precision, and the higher precision if the layer keeps
-    it.
+    The columns are those of the published procedure:
+
+    - index and layer,
+    - shape of the layer's result,
+    - similarity at the judged outputs if the layer is reduced,
+    - threshold,
+    - reason for the higher precision,
+    - the higher precision if the layer keeps it.
     """
     if not reduction_steps:
         return []
@@ -162,8 +167,8 @@ def evaluation_table(evaluations: Sequence[Evaluation], engine_texts: Mapping[in
                      request: rq.FindMixedPrecisionConfig, base: Mapping[str, float]) -> list[list[str]]:
     """Builds the table of all configs that a search has evaluated, with a header.
 
-    The columns are: step of the search, tried layer, difference from the start config, the value of each tolerance, the
-    outcome, and the result of the engine.
+    The columns are: step of the search, tried layer, difference from the start config, the value of each tolerance,
+    outcome, and engine.
 
     Args:
         engine_texts: The results of engines by the number of the evaluation; see `trt_tui.jobs.events.SearchEnded`.

@@ -98,7 +98,6 @@ class Session(EditableSession):
             self._client.close()
 
     def send_request(self, request: rq.Request) -> None:
-        """Sends a request to the background process and records it as pending."""
         config: Any = getattr(request, "config", None)
         title = request.job_title(self.config_names.get(config, ""), self.builder is not None)
         self.pending_requests.add_request(self._client.send_request(request), request, title)
@@ -151,7 +150,6 @@ class Session(EditableSession):
             self.request_toggles()
 
     def request_toggles(self) -> None:
-        """Requests the simulated accuracy with each relevant row toggled."""
         if self.requests_toggles and self.data_summary is not None:
             self.send_request(rq.MeasureToggles(self.config))
 
@@ -171,6 +169,8 @@ class Session(EditableSession):
     def request_preview(self, config: PrecisionConfig | None = None, with_effects: bool = True,
                         after_opening: bool = False) -> None:
         """Requests a preview of the engine for a config, unless the preview is known or impossible.
+
+        Implements `EditableSession.request_preview`.
 
         Args:
             config: The config; None for the current config.
@@ -192,7 +192,10 @@ class Session(EditableSession):
             self.send_request(rq.LoadStoredResults(other_configs))
 
     def request_group_details(self, group: FusionGroup) -> None:
-        """Requests the tensor statistics and the remedies of a fusion group, unless they are known or requested."""
+        """Requests the tensor statistics and the remedies of a fusion group, unless they are known or requested.
+
+        Implements `EditableSession.request_group_details`.
+        """
         if self.data_summary is None:
             return
         waiting = list(self.pending_requests.values())
@@ -238,8 +241,8 @@ class Session(EditableSession):
                            tuple(later_configs)))
 
     def store_build_failure(self, config: PrecisionConfig, error: TrtTuiError) -> None:
-        """Stores the reason why an engine or an executed export is missing, for a comparison that continues without it.
-        """
+        """Stores the reason why an engine or an executed export is missing, for a comparison that continues without
+        it."""
         self.error = None
         if self.builder is not None:
             self.results.store_engine_result(

@@ -140,12 +140,10 @@ class SessionState:
 
     @property
     def outline(self) -> NetworkOutline | None:
-        """The outline of the open network; None if no network is open yet."""
         return self._opened_network.outline if self._opened_network is not None else None
 
     @property
     def judged_outputs(self) -> tuple[JudgedOutput, ...]:
-        """The judged outputs, at which errors are measured."""
         return self._opened_network.judged_outputs if self._opened_network is not None else ()
 
     @property
@@ -155,12 +153,10 @@ class SessionState:
 
     @property
     def backend_summary(self) -> BackendSummary | None:
-        """The summary of the backend that simulates; None if no network is open yet."""
         return self._opened_network.backend if self._opened_network is not None else None
 
     @property
     def metric_name(self) -> str | None:
-        """The name of the user's metric; None without a metric."""
         return self._opened_network.metric if self._opened_network is not None else None
 
     @property
@@ -214,7 +210,6 @@ class SessionState:
 
     @property
     def is_searching(self) -> bool:
-        """True if a search is running."""
         return self.pending_requests.has_request(rq.FindMixedPrecisionConfig)
 
     def show_error(self, failure: ev.JobFailed) -> None:
@@ -227,7 +222,6 @@ class SessionState:
 
     @property
     def config(self) -> PrecisionConfig:
-        """The current config of the session."""
         return self.history.current
 
     def list_run_configs(self) -> dict[str, PrecisionConfig]:
@@ -246,7 +240,6 @@ class SessionState:
         return config if network is None else apply_default_keep_rules(network, config, self.options.no_keep)
 
     def get_run_results(self, run: str) -> ConfigResults:
-        """Returns the results of the config of a run; empty results if nothing was measured."""
         return self.results.get_results_or_empty(self.list_run_configs()[run])
 
     # -- guards ---------------------------------------------------------------------------------------------------
@@ -287,8 +280,8 @@ class SessionState:
 
     @property
     def shown_warnings(self) -> list[tuple[str, str]]:
-        """The warnings that stay on screen, each as a summary and in full: warnings of guards first, then all others.
-        """
+        """The warnings that stay on screen, each as a summary and in full: warnings of guards first, then all
+        others."""
         return [
             *((alarm.summary, alarm.warning_line) for alarm in self.guard_warnings),
             *((text, text) for text in self.warnings)
@@ -351,7 +344,6 @@ class SessionState:
 
     @property
     def targets(self) -> tuple[Target, ...]:
-        """All targets that a run must meet."""
         return (self.target, *self.further_targets) if self.target is not None else ()
 
     def update_target_baseline(self, covers_all_samples: bool = True) -> None:

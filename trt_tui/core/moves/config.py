@@ -121,7 +121,6 @@ class PrecisionConfig(DefaultPrecisions):
     # -- moves ----------------------------------------------------------------------------------------------------
 
     def get_moves(self, move_class: type[M]) -> Mapping[str, M]:
-        """Returns the moves of one kind, by the group or tensor that they change."""
         return MappingProxyType(
             {subject: move
              for (_, subject), move in self.moves.items()
@@ -156,8 +155,8 @@ class PrecisionConfig(DefaultPrecisions):
                    if kind_name != move_class.kind or removed_subjects is not None and subject not in removed_subjects})
 
     def find_moves_on_group(self, group: FusionGroup) -> Iterator[tuple[str, Move]]:
-        """Yields the moves on a fusion group and on the tensors that it reads in INT8. Each move follows its subject.
-        """
+        """Yields the moves on a fusion group and on the tensors that it reads in INT8. Each move follows its
+        subject."""
         for move_class in MOVE_KINDS.values():
             yield from ((subject, self.moves[move_class.kind, subject])
                         for subject in dict.fromkeys(move_class.subject_kind.list_subjects_of_group(group))

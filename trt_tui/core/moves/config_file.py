@@ -437,8 +437,8 @@ def _default_precisions(file_name: str, model: _ModelEntry, move_applier: FileMo
 
 def _check_structure(file_name: str, network: NetworkOutline, model: _ModelEntry, move_applier: FileMoveApplier,
                      force: bool) -> None:
-    """Refuses a config that was made for another network structure. If ``force`` is True, a warning is added instead.
-    """
+    """Refuses a config that was made for another network structure. If ``force`` is True, a warning is added
+    instead."""
     differs = _structure_difference_text(network, model, move_applier.find_unknown_names(PrecisionMove.subject_kind))
     if not force:
         raise InputError(f"{file_name} was made for another structure than {network.name}",

@@ -1,5 +1,5 @@
-"""The move that a keep rule makes: it fixes the precision of a fusion group, and no other move changes that precision.
-"""
+"""The move that a keep rule makes: it fixes the precision of a fusion group, and no other move changes that
+precision."""
 
 from dataclasses import dataclass
 

@@ -1,5 +1,7 @@
-"""The application of moves from a file to a network: names are looked up, impossible moves refused, and moves on one
-fusion group merged."""
+"""The application of moves from a file to a network.
+
+Names are looked up, impossible moves are refused, and moves on one fusion group are merged.
+"""
 
 import dataclasses
 import difflib

@@ -1,5 +1,4 @@
-"""The comparison of a network with its quantized twin, for configs that were made for one of them and opened on the
-other.
+"""The comparison of a network with its quantized twin, for configs that were made for the other of the two.
 
 Twins have the same quantizable layers, by name and operator. Quantizers add, remove and rename nodes around these
 layers: Casts, Identities, or an activation that a range replaces.

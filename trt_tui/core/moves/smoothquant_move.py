@@ -1,9 +1,9 @@
 """The SmoothQuant move: it scales the channels between a normalisation and the layers that multiply its result.
 
-Source: Xiao et al., "SmoothQuant: Accurate and Efficient Post-Training Quantization for Large Language Models" (ICML
-2023): ``X W = (X diag(s)^-1) (diag(s) W)`` with ``s_j = max|X_j|^a / max|W_j|^(1-a)``. The division is folded into the
-scale and bias of the normalisation, the product into the weights. Nothing is added at run time, and only the rounding
-changes.
+The source is Xiao et al., "SmoothQuant: Accurate and Efficient Post-Training Quantization for Large Language Models"
+(ICML 2023): ``X W = (X diag(s)^-1) (diag(s) W)`` with ``s_j = max|X_j|^a / max|W_j|^(1-a)``. The division is folded
+into the scale and bias of the normalisation, the product into the weights. Nothing is added at run time, and only the
+rounding changes.
 """
 
 from collections.abc import Mapping, Sequence

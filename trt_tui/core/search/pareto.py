@@ -6,8 +6,8 @@ from collections.abc import Sequence
 def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
     """Returns the indices of the points on the Pareto front, the cheapest first.
 
-    Each point has a cost and a score. A point is on the front if no other point has a lower cost with at least the same
-    score, or the same cost with a higher score. Of equal points the first is returned.
+    Each point has a cost and a score. A point is on the front if no other point is better in one of them and at least
+    as good in the other. Of equal points the first is returned.
     """
     front_indices: list[int] = []
     best = float("-inf")

@@ -63,8 +63,8 @@ def _noise_to_signal_ratio(error_metrics: ErrorMetrics) -> float:
 
 
 def sort_groups_worst_first(candidates: Sequence[str], error_by_group: Mapping[str, float]) -> tuple[str, ...]:
-    """Returns candidates by decreasing error. Groups without a measured error come last, and ties are in network order.
-    """
+    """Returns candidates by decreasing error. Groups without a measured error come last, and ties are in network
+    order."""
     return tuple(sorted(candidates, key=lambda name: -error_by_group.get(name, -math.inf)))
 
 
@@ -76,8 +76,9 @@ def choose_ranking(candidates: Sequence[str], sensitivities: Mapping[str, ErrorS
     ranking.
 
     Sensitivities correlate best with the effect of groups on the error. Their Spearman correlation with Shapley values
-    is 0.98 on a BERT encoder, 0.93 on a vision transformer, 0.82 on ResNet-50 and 0.58 on the bundled network. For
-    error shares it is 0.93, 0.69, 0.60 and 0.67, for isolated errors at most 0.38 (tests/benchmarks/search.py).
+    is 0.98 on a BERT encoder, 0.93 on a vision transformer, 0.82 on ResNet-50 and 0.58 on the bundled network. In the
+    same order, error shares have 0.93, 0.69, 0.60 and 0.67, and isolated errors at most 0.38
+    (tests/benchmarks/search.py).
 
     An error share is a small difference of two large errors, in which one changed quantized value can outweigh a whole
     group. An isolated error does not show which part of it reaches the outputs.

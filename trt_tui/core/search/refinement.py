@@ -52,8 +52,8 @@ def swap_raised_groups(context: StrategyContext, raised_groups: frozenset[str]) 
 
     Source: local search by swaps (Teitz and Bart, "Heuristic methods for estimating the generalized vertex median of a
     weighted graph", 1968). Here two groups are exchanged for one, because only a smaller set is an improvement. The
-    pairs with the smallest loss are reverted. Other groups replace them in the order of suspicion, as long as a group
-    is expected to compensate for the more costly group of the pair.
+    pairs with the smallest loss are reverted. Other groups replace them in the order of suspicion. A group is tried
+    only if its expected gain compensates for the more costly group of the pair.
     """
     smaller: frozenset[str] | None = raised_groups
     while smaller is not None:
@@ -64,7 +64,7 @@ def swap_raised_groups(context: StrategyContext, raised_groups: frozenset[str]) 
 
 def _find_smaller_set_by_swap(context: StrategyContext,
                               raised_groups: frozenset[str]) -> Generator[Trial, Evaluation, frozenset[str] | None]:
-    """Returns a passing set with one group less, in which one new group replaces two; None if no such set is found."""
+    """Returns a passing set in which one new group replaces two raised groups; None if no such set is found."""
     now, cost = (yield Trial(raised_groups)), {}
     for name in context.candidates:
         if name in raised_groups:

@@ -295,7 +295,6 @@ class Search:
                 and self.is_within_budget(evaluation))
 
     def build_config(self, trial: Trial | Evaluation) -> PrecisionConfig:
-        """Returns the complete config of a trial or of an evaluation."""
         return self.search_space.build_config(self.search_space.sort_candidates_in_network_order(trial.raised_groups),
                                               trial.range_moves, f"search:{self.method_name}", trial.precisions,
                                               trial.zero_cost_sets or ())

@@ -71,7 +71,6 @@ class Evaluation:
 
     @property
     def passes(self) -> bool:
-        """True if the evaluated config meets the tolerance."""
         return self.target_result.passes
 
     @property
@@ -107,8 +106,8 @@ class Evaluation:
 
 
 Strategy = Generator[Trial, Evaluation, frozenset[str]]
-"""A running search strategy: a generator that yields trials, receives their evaluations, and returns the raised groups.
-"""
+"""A running search strategy: a generator that yields trials, receives their evaluations, and returns the raised
+groups."""
 
 
 @dataclass(frozen=True)

@@ -45,10 +45,10 @@ def try_other_ranges(context: StrategyContext, search_space: SearchSpace,
                      ranges_by_method: Mapping[str, Mapping[str, float]]) -> Generator[Trial, Evaluation, None]:
     """Chooses other ranges that reduce the loss, and stores them in the context.
 
-    The pass takes one evaluation for each range method and quantized group. Source: setting ranges by the error that
-    they cause (Nagel et al., "A White Paper on Neural Network Quantization", 2021), here the error at the judged
-    outputs. The method is a coordinate descent over groups, the most suspicious first, among the ranges that the range
-    methods propose.
+    The pass takes one evaluation for each range method and quantized group. The source is setting ranges by the error
+    that they cause (Nagel et al., "A White Paper on Neural Network Quantization", 2021). Here the error is that at the
+    judged outputs. The method is a coordinate descent over groups, the most suspicious first, among the ranges that the
+    range methods propose.
 
     Args:
         ranges_by_method: The amax by tensor and range method.
