@@ -282,7 +282,7 @@ def _dump_comparison_lines(comparison: DumpsCompared, comparison_options: DumpCo
 
 
 def _tensor_error_mark(tensor_difference: TensorDifference) -> str:
-    """Returns the text in the last column of the row of a tensor."""
+    """Returns the remark about a tensor in the table of two dumps, such as "over" if it exceeds the threshold."""
     if tensor_difference.exceeds_threshold:
         return "over, begins here" if tensor_difference.begins_error else "over"
     return "scaled" if tensor_difference.is_scaled else "NaN in both" if tensor_difference.common_nan_count else ""

@@ -1,4 +1,4 @@
-"""The comparison as JUnit XML for a CI server: a test case fails if the command fails because of it."""
+"""The comparison as JUnit XML for a CI server: a test case fails if its result makes the command fail."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -218,7 +218,7 @@ def _output_variation_lines(session: Session) -> list[str]:
 
 def _accuracy_rows(session: Session, title: str, accuracy: Accuracy, simulated_mark: str = "~",
                    run: str = "") -> list[_RunCells]:
-    """Returns a table row for each judged output of an accuracy.
+    """Returns the rows of the table of runs for one accuracy: a row for each judged output.
 
     Args:
         simulated_mark: The mark of simulated values.

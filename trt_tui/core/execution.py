@@ -62,7 +62,7 @@ class Executor(Protocol[S_co]):
 
     @property
     def location_text(self) -> str:
-        """The text that names the executing processes behind the description of a job, such as ", on 4 workers". "" for
+        """The text about the executing processes behind the description of a job, such as ", on 4 workers"; "" for
         this process alone."""
 
 

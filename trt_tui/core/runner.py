@@ -106,11 +106,11 @@ class Runner(Protocol):
 
     @property
     def inputs(self) -> tuple[TensorInfo, ...]:
-        """The inputs of the loaded network."""
+        ...
 
     @property
     def outputs(self) -> tuple[TensorInfo, ...]:
-        """The outputs of the loaded network."""
+        ...
 
     def run(self, feed: Mapping[str, np.ndarray], fetch: Sequence[str] | None = None) -> dict[str, np.ndarray]:
         """Executes the network once and returns outputs by name.
@@ -339,7 +339,7 @@ class EngineBackend(Protocol):
         """
 
     def load_engine(self, data: bytes) -> EngineRunner:
-        """Loads an engine from its bytes.
+        """Loads a built engine from its bytes for execution.
 
         Raises:
             InputError: The engine was built by another version or for another GPU.

@@ -66,7 +66,7 @@ class Job:
 
     @property
     def is_automatic(self) -> bool:
-        """True if the job follows the cursor or a change of the config, without a key of the user."""
+        """True if the job follows the cursor or a change of the config, without a key press that requests it."""
         return self.request.job_kind.is_automatic
 
     @property

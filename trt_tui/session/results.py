@@ -147,7 +147,7 @@ class SessionResults(Mapping[PrecisionConfig, ConfigResults]):
         self.stages[event.stage.run.name] = event.stage
 
     def stage_accuracy(self, stage: StageResult) -> Accuracy | None:
-        """Returns the accuracy of a stage against the reference; None if it was not measured.
+        """Returns the accuracy of a production stage against the reference; None if it was not measured.
 
         The accuracy of a stage that is a config is stored with the results of the config.
         """

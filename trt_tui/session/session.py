@@ -221,7 +221,7 @@ class Session(EditableSession):
 
     def request_build(self, quick: bool = False, config: PrecisionConfig | None = None,
                       with_marked_engine: bool = False, later_configs: Iterable[PrecisionConfig] = ()) -> None:
-        """Requests an engine of a config.
+        """Requests that the background process builds and measures an engine of a config.
 
         Args:
             quick: True builds with low effort.

@@ -225,7 +225,7 @@ class SessionState:
         return self.history.current
 
     def list_run_configs(self) -> dict[str, PrecisionConfig]:
-        """Returns the config of every run in `RUN_NAMES`."""
+        """Returns the configs that the session compares with FP32: FP16, INT8 and the current config."""
         float_precision = self.config.other if self.config.other is not Precision.FILE else self.options.other
         tf32 = self.config.tf32
         return {
@@ -313,7 +313,7 @@ class SessionState:
         return [self.read_target(target_text) for target_text in text.split(TOLERANCE_SEPARATOR)]
 
     def set_target(self, text: str) -> None:
-        """Changes the target, or several targets separated by `TOLERANCE_SEPARATOR`.
+        """Changes the accuracy target, or several targets separated by `TOLERANCE_SEPARATOR`.
 
         Raises:
             InputError: The text is not a valid target, or the bounded value is not measured for this network.
@@ -379,11 +379,11 @@ class SessionState:
 
     @property
     def targets_text(self) -> str:
-        """The targets in the form that files use."""
+        """The accuracy targets of the session as text, as files contain them."""
         return TOLERANCE_SEPARATOR.join(target.text for target in self.targets)
 
     def target_outcome(self, accuracy: Accuracy | None) -> TargetOutcome | None:
-        """Returns the target result of an accuracy, with reasons; None if the accuracy is unknown."""
+        """Returns the pass or fail of an accuracy against the targets, with reasons; None for an unknown accuracy."""
         return judge_accuracy(self.targets, accuracy) if accuracy is not None else None
 
     def missed_target_reasons(self, config: PrecisionConfig) -> dict[RunKind, str]:

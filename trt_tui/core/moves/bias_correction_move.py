@@ -43,7 +43,7 @@ class BiasCorrectionMove(Move):
 
     def find_constant_edits(self, network: NetworkOutline, subject: str,
                             default_precisions: DefaultPrecisions) -> Mapping[Port, ConstantEdit]:
-        """Returns the change of the bias if the fusion group runs in INT8, and no change if not.
+        """Returns the edit of the bias constant if the fusion group runs in INT8, and no edit if not.
 
         Implements `Move.find_constant_edits`.
         """

@@ -95,7 +95,7 @@ class PrecisionConfig(DefaultPrecisions):
         return self.quantized is Precision.FILE and not self.moves
 
     def find_main_quantized_type(self, network: NetworkOutline) -> Precision:
-        """Returns the quantized type of the largest number of fusion groups in a network.
+        """Returns the quantized type that most quantized fusion groups of a network have.
 
         File precisions count as the precision that they resolve to. If no group is quantized, the result is the
         quantized type of the config's default, or INT8.

@@ -173,9 +173,9 @@ GROUP_SUBJECTS, TENSOR_SUBJECTS = _GroupSubjectKind(), _TensorSubjectKind()
 
 @dataclass(frozen=True)
 class Move(ABC):
-    """One decision about one fusion group or tensor. A move is a frozen dataclass.
+    """One decision of a precision config about one fusion group or tensor, such as its precision or its range.
 
-    The subject of the move, its group or tensor, is stored beside the move in the config.
+    A move is a frozen dataclass. Its subject, the group or tensor, is stored beside the move in the config.
 
     All lowerings read a config through the rulebook (`trt_tui.core.lowering.rulebook`). The rulebook reads
     `group_precision`, `adjust_ranges`, `find_constant_edits` and `is_normalisation_rewrite` of each move. Therefore
@@ -250,7 +250,7 @@ class Move(ABC):
 
     @property
     def label(self) -> str:
-        """The short text of the decision in tables."""
+        """The short text of the move in tables, such as its precision or range."""
         return MOVE_TEXTS[self.kind].label.format(move=self)
 
     @property
@@ -270,7 +270,7 @@ class Move(ABC):
 
     @property
     def row_note(self) -> str:
-        """The note about the move in the row of its fusion group."""
+        """The note about the move that the layer list shows in the row of its fusion group."""
         return MOVE_TEXTS[self.kind].row_note.format(move=self)
 
     @classmethod

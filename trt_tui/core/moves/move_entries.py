@@ -63,7 +63,7 @@ def convert_file_value(value: Any, expected_type: type[T], file_name: str, locat
 
 def entry_type_error(error: msgspec.ValidationError, value: Any, expected_type: Any, file_name: str,
                      location: str) -> InputError:
-    """Returns the error message for a file entry that does not have the expected type."""
+    """Builds the error for a file entry that does not have the expected type."""
     message, path = match.groups() if (match := _ERROR_LOCATION.fullmatch(str(error))) else (str(error), "")
     if missing_match := _MISSING_FIELD.fullmatch(message):
         path += f".{missing_match[1]}"

@@ -12,7 +12,7 @@ from trt_tui.core.network.layers import NetworkOutline
 
 
 def find_network_range_method(config: PrecisionConfig, network: NetworkOutline) -> str:
-    """Returns the range method of more than half of the tensors of a network, as set by range moves.
+    """Returns the range method of the range moves on more than half of the tensors of a network.
 
     "" if no method has so many tensors.
     """

@@ -57,7 +57,7 @@ class SmoothQuantMove(Move):
         return vectors.invalid_vector_reason(self.factors, norm.channels, positive=True)
 
     def adjust_ranges(self, amax_by_tensor: dict[str, float], tensors: Sequence[str]) -> None:
-        """Sets the ranges of the tensors after the division.
+        """Sets the ranges of the tensors whose channels SmoothQuant divides.
 
         Implements `Move.adjust_ranges`.
         """

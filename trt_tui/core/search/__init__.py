@@ -1,4 +1,4 @@
-"""The search for the smallest set of fusion groups that must be raised to meet a tolerance.
+"""The search for the smallest set of fusion groups that need a higher precision to meet a tolerance.
 
 Strategies request configs, and a `Search` stores their evaluations.
 """

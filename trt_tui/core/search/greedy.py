@@ -1,4 +1,4 @@
-"""The greedy search strategy: it repeatedly raises the fusion group that reduces the loss most.
+"""The greedy search strategy: it repeatedly raises the precision of the fusion group that reduces the loss most.
 
 The gain of a group is measured again only if the new value may matter. Source: Minoux, "Accelerated greedy algorithms
 for maximizing submodular set functions" (1978), known as lazy greedy (CELF in Leskovec et al., "Cost-effective outbreak
@@ -19,7 +19,7 @@ suspects are sufficient."""
 
 
 def raise_groups_greedily(context: StrategyContext) -> Strategy:
-    """Finds a small set of raised fusion groups that passes, by bisection and then greedily.
+    """Finds a small set of fusion groups to raise so that the tolerance is met, by bisection and then greedily.
 
     Bisection finds how many of the most suspicious groups are sufficient. The greedy part starts from a fraction of
     them and searches for a smaller set.
@@ -39,7 +39,7 @@ def raise_groups_within_budget(context: StrategyContext) -> Strategy:
 
 def _raise_groups_one_by_one(context: StrategyContext, raised_groups: frozenset[str], max_raised_groups: int
                              ) -> Generator[Trial, Evaluation, frozenset[str] | None]:
-    """Raises one fusion group at a time and returns the first set that passes.
+    """Raises one fusion group at a time and returns the first set that meets the tolerance.
 
     None if no set of at most ``max_raised_groups`` groups passes. While the error is not finite, groups are raised in
     the order of suspicion.

@@ -1,4 +1,4 @@
-"""Search strategies that raise the first groups of an order, and find the smallest number of groups that passes."""
+"""Search strategies that raise the first groups of an order, and find the smallest number that meets the tolerance."""
 
 from collections.abc import Sequence
 
@@ -33,7 +33,7 @@ def raise_from_last_layers(context: StrategyContext) -> Strategy:
 
 
 def bisect_raised_prefix(context: StrategyContext, group_order: Sequence[str]) -> Strategy:
-    """Finds the shortest prefix of an order of fusion groups that passes if raised, by bisection.
+    """Finds by bisection how many fusion groups at the start of an order must be raised to meet the tolerance.
 
     Raising all of ``group_order`` must be known to pass, and raising none must be known to fail. The bisection takes at
     most ceil(log2(n + 1)) evaluations. The result is exact if every prefix longer than a passing prefix passes too.
@@ -53,19 +53,19 @@ def bisect_raised_prefix(context: StrategyContext, group_order: Sequence[str]) -
 
 
 def bisect_from_first_layers(context: StrategyContext) -> Strategy:
-    """Finds the smallest number of fusion groups, counted from the input of the network, that passes if raised."""
+    """Finds by bisection how many fusion groups from the network input must be raised to meet the tolerance."""
     return bisect_raised_prefix(context, context.candidates)
 
 
 def bisect_from_last_layers(context: StrategyContext) -> Strategy:
-    """Finds the smallest number of fusion groups, counted from the output of the network, that passes if raised."""
+    """Finds by bisection how many fusion groups from the network output must be raised to meet the tolerance."""
     return bisect_raised_prefix(context, context.candidates[::-1])
 
 
 def shorten_raised_prefix(context: StrategyContext, raised_groups: frozenset[str]) -> Strategy:
-    """Returns a smaller set of first or last groups of the network if such a set passes, and ``raised_groups`` if not.
+    """Returns a smaller set of first or last groups of the network if raising that meets the tolerance.
 
-    If no smaller set passes, the strategy takes 2 evaluations.
+    If no smaller set does, the result is ``raised_groups``, and the strategy takes 2 evaluations.
     """
     for order in (context.candidates, context.candidates[::-1]):
         fewer = order[:max(0, len(raised_groups) - 1)]
@@ -75,7 +75,7 @@ def shorten_raised_prefix(context: StrategyContext, raised_groups: frozenset[str
 
 
 def raise_worst_groups_first(context: StrategyContext) -> Strategy:
-    """Raises fusion groups one by one in the order of suspicion until the tolerance is met.
+    """Raises fusion groups one by one, by decreasing expected effect on the error, until the tolerance is met.
 
     The strategy takes one evaluation for each raised group. Source: the former ``worst-first`` mode of Polygraphy's
     precision tool. That mode compares layers with FP32 one by one and raises them in the order of their errors until

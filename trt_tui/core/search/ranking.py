@@ -11,7 +11,7 @@ from trt_tui.core.measure.shares import GroupSensitivity
 
 @dataclass(frozen=True)
 class GroupRanking:
-    """A ranking of fusion groups, the most suspicious group first.
+    """A ranking of fusion groups by suspicion, which is their expected effect on the judged error.
 
     Attributes:
         candidate_order: All candidates, the most suspicious first.

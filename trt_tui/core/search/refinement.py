@@ -1,5 +1,4 @@
-"""The passes after a search strategy: unneeded groups are reverted, pairs exchanged, and intermediate precisions
-assigned."""
+"""The passes after a search strategy, which reduce the set of raised groups and assign intermediate precisions."""
 
 from collections.abc import Generator
 from itertools import combinations
@@ -18,7 +17,7 @@ gain would be too small."""
 
 
 def revert_unneeded_groups(context: StrategyContext, raised_groups: frozenset[str]) -> Strategy:
-    """Reverts raised fusion groups that are not needed to meet the tolerance.
+    """Returns raised fusion groups to their lower precision if the tolerance is still met without them.
 
     The pass takes at most ceil(log2(k)) + k evaluations for a passing set of k groups. Source: backward elimination,
     the second half of forward-backward selection (Zhang, "Adaptive forward-backward greedy algorithm", NIPS 2008).
@@ -64,7 +63,7 @@ def swap_raised_groups(context: StrategyContext, raised_groups: frozenset[str]) 
 
 def _find_smaller_set_by_swap(context: StrategyContext,
                               raised_groups: frozenset[str]) -> Generator[Trial, Evaluation, frozenset[str] | None]:
-    """Returns a passing set in which one new group replaces two raised groups; None if no such set is found."""
+    """Returns a set that meets the tolerance and in which one new group replaces two; None if no such set is found."""
     now, cost = (yield Trial(raised_groups)), {}
     for name in context.candidates:
         if name in raised_groups:

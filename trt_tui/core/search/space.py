@@ -75,7 +75,7 @@ class SearchSpace:
     def build_config(self, raised_groups: Iterable[str], range_moves: Mapping[str, RangeMove] | None = None,
                      reason: str = "search", precisions: Mapping[str, Precision] | None = None,
                      zero_cost_set_names: Iterable[str] = ()) -> PrecisionConfig:
-        """Returns the start config with zero-cost moves, raised groups and replaced ranges, each with the reason."""
+        """Returns the start config with zero-cost moves, raised groups and replaced ranges of a search."""
         raised_groups, zero_cost_set_names, config = tuple(raised_groups), tuple(zero_cost_set_names), self.start_config
         for name in zero_cost_set_names:
             config = replace(config, moves={**config.moves, **self.zero_cost_sets[name]})

@@ -151,7 +151,7 @@ class StrategyContext:
     zero_cost_sets: tuple[str, ...] = ()
 
     def order_candidates_by_suspicion(self, excluded_groups: Iterable[str] = ()) -> list[str]:
-        """Returns all candidates without the excluded groups, the most suspicious first."""
+        """Returns the candidates without excluded groups, by decreasing expected effect on the judged error."""
         left_out = frozenset(excluded_groups)
         return [name for name in self.ranking.candidate_order if name not in left_out]
 
