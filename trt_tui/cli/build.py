@@ -1,4 +1,4 @@
-"""The command `build`."""
+"""The command `build`, which builds an engine of a config, or writes the strongly typed network for it."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The command `compare`."""
+"""The command `compare`, which compares FP16, INT8 and configs with FP32, or two dumps with each other."""
 
 from __future__ import annotations
 

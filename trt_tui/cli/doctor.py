@@ -1,4 +1,4 @@
-"""The command `doctor`."""
+"""The command `doctor`, which lists the backends and the reasons why a backend does not work on this machine."""
 
 import click
 

@@ -1,4 +1,4 @@
-"""The command `export`."""
+"""The command `export`, which writes a config in the format of another tool."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The command `inspect`."""
+"""The command `inspect`, which prints the layer tree of a network, a config, or a preview of its engine."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def inspect(model: str, nodes: bool, engine: str | None, preview: bool, scheme: 
 
 def _print_config(writer: ConfigWriter, shows_preview: bool, shows_scheme: bool, json_path: str | None,
                   markdown_path: str | None) -> ExitCode:
-    """Tells what a config asks for and what the builder would make of it."""
+    """Prints the requested precisions of a config and the preview of its engine."""
     from trt_tui.core.exporters.preview_report import (
         PREVIEW_HEADER,
         preview_markdown,

@@ -1,4 +1,4 @@
-"""The command `preflight`."""
+"""The command `preflight`, which runs all guards and prints their warnings."""
 
 import sys
 from typing import Any

@@ -33,7 +33,7 @@ from trt_tui.session.result_tables import metric_part_table
 from trt_tui.session.session import Session
 
 _RunCells = dict[str, str]
-"""The cells of a row of the table of runs, by column."""
+"""The cells of one row in the table of runs, by column."""
 
 MAX_LAYER_ROWS = 20
 MAX_PART_ROWS = 20
@@ -44,7 +44,8 @@ SHARE_SAMPLES_LEGEND = (
 
 
 def comparison_table(session: Session) -> str:
-    """The verdict of each run, its judged outputs if there are several, and the worst groups."""
+    """Returns the report of a comparison: the accuracy of each run, its judged outputs if there are several, and the
+    worst groups."""
     outline, data, mode = session.opened_network.outline, session.opened_network.data, session.execution_mode
     size = f"{counted_noun_text(len(outline.groups), 'fused layer')} ({counted_noun_text(len(outline.layers), 'node')})"
     lines = [
@@ -116,7 +117,7 @@ def _engine_title_text(session: Session, run: str) -> str:
 
 
 def _reference_text(session: Session) -> str:
-    """What errors are taken against, and on what it was computed."""
+    """Returns a text about the reference that errors are computed against, and the backend that computed it."""
     backend = session.opened_network.backend
     fp32_text = f"FP32 on {backend.name} {backend.version} {backend.device}"
     if session.opened_network.reference is None:
@@ -125,13 +126,14 @@ def _reference_text(session: Session) -> str:
 
 
 def _metric_source_text(session: Session) -> str:
-    """Whose metric stands above the figures."""
+    """Returns the name of the run whose metric is printed above the table: the reference, or FP32."""
     reference = session.opened_network.reference
     return session.reference_name if reference is None or reference.has_metric_outputs else formatting.FP32_TITLE
 
 
 def _choose_runs_with_group_lines(session: Session) -> list[str]:
-    """The runs whose loss is broken down by group: those that miss the target, else the last that is measured there."""
+    """Returns the runs whose worst groups are listed: those that miss the target, or the last measured run if none
+    does."""
     if session.opened_network.outline.has_file_precision and _has_layer_results(session, "config"):
         return ["config"]
     accuracies = {
@@ -145,20 +147,21 @@ def _choose_runs_with_group_lines(session: Session) -> list[str]:
 
 
 def _has_layer_results(session: Session, run: str) -> bool:
-    """Whether anything is known of the groups of a run."""
+    """Returns True if error shares or errors at the groups of a run are known."""
     measured = session.get_run_results(run)
     return bool(measured.shares or measured.group_errors)
 
 
 def metric_heading(session: Session) -> str:
-    """The heading of the metric's column: its name, "same class" for agreement, or "" where there is neither."""
+    """Returns the heading of the metric column: the name of the metric, "same class" for agreement, or "" without
+    either."""
     if session.metric_name and session.results.reference_metric:
         return next(iter(session.results.reference_metric))
     return "top-1 agreement" if session.target is not None and session.target.kind == "agreement" else ""
 
 
 def _list_distinct_runs(session: Session) -> list[str]:
-    """The runs, without the config if it equals one of the others."""
+    """Returns the runs of a session, without the config if it equals another run."""
     configs = session.list_run_configs()
     return [run for run in configs if run != "config" or configs[run] not in (configs["fp16"], configs["int8"])]
 
@@ -172,7 +175,7 @@ def _find_engine_results(session: Session) -> dict[str, EngineResult]:
 
 
 def _target_outcome_text(session: Session, run: str, accuracy: Accuracy) -> str:
-    """Whether a run meets the target; or that nothing was lowered or quantized in it."""
+    """Returns the target result of a run as text, or a note that all its layers are in FP32 or none is in INT8."""
     config = session.list_run_configs()[run]
     if not reduces_precision(session.opened_network.outline, config):
         return "all in FP32"
@@ -184,7 +187,7 @@ def _target_outcome_text(session: Session, run: str, accuracy: Accuracy) -> str:
 
 
 def _outcome_reason_lines(session: Session) -> list[str]:
-    """Why a result has a question mark, or fails for another reason than its value alone; a line for each row."""
+    """Returns a line for each uncertain result, and for each that fails for other reasons than its value alone."""
     lines = []
     for run in _list_distinct_runs(session):
         title = _run_title_text(session, run)
@@ -197,7 +200,7 @@ def _outcome_reason_lines(session: Session) -> list[str]:
 
 
 def _output_variation_lines(session: Session) -> list[str]:
-    """The judged outputs that vary little between samples, with the SQNR of the part that varies."""
+    """Returns a line for each judged output that varies little between samples, with the SQNR of the varying part."""
     lines = []
     for run in _list_distinct_runs(session):
         accuracy = session.get_run_results(run).accuracy
@@ -216,8 +219,12 @@ def _output_variation_lines(session: Session) -> list[str]:
 
 def _accuracy_rows(session: Session, title: str, accuracy: Accuracy, simulated_mark: str = "~",
                    run: str = "") -> list[_RunCells]:
-    """A row for each judged output; ``simulated_mark`` marks simulated figures, a ``run`` adds whether the target is
-    met."""
+    """Returns the rows of the table of runs for one accuracy: a row for each judged output.
+
+    Args:
+        simulated_mark: The mark of simulated values.
+        run: The run whose target result is added; "" for none.
+    """
     mark = _target_outcome_text(session, run, accuracy) if run else ""
     if accuracy.headline_metric is not None:
         metric = formatting.metric_text(accuracy.headline_metric, simulated_mark)
@@ -239,9 +246,10 @@ def _accuracy_rows(session: Session, title: str, accuracy: Accuracy, simulated_m
 
 
 def _engine_rows(session: Session, title: str, engine_result: EngineResult, run: str = "") -> list[_RunCells]:
-    """The rows of an engine, with its latency and size; one that cannot run here has the size only.
+    """Returns the table rows of an engine, with its latency and size. An engine that cannot run here has only its size.
 
-    One that was not built as asked says so, after a row with the simulation of what was built instead.
+    The title of an engine that was not built as requested says so. A row with the simulation of the built config comes
+    before it.
     """
     if engine_result.failure_reason:
         return [{"run": title, "output": "not built"}]
@@ -262,7 +270,7 @@ def _engine_rows(session: Session, title: str, engine_result: EngineResult, run:
 
 
 def _exported_run_rows(session: Session, exported_run: ExportedRun, run: str) -> list[_RunCells]:
-    """Returns the rows of an exported file that ONNX Runtime executed; they have no latency and no size."""
+    """Returns the table rows of an exported file that ONNX Runtime executed. They have no latency and no size."""
     title = (
         f"{run_title(formatting.executed_run_key(run), session.config.uses_only_file_precisions)} "
         f"({exported_run.executor_name})"
@@ -278,7 +286,7 @@ def _engine_row_title(title: str, engine_result: EngineResult) -> str:
 
 
 def _build_attempt_lines(engine_results: Mapping[str, EngineResult]) -> list[str]:
-    """What was tried for the engines that were not built as asked, or not at all."""
+    """Returns the build attempts of each engine that was not built as requested, or not built at all."""
     lines = []
     for name, result in engine_results.items():
         if result.failure_reason and len(result.attempts) < 2:
@@ -291,7 +299,7 @@ def _build_attempt_lines(engine_results: Mapping[str, EngineResult]) -> list[str
 
 
 def _precision_share_lines(engine_results: Mapping[str, EngineResult]) -> list[str]:
-    """How many layers of each engine compute in what, and their share of the time."""
+    """Returns a table of the number of engine layers in each precision, and their share of the time."""
     shares = {
         name: result.engine_report.precision_shares()
         for name, result in engine_results.items()
@@ -313,12 +321,12 @@ def _precision_share_lines(engine_results: Mapping[str, EngineResult]) -> list[s
 
 
 def _engine_check_lines(session: Session, engine_results: Mapping[str, EngineResult]) -> list[str]:
-    """Whether the FP32 engine computes something else, and what to look at if an engine is worse than simulated."""
+    """Returns a line about a wrong FP32 engine, and the checks for engines that are less accurate than simulated."""
     lines = ["", f"not a precision problem: {fault}"] if (fault := fp32_engine_fault_text(
         session.results.fp32_engine)) else []
     for run, checks in session.list_engine_checks().items():
         if run not in engine_results:
-            continue  # the config equals another run, which is listed
+            continue  # the config equals another run in the list
         gap = sqnr_gap_of_engine_db(
             engine_results[run].select_comparable_simulation(session.get_run_results(run).accuracy),
             engine_results[run].accuracy)
@@ -328,7 +336,10 @@ def _engine_check_lines(session: Session, engine_results: Mapping[str, EngineRes
 
 
 def _worst_group_lines(session: Session, run: str) -> list[str]:
-    """The groups that own most of a run's error; those that lose most by themselves where shares were not measured."""
+    """Returns a table of the groups with the largest error shares in a run, or with the largest isolated errors.
+
+    Isolated errors are used if no error shares were measured.
+    """
     results, config = session.get_run_results(run), session.list_run_configs()[run]
     shares, outline = results.shares, session.opened_network.outline
     worst_names = sorted(shares, key=lambda name: math.inf
@@ -370,7 +381,7 @@ def _worst_group_lines(session: Session, run: str) -> list[str]:
 
 
 def _error_share_cells(error_share: ErrorShare | None) -> tuple[str, str]:
-    """What a group owns, and on how many samples that was taken."""
+    """Returns the error share of a group and the number of samples behind it, as table cells."""
     if error_share is None:
         return "", ""
     if error_share.unknown_reason:
@@ -380,7 +391,6 @@ def _error_share_cells(error_share: ErrorShare | None) -> tuple[str, str]:
 
 
 def config_markdown(network: NetworkOutline, config: PrecisionConfig, path: str) -> str:
-    """A config as a table in Markdown."""
     lines = [f"# Precision config {text_cell(Path(path).name)}".rstrip(), "",
              f"For {text_cell(network.name)} ({len(network.layers)} nodes, structure {network.structure_sha256[:12]}). "
              f"{config.defaults_text}; "

@@ -1,4 +1,4 @@
-"""The command `search`."""
+"""The command `search`, which finds a config with few raised layers that meets a tolerance."""
 
 from __future__ import annotations
 
@@ -36,10 +36,12 @@ def _complete_search_methods(ctx: click.Context, parameter: click.Parameter, inc
 
 def _parse_search_precisions(text: str | None,
                              has_config: bool) -> tuple[Precision | None, tuple[Precision, ...], Precision | None]:
-    """The lowest of the rungs named (None with a config), those between, and the highest; nothing where none is named.
+    """Returns the lowest precision of ``--rungs`` (None with a config), the intermediate precisions, and the highest.
+
+    If the text is None, all are empty.
 
     Raises:
-        InputError: they are no precisions, or not in order.
+        InputError: A name is not a valid precision, or the precisions are not in order.
     """
     if text is None:
         return None, (), None
@@ -175,7 +177,7 @@ def search(model: str, config_path: str | None, force: bool, target: str | None,
         search_status = session.search_status
         assert search_status is not None and search_status.best_config is not None, "else the session is not handed on"
         reports = [(markdown_path,
-                    search_report)] if search_status.end_event is not None else []  # it says how the search ended
+                    search_report)] if search_status.end_event is not None else []  # the report needs the end event
         write_text_outputs([(output_path, Session.precision_json_text), *reports], session)
         if session.error is not None:
             click.echo(f"Ended early; {best_evaluation_text(search_status)}. The same command goes on from here.",

@@ -24,7 +24,8 @@ PLOT_WIDTH_CELLS, PLOT_HEIGHT_ROWS = 48, 8
 
 
 def search_table(session: Session) -> str:
-    """What a search found: the layers with the reason, ranges, the metric's parts, and the engines that were built."""
+    """Returns the report of a search: raised layers with reasons, ranges, the parts of the metric, and the built
+    engines."""
     ended, outline = _get_end_event(session), session.opened_network.outline
     result = ended.result
     strategy_text = f"{ended.description}; " if ended.used_method else ""
@@ -50,13 +51,14 @@ def search_table(session: Session) -> str:
 
 
 def precision_reduction_rows(session: Session) -> list[list[str]]:
-    """What a strategy that goes downwards has tried, layer by layer, with a header; [] for any other."""
+    """Returns the table of the trials of a top-down search, layer by layer, with a header; [] for any other search."""
     search_status, outline = _get_search_status(session), session.opened_network.outline
     return reduction_table(_get_end_event(session).result.reduction_steps, outline, search_status.request)
 
 
 def evaluation_rows(session: Session) -> list[list[str]]:
-    """Every config that a search has tried; see `trt_tui.session.search_status.evaluation_table`."""
+    """Returns the table of all configs that a search has evaluated; see
+    `trt_tui.session.search_status.evaluation_table`."""
     ended = _get_end_event(session)
     return evaluation_table(ended.evaluations, ended.engine_texts, session.opened_network.outline,
                             _get_search_status(session).request, session.results.reference_metric)
@@ -81,7 +83,7 @@ def _get_best_evaluation(session: Session) -> Evaluation:
 
 
 def search_headline(session: Session) -> str:
-    """The outcome in one line."""
+    """Returns the outcome of a search in one line."""
     request, result = _get_search_status(session).request, _get_end_event(session).result
     description = result.summary
     if result.outcome is SearchOutcome.NOTHING_TO_DO:
@@ -97,8 +99,11 @@ def search_headline(session: Session) -> str:
 
 
 def search_evidence_lines(session: Session) -> list[str]:
-    """Where the figures come from: the reference if one is named, the outcome as simulated and on held-out samples,
-    confirmed by an engine or simulated only."""
+    """Returns lines about the evidence of a search: the reference, the results, and their confirmation.
+
+    The results are those of the simulation, of the executed export, and on held-out samples. The last line states
+    whether an engine confirmed the result.
+    """
     held_out, result = _get_end_event(session).held_out, _get_end_event(session).target_outcome
     simulated_lines = [f"simulated: {result.text}"] if result is not None else []
     reference_lines = [f"against {session.reference_name}"] if session.opened_network.reference is not None else []
@@ -134,7 +139,7 @@ def _engine_confirmation_lines(session: Session) -> list[str]:
 
 
 def search_metric_rows(session: Session) -> list[list[str]]:
-    """The metric's parts in FP32, at the start of the search and as found, that with the worst drop first."""
+    """Returns a table of the metric's parts in FP32, in the start config and in the result, by decreasing drop."""
     ended = _get_end_event(session)
     found_metric, start_metric = (accuracy.metric if (accuracy := item.target_result.accuracy) is not None else {}
                                   for item in (_get_best_evaluation(session), ended.evaluations[0]))
@@ -148,10 +153,12 @@ def search_metric_rows(session: Session) -> list[list[str]]:
 
 @dataclass(frozen=True)
 class BuiltConfigPoint:
-    """A config that was built: its figure simulated and as built (in the target's unit), and its latency in ms.
+    """A built config in the plot of accuracy against latency, with its simulated value and the value of its engine.
 
     Attributes:
-        is_pareto: No other one is as fast and as accurate.
+        value: The value of the engine in the unit of the target; higher is better.
+        latency_ms: The latency in ms.
+        is_pareto: True if no other config is as fast and as accurate.
     """
 
     name: str
@@ -165,9 +172,9 @@ class BuiltConfigPoint:
 
 
 def list_pareto_points(session: Session) -> list[BuiltConfigPoint]:
-    """The configs that were built and timed, the fastest first, those on the accuracy-against-latency front marked.
+    """Returns the configs with a measured engine, the fastest first, with the configs on the Pareto front marked.
 
-    The front is Pareto's: no other config is faster at the same figure or better at the same latency.
+    No other config is faster than a config on the front at the same accuracy, or more accurate at the same latency.
     """
     target, points = session.target, []
     for config, results in session.results.items():
@@ -192,7 +199,7 @@ def list_pareto_points(session: Session) -> list[BuiltConfigPoint]:
 
 
 def pareto_rows(points: Sequence[BuiltConfigPoint]) -> list[list[str]]:
-    """The points with a letter each, and a header."""
+    """Returns the table of the built configs with a header; a letter identifies each config in the plot."""
     rows = [["built", "raised", "simulated", "engine", "ms", "MB", ""]]
     return rows + [[
         f"{letter} {point.name}",
@@ -203,7 +210,7 @@ def pareto_rows(points: Sequence[BuiltConfigPoint]) -> list[list[str]]:
 
 
 def pareto_plot_lines(points: Sequence[BuiltConfigPoint]) -> list[str]:
-    """The points by their letters: latency to the right, accuracy upwards."""
+    """Returns the plot of the built configs: latency to the right, accuracy upwards, a letter for each config."""
     finite = [point.value for point in points if math.isfinite(point.value)]
     min_result, max_result = (min(finite), max(finite)) if finite else (0.0, 0.0)
     min_ms, max_ms = min(point.latency_ms for point in points), max(point.latency_ms for point in points)
@@ -229,7 +236,7 @@ def _point_letters(points: Sequence[BuiltConfigPoint]) -> list[str]:
 
 
 def search_report(session: Session) -> str:
-    """What a search found, with the evidence, in Markdown."""
+    """Returns the report of a search with its evidence in Markdown."""
     points = list_pareto_points(session)
     ended = _get_end_event(session)
     lines = [*([ended.description] if ended.used_method else []), *search_evidence_lines(session), *ended.remarks]

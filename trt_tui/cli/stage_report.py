@@ -1,4 +1,4 @@
-"""The stages of a comparison as text: a row each, and where it first goes wrong."""
+"""The comparison of production stages as text: a row for each stage, and the first stage that diverges."""
 
 from trt_tui import formatting
 from trt_tui.cli.engine_report import engine_table
@@ -12,7 +12,7 @@ from trt_tui.session.session import Session
 
 
 def stage_table_lines(session: Session) -> list[str]:
-    """What stands on the way to production; nothing where no stage was asked for."""
+    """Returns the table of the stages on the way to production; empty if no stage was requested."""
     rows = session.list_stage_accuracies()
     if not rows:
         return []
@@ -83,7 +83,7 @@ def _stage_row(session: Session, stage: StageResult, accuracy: Accuracy | None) 
 
 
 def _error_cells(accuracy: Accuracy | None, simulated_mark: str) -> list[str]:
-    """The errors of the worst output."""
+    """Returns the errors of the worst judged output as table cells."""
     if accuracy is None or accuracy.worst_errors is None:
         return [NOT_MEASURED] * len(list_error_columns("stages"))
     return accuracy.worst_errors.cell_texts("stages", simulated_mark)

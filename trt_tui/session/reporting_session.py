@@ -1,4 +1,5 @@
-"""What a session hands out: the comparison as a record, the text of precision.json, what to look at in engines."""
+"""The part of a session that reports results: the JSON record, the text of precision.json, and the checks of
+engines."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -36,10 +37,10 @@ from trt_tui.session.state import RUN_NAMES, TOLERANCE_SEPARATOR, SessionState
 
 
 class ReportingSession(SessionState):
-    """See the module's docstring."""
+    """A session that reports its results as JSON records and texts."""
 
     def comparison_record(self) -> dict[str, Any]:
-        """What was measured, as `compare --json` writes it."""
+        """Builds the record of all measured results that `compare --json` writes."""
         opened = self.opened_network
         runs = {run: self.get_run_results(run) for run in RUN_NAMES}
         if self.fp32_accuracy is not None:
@@ -78,7 +79,7 @@ class ReportingSession(SessionState):
         return record
 
     def result_record_keys(self, run: str) -> dict[RunKind, str]:
-        """The names of a run's results in the record, by the keys of `config_target_outcomes`."""
+        """Returns the keys of a run's results in the JSON record, by the kinds of run in `config_target_outcomes`."""
         first = next(
             (run_name for run_name in RUN_NAMES if self.get_run_results(run_name).exported_accuracy is not None), run)
         return {RunKind.SIMULATED_CONFIG: run, RunKind.EXPORTED_FILE: executed_run_key(run),
@@ -86,10 +87,10 @@ class ReportingSession(SessionState):
                 RunKind.TYPED_NETWORK: EXPORTED if run == first else f"{run}-{EXPORTED}"}
 
     def unmeasured_precision_json_text(self, config: PrecisionConfig, sha256: str) -> str:
-        """The text of precision.json for a network that is open and of which nothing was measured.
+        """Returns the text of precision.json for an open network without measured results.
 
         Args:
-            sha256: Of the network and its external data.
+            sha256: The hash of the network and its external data.
         """
         outline = self.preliminary_outline
         if outline is None:
@@ -98,7 +99,7 @@ class ReportingSession(SessionState):
                                        made_with=self.list_component_versions(), sha256=sha256)
 
     def precision_json_text(self) -> str:
-        """The text of precision.json: the config with ranges, tolerance and evidence."""
+        """Returns the text of precision.json: the config with ranges, tolerance and evidence."""
         evidence = self._evidence_record()
         tolerance = self.targets_text
         search_status = self.search_status
@@ -111,13 +112,15 @@ class ReportingSession(SessionState):
                                        sha256=self.network_sha256, weights_of=self._weights_source_name())
 
     def _weights_source_name(self) -> str:
-        """Returns the name of the FP32 network that brings the weights of a quantized one; "" without one."""
+        """Returns the name of the FP32 network that supplies the weights of a quantized network; "" if there is
+        none."""
         reference = self.options.reference or ""
         return Path(reference).name if is_network_file(reference) and has_file_precision(
             self.opened_network.outline) else ""
 
     def _evidence_record(self) -> dict[str, Any]:
-        """Judged outputs of the simulation and of the engine, kept apart."""
+        """Builds the record of the measured accuracies of the config, separately for simulation, engine and exported
+        network."""
         results = self.results.get_results_or_empty(self.config)
         evidence = {}
         if results.accuracy is not None:
@@ -129,7 +132,7 @@ class ReportingSession(SessionState):
         return evidence
 
     def list_component_versions(self) -> Mapping[str, str]:
-        """The versions of what measured, by name."""
+        """Returns the versions of the program, the backends and the GPU behind the measurements, by name."""
         versions = {"trt_tui": __version__}
         if self.backend_summary is not None:
             versions["onnxruntime"] = self.backend_summary.version
@@ -140,7 +143,8 @@ class ReportingSession(SessionState):
         return versions
 
     def unbuilt_engine_lines(self) -> list[str]:
-        """Returns a sentence for each engine of a comparison that was not built, and each export not executed."""
+        """Returns a sentence for each engine of a comparison that was not built, and for each exported network not
+        executed."""
         run_results = {run: self.get_run_results(run) for run in RUN_NAMES}
         engines = {
             "fp32": self.results.fp32_engine, **{run: result.engine_result
@@ -155,7 +159,8 @@ class ReportingSession(SessionState):
         ]
 
     def find_engine_divergence(self, run: str) -> EngineDivergence | None:
-        """Where the engine of a run first does something that is not simulated."""
+        """Returns the first point at which the engine of a run differs from the simulation; None if there is none or it
+        is unknown."""
         results = self.get_run_results(run)
         if (results.engine_result is None or not results.engine_result.is_built_as_requested
                 or not results.has_all_group_errors):
@@ -164,7 +169,7 @@ class ReportingSession(SessionState):
                                       results.engine_result.engine_errors)
 
     def list_engine_checks(self) -> dict[str, list[str]]:
-        """What to look at, by run, if an engine is worse than simulated."""
+        """Returns the suggested checks, by run, if an engine is less accurate than the simulation."""
         checks = {}
         for run, config in self.list_run_configs().items():
             results = self.results.get_results_or_empty(config)
@@ -175,11 +180,14 @@ class ReportingSession(SessionState):
         return {run: lines for run, lines in checks.items() if lines}
 
     def list_stage_accuracies(self) -> list[tuple[StageResult, Accuracy | None]]:
-        """The stages that were measured, in their order, each with its verdict against the reference."""
+        """Returns the measured stages in their order, each with its accuracy against the reference."""
         return [(stage, self.results.stage_accuracy(stage)) for stage in self.results.stages.values()]
 
     def stage_missed_target_reasons(self) -> dict[str, str]:
-        """Why stages from files miss a target that somebody has stated, by name; those of configs are rows of runs."""
+        """Returns the reasons why stages from files miss an explicit target, by stage name.
+
+        Stages of configs are not included, because they are reported as runs.
+        """
         miss_reasons = {}
         for stage, accuracy in self.list_stage_accuracies() if self.has_explicit_target else ():
             result = self.target_outcome(accuracy)
@@ -188,7 +196,8 @@ class ReportingSession(SessionState):
         return miss_reasons
 
     def stage_summary_lines(self) -> list[str]:
-        """Where the stages first go wrong, and whether production is what was tested, a line each."""
+        """Returns a line about the first stage that diverges, and lines about the agreement of production with the
+        tested run."""
         rows = self.list_stage_accuracies()
         lines = [first_divergence_text([row for row in rows if row[0].run.name != PRODUCTION_STAGE], self.targets,
                                        self.pending_requests.has_request(rq.MeasureStages))]
@@ -196,7 +205,7 @@ class ReportingSession(SessionState):
 
     @property
     def production_agreement(self) -> tuple[bool, str] | None:
-        """Whether production is what was tested, with a sentence; None where that is not known."""
+        """The agreement of production with the tested run as a bool and a sentence; None if it is unknown."""
         rows = self.list_stage_accuracies()
         for stage, accuracy in rows:
             if stage.run.name == PRODUCTION_STAGE and stage.other_accuracies:
