@@ -31,13 +31,13 @@ from trt_tui.core.execution import Executor
 from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.judged_outputs import JudgedOutput, select_judged_outputs
 from trt_tui.core.measure.reference import (
-    ExternalOutputs,
     NoCommonTensorsError,
     is_network_file,
-    open_external_outputs,
+    open_file_run,
     select_outputs_in_reference,
 )
 from trt_tui.core.measure.results import EngineResult
+from trt_tui.core.measure.runs import IndexedRunSource, Run, RunKind
 from trt_tui.core.measure.user_metric import Metric, load_metric
 from trt_tui.core.moves.bias_correction_move import BiasCorrectionMove
 from trt_tui.core.moves.config import PrecisionConfig
@@ -236,8 +236,8 @@ class Workspace:
         return select_judged_outputs(self.network, self.options.judge, self.samples.label_names)
 
     @cached_property
-    def reference_source(self) -> ExternalOutputs | None:
-        """What errors are taken against; None for FP32 of the network itself.
+    def reference_source(self) -> IndexedRunSource | None:
+        """The run that is the reference; None for FP32 of the network itself.
 
         Raises:
             InputError: what was named for it cannot be used.
@@ -245,21 +245,22 @@ class Workspace:
         spec = self.options.reference
         if spec is None:
             return None
+        run = Run("", RunKind.NETWORK_FILE if is_network_file(spec) else RunKind.DUMP, file_path=spec)
         try:
-            outputs = open_external_outputs(spec, self.network, lambda: self.samples, lambda: self.backend,
-                                            self.judgeable_outputs)
+            source = open_file_run(run, self.network, self.samples, self.data_sets.judged_samples, self.backend,
+                                   self.judgeable_outputs)
         except NoCommonTensorsError:
             if self.network.source_model is None:
                 raise
             return None  # its weights are FP32's
-        self.stamped_files |= FileStamps.from_paths(outputs.source_files)
-        return outputs
+        self.stamped_files |= FileStamps.from_paths(source.run.files)
+        return source
 
     @cached_property
     def reference_hashes(self) -> tuple[str, ...]:
         """Hashes of the files that errors are taken against, with the runner; empty for FP32 of the network itself."""
-        return (self.reference_source.name,
-                *map(file_sha256, self.reference_source.source_files)) if self.reference_source is not None else ()
+        run = self.reference_source.run if self.reference_source is not None else None
+        return (run.name, *map(file_sha256, run.files)) if run is not None else ()
 
     @cached_property
     def judged_outputs(self) -> tuple[JudgedOutput, ...]:

@@ -6,13 +6,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 
 import numpy as np
 
-from trt_tui.core.data.samples import Samples
 from trt_tui.core.execution import Waitable
 from trt_tui.core.measure.accuracy_reducer import AccuracyReducer
-from trt_tui.core.measure.reference import ExternalOutputs
 from trt_tui.core.measure.results import Caveat
 from trt_tui.core.measure.tensor_cache import TensorCache
 from trt_tui.core.moves.config import PrecisionConfig
@@ -38,8 +37,9 @@ class Run:
         name: The name of its row.
         config_name: Which config a simulated or built run has: a name of `trt_tui.formatting.RUN_NAMES`.
         config: That config, under which its results are stored; None until it is known.
-        file_path: The file of a run that is read from one.
+        file_path: The file of a run that is read from one, as it was named.
         unavailable_reason: The reason why the run has no outputs, "" if it has some.
+        files: All files of a run that is read from files; empty until they are opened.
     """
 
     name: str
@@ -48,17 +48,22 @@ class Run:
     config: PrecisionConfig | None = None
     file_path: str = ""
     unavailable_reason: str = ""
+    files: tuple[Path, ...] = ()
 
 
 class RunSource(ABC):
     """The outputs of a run.
 
     Args:
-        available_tensors: The names of the tensors that it yields.
+        run: The run.
+        available_tensors: The names of the tensors of the network that it yields.
+        extra_tensors: The names of its tensors that the network does not have.
     """
 
-    def __init__(self, available_tensors: Collection[str]) -> None:
+    def __init__(self, run: Run, available_tensors: Collection[str], extra_tensors: Sequence[str] = ()) -> None:
+        self.run = run
         self.available_tensors = frozenset(available_tensors)
+        self.extra_tensors = tuple(extra_tensors)
 
     @abstractmethod
     def measure(self, reducer: AccuracyReducer, feed_indices: Sequence[int]) -> Iterator[Waitable | None]:
@@ -100,20 +105,6 @@ class IndexedRunSource(IterableRunSource):
         return map(self.get_outputs, feed_indices)
 
 
-class ExternalRun(IndexedRunSource):
-    """A dump of tensors, or another network, on some samples."""
-
-    def __init__(self, outputs: ExternalOutputs, samples: Samples) -> None:
-        super().__init__(outputs.available_tensors)
-        self._outputs, self._samples = outputs, samples
-
-    def get_outputs(self, feed_index: int) -> Mapping[str, np.ndarray]:
-        return self._outputs.get_outputs(self._samples, feed_index)
-
-    def close(self) -> None:
-        self._outputs.close()
-
-
 class RecordedRun(IndexedRunSource):
     """The outputs of a run that were kept, so that they are read again without executing it again.
 
@@ -122,7 +113,7 @@ class RecordedRun(IndexedRunSource):
     """
 
     def __init__(self, source: IterableRunSource, tensors: Collection[str]) -> None:
-        super().__init__(source.available_tensors & frozenset(tensors))
+        super().__init__(source.run, source.available_tensors & frozenset(tensors))
         self._source, self._recorded_outputs = source, TensorCache()
 
     def record(self, feed_indices: Sequence[int]) -> Iterator[None]:
