@@ -28,6 +28,7 @@ from trt_tui.core.measure.results import (
     ExportedRun,
     GroupErrors,
 )
+from trt_tui.core.measure.runs import Run
 from trt_tui.core.measure.single_sample import SampleErrors, SingleSampleResult
 from trt_tui.core.measure.stages import StageResult
 from trt_tui.core.measure.target_outcome import HeldOutResult, TargetOutcome
@@ -503,22 +504,22 @@ class StageMeasured(ResultEvent, changes_rows=False):
 
 @dataclass(frozen=True)
 class DumpsCompared(CommandAnswer):
-    """How two dumps of tensors differ.
+    """The differences of a dump to another one.
 
     Attributes:
-        first, second: What they are called.
+        reference, run: The two dumps.
         tensors: Those of both, in network order where a network is open; behind them those that it does not have.
-        only_first, only_second: Those of one alone.
+        only_in_reference, only_in_run: Those of one alone.
         advice_lines: What that says and what to try, in sentences.
         sha256: Hash of the network that is open and its external data, "" if none is.
     """
 
-    first: str
-    second: str
+    reference: Run
+    run: Run
     iterations: int
     tensors: tuple[TensorDifference, ...]
-    only_first: tuple[str, ...]
-    only_second: tuple[str, ...]
+    only_in_reference: tuple[str, ...]
+    only_in_run: tuple[str, ...]
     advice_lines: tuple[str, ...]
     sha256: str = ""
 

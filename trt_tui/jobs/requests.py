@@ -432,15 +432,15 @@ class CompareDumps(Request):
     """Hold two dumps of tensors against each other; answered by `DumpsCompared`. Nothing has to be open.
 
     Attributes:
-        first, second: ``FILE`` or ``FILE:RUNNER``.
+        reference, run: The two dumps; errors are of the second one.
         threshold: Of the relative error of a tensor.
         scaled_tensors: Tensors of the network whose channels a config scales.
     """
 
     job_kind = JobKind("trt_tui.jobs.dumps.run_dump_comparison_job", "comparing dumps",
                        phase="comparing tensors", is_replaceable=False, needs_network=False)
-    first: str
-    second: str
+    reference: Run
+    run: Run
     threshold: float
     scaled_tensors: tuple[str, ...] = ()
 

@@ -49,7 +49,23 @@ def is_network_file(reference_spec: str) -> bool:
     return Path(reference_spec).suffix.lower() == ".onnx"
 
 
-class DumpRun(IndexedRunSource):
+class DumpIterations(IndexedRunSource):
+    """Tensors of a dump whose feeds are its iterations.
+
+    Args:
+        run: The run; a name of "" stands for that of the dump.
+        tensors: The tensors that are read.
+    """
+
+    def __init__(self, run: Run, dump: Dump, tensors: Sequence[str], extra_tensors: Sequence[str] = ()) -> None:
+        super().__init__(replace(run, name=run.name or dump.source, files=dump.files), tensors, extra_tensors)
+        self._dump_tensors = {name: DumpTensor(dump, name) for name in tensors}
+
+    def get_outputs(self, feed_index: int) -> Mapping[str, np.ndarray]:
+        return {name: tensor.read_iteration(feed_index) for name, tensor in self._dump_tensors.items()}
+
+
+class DumpRun(DumpIterations):
     """A dump of the network's tensors, which is read in the feeds of the samples.
 
     Args:
@@ -69,14 +85,13 @@ class DumpRun(IndexedRunSource):
                              "Name them with --data.")
         fed = {info.name for info in network.inputs}
         tensor_names = [name for name in dump.tensor_names if name in (fed if uses_inputs else network.producer)]
-        super().__init__(replace(run, name=run.name or dump.source, files=dump.files), tensor_names, [
+        super().__init__(run, dump, tensor_names, [
             name for name in dump.tensor_names
             if name not in network.producer and name not in fed and name not in all_samples.label_names
         ])
         if not tensor_names:
             raise no_common_tensors_error(dump.source, dump.tensor_names, network.name, list_tensor_outputs(network))
         self._tensor_types = {name: _find_reference_dtype(network, name) for name in tensor_names}
-        self._dump_tensors = {name: DumpTensor(dump, name) for name in tensor_names}
         self._rows_per_sample: dict[str, int] = {}
         self._samples = samples
         for name in tensor_names:
