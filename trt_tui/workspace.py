@@ -37,7 +37,8 @@ from trt_tui.core.measure.reference import (
     select_outputs_in_reference,
 )
 from trt_tui.core.measure.results import EngineResult
-from trt_tui.core.measure.runs import IndexedRunSource, Run, RunKind
+from trt_tui.core.measure.run_sources import IndexedRunSource
+from trt_tui.core.measure.runs import Run, RunKind
 from trt_tui.core.measure.user_metric import Metric, load_metric
 from trt_tui.core.moves.bias_correction_move import BiasCorrectionMove
 from trt_tui.core.moves.config import PrecisionConfig

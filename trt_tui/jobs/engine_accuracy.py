@@ -18,7 +18,8 @@ from trt_tui.core.measure.failed_runs import FailedRunOutputs, run_failure_cavea
 from trt_tui.core.measure.judged_outputs import list_tensor_outputs
 from trt_tui.core.measure.reference import no_common_tensors_error
 from trt_tui.core.measure.results import Accuracy, EngineResult
-from trt_tui.core.measure.runs import IndexedRunSource, Run, RunKind
+from trt_tui.core.measure.run_sources import IndexedRunSource
+from trt_tui.core.measure.runs import Run, RunKind
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.model_outputs import extract_subgraph_of_outputs
 from trt_tui.core.network.network import Network

@@ -27,8 +27,9 @@ from trt_tui.core.measure.results import (
     ExportedResult,
     ExportedRun,
     GroupErrors,
+    RunResult,
 )
-from trt_tui.core.measure.runs import Run
+from trt_tui.core.measure.runs import Run, RunKind
 from trt_tui.core.measure.single_sample import SampleErrors, SingleSampleResult
 from trt_tui.core.measure.stages import StageResult
 from trt_tui.core.measure.target_outcome import HeldOutResult, TargetOutcome
@@ -184,20 +185,13 @@ class ReferenceMetricMeasured(ResultEvent):
 
 @dataclass(frozen=True)
 class AccuracyMeasured(ResultEvent):
-    """How a run does at the judged outputs; ``final`` once it is judged on all samples that it is to be judged on."""
+    """The accuracy of a config in one kind of run; ``final`` once all samples that are to be measured are."""
 
     run: str
     config: PrecisionConfig
     accuracy: Accuracy
     final: bool
-
-
-@dataclass(frozen=True)
-class ExportAccuracyMeasured(ResultEvent):
-    """How a file's own network does as it is exported, without what TensorRT refuses of it; of all samples."""
-
-    config: PrecisionConfig
-    accuracy: Accuracy
+    kind: RunKind = RunKind.SIMULATED_CONFIG
 
 
 @dataclass(frozen=True)
@@ -341,12 +335,10 @@ class ExportedFileExecuted(ResultEvent, changes_rows=False):
 
 @dataclass(frozen=True)
 class StoredResultsLoaded(ResultEvent, changes_rows=False):
-    """Results of an earlier program for a config: simulated, of its engine, and of its exported file, if known."""
+    """Results of an earlier program for the runs of a config."""
 
     config: PrecisionConfig
-    accuracy: Accuracy | None
-    engine: EngineResult | None
-    exported_run: ExportedRun | None = None
+    runs: Mapping[RunKind, RunResult]
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,9 @@ from trt_tui.core.measure.analysis import PartialResult, SimulatedConfig
 from trt_tui.core.measure.judged_outputs import JudgedOutput
 from trt_tui.core.measure.production_inputs import InputDifference, compare_input_over_feeds
 from trt_tui.core.measure.reference import DumpRun, no_common_tensors_error, open_file_run
-from trt_tui.core.measure.results import Accuracy, EngineResult, failed_build_result
-from trt_tui.core.measure.runs import IterableRunSource, RecordedRun, Run, RunKind
+from trt_tui.core.measure.results import Accuracy, EngineResult, RunResult, failed_build_result
+from trt_tui.core.measure.run_sources import IterableRunSource, RecordedRun
+from trt_tui.core.measure.runs import Run, RunKind
 from trt_tui.core.measure.stages import PRODUCTION_STAGE, StageResult
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.half_precision import has_half_precision
@@ -65,10 +66,9 @@ def run_stages_job(workspace: Workspace, store: ResultStore, reporter: JobReport
             recorded = yield from _record_run(workspace, reporter, source)
             if run.config is None:
                 accuracy = yield from _compare_runs(workspace, recorded, None)
-                stage = replace(stage, accuracy=accuracy)
-                if isinstance(source, EngineRun):
-                    engine = yield from _measure_engine_file(workspace, reporter, source, accuracy, run.file_path)
-                    stage = replace(stage, engine_result=engine)
+                result = (yield from _measure_engine_file(workspace, reporter, source, accuracy)) if isinstance(
+                    source, EngineRun) else RunResult(accuracy)
+                stage = replace(stage, result=result)
         finally:
             source.close()
         if run.kind is RunKind.SIMULATED_CONFIG:
@@ -203,8 +203,8 @@ def _build_engine_run(workspace: Workspace, store: ResultStore, reporter: JobRep
     return EngineRun(run, builder.load_engine(engine.data), analysis), ""
 
 
-def _measure_engine_file(workspace: Workspace, reporter: JobReporter, source: EngineRun, accuracy: Accuracy,
-                         file_path: str) -> Steps[EngineResult]:
+def _measure_engine_file(workspace: Workspace, reporter: JobReporter, source: EngineRun,
+                         accuracy: Accuracy) -> Steps[EngineResult]:
     """Returns what an engine in a file is: its figures, latency, and what became of each layer."""
     builder, runner = workspace.builder, source.runner
     assert builder is not None and isinstance(runner, EngineRunner), "it was loaded by a builder"
@@ -222,7 +222,7 @@ def _measure_engine_file(workspace: Workspace, reporter: JobReporter, source: En
     engine_report, missing = time_engine_layers(runner, workspace.network, feed)
     return EngineResult(
         accuracy, builder_title(builder.name, builder.version), timing.latency_ms,
-        Path(file_path).stat().st_size,
+        Path(source.run.file_path).stat().st_size,
         measurement_note="; ".join(filter(None, (*timing.missing_parts, missing))), cuda_graph_ms=timing.graph_ms,
         profile_latencies=timing.profiles, device_name=builder.device, device_memory_bytes=runner.device_memory,
         engine_report=engine_report, implementations=find_group_implementations(engine_report, workspace.network)

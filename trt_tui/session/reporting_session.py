@@ -18,7 +18,7 @@ from trt_tui.core.measure.json_record import (
     target_outcome_record,
 )
 from trt_tui.core.measure.reference import is_network_file
-from trt_tui.core.measure.results import Accuracy, ConfigResults
+from trt_tui.core.measure.results import Accuracy, ConfigResults, RunResult
 from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.measure.stages import (
     PRODUCTION_STAGE,
@@ -43,7 +43,7 @@ class ReportingSession(SessionState):
         opened = self.opened_network
         runs = {run: self.get_run_results(run) for run in RUN_NAMES}
         if self.fp32_accuracy is not None:
-            runs = {"fp32": ConfigResults(self.fp32_accuracy), **runs}
+            runs = {"fp32": ConfigResults({RunKind.SIMULATED_CONFIG: RunResult(self.fp32_accuracy)}), **runs}
         record = comparison_record(opened.outline, self.network_sha256, opened.data, opened.backend, runs,
                                    self.results.reference_metric, self.results.fp32_engine,
                                    opened.reference)
@@ -79,8 +79,8 @@ class ReportingSession(SessionState):
 
     def result_record_keys(self, run: str) -> dict[RunKind, str]:
         """The names of a run's results in the record, by the keys of `config_target_outcomes`."""
-        first = next(
-            (run_name for run_name in RUN_NAMES if self.get_run_results(run_name).exported_accuracy is not None), run)
+        first = next((run_name for run_name in RUN_NAMES
+                      if self.get_run_results(run_name).get_accuracy(RunKind.TYPED_NETWORK) is not None), run)
         return {RunKind.SIMULATED_CONFIG: run, RunKind.EXPORTED_FILE: executed_run_key(run),
                 RunKind.BUILT_ENGINE: f"{run}-engine",
                 RunKind.TYPED_NETWORK: EXPORTED if run == first else f"{run}-{EXPORTED}"}
@@ -175,8 +175,9 @@ class ReportingSession(SessionState):
         return {run: lines for run, lines in checks.items() if lines}
 
     def list_stage_accuracies(self) -> list[tuple[StageResult, Accuracy | None]]:
-        """The stages that were measured, in their order, each with its verdict against the reference."""
-        return [(stage, self.results.stage_accuracy(stage)) for stage in self.results.stages.values()]
+        """The stages that were measured, in their order, each with its accuracy against the reference."""
+        return [(stage, result.accuracy if (result := self.results.find_stage_result(stage)) is not None else None)
+                for stage in self.results.stages.values()]
 
     def stage_missed_target_reasons(self) -> dict[str, str]:
         """Why stages from files miss a target that somebody has stated, by name; those of configs are rows of runs."""

@@ -24,7 +24,8 @@ from trt_tui.core.measure.fp16_range import find_fp16_overflows, make_fp16_range
 from trt_tui.core.measure.known_gaps import find_known_gap_caveats
 from trt_tui.core.measure.magnitudes import MAX_STEPS_PER_FEED
 from trt_tui.core.measure.results import Accuracy, Caveat
-from trt_tui.core.measure.runs import IndexedRunSource, IterableRunSource, Run, RunKind, RunSource
+from trt_tui.core.measure.run_sources import IndexedRunSource, IterableRunSource, RunSource
+from trt_tui.core.measure.runs import Run, RunKind
 from trt_tui.core.measure.sample_dependence import SampleDependence, measure_sample_dependence
 from trt_tui.core.measure.simulation import Simulation
 from trt_tui.core.measure.tensor_cache import FeedCache, TensorCache

@@ -14,7 +14,7 @@ import numpy as np
 from trt_tui.core.data.dumps import Dump
 from trt_tui.core.measure.error_metrics import ErrorMetrics, ErrorSums
 from trt_tui.core.measure.reference import no_common_tensors_error
-from trt_tui.core.measure.runs import IterableRunSource
+from trt_tui.core.measure.run_sources import IterableRunSource
 from trt_tui.core.network.layers import LayerKind
 from trt_tui.core.network.network import FP16_MASK_VALUE, Network
 from trt_tui.core.precision import FP16_MAX

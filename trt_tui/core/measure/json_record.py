@@ -20,6 +20,7 @@ from trt_tui.core.measure.results import (
     ProfileLatency,
     RepeatedBuild,
 )
+from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.measure.stages import StageResult
 from trt_tui.core.measure.target_outcome import TargetOutcome
 from trt_tui.core.moves.config import PrecisionConfig
@@ -352,11 +353,8 @@ def comparison_record(network: NetworkOutline, model_sha256: str, data: _JudgedD
         engines = {"fp32-engine": engine_result_record(fp32_engine), **engines}
     executed = {executed_run_key(name): exported_run_record(run.exported_run) for name, run in results_by_config.items()
                 if run.exported_run is not None}
-    as_exported = {
-        name: run.exported_accuracy
-        for name, run in results_by_config.items()
-        if run.exported_accuracy is not None
-    }
+    as_exported = {name: accuracy for name, run in results_by_config.items()
+                   if (accuracy := run.get_accuracy(RunKind.TYPED_NETWORK)) is not None}
     exported = {f"{name}-{EXPORTED}" if number else EXPORTED: {"source": "simulated", **accuracy_record(accuracy)}
                 for number, (name, accuracy) in enumerate(as_exported.items())}
     record: dict[str, Any] = {

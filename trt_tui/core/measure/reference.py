@@ -16,7 +16,8 @@ from trt_tui.core.data.element_types import is_castable, is_float
 from trt_tui.core.data.samples import Samples
 from trt_tui.core.measure.accuracy_reducer import convert_to_comparable_array
 from trt_tui.core.measure.judged_outputs import JudgedOutput, list_tensor_outputs
-from trt_tui.core.measure.runs import IndexedRunSource, Run, RunKind
+from trt_tui.core.measure.run_sources import IndexedRunSource
+from trt_tui.core.measure.runs import Run, RunKind
 from trt_tui.core.network.model_file import read_model
 from trt_tui.core.network.model_outputs import extract_subgraph_of_outputs
 from trt_tui.core.network.network import Network

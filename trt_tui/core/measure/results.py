@@ -12,6 +12,7 @@ from trt_tui.core.engines.inspector import EngineReport
 from trt_tui.core.engines.preview import Preview
 from trt_tui.core.measure.bootstrap import AccuracyIntervals
 from trt_tui.core.measure.error_metrics import ErrorMetric, ErrorMetrics
+from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.precision import Precision
 from trt_tui.errors import TrtTuiError
 from trt_tui.formatting import (
@@ -280,11 +281,21 @@ class RepeatedBuild:
 
 
 @dataclass(frozen=True)
-class EngineResult:
+class RunResult:
+    """The result of a run; a subclass holds what else is known of runs of its kind.
+
+    Attributes:
+        accuracy: The accuracy at the judged outputs; None if the run was not executed.
+    """
+
+    accuracy: Accuracy | None
+
+
+@dataclass(frozen=True)
+class EngineResult(RunResult):
     """What an engine that TensorRT built computes, judged by its own outputs.
 
     Attributes:
-        accuracy: None if it was built but cannot run here.
         latency_ms: Median, minimum and maximum of the timed runs, in milliseconds.
         engine_bytes: Size of the engine.
         build_s: How long the build took, in seconds; 0 where the engine came from the cache.
@@ -309,7 +320,6 @@ class EngineResult:
         unequal_outputs: Outputs at which identical samples of one batch came out different.
     """
 
-    accuracy: Accuracy | None
     builder_name: str
     latency_ms: tuple[float, float, float] | None = None
     engine_bytes: int | None = None
@@ -356,7 +366,7 @@ class EngineResult:
 
 
 @dataclass(frozen=True)
-class ExportedRun:
+class ExportedRun(RunResult):
     """The execution of a config's exported file by ONNX Runtime, which builds nothing: it is neither fast nor slow.
 
     It is of the config, but of no engine. It can refute a simulated result and never confirms one.
@@ -364,13 +374,11 @@ class ExportedRun:
     Attributes:
         executor_name: The program that executed it: ``ONNX Runtime 1.27.0 CPU``.
         provider: The execution provider, "cpu" or "cuda".
-        accuracy: At the network's own outputs; None if the file was not executed.
         missing_reason: The reason why it was not executed, "" if it was.
     """
 
     executor_name: str
     provider: str
-    accuracy: Accuracy | None = None
     missing_reason: str = ""
 
     @property
@@ -425,24 +433,43 @@ class ConfigResults:
     """What was measured of one config; it grows as figures come in.
 
     Attributes:
-        accuracy: Simulated; None if nothing was measured yet.
-        exported_accuracy: For a file's own network of which TensorRT refuses something, of its typed network without
-        that.
+        runs: The results of its runs; a typed network is one for a file's own network of which TensorRT refuses
+            something, and is without that.
         group_errors: Errors by group name; ``has_all_group_errors`` once they are on all samples.
         shares: By group name; of those measured so far.
-        engine_result: The result of building the config.
-        exported_run: The execution of its exported file; None if that was not asked for.
         cumulative: Verdicts with the first 1, 2, ... groups of ``raised_order``, the worst first, raised to FP32.
         preview: What the builder would make of the config; None while it was not asked.
     """
 
-    accuracy: Accuracy | None = None
+    runs: dict[RunKind, RunResult] = field(default_factory=dict)
     group_errors: Mapping[str, GroupErrors] = field(default_factory=dict)
     shares: dict[str, ErrorShare] = field(default_factory=dict)
-    engine_result: EngineResult | None = None
-    exported_run: ExportedRun | None = None
     has_all_group_errors: bool = False
     raised_order: tuple[str, ...] = ()
     cumulative: tuple[Accuracy, ...] = ()
-    exported_accuracy: Accuracy | None = None
     preview: Preview | None = None
+
+    def get_accuracy(self, kind: RunKind) -> Accuracy | None:
+        """Returns the accuracy of a run; None if it was not measured."""
+        return self.runs[kind].accuracy if kind in self.runs else None
+
+    def store_accuracy(self, accuracy: Accuracy | None, kind: RunKind = RunKind.SIMULATED_CONFIG) -> None:
+        """Keeps the accuracy of a run of which nothing else is known."""
+        self.runs[kind] = RunResult(accuracy)
+
+    @property
+    def accuracy(self) -> Accuracy | None:
+        """The simulated accuracy."""
+        return self.get_accuracy(RunKind.SIMULATED_CONFIG)
+
+    @property
+    def engine_result(self) -> EngineResult | None:
+        """The result of building the config; None if that was not asked for."""
+        result = self.runs.get(RunKind.BUILT_ENGINE)
+        return result if isinstance(result, EngineResult) else None
+
+    @property
+    def exported_run(self) -> ExportedRun | None:
+        """The execution of its exported file; None if that was not asked for."""
+        result = self.runs.get(RunKind.EXPORTED_FILE)
+        return result if isinstance(result, ExportedRun) else None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from trt_tui.core.data.dumps import DUMP_SUFFIXES, split_dump_spec
 from trt_tui.core.measure.production_inputs import InputDifference
-from trt_tui.core.measure.results import Accuracy, EngineResult
+from trt_tui.core.measure.results import Accuracy, EngineResult, RunResult
 from trt_tui.core.measure.runs import Run, RunKind
 from trt_tui.core.measure.target import Target
 from trt_tui.core.measure.target_outcome import judge_accuracy
@@ -32,20 +32,24 @@ class StageResult:
 
     Attributes:
         effect_text: What this stage does, in a word or two: "quantization", "the build".
-        accuracy: Against what errors are taken against. None for a config, whose results are stored under it.
+        result: The result against the reference: an `EngineResult` of an engine in a file. None for a config, whose
+            results are stored under it.
         accuracy_to_previous: Against the stage before, as far as both have the same outputs; None for the first one.
         other_accuracies: Against others, by their names: of production what was simulated and built.
-        engine_result: An engine in a file: what it is made of, its latency and size.
         input_differences: How the inputs that production has dumped differ from those here.
     """
 
     run: Run
     effect_text: str
-    accuracy: Accuracy | None = None
+    result: RunResult | None = None
     accuracy_to_previous: Accuracy | None = None
     other_accuracies: tuple[tuple[str, Accuracy], ...] = ()
-    engine_result: EngineResult | None = None
     input_differences: tuple[InputDifference, ...] = ()
+
+    @property
+    def engine_result(self) -> EngineResult | None:
+        """The layers, latency and size of an engine in a file; None for another run."""
+        return self.result if isinstance(self.result, EngineResult) else None
 
 
 def parse_stage_run(stage_text: str) -> Run:
