@@ -10,15 +10,15 @@ from trt_tui.core.measure.engine_agreement import EngineDivergence, find_engine_
 from trt_tui.core.measure.json_record import (
     accuracy_record,
     comparison_record,
-    engine_result_record,
     error_metrics_record,
-    exported_run_record,
+    list_run_record_keys,
     preview_record,
+    run_result_record,
     stage_record,
     target_outcome_record,
 )
 from trt_tui.core.measure.reference import is_network_file
-from trt_tui.core.measure.results import Accuracy, ConfigResults, RunResult
+from trt_tui.core.measure.results import Accuracy, ConfigResults
 from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.measure.stages import (
     PRODUCTION_STAGE,
@@ -30,7 +30,7 @@ from trt_tui.core.moves import config_file as config_file
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.quantized_twins import has_file_precision
 from trt_tui.errors import InputError
-from trt_tui.formatting import EXPORTED, EXPORTED_NETWORK, executed_run_key
+from trt_tui.formatting import EXPORTED_NETWORK
 from trt_tui.jobs import requests as rq
 from trt_tui.session.state import RUN_NAMES, TOLERANCE_SEPARATOR, SessionState
 
@@ -41,12 +41,9 @@ class ReportingSession(SessionState):
     def comparison_record(self) -> dict[str, Any]:
         """What was measured, as `compare --json` writes it."""
         opened = self.opened_network
-        runs = {run: self.get_run_results(run) for run in RUN_NAMES}
-        if self.fp32_accuracy is not None:
-            runs = {"fp32": ConfigResults({RunKind.SIMULATED_CONFIG: RunResult(self.fp32_accuracy)}), **runs}
+        runs = self._collect_results_by_run_name()
         record = comparison_record(opened.outline, self.network_sha256, opened.data, opened.backend, runs,
-                                   self.results.reference_metric, self.results.fp32_engine,
-                                   opened.reference)
+                                   self.results.reference_metric, opened.reference)
         if self.targets:
             record["target"] = self.targets_text
         for run, config in self.list_run_configs().items():
@@ -77,13 +74,18 @@ class ReportingSession(SessionState):
             record["runs"].get(f"{run}-engine", {})["to_check"] = lines
         return record
 
+    def _collect_results_by_run_name(self) -> dict[str, ConfigResults]:
+        """Returns the results of FP32 and of each run of `RUN_NAMES`."""
+        fp32_results = ConfigResults()
+        fp32_results.store_accuracy(self.fp32_accuracy)
+        if self.results.fp32_engine is not None:
+            fp32_results.runs[RunKind.BUILT_ENGINE] = self.results.fp32_engine
+        return {"fp32": fp32_results, **{run: self.get_run_results(run) for run in RUN_NAMES}}
+
     def result_record_keys(self, run: str) -> dict[RunKind, str]:
         """The names of a run's results in the record, by the keys of `config_target_outcomes`."""
-        first = next((run_name for run_name in RUN_NAMES
-                      if self.get_run_results(run_name).get_accuracy(RunKind.TYPED_NETWORK) is not None), run)
-        return {RunKind.SIMULATED_CONFIG: run, RunKind.EXPORTED_FILE: executed_run_key(run),
-                RunKind.BUILT_ENGINE: f"{run}-engine",
-                RunKind.TYPED_NETWORK: EXPORTED if run == first else f"{run}-{EXPORTED}"}
+        keys = list_run_record_keys(self._collect_results_by_run_name())
+        return {kind: key for (name, kind), key in keys.items() if name == run}
 
     def unmeasured_precision_json_text(self, config: PrecisionConfig, sha256: str) -> str:
         """The text of precision.json for a network that is open and of which nothing was measured.
@@ -119,14 +121,10 @@ class ReportingSession(SessionState):
     def _evidence_record(self) -> dict[str, Any]:
         """Judged outputs of the simulation and of the engine, kept apart."""
         results = self.results.get_results_or_empty(self.config)
-        evidence = {}
-        if results.accuracy is not None:
-            evidence["simulated"] = accuracy_record(results.accuracy)
-        if results.engine_result is not None:
-            evidence["engine"] = engine_result_record(results.engine_result)
-        if results.exported_run is not None:
-            evidence["exported_network"] = exported_run_record(results.exported_run)
-        return evidence
+        evidence = {"simulated": accuracy_record(results.accuracy)} if results.accuracy is not None else {}
+        keys = {RunKind.BUILT_ENGINE: "engine", RunKind.EXPORTED_FILE: "exported_network"}
+        return evidence | {key: run_result_record(results.runs[kind]) for kind, key in keys.items()
+                           if kind in results.runs}
 
     def list_component_versions(self) -> Mapping[str, str]:
         """The versions of what measured, by name."""
@@ -141,17 +139,14 @@ class ReportingSession(SessionState):
 
     def unbuilt_engine_lines(self) -> list[str]:
         """Returns a sentence for each engine of a comparison that was not built, and each export not executed."""
-        run_results = {run: self.get_run_results(run) for run in RUN_NAMES}
-        engines = {
-            "fp32": self.results.fp32_engine, **{run: result.engine_result
-                                                 for run, result in run_results.items()}
-        }
+        run_results = self._collect_results_by_run_name()
         return [
-            *(f"Engine of {run} not built: {result.failure_reason}" for run, result in engines.items()
-              if result and result.failure_reason),
-            *(f"{EXPORTED_NETWORK.capitalize()} of {run} not executed: {result.exported_run.missing_reason}"
-              for run, result in run_results.items()
-              if result.exported_run and result.exported_run.missing_reason)
+            *(f"Engine of {run} not built: {results.engine_result.failure_reason}"
+              for run, results in run_results.items()
+              if results.engine_result and results.engine_result.failure_reason),
+            *(f"{EXPORTED_NETWORK.capitalize()} of {run} not executed: {results.exported_run.missing_reason}"
+              for run, results in run_results.items()
+              if results.exported_run and results.exported_run.missing_reason)
         ]
 
     def find_engine_divergence(self, run: str) -> EngineDivergence | None:

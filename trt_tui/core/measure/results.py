@@ -454,8 +454,9 @@ class ConfigResults:
         return self.runs[kind].accuracy if kind in self.runs else None
 
     def store_accuracy(self, accuracy: Accuracy | None, kind: RunKind = RunKind.SIMULATED_CONFIG) -> None:
-        """Keeps the accuracy of a run of which nothing else is known."""
-        self.runs[kind] = RunResult(accuracy)
+        """Keeps the accuracy of a run of which nothing else is known, unless it is None."""
+        if accuracy is not None:
+            self.runs[kind] = RunResult(accuracy)
 
     @property
     def accuracy(self) -> Accuracy | None:
