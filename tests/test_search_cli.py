@@ -245,7 +245,7 @@ def test_the_front_keeps_what_nothing_beats(files):
     for count, (built, ms) in enumerate(((12, 1.0), (19, 1.2), (18, 1.4), (25, 1.6))):
         config = session.config.with_group_precision(session.outline.groups[:count], Precision.FP32)
         session.config_names.get_config_name(config)
-        session.results.get_or_create_results(config).accuracy = verdict(built + 0.2)
+        session.results.get_or_create_results(config).store_accuracy(verdict(built + 0.2))
         session.results.store_engine_result(config,
                                             EngineResult(verdict(built), "TensorRT 11.4", (ms, ms, ms), 2_000_000))
     points = list_pareto_points(session)

@@ -17,6 +17,7 @@ from tests.screen import answered, current, opened, press, settle, status, taken
 from trt_tui.cli.main import main
 from trt_tui.core.exporters.registry import EXPORT_FORMATS
 from trt_tui.core.measure.engine_agreement import sqnr_gap_of_engine_db
+from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.network.hierarchy import GroupRow, Scope
 from trt_tui.core.precision import Precision
 from trt_tui.formatting import decibels_text, number_text
@@ -485,7 +486,7 @@ async def test_the_hint_walks_a_newcomer_to_an_export_that_passes(tmp_path):
         assert config_status.current_config_meets_target(app.session)
         await press(pilot, "down")
         assert "last: e exports" in status(main), "the search has executed the export"
-        app.session.results[app.session.config].exported_run = None
+        del app.session.results[app.session.config].runs[RunKind.EXPORTED_FILE]
         main.presenter.draw_status_lines()
         assert "then: b executes " in status(main)
         await _export(pilot, tmp_path / "early.json")
@@ -525,7 +526,7 @@ async def test_an_export_that_misses_the_target_does_not_end_the_walk(tmp_path):
         engine = app.session.results[app.session.config].engine_result
         name, one = engine.accuracy.worst_output
         lower = replace(one, errors=replace(one.errors, sqnr_db=0.5))
-        app.session.results[app.session.config].engine_result = replace(
+        app.session.results[app.session.config].runs[RunKind.BUILT_ENGINE] = replace(
             engine, accuracy=replace(engine.accuracy, outputs={name: lower}))
         main.presenter.draw_status_lines()
         assert "last: " not in status(main)

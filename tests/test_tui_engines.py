@@ -14,6 +14,7 @@ from trt_tui.core.engines.inspector import COMPUTE
 from trt_tui.core.engines.preview import BarrierEffect, Kernel, Preview, PreviewRefusal
 from trt_tui.core.measure.engine_agreement import UNEXPLAINED_GAP_DB, sqnr_gap_of_engine_db
 from trt_tui.core.measure.results import EngineErrors, EngineResult, ErrorMetrics, GroupErrors
+from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.network.hierarchy import GroupRow, Scope
 from trt_tui.core.precision import Precision
 from trt_tui.formatting import megabytes_text, number_text
@@ -142,7 +143,7 @@ def test_an_engine_that_cannot_run_here_shows_its_size(build, metric):
         assert "built, cannot run here" in table(session, width)["c0 ="]
         assert table(session, width)["c0 ="].split()[-2] == megabytes_text(result.engine_bytes)
     assert f"{megabytes_text(result.engine_bytes)} MB" in text(config_table(session, {}, 60)[1][0].line)
-    session.results[session.config].accuracy = replace(session.get_run_results("config").accuracy, agreement=None)
+    session.results[session.config].store_accuracy(replace(session.get_run_results("config").accuracy, agreement=None))
     assert "cannot run here" in table(session, 80)["c0 ="]
     session.set_target("sqnr>=5")
     assert "cannot run here" in next_step_hint(session, found(session)).text
@@ -270,7 +271,7 @@ def test_the_detail_says_what_the_engine_made(build):
         assert "c0: FP16, INT8 was requested" in said(QKV, *size)
         assert "c0: INT8, FP32 requested since" in said(FIRST[0].name, *size)
     session.undo()
-    session.results[session.config].engine_result = replace(result,
+    session.results[session.config].runs[RunKind.BUILT_ENGINE] = replace(result,
                                                             implementations={CORE: result.implementations[CORE]})
     assert "no engine layer is named after it" in said(QKV, 80, 3)
 
@@ -490,7 +491,7 @@ def test_the_kernels_of_two_builds_are_told_by_the_builds(build) -> None:
     assert any(line.startswith(" - ") and "INT8" in line and QKV in line for line in lines[said:])
     assert any(line.startswith(" + ") and "FP32" in line and QKV in line for line in lines[said:])
     group = VIT.group_by_name[QKV]
-    session.results.get_or_create_results(session.config).engine_result = replace(engine,
+    session.results.get_or_create_results(session.config).runs[RunKind.BUILT_ENGINE] = replace(engine,
                                                         builder_warnings={QKV: ("no range for x: it falls back", )})
     reasons = detail.loss_reason_texts(session, found(session), group)
     assert reasons[-1] == "no range for x: it falls back (build, TensorRT 11.4.0.21)"

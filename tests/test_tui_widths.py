@@ -87,8 +87,8 @@ def extreme(session):
         known = session.results.get_or_create_results(config)
         errors = ErrorMetrics(-123456.7, 0.123456)
         output = OutputErrors(errors, worst_index=123456, worst_sqnr_db=-98765.4)
-        known.accuracy = replace(known.accuracy, outputs={name: output}, metric={"accuracy": -1.23456e-7},
-                                samples=12345, total=67890)
+        known.store_accuracy(replace(known.accuracy, outputs={name: output}, metric={"accuracy": -1.23456e-7},
+                                     samples=12345, total=67890))
 
 
 def test_no_number_of_the_header_is_cut(session):

@@ -32,13 +32,14 @@ from trt_tui.core.execution import Executor
 from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.judged_outputs import JudgedOutput, select_judged_outputs
 from trt_tui.core.measure.reference import (
-    ExternalOutputs,
     NoCommonTensorsError,
     is_network_file,
-    open_external_outputs,
+    open_file_run,
     select_outputs_in_reference,
 )
 from trt_tui.core.measure.results import EngineResult
+from trt_tui.core.measure.run_sources import IndexedRunSource
+from trt_tui.core.measure.runs import Run, RunKind
 from trt_tui.core.measure.user_metric import Metric, load_metric
 from trt_tui.core.moves.bias_correction_move import BiasCorrectionMove
 from trt_tui.core.moves.config import PrecisionConfig
@@ -243,8 +244,8 @@ class Workspace:
         return select_judged_outputs(self.network, self.options.judge, self.samples.label_names)
 
     @cached_property
-    def reference_source(self) -> ExternalOutputs | None:
-        """The external outputs that errors are computed against; None if the reference is the network itself in FP32.
+    def reference_source(self) -> IndexedRunSource | None:
+        """The run that is the reference; None for FP32 of the network itself.
 
         Raises:
             InputError: The reference named by the user cannot be used.
@@ -252,22 +253,23 @@ class Workspace:
         spec = self.options.reference
         if spec is None:
             return None
+        run = Run("", RunKind.NETWORK_FILE if is_network_file(spec) else RunKind.DUMP, file_path=spec)
         try:
-            outputs = open_external_outputs(spec, self.network, lambda: self.samples, lambda: self.backend,
-                                            self.judgeable_outputs)
+            source = open_file_run(run, self.network, self.samples, self.data_sets.judged_samples, self.backend,
+                                   self.judgeable_outputs)
         except NoCommonTensorsError:
             if self.network.source_model is None:
                 raise
             return None  # this reference only supplies the FP32 weights of the quantized network
-        self.stamped_files |= FileStamps.from_paths(outputs.source_files)
-        return outputs
+        self.stamped_files |= FileStamps.from_paths(source.run.files)
+        return source
 
     @cached_property
     def reference_hashes(self) -> tuple[str, ...]:
         """The name of the external reference and the hashes of its files; empty if the reference is the network itself
         in FP32."""
-        return (self.reference_source.name,
-                *map(file_sha256, self.reference_source.source_files)) if self.reference_source is not None else ()
+        run = self.reference_source.run if self.reference_source is not None else None
+        return (run.name, *map(file_sha256, run.files)) if run is not None else ()
 
     @cached_property
     def judged_outputs(self) -> tuple[JudgedOutput, ...]:

@@ -141,7 +141,9 @@ def is_dump_comparison(model: str, second_path: str | None, config_paths: Sequen
 def compare_dumps(comparison_options: DumpComparisonOptions) -> None:
     """Compares two dumps, and prints and writes the result. Exits with code 1 if a tensor exceeds the threshold."""
     from trt_tui.cli.headless_session import ConfigWriter, open_dump_comparison_session
+    from trt_tui.core.measure.runs import Run, RunKind
     from trt_tui.core.precision import Precision
+    from trt_tui.jobs.requests import CompareDumps
 
     if comparison_options.script_path == "-":
         raise InputError("the script cannot go to stdout", "it names other files, which are "
@@ -156,15 +158,16 @@ def compare_dumps(comparison_options: DumpComparisonOptions) -> None:
           ()), comparison_options.json_path, comparison_options.output_path,
         export_format=comparison_options.script_format if comparison_options.script_path is not None else "",
         config_output=comparison_options.output_path)
+    reference, run = (Run("", RunKind.DUMP, file_path=spec)
+                      for spec in (comparison_options.first_dump, comparison_options.second_dump))
+    request = CompareDumps(reference, run, comparison_options.threshold)
     if options is None:
-        with open_dump_comparison_session(comparison_options.first_dump, comparison_options.second_dump,
-                                          comparison_options.threshold, written_paths) as comparison:
+        with open_dump_comparison_session(request, written_paths) as comparison:
             _write_dump_comparison(comparison_options, comparison)
     else:
         with ConfigWriter(options, comparison_options.config_path, force=comparison_options.force_config,
                           default_precision=Precision.FP16, written_paths=written_paths) as writer:
-            comparison = writer.compare_dumps(comparison_options.first_dump, comparison_options.second_dump,
-                                              comparison_options.threshold)
+            comparison = writer.compare_dumps(request)
             _write_dump_comparison(comparison_options, comparison)
             if comparison_options.script_path is not None or comparison_options.output_path is not None:
                 _write_raised_config(comparison_options, writer, comparison)
@@ -253,14 +256,15 @@ def _dump_comparison_lines(comparison: DumpsCompared, comparison_options: DumpCo
 
     over_count = sum(tensor.exceeds_threshold for tensor in comparison.tensors)
     lines = ([
-        f"{comparison.second} against "
-        f"{comparison.first}: {formatting.counted_noun_text(len(comparison.tensors), 'tensor')} of both, "
+        f"{comparison.run.name} against "
+        f"{comparison.reference.name}: {formatting.counted_noun_text(len(comparison.tensors), 'tensor')} of both, "
         f"{formatting.counted_noun_text(comparison.iterations, 'iteration')}, "
         f"{over_count} over a relative error of {comparison_options.threshold:g}"
     ])
-    for dump, names in ((comparison.first, comparison.only_first), (comparison.second, comparison.only_second)):
+    for run, names in ((comparison.reference, comparison.only_in_reference),
+                       (comparison.run, comparison.only_in_run)):
         if names:
-            lines.append(f"only in {dump}: {formatting.name_list_text(names)}")
+            lines.append(f"only in {run.name}: {formatting.name_list_text(names)}")
     if foreign_names := [tensor.tensor for tensor in comparison.tensors if tensor.is_missing_in_network]:
         lines.append(f"not in the network: {formatting.name_list_text(foreign_names)}")
     worst = sorted(range(len(comparison.tensors)),
@@ -312,8 +316,8 @@ def _dump_comparison_json(comparison: DumpsCompared, threshold: float, with_netw
         for tensor in comparison.tensors
     }
     return json_text({
-        "format": "trt-tui/dumps", "version": 1, "first": comparison.first, "second": comparison.second,
+        "format": "trt-tui/dumps", "version": 1, "first": comparison.reference.name, "second": comparison.run.name,
         "iterations": comparison.iterations, "threshold": threshold, "tensors": tensors,
         "first_over": next((tensor.tensor for tensor in comparison.tensors if tensor.exceeds_threshold), None),
-        "only_in_first": list(comparison.only_first), "only_in_second": list(comparison.only_second),
+        "only_in_first": list(comparison.only_in_reference), "only_in_second": list(comparison.only_in_run),
         "advice": list(comparison.advice_lines)})

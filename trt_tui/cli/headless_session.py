@@ -331,12 +331,12 @@ def _job_failure_error(failure: ev.JobFailed | ev.ChildProcessDied) -> TrtTuiErr
 
 
 @contextmanager
-def open_dump_comparison_session(first_dump: str, second_dump: str, threshold: float,
+def open_dump_comparison_session(request: rq.CompareDumps,
                                  written_paths: Iterable[str]) -> Iterator[ev.DumpsCompared]:
     """Opens a session without a network and compares two dumps; see `ConfigWriter.compare_dumps`."""
     with _open_session(Options(""), written_paths, opens_network=False,
                        network_only=True) as (session, wait_for_jobs, _):
-        session.send_request(rq.CompareDumps(first_dump, second_dump, threshold))
+        session.send_request(request)
         wait_for_jobs()
         assert isinstance(session.last_answer, ev.DumpsCompared), "a finished request has an answer"
         with defer_interrupts():
@@ -398,14 +398,14 @@ class ConfigWriter:
             rq.ExportConfig(export_format, path, self.config, self._config_ranges, self._range_method),
             ev.ConfigExported)
 
-    def compare_dumps(self, first_dump: str, second_dump: str, threshold: float) -> ev.DumpsCompared:
-        """Compares two dumps of the network. The threshold applies to the relative error of a tensor."""
+    def compare_dumps(self, request: rq.CompareDumps) -> ev.DumpsCompared:
+        """Compares two dumps of the network, apart from the tensors whose channels the config scales."""
         norms = [self.outline.zero_cost_support.norms[group] for group in self.config.get_moves(SmoothQuantMove)]
         scaled = [tensor for norm in norms for tensor in norm.scaled_tensors]
         scaled += [
             tensor for norm in norms if norm.scale for tensor in self.outline.get_layer(norm.scale[0]).outputs[:1]
         ]
-        return self._send_request(rq.CompareDumps(first_dump, second_dump, threshold, tuple(scaled)), ev.DumpsCompared)
+        return self._send_request(replace(request, scaled_tensors=tuple(scaled)), ev.DumpsCompared)
 
     def add_calibration_cache_ranges(self) -> None:
         """Adds the ranges of the calibration cache of the command line to those of the config."""

@@ -77,7 +77,7 @@ def comparison_table(session: Session) -> str:
     for run in _list_distinct_runs(session):
         if (accuracy := session.get_run_results(run).accuracy) is not None:
             rows.extend(_accuracy_rows(session, _run_title_text(session, run), accuracy, run=run))
-        if (exported := session.get_run_results(run).exported_accuracy) is not None:
+        if (exported := session.get_run_results(run).get_accuracy(RunKind.TYPED_NETWORK)) is not None:
             rows.extend(_accuracy_rows(session, run_title(EXPORTED), exported, run=run))
         if (executed := session.get_run_results(run).exported_run) is not None:
             rows.extend(_exported_run_rows(session, executed, run))

@@ -64,9 +64,8 @@ def _stage_row(session: Session, stage: StageResult, accuracy: Accuracy | None) 
         metric = formatting.metric_text(accuracy.headline_metric, mark)
     elif accuracy.agreement is not None and target is not None and target.kind == "agreement":
         metric = formatting.agreement_text(accuracy.agreement, mark)
-    engine = stage.engine_result
-    if engine is None and stage.run.kind is RunKind.BUILT_ENGINE and stage.run.config is not None:
-        engine = session.results.get_results_or_empty(stage.run.config).engine_result
+    run_result = session.results.find_stage_result(stage)
+    engine = run_result if isinstance(run_result, EngineResult) else None
     ms = formatting.number_text(engine.latency_ms[0]) if engine is not None and engine.latency_ms is not None else ""
     result = session.target_outcome(accuracy)
     texts = [result.outcome.value if result is not None else ""]

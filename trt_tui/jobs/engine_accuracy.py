@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
@@ -17,7 +18,8 @@ from trt_tui.core.measure.failed_runs import FailedRunOutputs, run_failure_cavea
 from trt_tui.core.measure.judged_outputs import list_tensor_outputs
 from trt_tui.core.measure.reference import no_common_tensors_error
 from trt_tui.core.measure.results import Accuracy, EngineResult
-from trt_tui.core.measure.runs import IndexedRunSource
+from trt_tui.core.measure.run_sources import IndexedRunSource
+from trt_tui.core.measure.runs import Run, RunKind
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.model_outputs import extract_subgraph_of_outputs
 from trt_tui.core.network.network import Network
@@ -32,6 +34,9 @@ from trt_tui.jobs.timing import time_engine
 from trt_tui.workspace import BuildPlan, can_run_engines, find_shape_profile
 
 PROFILING_RUNS = 10
+
+ENGINE_RUN = Run("the engine", RunKind.BUILT_ENGINE)
+"""The run of an engine of the config at hand."""
 
 TYPED_NETWORK_RUNS = "runs of the typed network"
 """The name of the executions of a typed network. They have no fallback to the host, which computes in other types."""
@@ -185,11 +190,12 @@ def measure_lowered_network_accuracy(analysis: Analysis, model: ir.Model, feed_i
         model = extract_subgraph_of_outputs(model, [*list_tensor_outputs(network), *analysis.extra_outputs])
     with load_adaptive_runner(analysis.backend, model, analysis.samples, TYPED_NETWORK_RUNS, allow_host=False,
                               optimize=False) as runner:
-        return (yield from measure_engine_accuracy(analysis, runner, feed_indices, "measuring the export"))
+        return (yield from measure_engine_accuracy(analysis, runner, feed_indices, "measuring the export",
+                                                   Run("the export", RunKind.TYPED_NETWORK)))
 
 
 def measure_engine_accuracy(analysis: Analysis, runner: Runner, feed_indices: Sequence[int],
-                            phase: str = "measuring the engine",
+                            phase: str = "measuring the engine", run: Run = ENGINE_RUN,
                             against_own_fp32: bool = False) -> Generator[BuildProgress, None, Accuracy]:
     """Executes an engine on some feeds, yields the progress, and returns the accuracy at the judged outputs.
 
@@ -199,7 +205,7 @@ def measure_engine_accuracy(analysis: Analysis, runner: Runner, feed_indices: Se
     Raises:
         InputError: The engine lacks an output, whose error could not be measured.
     """
-    source = EngineRun(runner, analysis)
+    source = EngineRun(run, runner, analysis)
     if missing := [name for name in (*list_tensor_outputs(analysis.network), *analysis.extra_outputs)
                    if name not in source.available_tensors]:
         raise InputError(f"the built engine lacks outputs of {analysis.network.name}: {name_list_text(missing)}",
@@ -222,15 +228,15 @@ class EngineRun(IndexedRunSource):
         InputError: The engine has an input that the network lacks, or none of the network's outputs.
     """
 
-    def __init__(self, runner: Runner, analysis: Analysis, name: str = "the engine") -> None:
-        network = analysis.network
+    def __init__(self, run: Run, runner: Runner, analysis: Analysis) -> None:
+        network, name = analysis.network, Path(run.file_path).name or run.name
         network_inputs = {info.name: info for info in network.inputs}
         if unknown := [info.name for info in runner.inputs if info.name not in network_inputs]:
             raise InputError(f"{name} has an input that {network.name} lacks: {unknown[0]}",
                              f"{name} takes {name_list_text([info.name for info in runner.inputs])}, {network.name} "
                              f"{name_list_text(list(network_inputs))}", "Name the engine of this network.")
         names = (*list_tensor_outputs(network), *analysis.extra_outputs)
-        super().__init__({info.name for info in runner.outputs}.intersection(names))
+        super().__init__(run, {info.name for info in runner.outputs}.intersection(names))
         if not self.available_tensors:
             raise no_common_tensors_error(name, [info.name for info in runner.outputs], network.name, names)
         self._input_types = {info.name: info.dtype for info in runner.inputs}

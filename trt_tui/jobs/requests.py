@@ -450,15 +450,15 @@ class CompareDumps(Request):
     """A request to compare two dumps. The answer is the event `DumpsCompared`. No network needs to be open.
 
     Attributes:
-        first, second: The dumps, as ``FILE`` or ``FILE:RUNNER``.
+        reference, run: The two dumps; errors are those of the second.
         threshold: The relative error from which a tensor counts as different.
         scaled_tensors: The tensors of the network whose channels a config scales.
     """
 
     job_kind = JobKind("trt_tui.jobs.dumps.run_dump_comparison_job", "comparing dumps",
                        phase="comparing tensors", is_replaceable=False, needs_network=False)
-    first: str
-    second: str
+    reference: Run
+    run: Run
     threshold: float
     scaled_tensors: tuple[str, ...] = ()
 

@@ -180,7 +180,8 @@ class EventReducer:
             return
         state.config_names.get_config_name(result.config)
         if not event.has_other_samples:
-            state.results.get_or_create_results(result.config).accuracy = result.best_evaluation.target_result.accuracy
+            state.results.get_or_create_results(result.config).store_accuracy(
+                result.best_evaluation.target_result.accuracy)
         if not search_status.request.sample and not event.has_other_samples:
             for index, config in event.pareto_configs.items():
                 if (accuracy := event.evaluations[index].target_result.accuracy) is not None:

@@ -11,10 +11,10 @@ from trt_tui.core.measure.engine_agreement import EngineDivergence, find_engine_
 from trt_tui.core.measure.json_record import (
     accuracy_record,
     comparison_record,
-    engine_result_record,
     error_metrics_record,
-    exported_run_record,
+    list_run_record_keys,
     preview_record,
+    run_result_record,
     stage_record,
     target_outcome_record,
 )
@@ -31,7 +31,7 @@ from trt_tui.core.moves import config_file as config_file
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.quantized_twins import has_file_precision
 from trt_tui.errors import InputError
-from trt_tui.formatting import EXPORTED, EXPORTED_NETWORK, executed_run_key
+from trt_tui.formatting import EXPORTED_NETWORK
 from trt_tui.jobs import requests as rq
 from trt_tui.session.state import RUN_NAMES, TOLERANCE_SEPARATOR, SessionState
 
@@ -42,12 +42,9 @@ class ReportingSession(SessionState):
     def comparison_record(self) -> dict[str, Any]:
         """Builds the record of all measured results that `compare --json` writes."""
         opened = self.opened_network
-        runs = {run: self.get_run_results(run) for run in RUN_NAMES}
-        if self.fp32_accuracy is not None:
-            runs = {"fp32": ConfigResults(self.fp32_accuracy), **runs}
+        runs = self._collect_results_by_run_name()
         record = comparison_record(opened.outline, self.network_sha256, opened.data, opened.backend, runs,
-                                   self.results.reference_metric, self.results.fp32_engine,
-                                   opened.reference)
+                                   self.results.reference_metric, opened.reference)
         if self.targets:
             record["target"] = self.targets_text
         for run, config in self.list_run_configs().items():
@@ -78,13 +75,18 @@ class ReportingSession(SessionState):
             record["runs"].get(f"{run}-engine", {})["to_check"] = lines
         return record
 
+    def _collect_results_by_run_name(self) -> dict[str, ConfigResults]:
+        """Returns the results of FP32 and of each run of `RUN_NAMES`."""
+        fp32_results = ConfigResults()
+        fp32_results.store_accuracy(self.fp32_accuracy)
+        if self.results.fp32_engine is not None:
+            fp32_results.runs[RunKind.BUILT_ENGINE] = self.results.fp32_engine
+        return {"fp32": fp32_results, **{run: self.get_run_results(run) for run in RUN_NAMES}}
+
     def result_record_keys(self, run: str) -> dict[RunKind, str]:
         """Returns the keys of a run's results in the JSON record, by the kinds of run in `config_target_outcomes`."""
-        first = next(
-            (run_name for run_name in RUN_NAMES if self.get_run_results(run_name).exported_accuracy is not None), run)
-        return {RunKind.SIMULATED_CONFIG: run, RunKind.EXPORTED_FILE: executed_run_key(run),
-                RunKind.BUILT_ENGINE: f"{run}-engine",
-                RunKind.TYPED_NETWORK: EXPORTED if run == first else f"{run}-{EXPORTED}"}
+        keys = list_run_record_keys(self._collect_results_by_run_name())
+        return {kind: key for (name, kind), key in keys.items() if name == run}
 
     def unmeasured_precision_json_text(self, config: PrecisionConfig, sha256: str) -> str:
         """Returns the text of precision.json for an open network without measured results.
@@ -122,14 +124,10 @@ class ReportingSession(SessionState):
         """Builds the record of the measured accuracies of the config, separately for simulation, engine and exported
         network."""
         results = self.results.get_results_or_empty(self.config)
-        evidence = {}
-        if results.accuracy is not None:
-            evidence["simulated"] = accuracy_record(results.accuracy)
-        if results.engine_result is not None:
-            evidence["engine"] = engine_result_record(results.engine_result)
-        if results.exported_run is not None:
-            evidence["exported_network"] = exported_run_record(results.exported_run)
-        return evidence
+        evidence = {"simulated": accuracy_record(results.accuracy)} if results.accuracy is not None else {}
+        keys = {RunKind.BUILT_ENGINE: "engine", RunKind.EXPORTED_FILE: "exported_network"}
+        return evidence | {key: run_result_record(results.runs[kind]) for kind, key in keys.items()
+                           if kind in results.runs}
 
     def list_component_versions(self) -> Mapping[str, str]:
         """Returns the versions of the program, the backends and the GPU behind the measurements, by name."""
@@ -145,17 +143,14 @@ class ReportingSession(SessionState):
     def unbuilt_engine_lines(self) -> list[str]:
         """Returns a sentence for each engine of a comparison that was not built, and for each exported network not
         executed."""
-        run_results = {run: self.get_run_results(run) for run in RUN_NAMES}
-        engines = {
-            "fp32": self.results.fp32_engine, **{run: result.engine_result
-                                                 for run, result in run_results.items()}
-        }
+        run_results = self._collect_results_by_run_name()
         return [
-            *(f"Engine of {run} not built: {result.failure_reason}" for run, result in engines.items()
-              if result and result.failure_reason),
-            *(f"{EXPORTED_NETWORK.capitalize()} of {run} not executed: {result.exported_run.missing_reason}"
-              for run, result in run_results.items()
-              if result.exported_run and result.exported_run.missing_reason)
+            *(f"Engine of {run} not built: {results.engine_result.failure_reason}"
+              for run, results in run_results.items()
+              if results.engine_result and results.engine_result.failure_reason),
+            *(f"{EXPORTED_NETWORK.capitalize()} of {run} not executed: {results.exported_run.missing_reason}"
+              for run, results in run_results.items()
+              if results.exported_run and results.exported_run.missing_reason)
         ]
 
     def find_engine_divergence(self, run: str) -> EngineDivergence | None:
@@ -180,8 +175,9 @@ class ReportingSession(SessionState):
         return {run: lines for run, lines in checks.items() if lines}
 
     def list_stage_accuracies(self) -> list[tuple[StageResult, Accuracy | None]]:
-        """Returns the measured stages in their order, each with its accuracy against the reference."""
-        return [(stage, self.results.stage_accuracy(stage)) for stage in self.results.stages.values()]
+        """The stages that were measured, in their order, each with its accuracy against the reference."""
+        return [(stage, result.accuracy if (result := self.results.find_stage_result(stage)) is not None else None)
+                for stage in self.results.stages.values()]
 
     def stage_missed_target_reasons(self) -> dict[str, str]:
         """Returns the reasons why stages from files miss an explicit target, by stage name.

@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import singledispatchmethod
 
 from trt_tui.core.calibration.statistics import DominantChannels, TensorStats
-from trt_tui.core.measure.results import Accuracy, ConfigResults, EngineResult
+from trt_tui.core.measure.results import Accuracy, ConfigResults, EngineResult, RunResult
 from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.measure.single_sample import SampleErrors, SingleSampleResult
 from trt_tui.core.measure.stages import StageResult
@@ -93,14 +93,11 @@ class SessionResults(Mapping[PrecisionConfig, ConfigResults]):
 
     @apply.register
     def _apply_accuracy(self, event: ev.AccuracyMeasured) -> None:
-        """Stores an accuracy, unless it is preliminary and covers fewer samples than the stored accuracy."""
+        """Keeps an accuracy; of two that are not final the one on more samples stands."""
         measured = self.get_or_create_results(event.config)
-        if measured.accuracy is None or event.final or event.accuracy.samples >= measured.accuracy.samples:
-            measured.accuracy = event.accuracy
-
-    @apply.register
-    def _apply_export_accuracy(self, event: ev.ExportAccuracyMeasured) -> None:
-        self.get_or_create_results(event.config).exported_accuracy = event.accuracy
+        known = measured.get_accuracy(event.kind)
+        if known is None or event.final or event.accuracy.samples >= known.samples:
+            measured.store_accuracy(event.accuracy, event.kind)
 
     @apply.register
     def _apply_group_errors(self, event: ev.GroupErrorsMeasured) -> None:
@@ -126,37 +123,27 @@ class SessionResults(Mapping[PrecisionConfig, ConfigResults]):
         """Stores an accuracy of a config, unless the config has an accuracy already."""
         measured = self.get_or_create_results(config)
         if measured.accuracy is None:
-            measured.accuracy = accuracy
+            measured.store_accuracy(accuracy)
 
     @apply.register
     def _apply_stored_results(self, event: ev.StoredResultsLoaded) -> None:
-        """Stores the results of an earlier program. Results that were measured since then take precedence."""
-        if event.accuracy is not None:
-            self.store_missing_accuracy(event.config, event.accuracy)
-        if event.engine is not None and self.get_results_or_empty(event.config).engine_result is None:
-            self.store_engine_result(event.config, event.engine)
-        if event.exported_run is not None and self.get_results_or_empty(event.config).exported_run is None:
-            self.get_or_create_results(event.config).exported_run = event.exported_run
+        """Keeps stored results; what was measured since stands."""
+        measured = self.get_or_create_results(event.config)
+        measured.runs = {**event.runs, **measured.runs}
 
     @apply.register
     def _apply_exported_run(self, event: ev.ExportedFileExecuted) -> None:
-        self.get_or_create_results(event.config).exported_run = event.result
+        self.get_or_create_results(event.config).runs[RunKind.EXPORTED_FILE] = event.result
 
     @apply.register
     def _apply_stage(self, event: ev.StageMeasured) -> None:
         self.stages[event.stage.run.name] = event.stage
 
-    def stage_accuracy(self, stage: StageResult) -> Accuracy | None:
-        """Returns the accuracy of a production stage against the reference; None if it was not measured.
-
-        The accuracy of a stage that is a config is stored with the results of the config.
-        """
+    def find_stage_result(self, stage: StageResult) -> RunResult | None:
+        """Returns the result of a stage; that of a config is kept under the config."""
         if stage.run.config is None or stage.run.unavailable_reason:
-            return stage.accuracy
-        measured = self.get_results_or_empty(stage.run.config)
-        if stage.run.kind is RunKind.SIMULATED_CONFIG:
-            return measured.accuracy
-        return measured.engine_result.accuracy if measured.engine_result is not None else None
+            return stage.result
+        return self.get_results_or_empty(stage.run.config).runs.get(stage.run.kind)
 
     @apply.register
     def _apply_tensor_stats(self, event: ev.TensorStatsMeasured) -> None:
@@ -179,7 +166,7 @@ class SessionResults(Mapping[PrecisionConfig, ConfigResults]):
     def _apply_engine_errors(self, event: ev.EngineErrorsMeasured) -> None:
         measured = self.get_or_create_results(event.config)
         if measured.engine_result is not None:
-            measured.engine_result = replace(measured.engine_result, engine_errors=event.errors)
+            measured.runs[RunKind.BUILT_ENGINE] = replace(measured.engine_result, engine_errors=event.errors)
 
     @apply.register
     def _apply_preview(self, event: ev.EnginePreviewed) -> None:
@@ -190,21 +177,15 @@ class SessionResults(Mapping[PrecisionConfig, ConfigResults]):
         measured = self.get_or_create_results(config)
         if result.is_quick_build and measured.engine_result is not None and not measured.engine_result.is_quick_build:
             return False
-        measured.engine_result = result
+        measured.runs[RunKind.BUILT_ENGINE] = result
         return True
 
 
 def collect_run_accuracies(results: ConfigResults) -> dict[RunKind, Accuracy]:
     """Returns the known accuracies of a config by kind of run. An engine that was not built as requested has none."""
-    exported_run, engine_result = results.exported_run, results.engine_result
-    accuracies = {
-        RunKind.SIMULATED_CONFIG: results.accuracy,
-        RunKind.TYPED_NETWORK: results.exported_accuracy,
-        RunKind.EXPORTED_FILE: exported_run.accuracy if exported_run is not None else None,
-        RunKind.BUILT_ENGINE: engine_result.accuracy if engine_result is not None
-        and engine_result.is_built_as_requested else None
-    }
-    return {kind: accuracy for kind, accuracy in accuracies.items() if accuracy is not None}
+    is_requested_engine = results.engine_result is not None and results.engine_result.is_built_as_requested
+    return {kind: accuracy for kind in RunKind if (accuracy := results.get_accuracy(kind)) is not None
+            and (kind is not RunKind.BUILT_ENGINE or is_requested_engine)}
 
 
 def find_decisive_outcome(outcomes: Mapping[RunKind, TargetOutcome]) -> TargetOutcome | None:

@@ -15,6 +15,7 @@ from trt_tui.core.data.input_files import list_input_files, refuse_overwriting_i
 from trt_tui.core.exporters.markdown import comparison_markdown
 from trt_tui.core.exporters.registry import EXPORT_FORMATS, find_companion_files
 from trt_tui.core.measure.results import ExportedRun, failed_build_result
+from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.measure.stages import list_requested_stages
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import FusionGroup
@@ -250,8 +251,8 @@ class Session(EditableSession):
             return
         backend = self.opened_network.backend
         reason = ": ".join(filter(None, (error.title, error.cause)))
-        self.results.get_or_create_results(config).exported_run = ExportedRun(
-            f"{backend.name} {backend.version} {backend.device}", backend.device.lower(), missing_reason=reason)
+        self.results.get_or_create_results(config).runs[RunKind.EXPORTED_FILE] = ExportedRun(
+            None, f"{backend.name} {backend.version} {backend.device}", backend.device.lower(), reason)
 
     # -- search ---------------------------------------------------------------------------------------------------
 
@@ -282,8 +283,8 @@ class Session(EditableSession):
         search_status.adopted_config = search_status.best_config
         self.choice_reasons |= search_status.move_reasons
         if search_status.end_event is not None and not search_status.end_event.has_other_samples:
-            self.results.get_or_create_results(
-                search_status.best_config).accuracy = search_status.best_evaluation.target_result.accuracy
+            self.results.get_or_create_results(search_status.best_config).store_accuracy(
+                search_status.best_evaluation.target_result.accuracy)
         self._apply_config_change(search_status.best_config, changed)
         return True
 

@@ -19,7 +19,9 @@ from trt_tui.core.measure.results import (
     OutputErrors,
     ProfileLatency,
     RepeatedBuild,
+    RunResult,
 )
+from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.measure.stages import StageResult
 from trt_tui.core.measure.target_outcome import TargetOutcome
 from trt_tui.core.moves.config import PrecisionConfig
@@ -189,6 +191,28 @@ def engine_result_record(engine_result: EngineResult) -> dict[str, Any]:
     return record
 
 
+def list_run_record_keys(results_by_config: Mapping[str, ConfigResults]) -> dict[tuple[str, RunKind], str]:
+    """Returns the names of all runs in the record, in its order, by the name of the config and the kind of the run."""
+    keys: dict[tuple[str, RunKind], str] = {}
+    for kind in RunKind:
+        for name in (name for name, results in results_by_config.items() if kind in results.runs):
+            is_first = not any(other_kind is kind for _, other_kind in keys)
+            keys[name, kind] = {
+                RunKind.TYPED_NETWORK: EXPORTED if is_first else f"{name}-{EXPORTED}",
+                RunKind.EXPORTED_FILE: executed_run_key(name), RunKind.BUILT_ENGINE: f"{name}-engine"
+            }.get(kind, name)
+    return keys
+
+
+def run_result_record(run_result: RunResult) -> dict[str, Any]:
+    """Returns what is known of a run."""
+    if isinstance(run_result, EngineResult):
+        return engine_result_record(run_result)
+    if isinstance(run_result, ExportedRun):
+        return exported_run_record(run_result)
+    return {"source": "simulated", **(accuracy_record(run_result.accuracy) if run_result.accuracy is not None else {})}
+
+
 def exported_run_record(exported_run: ExportedRun) -> dict[str, Any]:
     """Returns the JSON record of an exported file's execution; if it was not executed, the reason.
 
@@ -346,7 +370,7 @@ def config_results_record(network: NetworkOutline, config_results: ConfigResults
 
 def comparison_record(network: NetworkOutline, model_sha256: str, data: _JudgedData, backend: _ReferenceBackend,
                       results_by_config: Mapping[str, ConfigResults],
-                      reference_metric: Mapping[str, float] | None = None, fp32_engine: EngineResult | None = None,
+                      reference_metric: Mapping[str, float] | None = None,
                       reference_info: ReferenceInfo | None = None) -> dict[str, Any]:
     """Returns the JSON record of a whole comparison, in schema ``comparison-v1``.
 
@@ -354,25 +378,8 @@ def comparison_record(network: NetworkOutline, model_sha256: str, data: _JudgedD
 
     Args:
         reference_metric: The metric of the reference and its parts, headline first.
-        fp32_engine: The all-FP32 engine.
         reference_info: The reference; None if it is FP32 of the network itself.
     """
-    engines = {
-        f"{name}-engine": engine_result_record(run.engine_result)
-        for name, run in results_by_config.items()
-        if run.engine_result is not None
-    }
-    if fp32_engine is not None:
-        engines = {"fp32-engine": engine_result_record(fp32_engine), **engines}
-    executed = {executed_run_key(name): exported_run_record(run.exported_run) for name, run in results_by_config.items()
-                if run.exported_run is not None}
-    as_exported = {
-        name: run.exported_accuracy
-        for name, run in results_by_config.items()
-        if run.exported_accuracy is not None
-    }
-    exported = {f"{name}-{EXPORTED}" if number else EXPORTED: {"source": "simulated", **accuracy_record(accuracy)}
-                for number, (name, accuracy) in enumerate(as_exported.items())}
     record: dict[str, Any] = {
         "format": FORMAT, "version": VERSION,
         "model": {"name": network.name, "structure_sha256": network.structure_sha256, "sha256": model_sha256,
@@ -381,10 +388,9 @@ def comparison_record(network: NetworkOutline, model_sha256: str, data: _JudgedD
         "samples": data.what_if_count,
         "reference": {"backend": backend.name, "version": backend.version, "provider": backend.device.lower(),
                       "precision": "fp32"},
-        "runs": {name: config_results_record(network, run)
-                 for name, run in results_by_config.items()
-                 if run.accuracy is not None}
-                | exported | executed | engines,
+        "runs": {key: config_results_record(network, results_by_config[name])
+                 if kind is RunKind.SIMULATED_CONFIG else run_result_record(results_by_config[name].runs[kind])
+                 for (name, kind), key in list_run_record_keys(results_by_config).items()},
     }
     if reference_metric:
         record["reference"] |= {"metric": next(iter(reference_metric.values())), "metric_parts": dict(reference_metric)}

@@ -33,7 +33,7 @@ from trt_tui.core.measure.judged_outputs import (
 from trt_tui.core.measure.magnitudes import MagnitudeContext, Magnitudes, MagnitudeTask
 from trt_tui.core.measure.masks import find_common_mask_name, find_mask_axes, refuse_nan_in_judged_tensors
 from trt_tui.core.measure.metric_scoring import MetricScorer
-from trt_tui.core.measure.reference import ExternalOutputs
+from trt_tui.core.measure.run_sources import IndexedRunSource
 from trt_tui.core.measure.sample_dependence import SampleDependence
 from trt_tui.core.measure.tensor_cache import FeedCache, TensorCache
 from trt_tui.core.measure.user_metric import Metric
@@ -64,7 +64,8 @@ class Simulation:
         boundary_type: The float type at inputs and outputs of INT8 layers in the first configs. If a config needs
             another type, the graph is loaded again with that type added.
         extra_tensors: Tensors that executions yield in addition to the judged ones.
-        reference_source: The reference, which has all judged tensors; None for FP32 of the network itself.
+        reference_source: The run that is the reference, which has all judged tensors; None for FP32 of the network
+            itself.
 
     Attributes:
         metric_tensors: Tensors that the metric receives; empty without a metric.
@@ -85,7 +86,7 @@ class Simulation:
         *,
         metric: Metric | None = None,
         boundary_type: Precision = Precision.FP16,
-        reference_source: ExternalOutputs | None = None,
+        reference_source: IndexedRunSource | None = None,
         extra_tensors: Sequence[str] = (),
     ) -> None:
         self.network = network
@@ -390,10 +391,10 @@ class Simulation:
         if self.reference_source is None:
             return self.get_fp32_outputs(feed_index)
         if feed_index not in self._reference_cache:
-            arrays = self.reference_source.get_outputs(self.samples, feed_index)
+            arrays = self.reference_source.get_outputs(feed_index)
             arrays = {tensor: arrays[tensor] for tensor in self.fetched_tensors if tensor in arrays}
             refuse_nan_in_judged_tensors(self.judged_outputs, self.samples, feed_index, arrays,
-                                         self.reference_source.name)
+                                         self.reference_source.run.name)
             if len(arrays) < len(self.fetched_tensors):
                 arrays = self.get_fp32_outputs(feed_index) | arrays
             self._reference_cache.put(feed_index, arrays)

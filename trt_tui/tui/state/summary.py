@@ -264,7 +264,7 @@ def summary_lines(session: Session, width: int, height: int = 40) -> list[Line]:
             line = build_run_line((choose_fitting_text(texts, table.name_width - 1), "dim"), accuracy,
                                   _engine_cells(fresh_engine, accuracy, table))
             add_line(line, accuracy, session.config_target_outcomes(old_engine.config), is_target_met)
-        if (accuracy := results.exported_accuracy) is not None:
+        if (accuracy := results.get_accuracy(RunKind.TYPED_NETWORK)) is not None:
             line = build_run_line((run_title(EXPORTED), ""), accuracy, _engine_cells(None, accuracy, table))
             add_line(line, accuracy, None)
     if table.is_wide and height >= _MIN_TALL_ROWS:
