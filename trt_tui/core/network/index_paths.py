@@ -78,4 +78,4 @@ def _iterate_index_tensors(graph: LayerGraph, layer: Layer) -> Iterable[str]:
         if tensor and graph.is_float(tensor) and tensor not in graph.static_tensors:
             yield tensor
             yield from layer.outputs if layer.op_type in _FOLLOWED_OPERATORS else (
-            )  # its own group reads it in its float type
+            )  # the group of the layer reads the tensor in its float type
