@@ -113,7 +113,6 @@ class RaisedWeightScales:
 
     @property
     def max_channel_bit_loss(self) -> float:
-        """The largest number of bits that a channel loses because its weight scale was raised."""
         return float(np.log2(self.raised_scales / self.original_scales).max())
 
     @property

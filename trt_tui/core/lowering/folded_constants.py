@@ -38,7 +38,6 @@ class FoldedConstants:
 
     @property
     def changed_layer_inputs(self) -> tuple[Port, ...]:
-        """The layer inputs whose constants are changed."""
         return tuple(self._edits)
 
     def constant_edit_key(self, layer_input: Port) -> Hashable:
@@ -98,5 +97,4 @@ def has_constant_edits(config: PrecisionConfig) -> bool:
 
 
 def list_normalisation_rewrites(config: PrecisionConfig) -> frozenset[str]:
-    """Returns the names of the groups whose normalisation a config replaces by the operator."""
     return frozenset(subject for (_, subject), move in config.moves.items() if move.is_normalisation_rewrite)

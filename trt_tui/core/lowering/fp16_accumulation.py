@@ -73,7 +73,6 @@ def count_accumulator_roundings(network: Network, layer: Layer) -> int:
 
 
 def has_repeated_rounding(network: Network, layer: Layer) -> bool:
-    """Returns True if a kernel that accumulates in FP16 rounds a layer's result more than once."""
     return count_accumulator_roundings(network, layer) > 1 or find_bias_input_index(network, layer) is not None
 
 

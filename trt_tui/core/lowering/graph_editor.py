@@ -41,7 +41,6 @@ class GraphEditor:
         return node
 
     def _append_node(self, node: ir.Node) -> None:
-        """Appends a node that the lowering created to the graph."""
         self.graph.append(node)
 
     def _add_constant(self, array: np.ndarray, name: str) -> ir.Value:

@@ -69,7 +69,6 @@ class ImplicitQuantizationConstraints(LayerConstraints):
         return bool(self.precision_flags)
 
     def constraint_arguments(self) -> dict[str, Any]:
-        """Returns the arguments of `apply_constraints` as plain data that JSON can store."""
         return {"precisions": {name: precision.value for name, precision in self.precisions.items()},
                 "output_types": {name: precision.value for name, precision in self.output_types.items()},
                 "ranges": dict(self.ranges), "inner": dict(self.inner_ranges), "constants": dict(self.constant_ranges),
@@ -192,7 +191,6 @@ class _ImplicitLowering:
         return [self.network.get_layer(name) for name in group.layers]
 
     def _is_result_used_outside_group(self, layer: Layer, group: FusionGroup) -> bool:
-        """Returns True if a layer outside the group reads values of a result, or if the result is a network output."""
         return any(tensor in self.output_names or any(user not in group.layers
                                                       for user in self.network.graph.readers.get(tensor, ()))
                    for tensor in layer.outputs)

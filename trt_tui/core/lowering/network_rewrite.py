@@ -60,7 +60,6 @@ def fusion_barrier_output_notes(barrier_tensors: Sequence[str]) -> tuple[str, ..
 
 
 def config_barrier_notes(network: Network, config: PrecisionConfig) -> tuple[str, ...]:
-    """Returns the note for users on the outputs of all fusion barriers of a config."""
     return fusion_barrier_output_notes(
         BarrierMove.subject_kind.sort_subjects(network, config.get_moves(BarrierMove)))
 

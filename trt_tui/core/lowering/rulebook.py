@@ -98,7 +98,6 @@ def precision_refusal_reason(group: FusionGroup, config: PrecisionConfig) -> str
 
 
 def required_opset(float_types: Collection[Precision], quantized_types: Collection[Precision] = ()) -> int:
-    """Returns the lowest opset that supports the given float and quantized types."""
     return max([MIN_OPSETS[Precision.FP32], *(MIN_OPSETS[precision] for precision in float_types),
                 *(QUANTIZED_TYPES[precision].min_opset for precision in quantized_types)])
 
@@ -266,7 +265,6 @@ def operand_qdq_sites(group: FusionGroup, precision: Precision) -> tuple[QdqSite
 
 
 def uses_tf32(group: FusionGroup, config: PrecisionConfig) -> bool:
-    """Returns True if a fusion group that is in FP32 multiplies in TF32."""
     return config.tf32 and bool(group.qdq_sites_of_multiplied_inputs())
 
 

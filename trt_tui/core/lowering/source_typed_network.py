@@ -261,7 +261,6 @@ class _SourceModelLowering(TypedLowering):
                     self._cast_output(index, value, dtype)
 
     def _list_results_of_changed_layers(self) -> list[str]:
-        """Returns the float results of changed layers that the file also has."""
         return [name for layer in self.network.layers if layer.name in self.touched_layers for tensor in layer.outputs
                 if tensor and self.network.is_float(tensor)
                 and (name := self.source_model.source_tensors.get(tensor, tensor)) in self.values_by_name]

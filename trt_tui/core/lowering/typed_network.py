@@ -422,7 +422,6 @@ class TypedLowering(GraphEditor):
         return value
 
     def _remove_replaced_constants(self) -> None:
-        """Removes constants that were replaced by another form and have no readers."""
         for name in self._replaced_constants:
             value = self.graph.initializers.get(name)
             if value is not None and not value.uses() and not value.is_graph_output():

@@ -106,7 +106,6 @@ class LayerGraph:
         return self._values[tensor]
 
     def is_float(self, tensor: str) -> bool:
-        """Returns True if a tensor is FP32, and neither a sequence nor an optional."""
         return tensor in self._floats
 
     def shape(self, tensor: str) -> Shape | None:
@@ -116,7 +115,6 @@ class LayerGraph:
 
 
 def reads_only_shape(layer: Layer) -> bool:
-    """Returns True if a layer reads the shape of a tensor and none of its values."""
     return layer.op_type in SHAPE_READERS and layer.domain in ("", "ai.onnx")
 
 

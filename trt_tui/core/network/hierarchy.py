@@ -76,7 +76,6 @@ class Scope:
 
     @property
     def label(self) -> str:
-        """The label of the scope's row, which is the name of the scope."""
         return self.name
 
 

@@ -61,7 +61,6 @@ def find_groups_computing_indices(graph: LayerGraph, groups: Iterable[FusionGrou
 
 
 def _is_copy_or_elementwise(layer: Layer) -> bool:
-    """Returns True if a layer copies values, converts them, or computes each value from inputs at the same position."""
     return layer.domain in ("", "ai.onnx") and layer.op_type in _FOLLOWED_OPERATORS
 
 

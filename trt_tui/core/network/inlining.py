@@ -165,7 +165,6 @@ def _replace_call_output(graph: ir.Graph, old_value: ir.Value, new_value: ir.Val
 
 
 def _missing_input_error(output: ir.Value) -> InputError:
-    """Returns the error for a function that returns an input which its call omits."""
     return InputError("a local function hands on an input that was not given", f"output {output.name}",
                       "Check the export.")
 

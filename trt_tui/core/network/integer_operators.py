@@ -282,9 +282,9 @@ def read_nbits_weights(node: ir.Node) -> tuple[ir.Value, ir.TensorProtocol, ir.T
     """Returns the operands of a MatMulNBits: data, quantized values (K, N), their scales (blocks of K, N), and block
     size.
 
-    Returns None if the zero points are not the middle of the range, the rows are reordered, the weights are computed,
-    or no TensorRT accepts the scales. ONNX Runtime's ContribOperators.md: the stored array is (N, blocks, bytes of a
-    block), with the lower half of each byte first.
+    Returns None if the zero points are not the middle of the range, or if no TensorRT accepts the scales. The result is
+    also None for reordered rows and for computed weights. ONNX Runtime's ContribOperators.md: the stored array is (N,
+    blocks, bytes of a block), with the lower half of each byte first.
     """
     attributes = node.attributes
     row_count, column_count, block_size = (attributes.get_int(name, 0) for name in ("K", "N", "block_size"))

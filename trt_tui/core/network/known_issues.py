@@ -16,7 +16,7 @@ DOREFA = "Zhou et al., DoReFa-Net, 2016"
 
 
 def find_convs_excluded_by_modelopt(graph: LayerGraph, layers: Iterable[Layer]) -> dict[str, str]:
-    """Returns the Convs that ModelOpt never quantizes, whatever its options are, each with the reason.
+    """Returns the Convs that ModelOpt never quantizes under any options, each with the reason.
 
     The rules are those of ModelOpt 0.47, ``find_nodes_from_convs_to_exclude`` in
     ``modelopt/onnx/quantization/graph_utils.py``.
@@ -99,5 +99,4 @@ def _small_product_reason(graph: LayerGraph, layer: Layer) -> str:
 
 def known_issue_lines(known_issues: Mapping[str, tuple[KnownIssue, ...]], group: FusionGroup,
                       is_quantized: bool) -> list[str]:
-    """Returns the known issues of a fusion group as lines for the user; none if the group is not quantized."""
     return [issue.issue_description for issue in known_issues.get(group.name, ())] if is_quantized else []

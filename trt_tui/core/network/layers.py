@@ -133,7 +133,6 @@ class FusionGroup:
 
     @property
     def is_quantizable(self) -> bool:
-        """True if the fusion group can run in INT8."""
         return Precision.INT8 not in self.refusal_reasons
 
     @cached_property
@@ -177,11 +176,9 @@ class FusionGroup:
         return frozenset(site.layer for site in self.sites if site.role != "skip") or frozenset((self.name,))
 
     def activation_qdq_sites(self) -> tuple[QdqSite, ...]:
-        """Returns the Q/DQ sites of the fusion group on computed tensors."""
         return tuple(site for site in self.sites if site.role != "weight")
 
     def weight_qdq_sites(self) -> tuple[QdqSite, ...]:
-        """Returns the Q/DQ sites of the fusion group on constants."""
         return tuple(site for site in self.sites if site.role == "weight")
 
     def qdq_sites_at_precision(self, precision: Precision) -> tuple[QdqSite, ...]:
@@ -263,7 +260,6 @@ class NetworkOutline:
 
     @cached_property
     def group_by_layer(self) -> dict[str, FusionGroup]:
-        """The fusion group of each grouped layer, by layer name."""
         return {layer: group for group in self.groups for layer in group.layers}
 
     @cached_property
@@ -286,13 +282,10 @@ class NetworkOutline:
         return self.group_by_name[name]
 
     def find_group(self, layer_name: str) -> FusionGroup | None:
-        """Returns the fusion group of a layer; None if the layer is in no group."""
         return self.group_by_layer.get(layer_name)
 
     def has_tensor(self, name: str) -> bool:
-        """Returns True if a layer or the network itself reads or writes a tensor of this name."""
         return name in self._tensor_names
 
     def shape(self, tensor: str) -> Shape | None:
-        """Returns the shape of a tensor; None if the outline does not have it."""
         return self.shapes.get(tensor)

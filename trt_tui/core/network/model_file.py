@@ -81,7 +81,6 @@ def _copy_tensors_to_memory(model: ir.Model) -> None:
 
 def _copy_attribute_tensors(graph: ir.Graph,
                             tensor_class: type[ir.serde.TensorProtoTensor] | type[ir.ExternalTensor]) -> None:
-    """Replaces each attribute tensor of the given class by a tensor in memory."""
     for node in graph:
         for name, attr in list(node.attributes.items()):
             if attr.is_ref():

@@ -7,7 +7,6 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 
 
 def drop_unused_nodes(model: ir.Model) -> None:
-    """Removes nodes and initializers that no output needs, in place."""
     RemoveUnusedNodesPass()(model)
 
 

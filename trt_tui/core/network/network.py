@@ -105,7 +105,6 @@ class Network(NetworkOutline):
         self._get_backend, self._has_operator_library = get_backend, has_operator_library
 
     def copy_with_model(self, model: ir.Model, groups: Sequence[FusionGroup]) -> Network:
-        """Returns a network of the same file with another model and the fusion groups of that model."""
         return Network(OpenedModel(model, list(self.external_files)), self.path, self._get_backend, groups,
                        has_operator_library=self._has_operator_library)
 
@@ -115,11 +114,9 @@ class Network(NetworkOutline):
     # -- tensors ------------------------------------------------------------------------------------------------
 
     def has_tensor(self, name: str) -> bool:
-        """Returns True if a tensor of this name is computed, stored, or an input of the network."""
         return self.graph.has_tensor(name)
 
     def shape(self, tensor: str) -> Shape | None:
-        """Returns the shape of any tensor of the network; None if its rank is unknown."""
         return self.graph.shape(tensor)
 
     @cached_property
@@ -183,7 +180,6 @@ class Network(NetworkOutline):
         return self._model_by_opset[opset]
 
     def sha256(self) -> str:
-        """Returns the hash of the model file and its external data; large files are read in pieces."""
         return hashes.hash_files((self.path, *self.external_files))
 
 

@@ -70,7 +70,7 @@ class OpenedModel:
 
 
 def open_model(path: Path) -> OpenedModel:
-    """Reads an ONNX file and converts the model to the form described for `trt_tui.core.network.opening`.
+    """Reads an ONNX file and converts the model to the form that the rest of the program requires.
 
     Raises:
         InputError: the file is missing, empty, not ONNX, truncated, older than opset 7, or its external data is
@@ -198,7 +198,6 @@ def _source_model_notes(source_model: SourceModel) -> list[str]:
 
 
 def quantized_weights_note(source_model: SourceModel) -> str:
-    """Returns the note for the user on a file that stores weights only as quantized values."""
     return _QUANTIZED_WEIGHTS_NOTE.format("1 weight is" if source_model.quantized_weight_count ==
                                           1 else f"{source_model.quantized_weight_count} weights are")
 

@@ -187,8 +187,10 @@ def _repeat_elements(node: ir.Node, value: ir.Value, count: int, fresh_names: Fr
 
 
 def _adapt_hardmax(node: ir.Node, fresh_names: FreshNames) -> None:
-    """Flattens the input of a Hardmax, which works over all axes from its own on before opset 13 and over one axis
-    since."""
+    """Flattens the input of a Hardmax to keep its meaning from before opset 13.
+
+    Before opset 13, Hardmax works over all axes from the given axis on; since then, it works over that axis only.
+    """
     axis = node.attributes.get_int("axis", 1)
     node.attributes["axis"] = ir.AttrInt64("axis", -1)
     (source,), (result,) = node.inputs, node.outputs

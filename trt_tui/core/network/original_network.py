@@ -119,7 +119,7 @@ class _Fp32Network:
 
 def restore_original_weights(opened_model: OpenedModel, file_name: str, fp32_model: OpenedModel, fp32_path: Path,
                              get_backend: Callable[[], Backend] | None) -> None:
-    """Replaces the weights of ``opened_model`` by the weights of the FP32 network that it was quantized from, in place.
+    """Replaces the weights of a quantized network by those of its FP32 network (the reference), in place.
 
     Groups in file precision keep the weights of the file.
 
@@ -129,6 +129,7 @@ def restore_original_weights(opened_model: OpenedModel, file_name: str, fp32_mod
     before it), and a folded weight has no counterpart.
 
     Args:
+        opened_model: The quantized network.
         file_name: The name of the quantized network's file.
         fp32_model: The FP32 network.
         fp32_path: The file of the FP32 network.

@@ -1,8 +1,9 @@
-"""The effect of QuantizeLinear, DequantizeLinear and Cast nodes of a file on a tensor, read once and checked.
+"""The effect of QuantizeLinear, DequantizeLinear and Cast nodes of a file on a tensor.
 
-The arithmetic is ONNX's: ``q = saturate(round_half_even(x / scale) + zero)`` and ``x = (q - zero) * scale``, with one
-scale for a tensor, for each index of an axis, or for each block of ``block_size`` along an axis (QuantizeLinear-21).
-TensorRT's own operators for the same purpose (domain ``trt``, as ModelOpt writes them) are read in the same way.
+Each node is read once and checked. The arithmetic is ONNX's (QuantizeLinear-21): ``q = saturate(round_half_even(x /
+scale) + zero)`` and ``x = (q - zero) * scale``. There is one scale for a tensor, for each index of an axis, or for each
+block of ``block_size`` along an axis. TensorRT's own operators for the same purpose (domain ``trt``, as ModelOpt writes
+them) are read in the same way.
 """
 
 from dataclasses import dataclass
@@ -66,12 +67,10 @@ def has_known_attributes(node: ir.Node) -> bool:
 
 
 def is_quantize(node: ir.Node | None) -> bool:
-    """Returns True if a node quantizes floats."""
     return node is not None and (node.domain, node.op_type) in _QUANTIZE_OPERATORS and has_known_attributes(node)
 
 
 def is_dequantize(node: ir.Node | None) -> bool:
-    """Returns True if a node dequantizes values to floats."""
     return node is not None and (node.domain, node.op_type) in _DEQUANTIZE_OPERATORS and has_known_attributes(node)
 
 

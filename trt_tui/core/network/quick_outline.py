@@ -22,7 +22,7 @@ _FOLDED_OPERATORS = frozenset("Constant Shape Size Cast QuantizeLinear Dequantiz
 
 
 def iterate_preliminary_outlines(path: Path | str) -> Iterator[NetworkOutline]:
-    """Yields two outlines of a big network, with its first layers and with all layers; each layer is its own group.
+    """Yields two outlines of a big network, first with its first layers and then with all; each layer forms one group.
 
     Yields nothing for small networks and for unreadable files. External data are not read. Errors in a file are
     reported by `trt_tui.core.network.opening.open_model`.

@@ -79,7 +79,7 @@ class SourceModel:
         return self._values.get(self.source_tensors.get(fp32_tensor, fp32_tensor))
 
     def find_dtype(self, fp32_tensor: str) -> ir.DataType:
-        """Returns the type in the file of a float tensor of the FP32 network."""
+        """Returns the type that the file gives to a float tensor of the FP32 network."""
         return self.types.get(self.source_tensors.get(fp32_tensor, fp32_tensor), ir.DataType.FLOAT)
 
     def find_node(self, layer_name: str) -> ir.Node | None:
@@ -232,14 +232,12 @@ class SourceModel:
 
     @cached_property
     def quantized_type_names(self) -> frozenset[str]:
-        """The names of the quantized types in the file, as in `qdq_steps.TYPE_NAMES`."""
         return frozenset(
             TYPE_NAMES.get(quantized_dtype, quantized_dtype.name) for node in self.model.graph if is_dequantize(node)
             if (quantized_dtype := self.get_qdq_step(node).quantized_dtype) is not None) - {"INT32"}
 
     @cached_property
     def float_type_names(self) -> frozenset[str]:
-        """The names of the float types below FP32 in the file."""
         return frozenset(PRECISION_BY_HALF_TYPE[dtype].label
                          for dtype in self.types.values()
                          if dtype in PRECISION_BY_HALF_TYPE)
@@ -254,18 +252,15 @@ class SourceModel:
 
     @cached_property
     def infinite_scale_nodes(self) -> tuple[str, ...]:
-        """The nodes with an infinite scale that quantize a tensor or dequantize a stored one."""
         return tuple(node.name or "" for node in self.model.graph
                      if (is_quantize(node) or is_dequantize(node) and stored_tensor(node.inputs[0]) is not None)
                      and (scale := self.get_qdq_step(node).scale) is not None and np.isinf(scale).any())
 
     @cached_property
     def node_refusals(self) -> tuple[NodeRefusal, ...]:
-        """The nodes of the file that strongly typed TensorRT refuses because of their quantized or float type."""
         return find_node_refusals(self.model.graph, self.types)
 
     def find_runtime_scale_nodes(self) -> list[ir.Node]:
-        """Returns the nodes whose scale or zero point is computed at run time."""
         return [node for node in self.model.graph
                 if (is_quantize(node) or is_dequantize(node)) and not self.get_qdq_step(node).is_constant]
 
@@ -295,8 +290,8 @@ def _evaluate_copy_node(node: ir.Node, array: np.ndarray) -> np.ndarray | None:
 def _find_tensor_types(graph: ir.Graph, opsets: Mapping[str, int]) -> dict[str, ir.DataType]:
     """Returns the type of each tensor in a graph, by name.
 
-    The type comes from the stored tensor or the conversion step, else from the input that has the same type by the
-    schema, else from the file's declaration.
+    The type comes from the stored tensor or the conversion step. If there is neither, the type is that of the input
+    that the schema ties to the tensor. The last source is the file's declaration.
     """
     types: dict[str, ir.DataType] = {}
     for value in (*graph.inputs, *graph.initializers.values()):

@@ -1,4 +1,4 @@
-"""The check of a parsed ONNX file, which refuses damaged networks before any other code reads them.
+"""The check of a parsed ONNX file, which refuses damaged networks first of all.
 
 `check_structure` walks the protobuf message once. It refuses violations of those ONNX rules that the rest of the
 program relies on:
@@ -8,7 +8,7 @@ program relies on:
 - every stored tensor has as many values as its shape states.
 
 Shapes that contradict each other are left to shape inference and to the backends. `onnx.checker` checks less: it
-requires sorted nodes, does not know operators outside ONNX, does not name the node, and does not count the values of
+requires sorted nodes and does not know operators outside ONNX. It neither names the node nor counts the values of
 tensors.
 """
 

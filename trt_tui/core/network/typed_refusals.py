@@ -60,7 +60,6 @@ class NodeRefusal:
 
 
 def refusal_workaround_text(refusal_reason: str) -> str:
-    """Returns the text for users on the typed export's rewrite of a node that TensorRT refuses."""
     return _WORKAROUND_TEXTS.get(refusal_reason, "the export has it in FP32")
 
 
@@ -158,7 +157,7 @@ def replace_refused_nodes(graph: ir.Graph, is_from_file: Callable[[ir.Node], boo
 
 
 def add_fp32_casts_to_operators(graph: ir.Graph, dtype_by_tensor: Mapping[str, ir.DataType]) -> None:
-    """Makes every operator compute in FP32, in place, with Casts around it that round to its own types.
+    """Makes every operator compute in FP32 with Casts around it that round to its original types, in place.
 
     ONNX Runtime's CPU provider lacks most operators in BF16, and computes FP16 operators in FP32 without rounding
     between them.

@@ -1,4 +1,4 @@
-"""Operators that no TensorRT parser reads, so that no engine can be built from a network with one of them.
+"""Operators that no TensorRT parser reads, so that no engine can be built from a network that contains one.
 
 The precisions make no difference. Sources: `OnnxParser.supports_operator` of TensorRT-RTX 1.7.1 for every operator of
 ONNX up to opset 25 (a test repeats the query), and onnx-tensorrt's docs/operators.md, which also lacks them. TensorRT
@@ -87,7 +87,6 @@ def unsupported_operator_reason(node: ir.Node) -> str:
 
 
 def computes_integer_sums(node: ir.Node | None) -> bool:
-    """Returns True if a node computes INT32 sums of quantized values."""
     return node is not None and node.op_type in _INTEGER_SUM_OPERATORS and node.domain == ""
 
 

@@ -82,7 +82,6 @@ class NodeEmitter:
         return node.outputs
 
     def build_graph(self, results: Sequence[ir.Value], nodes: Nodes, name_prefix: str) -> ir.Graph:
-        """Builds a graph for a branch of an ``If``, which reads outer tensors."""
         return ir.Graph([], results, nodes=nodes, name=self.make_unique_name(name_prefix))
 
     def build_branch(self, branch_tensors: BranchTensors, nodes: Nodes, requested_tensors: Sequence[str],
@@ -132,7 +131,6 @@ class NodeEmitter:
         return value
 
     def get_scalar_constant(self, number: float) -> ir.Value:
-        """Returns a float32 scalar constant; adds it at the first call."""
         return self.get_array_constant(np.array(number, np.float32), f"scalar/{number!r}")
 
     # -- layers of the network ----------------------------------------------------------------------------------

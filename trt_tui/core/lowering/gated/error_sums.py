@@ -240,7 +240,6 @@ class ErrorSumsEmitter(ABC):
         return [columns.get(name) or self._get_column_of_zeros() for name in ERROR_SUM_COLUMNS[:_TEST_COLUMN_COUNT]]
 
     def _concatenate_exact_columns(self, reference: ReferenceSums, nodes: Nodes) -> ir.Value:
-        """Returns the row of a test tensor that equals the reference."""
         return self._concatenate_columns({"ref2": reference.sum_of_squares, "test2": reference.sum_of_squares,
                                           "ref_max": reference.max_magnitude}, nodes)
 

@@ -118,7 +118,6 @@ class GraphInputs:
 
     @property
     def weight_bytes(self) -> int:
-        """The number of bytes of all weights that are inputs."""
         return 4 * sum(math.prod(value.shape.numpy()) for value in self.weights.values() if value.shape is not None)
 
     def find_normalisation_operator(self, group_name: str) -> Normalisation | None:

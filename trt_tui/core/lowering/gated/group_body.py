@@ -112,7 +112,6 @@ class PendingSumRoundings:
         return max([count, *(self._deferred_counts.get(tensor, 1) for tensor in layer.inputs)])
 
     def defer_rounding(self, tensor: str, rounding_count: int) -> None:
-        """Records that a tensor is rounded only behind the layer that reads it."""
         self._deferred_counts[tensor] = rounding_count
 
 

@@ -1,4 +1,4 @@
-"""The fusion rules, which decide the layers that TensorRT runs as one kernel and that therefore take one precision.
+"""The fusion rules, which decide the layers that TensorRT runs as one kernel in one precision.
 
 Each rule is a function. It examines a growing group, or a layer that could start one, and returns a `FusionRuleMatch`
 with the layers that join, or the reason why it declines. `groups` applies the rules in order. Their source is the Layer

@@ -112,13 +112,13 @@ def _find_pointwise_region(grouping: FusionGroupingState, start_tensor: str) -> 
 
 
 def match_trailing_reshapes(grouping: FusionGroupingState, group_draft: FusionGroupDraft) -> FusionRuleMatch:
-    """Adds copies, such as Reshape and Transpose, to a group if pointwise operators follow that would join.
+    """Adds copies, such as Reshape and Transpose, to a group if a bias or an activation follows them.
 
-    The pointwise operators themselves join by their own rules.
+    These pointwise operators themselves join by their own rules.
 
     Source: exports of attention (the heads are split before the bias is added), of Gemms over sequences (flattened
-    around the Gemm), of Convs between layers over tokens; TensorRT-RTX 1.7 lists such MatMuls with their bias as one
-    engine layer.
+    around the Gemm), and of Convs between layers over tokens. TensorRT-RTX 1.7 lists such MatMuls with their bias as
+    one engine layer.
     """
     if grouping.find_sole_reader(group_draft.output_tensor) is None:
         return FusionRuleMatch(reason="what the group computes is read elsewhere too")
@@ -166,7 +166,6 @@ def match_where_mask(grouping: FusionGroupingState, group_draft: FusionGroupDraf
 
 
 def _list_where_values(grouping: FusionGroupingState, layer: Layer) -> set[str]:
-    """Returns the computed tensors that a Where selects from."""
     return set(grouping.list_dynamic_inputs(layer)) - {layer.inputs[0]}
 
 

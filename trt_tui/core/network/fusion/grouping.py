@@ -141,7 +141,7 @@ class FusionGroupingState:
         return [name for name in layer.inputs if name and name not in self.graph.static_tensors]
 
     def is_float_operator(self, layer: Layer, operators: frozenset[str]) -> bool:
-        """Returns True if a layer has one of the operators and computes a single float output."""
+        """Returns True if a layer has one of the operators and a single float output."""
         return layer.op_type in operators and layer.kind is LayerKind.COMPUTE and len(layer.outputs) == 1
 
     def is_pointwise_with_constants(self, layer: Layer) -> bool:
@@ -158,7 +158,6 @@ class FusionGroupingState:
                 and all(len(self.graph.shape(name) or ()) > 2 for name in operands))
 
     def is_fused_copy(self, layer: Layer) -> bool:
-        """Returns True if a layer is a copy that TensorRT fuses with the layer that computed its values."""
         return layer.kind is LayerKind.COPY and layer.op_type in FUSED_COPIES
 
     # -- queries on a region ------------------------------------------------------------------------------------
