@@ -1,4 +1,4 @@
-"""The raising of weight scales with which ONNX Runtime could not quantize a bias, and its cost.
+"""The raising of weight scales that are too small for ONNX Runtime's quantization of biases, and its cost in accuracy.
 
 If the bias of a channel would overflow, its weight scale is raised to the smallest value that avoids the overflow; see
 `trt_tui.core.network.bias_quantization`. `trt_tui.core.lowering.rulebook` gives the raised scale to all lowerings and

@@ -38,7 +38,7 @@ class RewrittenNetwork:
 
 
 def rewrite_network_for_config(network: Network, config: PrecisionConfig) -> RewrittenNetwork:
-    """Returns the network with the changes of a config; the same network if there are none.
+    """Returns the network with all changes of a config except precisions; the same network if there are none.
 
     Raises:
         InputError: the opset cannot be raised to one that defines a required operator.

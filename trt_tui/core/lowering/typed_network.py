@@ -100,7 +100,7 @@ def required_opset_of_lowerings(group_lowerings: Mapping[str, GroupLowering], mi
 
 
 class TypedLowering(GraphEditor):
-    """One lowering to a strongly typed network.
+    """The lowering of one config to a strongly typed network.
 
     Args:
         group_lowerings: The result of `rulebook.plan_lowering`.

@@ -26,7 +26,8 @@ SCORES_ROLE, SOFTMAX_ROLE, VALUES_ROLE, MASK_ROLE = "QK", "Softmax", "PV", "mask
 
 
 def match_attention_scaling(grouping: FusionGroupingState, layer: Layer) -> FusionRuleMatch:
-    """Adds each Mul or Div by constants before a MatMul to the group that the MatMul starts.
+    """Matches each Mul or Div by constants that scales an operand of an attention's first MatMul; the MatMul starts the
+    group.
 
     Copies may be between the two, and the MatMul must be the only reader.
 
@@ -58,8 +59,8 @@ def leads_to_softmax(grouping: FusionGroupingState, layer: Layer) -> bool:
 
 
 def _find_scaling_layers(grouping: FusionGroupingState, product: Layer, operand: str) -> list[Layer]:
-    """Returns the scaling of an operand and the copies behind it; [] if the operand is not scaled only for this
-    product."""
+    """Returns the Mul or Div that scales an operand of a product, with the copies between; [] if other layers also read
+    them."""
     passed_layers: list[Layer] = []
     reader, tensor = product, operand
     while len(passed_layers) < _MAX_COPIES and grouping.is_sole_reader(reader, tensor):
@@ -77,7 +78,7 @@ def _find_scaling_layers(grouping: FusionGroupingState, product: Layer, operand:
 
 @dataclass(frozen=True)
 class AttentionGroups:
-    """The groups of one attention; false if there is none.
+    """The fusion groups of one attention with their roles; the object is false if there is no attention.
 
     Attributes:
         role_by_group: The role of each group in the attention.

@@ -22,11 +22,11 @@ _MAX_DISTANCE = 8  # number of layers from the first one of a rotation to its Ad
 
 
 def match_normalisation(grouping: FusionGroupingState, layer: Layer) -> FusionRuleMatch:
-    """Adds the layers of a decomposed normalisation to the group of its first layer.
+    """Matches the layers of a decomposed normalisation that begins with ``layer``.
 
     The region consists of reductions, pointwise operators and copies over one tensor, with a square root or an
     exponential. It ends where unreduced values are scaled by reduced ones. Layers outside may also read the first
-    tensor (a residual).
+    tensor (a residual). The match does not include ``layer``, which starts the group.
 
     Source: "Reduce" fusions and Normalization of TensorRT's catalog; TensorRT-RTX 1.7 lists them as one engine layer.
     """
@@ -106,7 +106,9 @@ def _normalisation_name(region: Sequence[Layer]) -> str:
 
 
 def match_group_normalisation(grouping: FusionGroupingState, layer: Layer) -> FusionRuleMatch:
-    """Adds the Reshape that restores the channels of a GroupNorm; scale, shift and activation join by other rules.
+    """Matches the Reshape that restores the channels behind the InstanceNormalization of a GroupNorm.
+
+    Scale, shift and activation join by their own rules.
 
     Source: PyTorch's exporters below opset 21. TensorRT makes one Normalization layer of an InstanceNormalization, and
     fuses pointwise operators behind it.
@@ -123,10 +125,9 @@ def match_group_normalisation(grouping: FusionGroupingState, layer: Layer) -> Fu
 
 
 def match_activation(grouping: FusionGroupingState, layer: Layer) -> FusionRuleMatch:
-    """Adds the layers of a decomposed activation x·f(x), computed from x and constants, to the group of its first
-    layer.
+    """Matches the layers of a decomposed activation x·f(x) that begins with ``layer`` and reads only x and constants.
 
-    Layers outside may also read the tensor x.
+    Layers outside may also read the tensor x. The match does not include ``layer``, which starts the group.
 
     Source: "PointWise fusion" of TensorRT's catalog. Spellings of GELU: Hendrycks and Gimpel, "Gaussian Error Linear
     Units" (erf, tanh, and x·sigmoid(1.702x)).
@@ -187,8 +188,9 @@ def _activation_name(grouping: FusionGroupingState, region: Sequence[Layer], sta
 
 
 def match_rotary_embedding(grouping: FusionGroupingState, layer: Layer) -> FusionRuleMatch:
-    """Adds the layers of a rotary embedding, from its first product or negation to its Add, to the group of the first
-    layer.
+    """Matches the layers of a rotary embedding, from its first product or negation (``layer``) to its Add.
+
+    The match does not include ``layer``, which starts the group.
 
     Source: Su et al., "RoFormer"; halves are swapped (Llama) or neighbours (GPT-J), and the part of the sine is
     negated.

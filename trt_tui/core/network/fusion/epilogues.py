@@ -15,7 +15,7 @@ _MAX_RESHAPES = 4
 
 
 def match_batch_normalisation(grouping: FusionGroupingState, group_draft: FusionGroupDraft) -> FusionRuleMatch:
-    """Adds a following BatchNormalization to a group, if it is in inference form.
+    """Matches a BatchNormalization in inference form that follows a group.
 
     In training form it has several outputs and computes separately.
 
@@ -33,7 +33,7 @@ def match_batch_normalisation(grouping: FusionGroupingState, group_draft: Fusion
 
 
 def match_constant_pointwise(grouping: FusionGroupingState, group_draft: FusionGroupDraft) -> FusionRuleMatch:
-    """Adds a pointwise operator with constants to a group, if no other layer reads the group's result.
+    """Matches a pointwise operator with constants that is the only reader of a group's result.
 
     Source: "Convolution and ReLU", "Convolution and GELU", "Convolution and Clip", "Convolution And ElementWise
     Operation", "Scale and Activation" and "PointWise fusion" of TensorRT's catalog.
@@ -47,7 +47,9 @@ def match_constant_pointwise(grouping: FusionGroupingState, group_draft: FusionG
 
 
 def match_residual_add(grouping: FusionGroupingState, group_draft: FusionGroupDraft) -> FusionRuleMatch:
-    """Adds a residual Add to a group, at most one per group; the other input of the Add is the skip input.
+    """Matches a residual Add behind a group, at most one per group.
+
+    The other input of the Add is the skip input of the group.
 
     Source: "Convolution And ElementWise Operation" of TensorRT's catalog. Groups of later layers grow first, so that
     the Add joins the group that is computed last.
@@ -68,7 +70,7 @@ def match_residual_add(grouping: FusionGroupingState, group_draft: FusionGroupDr
 
 
 def match_pointwise_region(grouping: FusionGroupingState, group_draft: FusionGroupDraft) -> FusionRuleMatch:
-    """Adds the smallest region of pointwise operators that contains all readers of the group's result.
+    """Matches the smallest region of pointwise operators that contains all readers of a group's result.
 
     Source: "PointWise fusion" of TensorRT's catalog.
     """
@@ -112,7 +114,7 @@ def _find_pointwise_region(grouping: FusionGroupingState, start_tensor: str) -> 
 
 
 def match_trailing_reshapes(grouping: FusionGroupingState, group_draft: FusionGroupDraft) -> FusionRuleMatch:
-    """Adds copies, such as Reshape and Transpose, to a group if a bias or an activation follows them.
+    """Matches copies behind a group, such as Reshape and Transpose, if a bias or an activation follows them.
 
     These pointwise operators themselves join by their own rules.
 
@@ -140,7 +142,7 @@ def match_trailing_reshapes(grouping: FusionGroupingState, group_draft: FusionGr
 
 
 def match_where_mask(grouping: FusionGroupingState, group_draft: FusionGroupDraft) -> FusionRuleMatch:
-    """Adds a Where that masks the group's result, or a Where whose result only the group's residual Add reads.
+    """Matches a Where that masks a group's result, or a Where whose result only the group's residual Add reads.
 
     The rule applies to groups that multiply two activations.
 
@@ -170,7 +172,7 @@ def _list_where_values(grouping: FusionGroupingState, layer: Layer) -> set[str]:
 
 
 def match_nan_masking(grouping: FusionGroupingState, group_draft: FusionGroupDraft) -> FusionRuleMatch:
-    """Adds IsNaN and Where to a Softmax, if no other layer reads the Softmax.
+    """Matches the IsNaN and Where behind a Softmax that no other layer reads.
 
     Source: PyTorch's exporters write these behind the Softmax of a scaled_dot_product_attention with a mask.
     """
@@ -202,7 +204,7 @@ def find_producer_group_of_copy(grouping: FusionGroupingState, copy_layer: Layer
 
 
 def match_copy(grouping: FusionGroupingState, group_draft: FusionGroupDraft, copy_layer: Layer) -> FusionRuleMatch:
-    """Adds a copy to the group that computed its values, if all other inputs of the copy are available by then.
+    """Matches a copy of a group's values if all other inputs of the copy are available by then.
 
     Every other input must be computed at the group's position or before. The only exception is shape arithmetic on the
     group's own tensors, which belongs to the group (`FusionGroup.shape_layers`).

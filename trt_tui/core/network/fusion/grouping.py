@@ -14,7 +14,7 @@ MAX_REGION_LAYERS = 16
 
 @dataclass(frozen=True)
 class FusionRuleMatch:
-    """The layers that a fusion rule adds to a group; false if the rule declines.
+    """The layers that a fusion rule adds to a group; the object is false if the rule declines.
 
     Attributes:
         layers: The layers that join, in network order.
@@ -89,7 +89,10 @@ class FusionGroupingState:
 
     def find_first_valid_match(self, group_draft: FusionGroupDraft,
                                matches: Iterable[FusionRuleMatch]) -> FusionRuleMatch | None:
-        """Returns the first match after which no layer waits for a shape that is never computed (`ShapeDependencies`).
+        """Returns the first rule match that leaves no layer waiting for a shape that is never computed; None if there
+        is none.
+
+        `ShapeDependencies` finds such layers.
         """
         return next((match for match in matches
                      if match and not self._shape_dependencies.find_deadlocked_layer(group_draft.layers, match.layers)),
