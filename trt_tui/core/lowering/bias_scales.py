@@ -82,7 +82,7 @@ def raise_weight_scales_for_bias(weight_scales: np.ndarray, input_scale: float, 
 
 
 def _round_up(values: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
-    """Returns the values rounded up to a NumPy type."""
+    """Returns the values rounded up to the next value of a NumPy float type."""
     rounded: np.ndarray = values.astype(dtype)
     return np.where(rounded.astype(np.float64) < values, _next_larger_floats(rounded), rounded)
 

@@ -91,11 +91,10 @@ def find_bias_input_index(network: Network, layer: Layer) -> int | None:
 
 
 def veltkamp_split_factor(rounding_count: int) -> float:
-    """Returns the factor for splitting a float32 so that the error of its upper part equals that of repeated FP16
-    roundings.
+    """Returns the factor of Veltkamp's splitting whose error equals that of repeated FP16 roundings of a sum.
 
-    ``x`` becomes ``c x - (c x - x)`` (Veltkamp's splitting; Dekker, "A floating-point technique for extending the
-    available precision", 1971), which rounds it as FP32 rounds numbers ``c - 1`` times its size. The result is an FP16
-    value within the range of FP16. With ``c = 1`` it is ``x`` itself, with 2**13 + 1 it is FP16's own rounding.
+    ``x`` becomes ``c x - (c x - x)`` (Dekker, "A floating-point technique for extending the available precision",
+    1971), which rounds it as FP32 rounds numbers ``c - 1`` times its size. The result is an FP16 value within the range
+    of FP16. With ``c = 1`` it is ``x`` itself, with 2**13 + 1 it is FP16's own rounding.
     """
     return 1 + _FP16_SPLIT_FACTOR * math.sqrt((rounding_count + 1) / 2)

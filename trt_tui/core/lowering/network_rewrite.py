@@ -147,7 +147,7 @@ class _NetworkRewriter:
         return self._add_constant(array.reshape(array.shape[-rank:]), f"{value.name}__last")
 
     def _rebuild_group(self, group: FusionGroup) -> FusionGroup:
-        """Returns a fusion group with its layers and tensors after the changes."""
+        """Returns a fusion group with its layers and tensors in the changed network."""
         norm = self.norms.get(group.name)
         removed = set(norm.layers) if norm is not None else set()
         layers = [name for name in group.layers if name in self.nodes and name not in removed]

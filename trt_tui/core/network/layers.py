@@ -156,9 +156,10 @@ class FusionGroup:
         return self.resolve_file_precision(precision).value_type
 
     def precision_rank(self, precision: Precision) -> int:
-        """Returns the rank of a precision in the order of `trt_tui.core.precision.precision_rank`.
+        """Returns the rank of a precision, including the file precision, among all precisions.
 
-        The file precision has the rank of FP32 if it is plain FP32, and at most the rank of FP16 if not.
+        The order is that of `trt_tui.core.precision.precision_rank`. The file precision has the rank of FP32 if it is
+        plain FP32, and at most the rank of FP16 if not.
         """
         if precision is not Precision.FILE or self.file_precision is None:
             return precision_rank(precision)

@@ -100,7 +100,7 @@ def move_plugins_to_own_domain(model: ir.Model) -> Iterator[None]:
 
 
 def restore_plugin_domains(model: ir.Model) -> None:
-    """Moves plugins that `move_plugins_to_own_domain` moved back to the domain of ONNX."""
+    """Moves plugins back to the domain of ONNX, from which `move_plugins_to_own_domain` had moved them."""
     for node in model.graph.all_nodes():
         if node.domain == _PLUGIN_DOMAIN:
             node.domain = ""

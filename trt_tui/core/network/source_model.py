@@ -1,4 +1,4 @@
-"""The model with the precisions of its file, kept beside the FP32 network that was derived from it.
+"""The model of a quantized or typed file as it was read, kept beside the FP32 network that was derived from it.
 
 Layers are the same nodes in both, by name. Conversion nodes between a tensor and a layer that reads it (Casts,
 QuantizeLinear, DequantizeLinear) belong to the layer that reads. A Q/DQ pair with several readers stays in a lowered

@@ -1,6 +1,6 @@
-"""Error sums of fusion groups without control flow: every row is computed in one way.
+"""Error sums of fusion groups without control flow, for gated graphs whose gates are data.
 
-A row is not finite if a tensor is not.
+Every row is computed in the same way, and is not finite if a tensor is not.
 """
 
 from collections.abc import Mapping

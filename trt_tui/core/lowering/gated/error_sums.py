@@ -35,7 +35,7 @@ _NEXT_ABOVE_FP16_MAX = float(np.nextafter(np.float32(FP16_MAX), np.float32(np.in
 
 
 class ReferenceSums(NamedTuple):
-    """The values that all rows of a tensor share.
+    """The sums of a reference tensor, which all rows of error sums for this tensor share.
 
     Attributes:
         sum_of_squares: The sum of squares of the tensor.
@@ -375,7 +375,7 @@ class ControlFlowErrorSumsEmitter(ErrorSumsEmitter):
         equal = add_operator("Equal", wide, expected)
         difference = add_operator("Where", equal, zero, add_operator("Sub", wide, expected))
         absolute = add_operator("Abs", difference)
-        both = add_operator("And", equal, add_operator("IsInf", expected))  # equal infinities, as in a mask
+        both = add_operator("And", equal, add_operator("IsInf", expected))  # masks: neither signal nor noise
         signal, test_values = (add_operator("Where", both, zero, float64_tensor) for float64_tensor in (expected, wide))
         row = self._emitter.add_operator(nodes, "Concat", self._order_columns({
             "diff2": self._emit_reduction("ReduceSumSquare", difference, nodes),

@@ -48,7 +48,7 @@ class QdqEmitter:
 
 
 class FilePrecisionBranch:
-    """A fusion group in file precision, as the body of an ``If`` that reads outer tensors; implements `GroupBody`.
+    """A fusion group in file precision, as a branch that reads outer tensors; implements `GroupBody`.
 
     Args:
         values_by_tensor: The tensors that the group reads, by their names in the network.

@@ -15,7 +15,8 @@ from trt_tui.core.network.zero_cost_support import Normalisation
 
 
 class GroupBody(Protocol):
-    """The form of one fusion group in a gated graph, which converts the inputs and results of each layer.
+    """The emission of one fusion group in a gated graph, which converts the inputs and rounds the results of each
+    layer.
 
     Attributes:
         group: The fusion group.
