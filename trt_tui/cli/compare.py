@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 @option_under_heading(
     "TensorRT", "--marked", is_flag=True, help="With --engines: errors inside each engine, layer by layer, "
     "of a second one with every group's result as an output, which is not the engine as built. TensorRT 10.16 and "
-    "later tell them of the engine as built, and need no option.")
+    "later report them for the engine as built, without this option.")
 @option_under_heading(
     "Output", "--layers", default="shares", show_default=True, type=click.Choice(["shares", "errors", "none"]),
     help="Values measured for each layer: errors and shares, errors only (much faster), or none.")
@@ -85,14 +85,14 @@ def compare(model: str, against: str | None, config_paths: tuple[str, ...], forc
             script: str | None, output: str | None, calib_methods: str | None, **arguments: Any) -> None:
     """Compare FP16, INT8 and the config with FP32.
 
-    Figures are taken at the outputs and per layer.
+    Values are measured at the outputs and per layer.
 
-    Exit code 1: INT8, or the config if one is given, misses the target that is given or its own (FAIL or FAIL?).
+    Exit code 1: INT8, or the config if one is given, misses the given target or its own (FAIL or FAIL?).
 
     An engine that cannot be built is listed with the reason; exit code 1 if some were built, 2 if none was.
 
     With two dumps of tensors in place of MODEL (`compare A.json B.json`: Polygraphy's RunResults, or .npz) the second
-    is held against the first, tensor by tensor.
+    is compared with the first, tensor by tensor.
     """
     from trt_tui.cli.config_comparison import require_measurable_target, require_reduced_precision
     from trt_tui.cli.dump_comparison import DumpComparisonOptions, compare_dumps, is_dump_comparison, parse_outputs_spec

@@ -209,7 +209,7 @@ JUDGING_OPTIONS = (
         "agreement>=0.99.", callback=make_option_check_callback(validate_target_text)),
     _judging_option(
         "--exact", is_flag=True, help="Measure the layers' shares on all samples. Without: on a few, then "
-        "those that may be 1 % or more on as many as it takes; each says on how many samples it stands."),
+        "those that may be 1 % or more on as many as needed; the number of samples is shown beside each."),
     _judging_option("--judge-at", multiple=True, type=click.Choice(["min", "max"]),
                     help="Also judge engines at this shape of the profile; may be repeated."),
     _judging_option(
@@ -280,8 +280,8 @@ STAGE_OPTIONS = (
     file_path_option("Stages", "--engine", metavar="FILE",
                      help="An engine built elsewhere: its accuracy, and how it runs each layer."),
     file_path_option(
-        "Stages", "--outputs", metavar="FILE", help="What production has written for all samples of --data "
-        "(RunResults, .npz): held against FP32, the config as simulated, and its engine."),
+        "Stages", "--outputs", metavar="FILE", help="The outputs of production for all samples of --data "
+        "(RunResults, .npz): compared with FP32, the config as simulated, and its engine."),
     file_path_option(
         "Stages", "--inputs", metavar="FILE", help="What production was given, with --outputs: compared with "
         "--data first. Without: what --outputs holds by the names of inputs."),

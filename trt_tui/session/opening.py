@@ -199,7 +199,7 @@ class SessionOpener:
         if dropped:
             count_texts = [
                 counted_noun_text(count, word)
-                for count, word in ((len(dropped) - other_count, "range"), (other_count, "free move"))
+                for count, word in ((len(dropped) - other_count, "range"), (other_count, "zero-cost change"))
                 if count
             ]
             state.warnings.append(f"{' and '.join(count_texts)} measured on {origin_text} were undone: choose again.")

@@ -169,7 +169,7 @@ def group_engine_sentences(shown_engine: ShownEngine, group: FusionGroup, reques
     text = implementation.precision.label if implementation.precision is not None else "precision not reported"
     if has_unrequested_precision(group, shown_engine.config, shown_engine.result.implementations):
         text += (f", {group.precision_label(built_precision)} was requested"
-                 if shown_engine.is_stale else f", asked {group.precision_label(built_precision)}")
+                 if shown_engine.is_stale else f", {group.precision_label(built_precision)} requested")
     elif requested_precision is not built_precision:
         text += f", {group.precision_label(requested_precision)} requested since"
     parts = [f"{shown_engine.name}: {text}" if shown_engine.is_stale else text]
@@ -200,7 +200,7 @@ def engine_scope_text(shown_engine: ShownEngine, groups: Sequence[FusionGroup], 
     if not text:
         return ""
     return f"{shown_engine.name + ': ' if shown_engine.is_stale else ''}{text}" + (
-        f" · {other_precision_count} {OTHER_PRECISION_MARK} asked" if other_precision_count else "")
+        f" · {other_precision_count} {OTHER_PRECISION_MARK} requested" if other_precision_count else "")
 
 
 def uses_other_precision(shown_engine: ShownEngine, group: FusionGroup, requested_precision: Precision) -> bool:
