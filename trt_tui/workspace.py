@@ -64,7 +64,7 @@ class FileReplacedError(InputError):
 
     def __init__(self, paths: Sequence[str]) -> None:
         self.files = tuple(Path(path).name for path in paths)
-        super().__init__(f"{', '.join(self.files)}: replaced after it was read", "the results would mix values of both versions",
+        super().__init__(f"{', '.join(self.files)}: replaced after it was read", "the results would mix both versions",
                          "Run the command again.")
 
 

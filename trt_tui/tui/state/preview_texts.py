@@ -95,7 +95,7 @@ def implementation_sentences(preview: Preview, group: FusionGroup, requested_pre
         group.precision_shown_by_engine(requested_precision)), group.precision_label(requested_precision)
     text = shown_precision.label if shown_precision is not None else "its kernel does not report types inside"
     if is_unrequested_precision(group, requested_precision, implementation):
-        text = f"≠ {text}, {requested_label} was requested"
+        text = f"≠ {text}, requested {requested_label}"
     parts = [f"{title}: {text}"]
     if implementation.kernel_mates:
         parts.append(
