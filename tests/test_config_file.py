@@ -245,8 +245,8 @@ def test_a_precision_that_a_layer_cannot_run_in(tmp_path, file):
     folded = next(layer.name for layer in network.layers if network.find_group(layer.name) is None)
     file.write_text(config_text(network, PrecisionConfig()))
     record = json.loads(file.read_text())
-    for name, precision, cause in ((softmax.name, "int8", "no Softmax"), (softmax.name, "tf32", "whole engine"),
-                                   (folded, "fp16", "no precision of its own")):
+    for name, precision, cause in ((softmax.name, "int8", "not Softmax"), (softmax.name, "tf32", "whole engine"),
+                                   (folded, "fp16", "it has no selectable precision")):
         record["moves"] = [{"kind": "precision", "layers": [name], "precision": precision}]
         file.write_text(json.dumps(record))
         with refused(title=name, cause=cause):

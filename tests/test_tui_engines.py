@@ -183,7 +183,7 @@ def test_an_fp32_engine_that_could_not_be_built_is_not_called_sound(build):
         ev.Fp32EngineMeasured(0, EngineResult(None, "TensorRT 8.6.1", failure_reason="no implementation")))
     for width in WIDTHS:
         line = table(session, width, 24)["FP32"]
-        assert "sound" not in line and line.count("not built") == 2
+        assert "FP32 engine OK" not in line and line.count("not built") == 2
         assert any("not built: no implementation" in text(line)
                    for line in engine_page.engine_page_lines(session, width))
 
@@ -312,10 +312,10 @@ def test_the_page_tells_all(build):
             assert part in page, part
     assert engine_page.engine_page_title(session) == "The engine of c0"
     session.toggle_fp32(FIRST)
-    assert engine_page.engine_page_title(session) == "The engine of c0, 1 edit behind c1"
+    assert engine_page.engine_page_title(session) == "The engine of c0, 1 change before c1"
     assert gap in "\n".join(map(text, engine_page.engine_page_lines(session, width)))
     page = "\n".join(map(text, engine_page.engine_page_lines(build()[0], 80)))
-    assert "What to check" not in page and "run as asked" in page
+    assert "What to check" not in page and "run as requested" in page
 
 
 def test_while_a_build_goes_on(start):

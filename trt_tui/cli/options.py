@@ -159,7 +159,7 @@ SEED_OPTIONS = (_data_option("--seed", default=0, show_default=True, type=click.
                help="Seed of random inputs."),)
 
 REFERENCE_OPTIONS = (file_path_option(
-    "Judging", "--reference", metavar="FILE", help="What errors are taken against in place of FP32 of "
+    "Judging", "--reference", metavar="FILE", help="The reference of all errors, in place of FP32 of "
     "MODEL: outputs of a framework for all samples of --data (Polygraphy's RunResults, FILE.json or "
     "FILE.json:RUNNER; an .npz by tensor name), or another network, .onnx. If MODEL is quantized and this "
     "is the FP32 network that it was made from, layers raised to FP32 have its weights."), )
@@ -236,8 +236,8 @@ BUILDER_OPTIONS = (
 """What builds engines, and how."""
 
 PREVIEW_OPTIONS = (_tensorrt_option(
-    "--no-preview", is_flag=True, help="Do not ask TensorRT-RTX what it would make of configs (it builds "
-    "beside, at low priority, with no GPU)."), )
+    "--no-preview", is_flag=True, help="Turn previews off. (For a preview TensorRT-RTX builds the config "
+    "without a GPU, in a process of low priority.)"), )
 """What is asked of a builder without a GPU."""
 
 def _builder_option(name: str, option_spec: BuilderOptionSpec) -> Decorator:
@@ -283,8 +283,8 @@ STAGE_OPTIONS = (
         "Stages", "--outputs", metavar="FILE", help="The outputs of production for all samples of --data "
         "(RunResults, .npz): compared with FP32, the config as simulated, and its engine."),
     file_path_option(
-        "Stages", "--inputs", metavar="FILE", help="What production was given, with --outputs: compared with "
-        "--data first. Without: what --outputs holds by the names of inputs."),
+        "Stages", "--inputs", metavar="FILE", help="The inputs of production, with --outputs: compared with "
+        "--data first. Without: tensors in --outputs with the names of inputs."),
 )
 """What stands between the network and production."""
 
@@ -323,7 +323,7 @@ precision_option = _config_option(
     "--precision", type=click.Choice([precision.value for precision in REQUESTABLE]),
     help="In place of a config. fp8 (E4M3, SM89 and later) and int4 (weights of MatMul and "
     "Gemm, SM80 and later) need a strongly typed TensorRT 10 or later, or TensorRT-RTX; file "
-    "is what a quantized or typed network has in its own file.")
+    "is the file precision of a quantized or typed network.")
 
 
 def add_model_and_options(*decorators: Decorator) -> Callable[[FunctionT], FunctionT]:
