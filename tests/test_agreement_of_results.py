@@ -120,9 +120,9 @@ def test_nothing_lowered_is_no_result_in_either_form(run, mlp, tmp_path):
     config = save_config(tmp_path / "p.json", mlp.model, "sqnr>=1")
     command = ("compare", mlp.model, "--data", mlp.data, "--batch", 4)
     code, out, _ = run(*command, "--config", plain, "--layers", "none")
-    assert code == 0 and outcomes(out, "config") == ["lowered"]
+    assert code == 0 and outcomes(out, "config") == ["FP32"]
     code, out, _ = run(*command, "--config", plain, "--config", config, "--target", "sqnr>=1")
-    assert code == 0 and outcomes(out, "plain.json")[0] == "lowered" and outcomes(out, "p.json")[0].startswith("PASS")
+    assert code == 0 and outcomes(out, "plain.json")[0] == "FP32" and outcomes(out, "p.json")[0].startswith("PASS")
     for configs in ([plain], [plain, plain]):
         code, _, err = run(*command, *(one for path in configs for one in ("--config", path)), "--target", "sqnr>=1")
         assert code == 2 and "only because all layers are in FP32" in err

@@ -105,10 +105,10 @@ def test_what_another_tool_was_told(network, tmp_path, name, text, defaults, row
     ("e.py", "def postprocess(network:\n", "not readable Python", "line 1"),
     ("f.py", "import os\nos.system('touch ran')\n", "sets no precisions", ""),
     ("g.json", {"nodes_to_exclude": ["("]}, "not a pattern", "re.match"),
-    ("h.json", {"nodes_to_exclude": [1]}, "no list of names", ""),
+    ("h.json", {"nodes_to_exclude": [1]}, "not a list of names", ""),
     ("i.json", {"quantize_mode": "int3"}, "'int3'", "int8"),
     ("j.json", '{"nodes_to_exclude": [', "not valid JSON", "line 1"),
-    ("k.yaml", "just: a\nmapping: b\n", "none of the files", "trtexec"),
+    ("k.yaml", "just: a\nmapping: b\n", "not a file that --config can read", "trtexec"),
     ("l.py", script("if layer.name == '/fc/Gemm' and kind(layer):\n    layer.precision = trt.float32"),
      "sets no precisions", "kind")])
 def test_what_cannot_be_read_is_refused(network, tmp_path, monkeypatch, name, text, title, said):

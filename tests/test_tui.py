@@ -238,7 +238,7 @@ async def test_the_order_is_live_until_the_cursor_moves_and_old_after_that(tmp_p
         assert listing.follows_values and tree.cursor_index == 0 and "old" not in title(main)
         await answered(pilot, "space")
         assert current(main) == first and tree.cursor_index == 0, "the cursor stays where it is"
-        assert "c1, old: s sorts" in title(main) and not listing.follows_values
+        assert "c1, order out of date: s sorts" in title(main) and not listing.follows_values
         shown = [line.key for line in tree.rows]
         await press(pilot, "s")
         assert listing.follows_values and "old" not in title(main) and current(main) == first and tree.cursor_index == 0
@@ -692,7 +692,7 @@ async def test_log_help_theme_and_palette(tmp_path):
         assert app.screen.text.splitlines()[0] == "Change" and "not now: nothing to undo" in app.screen.text
         await press(pilot, "enter")
         assert app.screen is main and "nothing to undo" in status(main)
-        await press(pilot, "f2", *"fp32 on", "enter")
+        await press(pilot, "f2", *"fp32 for a group", "enter")
         assert app.session.config.precision_moves
         await press(pilot, "f2", "down", "up", *"zzzzzz", "enter")
         assert isinstance(app.screen, HelpPage) and not app.screen.text

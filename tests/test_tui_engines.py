@@ -184,7 +184,7 @@ def test_an_fp32_engine_that_could_not_be_built_is_not_called_sound(build):
         ev.Fp32EngineMeasured(0, EngineResult(None, "TensorRT 8.6.1", failure_reason="no implementation")))
     for width in WIDTHS:
         line = table(session, width, 24)["FP32"]
-        assert "sound" not in line and line.count("not built") == 2
+        assert "FP32 engine OK" not in line and line.count("not built") == 2
         assert any("not built: no implementation" in text(line)
                    for line in engine_page.engine_page_lines(session, width))
 
@@ -265,7 +265,7 @@ def test_the_detail_says_what_the_engine_made(build):
         assert "inside a fused region: TensorRT reports no more" in said(CORE, *size)
     scope = MODEL.ancestors[QKV][-1]
     line = text(detail.detail_lines(session, found(session), VisibleRow(scope.path, 0, scope), 80, 3)[1])
-    assert "fused" in line and "1 ≠ asked" in line and " ms" in line
+    assert "fused" in line and "1 ≠ requested" in line and " ms" in line
     session.toggle_fp32([VIT.group_by_name[QKV], *FIRST])
     for size in sizes:
         assert "c0: FP16, INT8 was requested" in said(QKV, *size)
@@ -308,15 +308,15 @@ def test_the_page_tells_all(build):
         page = "\n".join(map(text, lines))
         for part in ("TensorRT 11.4.0.21 on NVIDIA H200", "FP32 engine matches ONNX Runtime", gap,
             "Computed in", "reformats ",
-                     "unfused Q/DQ", "Asked ≠ made: 1 group", "INT8 → FP16", "Slowest layers",
+                     "unfused Q/DQ", "In another precision than requested: 1 group", "INT8 → FP16", "Slowest layers",
                      "layers that run in another precision"):
             assert part in page, part
     assert engine_page.engine_page_title(session) == "The engine of c0"
     session.toggle_fp32(FIRST)
-    assert engine_page.engine_page_title(session) == "The engine of c0, 1 edit behind c1"
+    assert engine_page.engine_page_title(session) == "The engine of c0, 1 change before c1"
     assert gap in "\n".join(map(text, engine_page.engine_page_lines(session, width)))
     page = "\n".join(map(text, engine_page.engine_page_lines(build()[0], 80)))
-    assert "What to check" not in page and "run as asked" in page
+    assert "What to check" not in page and "run as requested" in page
 
 
 def test_while_a_build_goes_on(start):
@@ -444,7 +444,7 @@ def test_the_detail_names_kernel_surroundings_and_marks(start) -> None:
     assert lines(SCORES, 5).splitlines()[-1].startswith(" made  splits MHA")
     scope = MODEL.ancestors[QKV][-1]
     shown = "\n".join(map(text, detail.detail_lines(session, found(session), VisibleRow("x", 0, scope), 90, 30)))
-    assert "preview RTX 1.7, SM89" in shown and "1 ≠ asked" in shown
+    assert "preview RTX 1.7, SM89" in shown and "1 ≠ requested" in shown
 
 
 def test_why_there_is_no_preview_is_said_once_and_nothing_else_changes(start) -> None:

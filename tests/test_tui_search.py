@@ -79,7 +79,7 @@ async def test_what_is_found_becomes_the_config_in_one_step_and_says_why(tmp_pat
         request, rows = main.session.search_status.request, main.session.search_status.end_event.result.reduction_steps
         assert (request.method, request.try_ranges, request.try_zero_cost) == ("scoped", False, False) and rows
         log = main.session.log
-        header = next(place for place, line in enumerate(log) if "choose this layer because" in line)
+        header = next(place for place, line in enumerate(log) if "stays higher" in line)
         table = log[header + 1:header + 1 + len(rows)]
         assert [int(line.split()[0]) for line in table] == list(range(len(rows)))
         app.post_session_event(ev.JobFailed(99, "no metric", "none was named", "Name one."))

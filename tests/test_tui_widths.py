@@ -198,7 +198,7 @@ def test_the_rows_are_called_worst_first_only_while_they_are(session):
     listing.follows_values = False
     session.results.get_or_create_results(session.config).shares = {**left, best: replace(shares[best], fraction=9.0)}
     listing.update_row_values()
-    assert view_title(listing) == "All layers" and "old: s sorts" in layer_list_title(listing, 120)[0]
+    assert view_title(listing) == "All layers" and "order out of date: s sorts" in layer_list_title(listing, 120)[0]
     listing.sort_rows(SHARE_COLUMN)
     assert view_title(listing) == "Worst first"
     listing.sort_rows(LAYER_COLUMNS_BY_ID["operator"])

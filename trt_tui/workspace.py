@@ -65,7 +65,7 @@ class FileReplacedError(InputError):
 
     def __init__(self, paths: Sequence[str]) -> None:
         self.files = tuple(Path(path).name for path in paths)
-        super().__init__(f"{', '.join(self.files)}: replaced after it was read", "figures of both would be mixed",
+        super().__init__(f"{', '.join(self.files)}: replaced after it was read", "the results would mix both versions",
                          "Run the command again.")
 
 
@@ -234,7 +234,7 @@ class Workspace:
         """
         metric = load_metric(self.options.metric, _find_image_size(self.samples)) if self.options.metric else None
         if metric is not None and not self.samples.has_labels:
-            raise InputError("a metric needs labels", f"{self.samples.source} holds no array that is no input",
+            raise InputError("a metric needs labels", f"{self.samples.source} contains only inputs",
                              "Add the labels to the data file, or leave out --metric.")
         return metric
 

@@ -39,7 +39,7 @@ def build(model: str, config_path: str | None, force: bool, precision: str | Non
           **arguments: Any) -> None:
     """Build an engine in a config's precisions, or write its network.
 
-    Exit code 1: the engine could not be built as asked, and the one that was written differs (see --strict).
+    Exit code 1: the engine could not be built as requested, and the written engine differs (see --strict).
     """
     from trt_tui.cli.headless_session import ConfigWriter
     from trt_tui.jobs.events import EngineWritten

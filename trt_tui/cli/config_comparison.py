@@ -77,7 +77,7 @@ def require_measurable_target(session: Session, config: PrecisionConfig, target:
     if RunKind.SIMULATED_CONFIG not in session.config_target_outcomes(config):
         kind = session.target.kind if session.target is not None else "target"
         raise InputError(f"{target} cannot be checked", f"{kind} was not measured",
-                         "metric needs --metric and labels, agreement a classifier, sqnr and cosine a float output.")
+                         "A metric needs --metric and labels, agreement a classifier, sqnr and cosine a float output.")
 
 
 def compare_configs(options: Options, config_paths: Sequence[str], target: str | None, force: bool, *,

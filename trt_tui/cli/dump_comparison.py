@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from trt_tui.cli.output_files import check_output_paths, json_text, write_text_outputs
 from trt_tui.cli.streams import print_messages, print_table
-from trt_tui.cli.usage import find_given_options
+from trt_tui.cli.usage import find_given_options, no_effect_text
 from trt_tui.errors import ExitCode, InputError
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def is_dump_comparison(model: str, second_path: str | None, config_paths: Sequen
     command_options = find_given_options()
     if second_path is None and not is_dump(model):
         if ineffective := [text for name, text in command_options.items() if name in DUMP_OPTIONS]:
-            raise InputError(f"{' and '.join(ineffective)} has no effect here", "it applies to two dumps of tensors",
+            raise InputError(no_effect_text(ineffective), "it applies to two dumps of tensors",
                              "Name both: trt-tui compare A.json B.json.")
         return False
     if second_path is None:
@@ -120,20 +120,19 @@ def is_dump_comparison(model: str, second_path: str | None, config_paths: Sequen
     if len(config_paths) > 1:
         raise InputError("a fix starts from one config", f"{len(config_paths)} are named", "Name one with --config.")
     if ineffective := [text for name, text in command_options.items() if name not in _ALLOWED_OPTIONS]:
-        raise InputError(f"{' and '.join(ineffective)} has no effect here", "two dumps of tensors are compared, and "
+        raise InputError(no_effect_text(ineffective), "two dumps of tensors are compared, and "
                          "nothing is run", "Leave it out, or name a network.")
     fix_options = ("script", "output", *_CONFIG_OPTIONS)
     if "network" not in command_options and (fix_only :=
                                              [text for name, text in command_options.items() if name in fix_options]):
         raise InputError(f"{' and '.join(fix_only)} needs a network", "a fix is made for one", "Name it with --model.")
     if "force" in command_options and not config_paths:
-        raise InputError(f"{command_options['force']} has no effect here",
+        raise InputError(no_effect_text([command_options["force"]]),
                          "it allows a config of another network structure, and no config is named",
-                             "Name one with --config, or leave it out.")
+                         "Name one with --config, or leave it out.")
     ineffective = [text for name, text in command_options.items() if name in _FIX_OPTIONS]
     if ineffective and not {"script", "output"} & command_options.keys():
-        raise InputError(f"{' and '.join(ineffective)} has no effect here",
-            "it is the start of --script and -o, and neither is named",
+        raise InputError(no_effect_text(ineffective), "--script and -o start from it, and neither is named",
                          "Add -o precision.json, or leave it out.")
     return True
 

@@ -42,9 +42,9 @@ from trt_tui.errors import InputError
     "their FP32 outputs, verify.sh and a report with results.")
 @option_under_heading(
     "Output", "--from", "start", metavar="T[,T]", help="subgraph: the tensors that it reads. The folder holds it "
-    "in FP32 and in the config's precisions, what really goes in, what FP32 makes of it, and Polygraphy's commands "
-    "that show the fault.")
-@option_under_heading("Output", "--to", "stop", metavar="T[,T]", help="subgraph: the tensors that it makes.")
+    "in FP32 and in the precisions of the config, its inputs, its outputs in FP32, and the Polygraphy commands that "
+    "show the fault.")
+@option_under_heading("Output", "--to", "stop", metavar="T[,T]", help="subgraph: the tensors that it computes.")
 @option_under_heading("Output", "--no-samples", is_flag=True, help="bundle: leave samples and their outputs out.")
 def export(model: str, config_path: str | None, force: bool, precision: str | None, kind: str, output: str,
            release: str | None, no_samples: bool, start: str | None, stop: str | None, **arguments: Any) -> None:

@@ -55,11 +55,11 @@ if TYPE_CHECKING:
 def inspect(model: str, nodes: bool, engine: str | None, preview: bool, scheme: bool, config_path: str | None,
             force: bool, precision: str | None, json_path: str | None, markdown_path: str | None,
             **arguments: Any) -> None:
-    """Print the layer tree, and what each layer can run in.
+    """Print the layer tree and the precisions that each layer can run in.
 
-    Rows have operator and shape, and say which precisions are possible, or why not.
+    Each row has the operator, the shape, and the possible precisions or the reason why there are none.
 
-    With --preview: what the builder would make of a config.
+    With --preview: how the builder would run each layer of a config.
     """
     from trt_tui.cli.headless_session import ConfigWriter
     from trt_tui.core.network.hierarchy import build_scope_tree

@@ -160,7 +160,7 @@ SEED_OPTIONS = (_data_option("--seed", default=0, show_default=True, type=click.
                help="Seed of random inputs."),)
 
 REFERENCE_OPTIONS = (file_path_option(
-    "Judging", "--reference", metavar="FILE", help="What errors are taken against in place of FP32 of "
+    "Judging", "--reference", metavar="FILE", help="The reference of all errors, in place of FP32 of "
     "MODEL: outputs of a framework for all samples of --data (Polygraphy's RunResults, FILE.json or "
     "FILE.json:RUNNER; an .npz by tensor name), or another network, .onnx. If MODEL is quantized and this "
     "is the FP32 network that it was made from, layers raised to FP32 have its weights."), )
@@ -210,7 +210,7 @@ JUDGING_OPTIONS = (
         "agreement>=0.99.", callback=make_option_check_callback(validate_target_text)),
     _judging_option(
         "--exact", is_flag=True, help="Measure the layers' shares on all samples. Without: on a few, then "
-        "those that may be 1 % or more on as many as it takes; each says on how many samples it stands."),
+        "those that may be 1 % or more on as many as needed; the number of samples is shown beside each."),
     _judging_option("--judge-at", multiple=True, type=click.Choice(["min", "max"]),
                     help="Also judge engines at this shape of the profile; may be repeated."),
     _judging_option(
@@ -237,8 +237,8 @@ BUILDER_OPTIONS = (
 """The options that choose the backend that builds engines, and the kind of build."""
 
 PREVIEW_OPTIONS = (_tensorrt_option(
-    "--no-preview", is_flag=True, help="Do not ask TensorRT-RTX what it would make of configs (it builds "
-    "beside, at low priority, with no GPU)."), )
+    "--no-preview", is_flag=True, help="Turn previews off. (For a preview TensorRT-RTX builds the config "
+    "without a GPU, in a process of low priority.)"), )
 """The option of previews, which a builder makes without a GPU."""
 
 def _builder_option(name: str, option_spec: BuilderOptionSpec) -> Decorator:
@@ -281,11 +281,11 @@ STAGE_OPTIONS = (
     file_path_option("Stages", "--engine", metavar="FILE",
                      help="An engine built elsewhere: its accuracy, and how it runs each layer."),
     file_path_option(
-        "Stages", "--outputs", metavar="FILE", help="What production has written for all samples of --data "
-        "(RunResults, .npz): held against FP32, the config as simulated, and its engine."),
+        "Stages", "--outputs", metavar="FILE", help="The outputs of production for all samples of --data "
+        "(RunResults, .npz): compared with FP32, the config as simulated, and its engine."),
     file_path_option(
-        "Stages", "--inputs", metavar="FILE", help="What production was given, with --outputs: compared with "
-        "--data first. Without: what --outputs holds by the names of inputs."),
+        "Stages", "--inputs", metavar="FILE", help="The inputs of production, with --outputs: compared with "
+        "--data first. Without: tensors in --outputs with the names of inputs."),
 )
 """The options of the stages between the network and production."""
 
@@ -324,7 +324,7 @@ precision_option = _config_option(
     "--precision", type=click.Choice([precision.value for precision in REQUESTABLE]),
     help="In place of a config. fp8 (E4M3, SM89 and later) and int4 (weights of MatMul and "
     "Gemm, SM80 and later) need a strongly typed TensorRT 10 or later, or TensorRT-RTX; file "
-    "is what a quantized or typed network has in its own file.")
+    "is the file precision of a quantized or typed network.")
 
 
 def add_model_and_options(*decorators: Decorator) -> Callable[[FunctionT], FunctionT]:

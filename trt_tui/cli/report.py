@@ -282,7 +282,7 @@ def _exported_run_rows(session: Session, exported_run: ExportedRun, run: str) ->
 
 def _engine_row_title(title: str, engine_result: EngineResult) -> str:
     title = f"{title} ({engine_result.builder_text})"
-    return title if engine_result.is_built_as_requested else f"{title}, otherwise"
+    return title if engine_result.is_built_as_requested else f"{title}, other precision"
 
 
 def _build_attempt_lines(engine_results: Mapping[str, EngineResult]) -> list[str]:

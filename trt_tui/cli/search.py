@@ -82,8 +82,8 @@ def _validate_sample_text(text: str) -> None:
 @add_model_and_options(*SESSION_OPTIONS, *PREVIEW_OPTIONS)
 @option_under_heading(
     "Config", "--precision", type=click.Choice([precision.value for precision in REQUESTABLE[1:]]),
-    help="Start with everything in this precision, in place of a config. Without: int8; for a network that has "
-    "precisions of its own, what its file has.")
+    help="Start with everything in this precision, in place of a config. Without: int8; for a network with "
+    "file precisions: file.")
 @option_under_heading(
     "Judging", "--tolerance", "tolerances", multiple=True, metavar="TEXT",
     help="Target that the result must meet, like sqnr>=20, scores:cosine>=0.999, max_abs<=1e-2 or metric>=base-0.01; "
@@ -96,8 +96,8 @@ def _validate_sample_text(text: str) -> None:
     "Search", "--method", default="auto", show_default=True, metavar="NAME", shell_complete=_complete_search_methods,
     help="auto, greedy, bisect, bisect-reverse, linear, linear-reverse, worst-first, scoped or lower.")
 @option_under_heading(
-    "Search", "--lower", is_flag=True, help="The same as --method lower: begin with everything in FP32 (see "
-    "--from) and lower what may be lowered at all, what saves most time first. What a --config has lowered stays.")
+    "Search", "--lower", is_flag=True, help="The same as --method lower: start with everything in FP32 (see "
+    "--from) and reduce layer by layer, the most expensive layers first. Layers that a --config has reduced stay so.")
 @option_under_heading("Search", "--from", "higher_from", type=click.Choice(["fp32", "fp16", "bf16"]),
                       help="The precision that --lower and --method scoped start with: the same as --higher.")
 @option_under_heading(
@@ -109,10 +109,10 @@ def _validate_sample_text(text: str) -> None:
 @option_under_heading(
     "Search", "--rungs", metavar="A,B,...",
     callback=make_option_check_callback(lambda text: _parse_search_precisions(text, True)),
-    help="Precisions that layers may end in, lowest first, like "
-    "int8,fp8,fp16,fp16+,bf16,tf32,fp32 (fp16+: FP16 with products summed in FP32): the search begins with the "
+    help="Candidate precisions, lowest first, like "
+    "int8,fp8,fp16,fp16+,bf16,tf32,fp32 (fp16+: FP16 with an FP32 accumulator): the search begins with the "
     "first, in place of --precision, or with a --config, raises to the last, in place of --higher, and then gives "
-    "what it raised the lowest of those between that does; tf32 is given to all layers in FP32 or none.")
+    "each raised layer the lowest precision that suffices; tf32 is given to all layers in FP32 or none.")
 @option_under_heading("Search", "--preset", "presets", multiple=True, hidden=True)
 @option_under_heading("Search", "--sticky", multiple=True, hidden=True)
 @option_under_heading(
@@ -143,7 +143,7 @@ def search(model: str, config_path: str | None, force: bool, target: str | None,
            markdown_path: str | None, output: str, **arguments: Any) -> None:
     """Find the fewest layers to raise so that a tolerance is met.
 
-    Exit code 0: it is met. 1: it is not, and the best config that was found is written.
+    Exit code 0: the tolerance is met. 1: it is not met, and the best config found is written.
     """
     from trt_tui.cli.headless_session import open_search_session
     from trt_tui.cli.search_report import search_report, search_table

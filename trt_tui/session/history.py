@@ -112,7 +112,7 @@ class ConfigNames(dict[PrecisionConfig, str]):
             InputError: The name is empty, too long, or the name of another config.
         """
         if not name or len(name) > MAX_NAME_LENGTH or "\n" in name:
-            raise InputError(f"{name!r} is no name of a config",
+            raise InputError(f"{name!r} is not a valid name of a config",
                              f"a name has 1 to {MAX_NAME_LENGTH} characters in one line", "Type a shorter name.")
         if any(other_name == name and other_config != config for other_config, other_name in self.items()):
             raise InputError(f"another config is called {name}", "names are unique", "Type another name.")

@@ -149,8 +149,8 @@ class SessionOpener:
                 return
             self._send_request(rq.UseRanges(state.config_calibration, True, Path(state.config_path or "").name))
             if state.options.calib_data is not None or state.options.calib_method != RANGE_METHODS[0]:
-                state.warnings.append(f"The ranges are those of {Path(state.config_path or '').name}: what "
-                                      "--calib-data and --calib-method give is looked at beside them only.")
+                state.warnings.append(f"The ranges are those of {Path(state.config_path or '').name}; "
+                                      "ranges by --calib-data and --calib-method are only compared with them.")
         if not state.network_only and not state.target_text and loaded_config.tolerance:
             state.target_text = loaded_config.tolerance
             state.set_initial_target()
@@ -207,7 +207,7 @@ class SessionOpener:
         if dropped:
             count_texts = [
                 counted_noun_text(count, word)
-                for count, word in ((len(dropped) - other_count, "range"), (other_count, "free move"))
+                for count, word in ((len(dropped) - other_count, "range"), (other_count, "zero-cost change"))
                 if count
             ]
             state.warnings.append(f"{' and '.join(count_texts)} measured on {origin_text} were undone: choose again.")

@@ -113,9 +113,8 @@ class SearchStatus:
             "remarks": list(self.end_event.remarks)
         }
         if rows := reduction_table(result.reduction_steps, outline, self.request):
-            header, *table_rows = rows
-            record["lowered"] = [{**dict(zip(header, row, strict=True)), "layer": layer.layer_name}
-                                 for layer, row in zip(result.reduction_steps, table_rows, strict=True)]
+            record["lowered"] = [{**dict(zip(_REDUCTION_KEYS, row, strict=True)), "layer": layer.layer_name}
+                                 for layer, row in zip(result.reduction_steps, rows[1:], strict=True)]
         if (target_outcome := self.end_event.target_outcome) is not None:
             record["result"] = {"outcome": target_outcome.outcome.value, "reasons": list(target_outcome.reasons)}
         if self.end_event.confirmed is not None:
@@ -130,6 +129,10 @@ class SearchStatus:
         if self.request.check_command is not None:
             record["check"] = self.request.check_command
         return record
+
+
+_REDUCTION_KEYS = ("index", "layer", "shape", "similarity", "threshold", "choose this layer because", "sticks")
+"""The keys of ``evidence.search.lowered`` in precision.json, in the order of the columns of `reduction_table`."""
 
 
 def reduction_table(reduction_steps: Sequence[ReductionStep], outline: NetworkOutline,
@@ -149,7 +152,7 @@ def reduction_table(reduction_steps: Sequence[ReductionStep], outline: NetworkOu
         return []
     title_by_name = group_titles(build_scope_tree(outline.layers, outline.groups))
     threshold, higher = " and ".join(request.tolerances) or "check", request.higher_precision.label
-    table = [["index", "layer", "shape", "similarity", "threshold", "choose this layer because", "sticks"]]
+    table = [["index", "layer", "shape", "similarity", "threshold", "reason", "stays higher"]]
     for index, row in enumerate(reduction_steps):
         shape = outline.shape(outline.get_group(row.layer_name).final_tensor)
         sizes = "x".join("?" if size is None else str(size) for size in shape) if shape is not None else ""

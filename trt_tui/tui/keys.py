@@ -143,7 +143,7 @@ def read_key_file(path: Path) -> tuple[KeyTable, list[str]]:
         return DEFAULT_KEYS, []
     if not isinstance(root, yaml.MappingNode):
         return DEFAULT_KEYS, [
-            f"{_file_location_text(path, root.start_mark.line + 1)}: it is to be an object: {{\"build\": \"f4\"}}"
+            f"{_file_location_text(path, root.start_mark.line + 1)}: a JSON object is needed: {{\"build\": \"f4\"}}"
         ]
     entries: dict[str, _KeyEntry] = {}
     errors: list[tuple[int, str]] = []

@@ -64,7 +64,7 @@ class Kernel:
 
         Layers in the scope of the first layer are shown without that scope.
         """
-        sums = f", sums {'+'.join(dict.fromkeys(self.accumulators))}" if any(self.accumulators) else ""
+        sums = f", {'+'.join(dict.fromkeys(self.accumulators))} accumulator" if any(self.accumulators) else ""
         scope = self.network_layers[0].rpartition("/")[0] if self.network_layers else ""
         names = [
             *self.network_layers[:1],

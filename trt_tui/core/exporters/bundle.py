@@ -358,7 +358,7 @@ case "$mode" in
 {rtx}    check {ENGINE_FILE} --model-type engine --trt{plugins}
     ;;
 --onnxrt)
-    # Its optimizer would compute Q and DQ otherwise than TensorRT does.
+    # Its optimizer would compute Q and DQ differently from TensorRT.
     check {NETWORK_FILE} --onnxrt --graph-optimization-level ORT_DISABLE_ALL
     ;;
 """

@@ -77,7 +77,7 @@ def comparison_markdown(comparison: Mapping[str, Any], network: NetworkOutline |
     lines += guard_warnings_markdown(comparison.get("guards", ()))
     if "target" in comparison:
         lines += [f"Target: {text_cell(comparison['target'])}.", ""]
-    lines += ["## Verdict", "", *_accuracy_table(runs), ""]
+    lines += ["## Accuracy", "", *_accuracy_table(runs), ""]
     if reasons := _result_reason_lines(runs):
         lines += [*reasons, ""]
     if parts := _metric_parts_table(reference.get("metric_parts", {}), runs):

@@ -116,7 +116,7 @@ def read_modelopt(record: Mapping[str, Any], network: Network, file: Path) -> Im
     other_keys = sorted({str(key) for tool_record in (record, *tool_records.values()) for key in tool_record
                          if key not in _READ_KEYS and not str(key).startswith("_")})
     if other_keys:
-        settings.unread_lines.append(f"{name_list_text(other_keys, 8)}: no setting of layer precisions")
+        settings.unread_lines.append(f"{name_list_text(other_keys, 8)}: no precision settings")
     return settings
 
 

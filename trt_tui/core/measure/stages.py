@@ -66,7 +66,7 @@ def parse_stage_run(stage_text: str) -> Run:
         run = name.removeprefix("trt-")
         if run not in STAGE_RUNS:
             raise InputError(f"--stage {stage_text}: unknown stage",
-                f"without a file available: {', '.join(STAGE_RUNS)}, and as built "
+                f"available without a file: {', '.join(STAGE_RUNS)}, and as built "
                 f"{', '.join(f'trt-{run}' for run in STAGE_RUNS)}",
                              "Name a file: --stage NAME=Q.onnx, NAME=outputs.npz or NAME=model.plan.")
         return Run(name, RunKind.BUILT_ENGINE if name.startswith("trt-") else RunKind.SIMULATED_CONFIG, run)

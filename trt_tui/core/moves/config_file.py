@@ -311,7 +311,7 @@ def _load_config(path: Path, network: NetworkOutline, force: bool, sha256: str |
         hint = " If it was made with --reference, use that option here too." if (
             _has_only_quantized_weights(network) and not file.model.weights_of) else ""
         move_applier.warnings.append(
-            f"{path.name}: its {measured_text} were measured on other weights; they are ignored; calibrate "
+            f"{path.name}: its {measured_text} were measured on other weights and are ignored: calibrate "
             f"again.{hint}")
     measured = Calibration(calibration.method, calibration.samples, calibration.data_sha256, ranges, ranges_by_type)
     return LoadedConfig(config, measured, is_stale, tuple(move_applier.warnings), file.tolerance, file.evidence,

@@ -74,7 +74,7 @@ def entry_type_error(error: msgspec.ValidationError, value: Any, expected_type: 
         expected_type = hints.get(name, Any)
     location_text = (location + path).lstrip(".") or "it"
     if missing_match:
-        next_step = "the entry is missing"
+        next_step = "the entry is required"
     elif (choices_text := _choices_text(expected_type)) and "enum" in message:
         next_step = f"it must be one of {choices_text}"
     elif expected := re.match(r"Expected `(\w+)", message):

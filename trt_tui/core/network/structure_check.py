@@ -166,7 +166,7 @@ class _StructureCheck:
         """Raises an error if a name is not valid UTF-8, which protobuf returns as bytes."""
         for name in names:
             if isinstance(name, bytes):
-                raise self._damaged_file_error(f"a name of {location} is not text in UTF-8: {name!r}")
+                raise self._damaged_file_error(f"a name of {location} is not UTF-8 text: {name!r}")
 
     def _damaged_file_error(self, cause: str) -> InputError:
         return InputError(f"{self.file_name} is damaged", cause, "Copy or export the network again.")

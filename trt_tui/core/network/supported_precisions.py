@@ -91,7 +91,7 @@ def find_precision_refusal_reasons(graph: LayerGraph, layers: Sequence[Layer], m
     if not any(site.role == "input" for site in qdq_sites) or Precision.FP16 in reasons:
         label = Precision.FP16_ACC_FP32.label
         reasons[Precision.FP16_ACC_FP32] = reasons.get(
-            Precision.FP16, f"{label} is an FP32 accumulator, and {main_layer.op_type} has no product of two float "
+            Precision.FP16, f"{label} has an FP32 accumulator, and {main_layer.op_type} has no product of two float "
                             "operands")
     for precision, quantized_type in QUANTIZED_TYPES.items():
         if reason := no_int8_reason or _quantized_type_reason(graph, main_layer, qdq_sites, quantized_type):

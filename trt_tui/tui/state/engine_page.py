@@ -45,7 +45,7 @@ def engine_page_title(session: Session) -> str:
     shown_engine = find_shown_engine(session)
     if shown_engine is None:
         return "The FP32 engine"
-    behind_text = (f", {counted_noun_text(shown_engine.edits_behind, 'edit')} behind {config_name(session)}"
+    behind_text = (f", {counted_noun_text(shown_engine.edits_behind, 'change')} before {config_name(session)}"
                    if shown_engine.is_stale else "")
     return f"The engine of {shown_engine.name}{behind_text}"
 
@@ -229,7 +229,7 @@ def draw_engine_layer_chart(chart_frame: ChartFrame) -> DrawnChart:
         return missing_chart_notice(f"The layers of the engine of {shown_engine.name} were not timed. "
                                     f"{shown_engine.result.measurement_note or 'It cannot run here.'}", width)
     title_parts = [f"engine of {shown_engine.name}", shown_engine.result.builder_name, shown_engine.result.device_name]
-    behind_text = f", {counted_noun_text(shown_engine.edits_behind, 'edit')} behind" if shown_engine.is_stale else ""
+    behind_text = f", {counted_noun_text(shown_engine.edits_behind, 'change')} ago" if shown_engine.is_stale else ""
     return DrawnChart([
         clip_line(
             [(f" {', '.join(filter(None, title_parts))}{behind_text}", "stale" if shown_engine.is_stale else "dim")],

@@ -131,7 +131,7 @@ def fp32_engine_texts(fp32_engine: EngineResult) -> list[str]:
         return [f"not built: {fp32_engine.failure_reason}", "not built"]
     accuracy = fp32_engine.accuracy
     if not fp32_engine_fault_text(fp32_engine) or accuracy is None or accuracy.worst_errors is None:
-        return ["FP32 engine matches ONNX Runtime"]
+        return ["FP32 engine matches ONNX Runtime", "FP32 engine OK"]
     difference_text = (f"{accuracy.nonfinite_count} NaN or Inf" if accuracy.nonfinite_count else
                        f"differs by {add_decibel_unit(accuracy.worst_errors.sqnr_text(''))}")
     return [f"not a precision problem: {difference_text}", "not a precision problem", "FP32 engine differs"]
@@ -169,7 +169,7 @@ def group_engine_sentences(shown_engine: ShownEngine, group: FusionGroup, reques
     text = implementation.precision.label if implementation.precision is not None else "precision not reported"
     if has_unrequested_precision(group, shown_engine.config, shown_engine.result.implementations):
         text += (f", {group.precision_label(built_precision)} was requested"
-                 if shown_engine.is_stale else f", asked {group.precision_label(built_precision)}")
+                 if shown_engine.is_stale else f", requested {group.precision_label(built_precision)}")
     elif requested_precision is not built_precision:
         text += f", {group.precision_label(requested_precision)} requested since"
     parts = [f"{shown_engine.name}: {text}" if shown_engine.is_stale else text]
@@ -200,7 +200,7 @@ def engine_scope_text(shown_engine: ShownEngine, groups: Sequence[FusionGroup], 
     if not text:
         return ""
     return f"{shown_engine.name + ': ' if shown_engine.is_stale else ''}{text}" + (
-        f" · {other_precision_count} {OTHER_PRECISION_MARK} asked" if other_precision_count else "")
+        f" · {other_precision_count} {OTHER_PRECISION_MARK} requested" if other_precision_count else "")
 
 
 def uses_other_precision(shown_engine: ShownEngine, group: FusionGroup, requested_precision: Precision) -> bool:

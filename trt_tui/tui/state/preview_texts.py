@@ -95,7 +95,7 @@ def implementation_sentences(preview: Preview, group: FusionGroup, requested_pre
         group.precision_shown_by_engine(requested_precision)), group.precision_label(requested_precision)
     text = shown_precision.label if shown_precision is not None else "its kernel does not report types inside"
     if is_unrequested_precision(group, requested_precision, implementation):
-        text = f"≠ {text}, asked {requested_label}"
+        text = f"≠ {text}, requested {requested_label}"
     parts = [f"{title}: {text}"]
     if implementation.kernel_mates:
         parts.append(
@@ -135,7 +135,7 @@ def preview_scope_sentence(preview: Preview, groups: Sequence[FusionGroup], conf
                       for group in groups)
     text = " · ".join(f"{count} {word}" for word, count in sorted(counts.items()))
     return f"preview {preview.builder_text}: {text}" + (
-        f" · {other_count} ≠ asked" if other_count else "") if text else ""
+        f" · {other_count} ≠ requested" if other_count else "") if text else ""
 
 
 def kernel_difference_lines(session: Session, first_config: PrecisionConfig,

@@ -111,7 +111,7 @@ def _single_sample_lines(chart_frame: ChartFrame, sample: SingleSampleResult, is
     config_shares = session.results.get_results_or_empty(session.config).shares
     if not sample.is_complete:
         owners.append("… being measured")
-    label: Span = (" owns   ", "dim")
+    label: Span = (" shares ", "dim")
     for text in wrap_text(" · ".join(owners) or "no layer contributes to this error", chart_frame.width - 9)[:3]:
         lines.append([label, (text, "")])
         label = (" " * 8, "")
