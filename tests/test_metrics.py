@@ -126,7 +126,7 @@ def test_a_metric_of_the_table_is_a_column_a_target_and_a_value_of_records(tmp_p
     """Relative L2 error, of which nothing but its entry in the table knows."""
     metric = error_metrics.ErrorMetric(
         name="rel_l2", key="rel_l2", title="relative L2", is_higher_better=False, sums=("diff2", "ref2"),
-        formula=lambda diff2, ref2: np.sqrt(diff2 / ref2), tables=("runs", "configs", "outputs"))
+        formula=lambda diff2, ref2: np.sqrt(diff2 / ref2), tables=("runs", "config list", "outputs"))
     monkeypatch.setitem(error_metrics.ERROR_METRICS, metric.name, metric)
     monkeypatch.setattr(local.NullSession, "measured_before", tmp_path / "measured", raising=False)
     session = local.measured(tmp_path, target="rel_l2<=1e-6")

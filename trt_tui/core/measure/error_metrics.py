@@ -29,9 +29,11 @@ by any amount."""
 MISMATCH_SUMS = ("differ", "count")
 """The sums of integer outputs: how many elements differ, and how many there are."""
 
-ErrorTable = Literal["runs", "configs", "outputs", "stages", "dumps", "test report"]
-"""The tables with columns of error metrics: runs and dumps as printed, configs as printed and in the app, judged
-outputs in Markdown, stages as printed and in Markdown, and the values that JUnit's file lists."""
+RunTable = Literal["runs", "verdict", "outputs", "stages", "configs", "config list", "simulated", "built", "search",
+                   "engines", "dumps", "test report"]
+"""The tables of runs: runs as printed; runs, their judged outputs and engines in Markdown; stages as printed and in
+Markdown; configs side by side, and as the app lists them; what is simulated and what is built in the app's header;
+engines of a search; dumps as printed; and the values that JUnit's file lists."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +90,7 @@ class ErrorMetric(BoundedValue):
     noise_ratio: Callable[[float, float], float] | None = None
     is_always_recorded: bool = False
     heading: str = ""
-    tables: tuple[ErrorTable, ...] = ()
+    tables: tuple[RunTable, ...] = ()
 
     @property
     def is_of_integers(self) -> bool:
@@ -132,7 +134,8 @@ ERROR_METRICS = {metric.name: metric for metric in (
         name="sqnr", key="sqnr_db", title="SQNR", unit="dB", sums=("diff2", "ref2"), formula=_sqnr_db,
         format_value=lambda value: decibels_text(value, exact=value == math.inf, mark=""), exact_value=math.inf,
         noise_ratio=lambda value, bound: 10**((bound - value) / 10), is_always_recorded=True,
-        tables=("runs", "configs", "outputs", "stages", "dumps", "test report")),
+        tables=("runs", "verdict", "outputs", "stages", "configs", "config list", "simulated", "built", "dumps",
+                "test report")),
     ErrorMetric(
         name="cosine", key="cosine", title="cosine", is_share=True, sums=("diff2", "ref2", "test2"), formula=_cosine,
         format_value=cosine_text, exact_value=1.0,
@@ -157,7 +160,7 @@ ERROR_METRICS = {metric.name: metric for metric in (
 """All error metrics by name, in the order of columns and records."""
 
 
-def list_error_columns(table: ErrorTable) -> list[ErrorMetric]:
+def list_error_columns(table: RunTable) -> list[ErrorMetric]:
     return [metric for metric in ERROR_METRICS.values() if table in metric.tables]
 
 
@@ -214,7 +217,7 @@ class ErrorMetrics:
         """The value of a metric, that of an exact copy included; None if it was not measured or is not finite."""
         return metric.exact_value if self.exact else self.recorded_value(metric)
 
-    def cell_texts(self, table: ErrorTable, mark: str = "") -> list[str]:
+    def cell_texts(self, table: RunTable, mark: str = "") -> list[str]:
         """The cells of a row in a printed table, the first one after a mark; of integers the first one alone."""
         first_metric, *other_metrics = list_error_columns(table)
         if self.mismatch is not None:

@@ -15,7 +15,6 @@ from trt_tui.core.measure.error_metrics import ErrorMetric, ErrorMetrics
 from trt_tui.core.precision import Precision
 from trt_tui.errors import TrtTuiError
 from trt_tui.formatting import (
-    NOT_MEASURED,
     SIMULATED_MARK,
     builder_device_text,
     escape_hidden_characters,
@@ -128,14 +127,6 @@ class Accuracy:
     def headline_metric(self) -> float | None:
         """The metric's first value."""
         return next(iter(self.metric.values()), None)
-
-
-def worst_value_text(accuracy: Accuracy | None, metric: ErrorMetric, mark: str = "") -> str:
-    """The worst value of a metric in a table, after a mark; the SQNR is that of `Accuracy.worst_output`."""
-    if accuracy is not None and metric.key == "sqnr_db" and accuracy.worst_errors is not None:
-        return accuracy.worst_errors.sqnr_text(mark)
-    value = accuracy.find_worst_value(metric) if accuracy is not None else None
-    return NOT_MEASURED if value is None else metric.value_text(value, mark)
 
 
 @dataclass(frozen=True)
