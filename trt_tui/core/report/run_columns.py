@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from trt_tui.core.measure.error_metrics import ERROR_METRICS, ErrorMetric, RunTable, list_error_columns
@@ -156,6 +157,13 @@ def _median_text(latency_ms: tuple[float, float, float], _: str) -> str:
     return number_text(latency_ms[0])
 
 
+def _latency_text(quick_text: str, engine: EngineResult, _: str) -> str:
+    """The median latency, with words behind that of a quick build."""
+    if engine.latency_ms is None:
+        return ""
+    return number_text(engine.latency_ms[0]) + (quick_text if engine.is_quick_build else "")
+
+
 def _sqnr_as_executed_text(accuracy: Accuracy, _: str) -> str:
     return _error_column(list_error_columns("configs")[0], "configs").format_value(accuracy, "")
 
@@ -182,8 +190,10 @@ RUN_COLUMNS: tuple[RunColumn, ...] = (
               lambda count, mark: str(count) if count < 1e5 else number_text(float(count)), ("simulated", ),
               narrow_title="bad", narrow_width=4),
     RunColumn("engine", "engine.accuracy", _sqnr_as_executed_text, ("configs", )),
-    RunColumn("ms", "engine.latency_ms", _median_text, ("runs", "verdict", "stages", "configs", "search", "built"),
-              key="latency_ms", width=6, narrow_width=5),
+    RunColumn("ms", "engine", partial(_latency_text, " quick"), ("runs", )),
+    RunColumn("ms", "engine", partial(_latency_text, " (quick)"), ("verdict", )),
+    RunColumn("ms", "engine.latency_ms", _median_text, ("stages", "configs", "search", "built"), key="latency_ms",
+              width=6, narrow_width=5),
     RunColumn("MB", "engine.engine_bytes", lambda byte_count, mark: megabytes_text(byte_count),
               ("runs", "verdict", "configs", "search", "built"), key="engine_bytes", width=6, narrow_width=5),
     RunColumn(EXPORTED_NETWORK, "exported_run.accuracy", _sqnr_as_executed_text, ("configs", ),
@@ -201,13 +211,17 @@ RUN_COLUMNS: tuple[RunColumn, ...] = (
 """All columns but those of error metrics, which `list_run_columns` adds, in the order of every table."""
 
 
+def list_error_run_columns(table: RunTable) -> list[RunColumn]:
+    """Returns the columns of the error metrics alone."""
+    return [_error_column(metric, table) for metric in list_error_columns(table)]
+
+
 def list_run_columns(table: RunTable, titles: Mapping[str, str] | None = None) -> list[RunColumn]:
     """Returns the columns of a table: its error metrics, and behind them its entries of `RUN_COLUMNS`.
 
     Args:
         titles: Other titles, by those of the columns. A column with the title "" is left out.
     """
-    columns = [*(_error_column(metric, table) for metric in list_error_columns(table)),
-               *(column for column in RUN_COLUMNS if table in column.tables)]
+    columns = [*list_error_run_columns(table), *(column for column in RUN_COLUMNS if table in column.tables)]
     new_titles = {column.title: column.title for column in columns} | dict(titles or {})
     return [replace(column, title=new_titles[column.title]) for column in columns if new_titles[column.title]]
