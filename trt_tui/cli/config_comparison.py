@@ -10,7 +10,6 @@ from trt_tui.cli.streams import print_messages, print_table
 from trt_tui.core.exporters.junit import JUnitCase, junit_xml_text
 from trt_tui.core.exporters.markdown import markdown_table, text_cell
 from trt_tui.core.lowering.lowering_checks import no_lower_precision_reason, reduces_precision
-from trt_tui.core.measure.json_record import exported_run_record, target_outcome_record
 from trt_tui.core.measure.kernel_diff import KernelDiff, diff_kernels
 from trt_tui.core.measure.results import ConfigResults
 from trt_tui.core.measure.runs import RunKind
@@ -18,6 +17,7 @@ from trt_tui.core.measure.target_outcome import TargetOutcome
 from trt_tui.core.moves.config import PrecisionConfig, list_config_differences
 from trt_tui.core.network.hierarchy import build_scope_tree, group_titles
 from trt_tui.core.network.layers import NetworkOutline
+from trt_tui.core.report.json_record import exported_run_record, target_outcome_record
 from trt_tui.core.report.run_columns import RunRow, list_run_columns
 from trt_tui.errors import ExitCode, InputError
 from trt_tui.formatting import NOT_MEASURED, SIMULATED_MARK, escape_hidden_characters, table_lines

@@ -29,11 +29,11 @@ by any amount."""
 MISMATCH_SUMS = ("differ", "count")
 """The sums of integer outputs: how many elements differ, and how many there are."""
 
-RunTable = Literal["runs", "verdict", "outputs", "stages", "configs", "config list", "simulated", "built", "search",
-                   "engines", "dumps", "test report"]
-"""The tables of runs: runs as printed; runs, their judged outputs and engines in Markdown; stages as printed and in
-Markdown; configs side by side, and as the app lists them; what is simulated and what is built in the app's header;
-engines of a search; dumps as printed; and the values that JUnit's file lists."""
+RunTable = Literal["runs", "stages", "dumps", "verdict", "outputs", "stage report", "engines", "configs", "search",
+                   "simulated", "built", "config list", "test report"]
+"""The tables of runs. Printed: "runs", "stages" and "dumps". In Markdown: "verdict", "outputs" (the judged outputs),
+"stage report" and "engines". Both: "configs" (side by side) and "search" (its engines). In the app: "simulated" and
+"built" (the two sides of the header) and "config list". In JUnit's file: "test report"."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,21 +134,21 @@ ERROR_METRICS = {metric.name: metric for metric in (
         name="sqnr", key="sqnr_db", title="SQNR", unit="dB", sums=("diff2", "ref2"), formula=_sqnr_db,
         format_value=lambda value: decibels_text(value, exact=value == math.inf, mark=""), exact_value=math.inf,
         noise_ratio=lambda value, bound: 10**((bound - value) / 10), is_always_recorded=True,
-        tables=("runs", "verdict", "outputs", "stages", "configs", "config list", "simulated", "built", "dumps",
-                "test report")),
+        tables=("runs", "verdict", "outputs", "stages", "stage report", "configs", "config list", "simulated", "built",
+                "dumps", "test report")),
     ErrorMetric(
         name="cosine", key="cosine", title="cosine", is_share=True, sums=("diff2", "ref2", "test2"), formula=_cosine,
         format_value=cosine_text, exact_value=1.0,
         noise_ratio=lambda value, bound: _energy_ratio(1 - value, 1 - bound), is_always_recorded=True,
-        tables=("runs", "outputs", "stages", "dumps", "test report")),
+        tables=("runs", "outputs", "stages", "stage report", "dumps", "test report")),
     ErrorMetric(
         name="mse", key="mse", title="MSE", is_higher_better=False, sums=("diff2", "count"), formula=np.divide,
-        noise_ratio=_energy_ratio, tables=("stages", "test report")),
+        noise_ratio=_energy_ratio, tables=("stages", "stage report", "test report")),
     ErrorMetric(
         name="max_abs", key="max_abs", title="max error", description="largest error", heading="max abs",
         is_higher_better=False, sums=("diff_max", "count"),
         formula=lambda diff_max, count: np.where(count > 0, diff_max, np.nan), noise_ratio=_squared_ratio,
-        tables=("outputs", "stages", "dumps", "test report")),
+        tables=("outputs", "stages", "stage report", "dumps", "test report")),
     ErrorMetric(
         name="mean_abs", key="mean_abs", title="mean error", heading="mean abs", is_higher_better=False,
         sums=("diff1", "count"), formula=np.divide, noise_ratio=_squared_ratio, tables=("outputs", "dumps")),
@@ -216,13 +216,6 @@ class ErrorMetrics:
     def value(self, metric: ErrorMetric) -> float | None:
         """The value of a metric, that of an exact copy included; None if it was not measured or is not finite."""
         return metric.exact_value if self.exact else self.recorded_value(metric)
-
-    def cell_texts(self, table: RunTable, mark: str = "") -> list[str]:
-        """The cells of a row in a printed table, the first one after a mark; of integers the first one alone."""
-        first_metric, *other_metrics = list_error_columns(table)
-        if self.mismatch is not None:
-            return [f"{mismatch_text(self.mismatch, mark)} differ", *[""] * len(other_metrics)]
-        return [self.value_text(first_metric, mark), *map(self.value_text, other_metrics)]
 
     def recorded_value(self, metric: ErrorMetric) -> float | None:
         """The value of a metric as it is kept: the SQNR of an exact copy is none."""

@@ -46,11 +46,12 @@ class RunRow:
 
     def split_by_output(self) -> dict[str, RunRow]:
         """Returns a row for each judged output, by its name; only the first has values of the run as a whole."""
-        rows: dict[str, RunRow] = {}
-        for name, output in self.accuracy.outputs.items() if self.accuracy is not None else ():
-            rows[name] = RunRow(Accuracy({name: output}), self.mark) if rows else replace(
-                self, accuracy=replace(self.accuracy, outputs={name: output}))
-        return rows
+        accuracy = self.accuracy
+        if accuracy is None:
+            return {}
+        rows = {name: RunRow(Accuracy({name: output}), self.mark) for name, output in accuracy.outputs.items()}
+        return rows | {name: replace(self, accuracy=replace(accuracy, outputs={name: accuracy.outputs[name]}))
+                       for name in list(rows)[:1]}
 
 
 @dataclass(frozen=True)
@@ -121,22 +122,18 @@ def _worst_sample_text(accuracy: Accuracy, mark: str) -> str:
                 key=lambda output: math.inf if output.worst_sqnr_db is None else output.worst_sqnr_db, default=None)
     if worst is not None and worst.worst_index is not None:
         return worst_sample_text(worst.worst_index, worst.worst_sqnr_db, mark)
-    return NOT_MEASURED if _worst_float_output(accuracy) is not None else ""
+    return _text_of_floats(accuracy.worst_output[1], NOT_MEASURED) if accuracy.worst_output is not None else ""
 
 
-def _worst_float_output(accuracy: Accuracy) -> tuple[str, OutputErrors] | None:
-    worst = accuracy.worst_output
-    return worst if worst is not None and worst[1].errors.mismatch is None else None
+def _text_of_floats(output: OutputErrors, text: str) -> str:
+    return text if output.errors.mismatch is None else ""
 
 
-def _float_output_column(title: str, output_text: Callable[[str, OutputErrors, str], str], table: RunTable,
-                         **app_layout: Any) -> RunColumn:
-    """A column of the worst output of a row, empty if the row has integer outputs only."""
-    def format_value(accuracy: Accuracy, mark: str) -> str:
-        worst = _worst_float_output(accuracy)
-        return output_text(*worst, mark) if worst is not None else ""
-
-    return RunColumn(title, "accuracy", format_value, (table, ), **app_layout)
+def _output_column(title: str, output_text: Callable[[str, OutputErrors, str], str], table: RunTable,
+                   **app_layout: Any) -> RunColumn:
+    """A column of the worst output of a row."""
+    return RunColumn(title, "accuracy.worst_output", lambda output, mark: output_text(output[0], output[1], mark),
+                     (table, ), **app_layout)
 
 
 def _varying_sqnr_text(name: str, output: OutputErrors, mark: str) -> str:
@@ -169,20 +166,21 @@ def _sqnr_as_executed_text(accuracy: Accuracy, _: str) -> str:
 
 
 RUN_COLUMNS: tuple[RunColumn, ...] = (
-    _float_output_column("output", lambda name, output, mark: name, "verdict"),
-    _float_output_column("NaN", lambda name, output, mark: str(output.errors.nan), "outputs"),
-    _float_output_column("Inf", lambda name, output, mark: str(output.errors.inf), "outputs"),
+    _output_column("output", lambda name, output, mark: _text_of_floats(output, name), "verdict"),
+    _output_column("NaN", lambda name, output, mark: _text_of_floats(output, str(output.errors.nan)), "outputs"),
+    _output_column("Inf", lambda name, output, mark: _text_of_floats(output, str(output.errors.inf)), "outputs"),
     RunColumn("worst sample", "accuracy", _worst_sample_text, ("runs", "verdict", "outputs")),
-    _float_output_column("worst sample", lambda name, output, mark: _worst_sample_text(Accuracy({name: output}), mark),
-                         "simulated", width=13, narrow_title="worst", narrow_width=6),
-    _float_output_column("variation", lambda name, output, mark: output_variation_text(output.variation_db)
-                         if output.variation_db is not None else "", "outputs"),
-    _float_output_column("SQNR of what varies", _varying_sqnr_text, "outputs"),
+    _output_column("worst sample", lambda name, output, mark: _worst_sample_text(Accuracy({name: output}), mark),
+                   "simulated", width=13, narrow_title="worst", narrow_width=6),
+    _output_column("variation", lambda name, output, mark: output_variation_text(output.variation_db)
+                   if output.variation_db is not None else "", "outputs"),
+    _output_column("SQNR of what varies", _varying_sqnr_text, "outputs"),
     RunColumn("integers that differ", "accuracy", _mismatch_of_run_text, ("verdict", )),
     RunColumn("NaN/Inf", "accuracy.nonfinite_count", _plain_text, ("runs", "verdict")),
     RunColumn("gap", "sqnr_gap_db", lambda gap_db, mark: decibels_text(gap_db, mark=""), ("built", ), width=5),
     RunColumn("metric", "accuracy.headline_metric", metric_text,
-              ("runs", "verdict", "stages", "configs", "simulated", "built"), key="metric"),
+              ("runs", "verdict", "stages", "stage report", "configs", "simulated", "built"), key="metric"),
+    RunColumn("metric by part", "accuracy.metric", _plain_text, key="metric_parts"),
     RunColumn("same class", "accuracy.agreement", agreement_text, ("runs", "verdict", "stages", "simulated", "built"),
               key="agreement"),
     RunColumn("NaN/Inf", "accuracy.nonfinite_count", _plain_text, ("stages", )),
