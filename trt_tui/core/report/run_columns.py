@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from trt_tui.core.measure.engine_agreement import UNEXPLAINED_GAP_DB
 from trt_tui.core.measure.error_metrics import ERROR_METRICS, ErrorMetric, RunTable, list_error_columns
 from trt_tui.core.measure.results import Accuracy, EngineResult, ExportedRun, OutputErrors
 from trt_tui.formatting import (
@@ -88,7 +89,7 @@ class RunColumn:
         """Returns the value of a row; None if the row has none, or an empty one."""
         value: Any = row
         for name in self.path.split("."):
-            value = getattr(value, name, None)
+            value = getattr(value, name) if value is not None else None
         return value if value or (value == 0 and value is not False) else None
 
     def text(self, row: RunRow) -> str:
@@ -146,6 +147,12 @@ def _mismatch_of_run_text(accuracy: Accuracy, mark: str) -> str:
     return mismatch_text(mismatch, mark) if mismatch is not None else ""
 
 
+def _metric_or_agreement_text(accuracy: Accuracy, mark: str) -> str:
+    if accuracy.headline_metric is not None:
+        return metric_text(accuracy.headline_metric, mark)
+    return agreement_text(accuracy.agreement, mark) if accuracy.agreement is not None else ""
+
+
 def _plain_text(value: object, _: str) -> str:
     return str(value)
 
@@ -177,12 +184,13 @@ RUN_COLUMNS: tuple[RunColumn, ...] = (
     _output_column("SQNR of what varies", _varying_sqnr_text, "outputs"),
     RunColumn("integers that differ", "accuracy", _mismatch_of_run_text, ("verdict", )),
     RunColumn("NaN/Inf", "accuracy.nonfinite_count", _plain_text, ("runs", "verdict")),
-    RunColumn("gap", "sqnr_gap_db", lambda gap_db, mark: decibels_text(gap_db, mark=""), ("built", ), width=5),
+    RunColumn("gap", "sqnr_gap_db", lambda gap_db, mark: decibels_text(
+        gap_db, mark="") + ("!" if gap_db > UNEXPLAINED_GAP_DB else ""), ("built", ), width=5),
     RunColumn("metric", "accuracy.headline_metric", metric_text,
-              ("runs", "verdict", "stages", "stage report", "configs", "simulated", "built"), key="metric"),
+              ("runs", "verdict", "stages", "stage report", "configs"), key="metric"),
     RunColumn("metric by part", "accuracy.metric", _plain_text, key="metric_parts"),
-    RunColumn("same class", "accuracy.agreement", agreement_text, ("runs", "verdict", "stages", "simulated", "built"),
-              key="agreement"),
+    RunColumn("same class", "accuracy.agreement", agreement_text, ("runs", "verdict", "stages"), key="agreement"),
+    RunColumn("metric", "accuracy", _metric_or_agreement_text, ("simulated", "built")),
     RunColumn("NaN/Inf", "accuracy.nonfinite_count", _plain_text, ("stages", )),
     RunColumn("NaN/Inf", "accuracy.nonfinite_count",
               lambda count, mark: str(count) if count < 1e5 else number_text(float(count)), ("simulated", ),
