@@ -25,7 +25,8 @@ from trt_tui.core.measure.target_outcome import TargetOutcome
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.core.precision import FP16_MAX
-from trt_tui.core.report.run_columns import RUN_COLUMNS, RunRow
+from trt_tui.core.report import run_columns
+from trt_tui.core.report.run_columns import RunRow
 from trt_tui.formatting import EXPORTED, SIMULATED_MARK, executed_run_key
 
 FORMAT = "trt-tui/comparison"
@@ -95,7 +96,7 @@ _LATENCY_KEYS = ("median", "min", "max")
 
 def _column_record(run_row: RunRow) -> dict[str, Any]:
     """The values of the columns that have a key in records."""
-    values = {column.key: column.value(run_row) for column in RUN_COLUMNS if column.key}
+    values = {column.key: column.value(run_row) for column in run_columns.RUN_COLUMNS if column.key}
     return {key: dict(zip(_LATENCY_KEYS, value, strict=True)) if key.endswith("_ms") else value
             for key, value in values.items() if value is not None}
 
@@ -109,8 +110,8 @@ def read_run_row(record: Mapping[str, Any]) -> RunRow:
             read_error_metrics(errors), sample.get("index"), sample.get("sqnr_db"),
             -math.inf if "variation_db" in errors and variation_db is None else variation_db)
     metric = {"": record["metric"]} if "metric" in record else {}
-    accuracy = Accuracy(outputs, metric, record.get("agreement")) if outputs else None
-    values = {column.path.partition(".")[2]: record[column.key] for column in RUN_COLUMNS
+    accuracy = Accuracy(outputs, metric, record.get("agreement"), record.get("samples", 0)) if outputs else None
+    values = {column.path.partition(".")[2]: record[column.key] for column in run_columns.RUN_COLUMNS
               if column.key in record and column.source == "engine"}
     attributes: dict[str, Any] = {
         name: tuple(value[key] for key in _LATENCY_KEYS) if isinstance(value, Mapping) else value
