@@ -33,7 +33,7 @@ class JobKind:
             somebody asked for.
         is_automatic: It follows the cursor or a change; nobody asked for it by a key.
         is_waited_for: The app counts as busy until it ends.
-        answers_when_stopped: If it is stopped, it sends what it has found, as an event of `END_EVENTS`.
+        answers_when_stopped: If it is stopped, it sends what it has found before it ends.
         measures_current_config: The values of the current config change with it.
     """
 
