@@ -149,7 +149,7 @@ def _stage_table(stages: Sequence[Mapping[str, Any]]) -> list[str]:
                      *(column.text(previous) for column in errors), stage.get("result", {}).get("outcome", ""),
                      text_cell(stage.get("failed", ""))))
         for name, entry in stage.get("beside", {}).items():
-            other = replace(read_run_row({"outputs": entry["outputs"]}), mark=run_row.mark)
+            other = replace(read_run_row({"outputs": entry.get("outputs", {})}), mark=run_row.mark)
             rows.append((f"against {text_cell(name)}", *(column.text(other) for column in columns), "", "", "", ""))
     header = ("stage", *(column.title for column in columns), "SQNR to the one before", "cosine", "target", "")
     return markdown_table(header, rows)
@@ -242,9 +242,8 @@ def _precision_share_text(entry: Mapping[str, Any] | None) -> str:
 
 def _run_cells(columns: Sequence[RunColumn], run_row: RunRow) -> list[str]:
     """The cells of a run; a cell without a value is empty."""
-    texts = {column.title: column.text(run_row) for column in columns}
-    return ["" if text == NOT_MEASURED else code_cell(text) if title == "output" else text_cell(text)
-            for title, text in texts.items()]
+    cells = [(code_cell if column.title == "output" else text_cell)(column.text(run_row)) for column in columns]
+    return ["" if cell == NOT_MEASURED else cell for cell in cells]
 
 
 def _accuracy_table(runs: Mapping[str, Mapping[str, Any]]) -> list[str]:

@@ -214,7 +214,8 @@ RUN_COLUMNS: tuple[RunColumn, ...] = (
     RunColumn("effort", "engine.is_quick_build", lambda is_quick, mark: "quick", ("engines", ), key="quick"),
     RunColumn("note", "engine.measurement_note", _plain_text, ("engines", ), key="note"),
 )
-"""All columns but those of error metrics, which `list_run_columns` adds, in the order of every table."""
+"""All columns but those of error metrics, which `list_run_columns` adds, in the order of every table. A title stands
+more than once if tables differ in the place or the words of its column."""
 
 
 def list_error_run_columns(table: RunTable) -> list[RunColumn]:
