@@ -20,7 +20,6 @@ from trt_tui.core.measure import zero_cost_moves
 from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.fp16_range import fp16_headroom_text
 from trt_tui.core.measure.group_errors import measure_group_errors
-from trt_tui.core.measure.json_record import config_results_record
 from trt_tui.core.measure.judged_outputs import select_judged_outputs
 from trt_tui.core.measure.results import ConfigResults
 from trt_tui.core.moves.bias_correction_move import BiasCorrectionMove
@@ -36,6 +35,7 @@ from trt_tui.core.moves.zero_cost_checks import (
     smoothquant_refusal_reason,
 )
 from trt_tui.core.precision import Precision
+from trt_tui.core.report.json_record import config_results_record
 
 FP32, FP16, INT8 = Precision.FP32, Precision.FP16, Precision.INT8
 CHANNELS = 16

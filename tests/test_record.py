@@ -8,13 +8,6 @@ import pytest
 from tests import networks
 from tests.schemas import mismatches
 from trt_tui.core.measure.bootstrap import AccuracyIntervals, ConfidenceInterval
-from trt_tui.core.measure.json_record import (
-    accuracy_record,
-    comparison_record,
-    config_results_record,
-    engine_result_record,
-    error_metrics_record,
-)
 from trt_tui.core.measure.results import (
     Accuracy,
     ConfigResults,
@@ -28,6 +21,13 @@ from trt_tui.core.measure.results import (
 from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
+from trt_tui.core.report.json_record import (
+    accuracy_record,
+    comparison_record,
+    config_results_record,
+    engine_result_record,
+    error_metrics_record,
+)
 
 DATA = SimpleNamespace(what_if_count=8, source="samples.npz")
 BACKEND = SimpleNamespace(name="ONNX Runtime", version="1.0", device="CPU")

@@ -277,7 +277,7 @@ def test_engines_are_in_the_table_and_the_report(tmp_path, measured_before):
 
 
 def test_a_plot_of_equal_points_is_drawn():
-    point = BuiltConfigPoint("c0", 0, "~1", "1", 1.0, 2.0, None)
+    point = BuiltConfigPoint("c0", 0, "~1", "1", 1.0, 2.0, EngineResult(None, "TensorRT 11.4"))
     assert any("B" in line for line in pareto_plot_lines([point, point]))
 
 

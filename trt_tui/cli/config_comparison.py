@@ -10,7 +10,6 @@ from trt_tui.cli.streams import print_messages, print_table
 from trt_tui.core.exporters.junit import JUnitCase, junit_xml_text
 from trt_tui.core.exporters.markdown import markdown_table, text_cell
 from trt_tui.core.lowering.lowering_checks import no_lower_precision_reason, reduces_precision
-from trt_tui.core.measure.json_record import exported_run_record, target_outcome_record
 from trt_tui.core.measure.kernel_diff import KernelDiff, diff_kernels
 from trt_tui.core.measure.results import ConfigResults
 from trt_tui.core.measure.runs import RunKind
@@ -18,9 +17,10 @@ from trt_tui.core.measure.target_outcome import TargetOutcome
 from trt_tui.core.moves.config import PrecisionConfig, list_config_differences
 from trt_tui.core.network.hierarchy import build_scope_tree, group_titles
 from trt_tui.core.network.layers import NetworkOutline
-from trt_tui.core.report.run_columns import list_run_columns
+from trt_tui.core.report.json_record import exported_run_record, target_outcome_record
+from trt_tui.core.report.run_columns import RunRow, list_run_columns
 from trt_tui.errors import ExitCode, InputError
-from trt_tui.formatting import NOT_MEASURED, escape_hidden_characters, table_lines
+from trt_tui.formatting import NOT_MEASURED, SIMULATED_MARK, escape_hidden_characters, table_lines
 from trt_tui.options import Options
 from trt_tui.session.results import RECORD_KEYS, RESULT_SUFFIXES, outcome_texts
 from trt_tui.session.session import Session
@@ -142,17 +142,23 @@ def _outcome_reason_lines(compared_configs: Sequence[ComparedConfig]) -> list[st
 
 def _config_table_rows(compared_configs: Sequence[ComparedConfig]) -> list[list[str]]:
     """Returns the table of compared configs: a header, and a row for each config."""
-    columns = list_run_columns([compared_config.measured for compared_config in compared_configs])
+    run_rows = [RunRow(entry.measured.accuracy, SIMULATED_MARK, entry.measured.engine_result,
+                       entry.measured.exported_run) for entry in compared_configs]
+    builders = dict.fromkeys(row.engine.builder_text for row in run_rows if row.engine is not None)
+    metric_names = (next(iter(row.accuracy.metric), "") for row in run_rows if row.accuracy is not None)
+    columns = [column for column in list_run_columns("configs", {
+        "metric": next(filter(None, metric_names), ""), "engine": f"built by {' and '.join(builders)}"
+    }) if column.source == "accuracy" or any(getattr(row, column.source) is not None for row in run_rows)]
     kernel_counts: dict[str, str] = {}
     for name, change in _list_kernel_changes(compared_configs):
         kernel_counts |= {compared_configs[0].name: str(change.kernels_before), name: str(change.kernels_after)}
     rows = [["config", "raised", *(column.title for column in columns), *(["kernels"] if kernel_counts else []),
              "target"]]
-    for compared_config in compared_configs:
+    for compared_config, run_row in zip(compared_configs, run_rows, strict=True):
         raised_count = sum(move.group_precision is not None for move in compared_config.config.moves.values())
         kernel_cells = [kernel_counts.get(compared_config.name, NOT_MEASURED)] if kernel_counts else []
         rows.append([compared_config.name, str(raised_count),
-                     *(column.text(compared_config.measured) for column in columns), *kernel_cells,
+                     *(column.text(run_row) or NOT_MEASURED for column in columns), *kernel_cells,
                      compared_config.target_outcome_text])
     return rows
 

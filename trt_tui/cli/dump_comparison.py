@@ -296,7 +296,7 @@ def _tensor_error_mark(tensor_difference: TensorDifference) -> str:
 
 def _dump_comparison_json(comparison: DumpsCompared, threshold: float, with_network: bool) -> str:
     """Returns a dump comparison as JSON of schema ``dumps-v1``."""
-    from trt_tui.core.measure.json_record import error_metrics_record
+    from trt_tui.core.report.json_record import error_metrics_record
 
     def finite_or_none(value: float | None) -> float | None:
         return value if value is not None and math.isfinite(value) else None

@@ -8,10 +8,10 @@ from trt_tui.core.engines.inspector import IDLE, EngineReport
 from trt_tui.core.exporters.markdown import preview_text
 from trt_tui.core.measure.engine_agreement import engine_errors_text, engine_variation_notes
 from trt_tui.core.measure.error_metrics import ErrorMetrics
-from trt_tui.core.measure.json_record import preview_record
 from trt_tui.core.measure.results import EngineErrors, EngineResult, GroupErrors
 from trt_tui.core.network.hierarchy import build_scope_tree, group_titles
 from trt_tui.core.network.layers import NetworkOutline
+from trt_tui.core.report.json_record import preview_record
 from trt_tui.formatting import NOT_MEASURED, add_decibel_unit, counted_noun_text, table_lines
 from trt_tui.session.session import Session
 

@@ -1,7 +1,7 @@
 """Comparisons and configs as text for a terminal or a file."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from trt_tui import formatting
@@ -11,7 +11,6 @@ from trt_tui.core.engines.inspector import ENGINE_PRECISION_TITLES
 from trt_tui.core.exporters.markdown import moves_markdown, text_cell
 from trt_tui.core.lowering.lowering_checks import quantizes_activations, reduces_precision
 from trt_tui.core.measure.engine_agreement import fp32_engine_fault_text, sqnr_gap_of_engine_db
-from trt_tui.core.measure.error_metrics import list_error_columns
 from trt_tui.core.measure.results import Accuracy, EngineResult, ErrorShare, ExportedRun
 from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.measure.sample_dependence import MIN_DEPENDENCE_DB
@@ -19,11 +18,13 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.keep_rules import default_keep_rules_note
 from trt_tui.core.network.hierarchy import build_scope_tree, group_titles
 from trt_tui.core.network.layers import NetworkOutline
+from trt_tui.core.report.run_columns import RunColumn, RunRow, list_run_columns
 from trt_tui.formatting import (
     EXPORTED,
     NOT_MEASURED,
     SIMULATED_MARK,
     counted_noun_text,
+    drop_empty_columns,
     engine_title,
     run_name_in_sentence,
     run_title,
@@ -31,9 +32,6 @@ from trt_tui.formatting import (
 )
 from trt_tui.session.result_tables import metric_part_table
 from trt_tui.session.session import Session
-
-_RunCells = dict[str, str]
-"""The cells of one row in the table of runs, by column."""
 
 MAX_LAYER_ROWS = 20
 MAX_PART_ROWS = 20
@@ -64,28 +62,24 @@ def comparison_table(session: Session) -> str:
             filter(None, (default_keep_rules_note(outline, config) for config in session.list_run_configs().values())),
             ""):
         lines.append(note)
-    titles = {"run": "run", "output": "output",
-              **{metric.key: metric.column_heading for metric in list_error_columns("runs")},
-              "worst sample": "worst sample", "NaN/Inf": "NaN/Inf", "metric": metric_heading(session), "ms": "ms",
-              "MB": "MB", "outcome": ""}
-    rows: list[_RunCells] = []
+    columns = list_run_columns("runs", metric_titles(session))
+    rows = [["run", "output", *(column.title for column in columns), ""]]
     engines = _find_engine_results(session)
     if session.results.fp32_engine is not None:
-        rows.extend(_engine_rows(session, "FP32 engine", session.results.fp32_engine))
+        rows += _engine_rows(session, columns, "FP32 engine", session.results.fp32_engine)
     if session.fp32_accuracy is not None:
-        rows.extend(_accuracy_rows(session, formatting.FP32_TITLE, session.fp32_accuracy, ""))
+        rows += _run_rows(session, columns, formatting.FP32_TITLE, RunRow(session.fp32_accuracy))
     for run in _list_distinct_runs(session):
-        if (accuracy := session.get_run_results(run).accuracy) is not None:
-            rows.extend(_accuracy_rows(session, _run_title_text(session, run), accuracy, run=run))
-        if (exported := session.get_run_results(run).get_accuracy(RunKind.TYPED_NETWORK)) is not None:
-            rows.extend(_accuracy_rows(session, run_title(EXPORTED), exported, run=run))
-        if (executed := session.get_run_results(run).exported_run) is not None:
-            rows.extend(_exported_run_rows(session, executed, run))
+        results = session.get_run_results(run)
+        for title, accuracy in ((_run_title_text(session, run), results.accuracy),
+                                (run_title(EXPORTED), results.get_accuracy(RunKind.TYPED_NETWORK))):
+            if accuracy is not None:
+                rows += _run_rows(session, columns, title, RunRow(accuracy, SIMULATED_MARK), run)
+        if results.exported_run is not None:
+            rows += _exported_run_rows(session, columns, results.exported_run, run)
         if run in engines:
-            rows.extend(_engine_rows(session, _engine_title_text(session, run), engines[run], run))
-    used_columns = [column for column in titles if column == "outcome" or any(row.get(column) for row in rows)]
-    lines += ["", *table_lines([[row.get(column, "") for column in used_columns] for row in (titles, *rows)],
-                               left_aligned_columns=2)]
+            rows += _engine_rows(session, columns, _engine_title_text(session, run), engines[run], run)
+    lines += ["", *table_lines(drop_empty_columns(rows), left_aligned_columns=2)]
     if parts := metric_part_table(session):
         lines += ["", *table_lines(parts[:1 + MAX_PART_ROWS])]
         hidden_count = len(parts) - 1 - MAX_PART_ROWS
@@ -152,12 +146,12 @@ def _has_layer_results(session: Session, run: str) -> bool:
     return bool(measured.shares or measured.group_errors)
 
 
-def metric_heading(session: Session) -> str:
-    """Returns the heading of the metric column: the name of the metric, "same class" for agreement, or "" without
-    either."""
-    if session.metric_name and session.results.reference_metric:
-        return next(iter(session.results.reference_metric))
-    return "top-1 agreement" if session.target is not None and session.target.kind == "agreement" else ""
+def metric_titles(session: Session) -> dict[str, str]:
+    """Returns the titles of the metric column and the agreement column, by key; "" hides a column. At most one is
+    shown."""
+    metric = next(iter(session.results.reference_metric), "") if session.metric_name else ""
+    judges_agreement = not metric and session.target is not None and session.target.kind == "agreement"
+    return {"metric": metric, "same class": "top-1 agreement" if judges_agreement else ""}
 
 
 def _list_distinct_runs(session: Session) -> list[str]:
@@ -217,67 +211,43 @@ def _output_variation_lines(session: Session) -> list[str]:
     return lines and ["", *lines]
 
 
-def _accuracy_rows(session: Session, title: str, accuracy: Accuracy, simulated_mark: str = "~",
-                   run: str = "") -> list[_RunCells]:
-    """Returns the rows of the table of runs for one accuracy: a row for each judged output.
-
-    Args:
-        simulated_mark: The mark of simulated values.
-        run: The run whose target result is added; "" for none.
-    """
-    mark = _target_outcome_text(session, run, accuracy) if run else ""
-    if accuracy.headline_metric is not None:
-        metric = formatting.metric_text(accuracy.headline_metric, simulated_mark)
-    elif accuracy.agreement is not None and session.target is not None and session.target.kind == "agreement":
-        metric = formatting.agreement_text(accuracy.agreement, simulated_mark)
-    else:
-        metric = ""
-    rows = []
-    for name, output in accuracy.outputs.items():
-        worst = NOT_MEASURED if output.errors.mismatch is None else ""
-        if output.worst_index is not None:
-            worst = formatting.worst_sample_text(output.worst_index, output.worst_sqnr_db, simulated_mark)
-        rows.append({"output": name, "worst sample": worst, "NaN/Inf": str(output.errors.nonfinite_count),
-                     **dict(zip((column.key for column in list_error_columns("runs")),
-                                output.errors.cell_texts("runs", simulated_mark), strict=True))})
-    if rows:
-        rows[0] |= {"run": title, "metric": metric, "outcome": mark}
-    return rows
+def _run_rows(session: Session, columns: Sequence[RunColumn], title: str, run_row: RunRow,
+              run: str = "") -> list[list[str]]:
+    """A row for each judged output; a ``run`` adds whether the target is met."""
+    outcome = _target_outcome_text(session, run, run_row.accuracy) if run and run_row.accuracy is not None else ""
+    rows = [["", name, *(column.text(row) for column in columns), ""]
+            for name, row in run_row.split_by_output().items()]
+    return [[title, *rows[0][1:-1], outcome], *rows[1:]] if rows else []
 
 
-def _engine_rows(session: Session, title: str, engine_result: EngineResult, run: str = "") -> list[_RunCells]:
+def _engine_rows(session: Session, columns: Sequence[RunColumn], title: str, engine_result: EngineResult,
+                 run: str = "") -> list[list[str]]:
     """Returns the table rows of an engine, with its latency and size. An engine that cannot run here has only its size.
 
     The title of an engine that was not built as requested says so. A row with the simulation of the built config comes
     before it.
     """
     if engine_result.failure_reason:
-        return [{"run": title, "output": "not built"}]
+        return [[title, "not built"]]
     title = _engine_row_title(title, engine_result)
-    simulated_rows = []
-    if engine_result.simulated_accuracy is not None:
-        simulated_rows = _accuracy_rows(session, f"{title}, simulated", engine_result.simulated_accuracy)
+    simulated_row = RunRow(engine_result.simulated_accuracy, SIMULATED_MARK)
+    rows = _run_rows(session, columns, f"{title}, simulated", simulated_row)
+    engine_row = RunRow(engine_result.accuracy, engine=engine_result)
     if engine_result.accuracy is None:
-        rows = [{"run": title, "output": "built, cannot run here"}]
-    else:
-        rows = _accuracy_rows(session, title, engine_result.accuracy, "", run)
-    if engine_result.latency_ms is not None:
-        rows[0]["ms"] = formatting.number_text(
-            engine_result.latency_ms[0]) + (" quick" if engine_result.is_quick_build else "")
-    if engine_result.engine_bytes is not None:
-        rows[0]["MB"] = formatting.megabytes_text(engine_result.engine_bytes)
-    return simulated_rows + rows
+        return [*rows, [title, "built, cannot run here", *(column.text(engine_row) for column in columns)]]
+    return rows + _run_rows(session, columns, title, engine_row, run)
 
 
-def _exported_run_rows(session: Session, exported_run: ExportedRun, run: str) -> list[_RunCells]:
+def _exported_run_rows(session: Session, columns: Sequence[RunColumn], exported_run: ExportedRun,
+                       run: str) -> list[list[str]]:
     """Returns the table rows of an exported file that ONNX Runtime executed. They have no latency and no size."""
     title = (
         f"{run_title(formatting.executed_run_key(run), session.config.uses_only_file_precisions)} "
         f"({exported_run.executor_name})"
     )
     if exported_run.accuracy is None:
-        return [{"run": title, "output": f"not executed: {exported_run.missing_reason}"}]
-    return _accuracy_rows(session, title, exported_run.accuracy, "", run)
+        return [[title, f"not executed: {exported_run.missing_reason}"]]
+    return _run_rows(session, columns, title, RunRow(exported_run.accuracy), run)
 
 
 def _engine_row_title(title: str, engine_result: EngineResult) -> str:

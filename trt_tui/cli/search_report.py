@@ -9,9 +9,11 @@ from trt_tui import formatting
 from trt_tui.core.exporters.markdown import search_markdown
 from trt_tui.core.guards.guard import warning_record
 from trt_tui.core.measure.metric_parts import metric_part_rows
+from trt_tui.core.measure.results import EngineResult
 from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.moves.config import move_tables
 from trt_tui.core.network.hierarchy import build_scope_tree, group_titles
+from trt_tui.core.report.run_columns import RunRow, list_run_columns
 from trt_tui.core.search import Evaluation, SearchOutcome
 from trt_tui.core.search.pareto import pareto_front as search_front
 from trt_tui.errors import InputError
@@ -167,7 +169,7 @@ class BuiltConfigPoint:
     built_text: str
     value: float
     latency_ms: float
-    bytes: int | None
+    engine: EngineResult
     is_pareto: bool = False
 
 
@@ -191,8 +193,7 @@ def list_pareto_points(session: Session) -> list[BuiltConfigPoint]:
                      if results.accuracy is not None else NOT_MEASURED)
         points.append(
             BuiltConfigPoint(name, raised, simulated, target.measured_value_text(engine.accuracy),
-                             -value if not target.is_higher_better else value, engine.latency_ms[0],
-                             engine.engine_bytes))
+                             -value if not target.is_higher_better else value, engine.latency_ms[0], engine))
     points.sort(key=lambda point: (point.latency_ms, -point.value))
     pareto_indices = search_front([(point.latency_ms, point.value) for point in points])
     return [replace(point, is_pareto=index in pareto_indices) for index, point in enumerate(points)]
@@ -200,12 +201,12 @@ def list_pareto_points(session: Session) -> list[BuiltConfigPoint]:
 
 def pareto_rows(points: Sequence[BuiltConfigPoint]) -> list[list[str]]:
     """Returns the table of the built configs with a header; a letter identifies each config in the plot."""
-    rows = [["built", "raised", "simulated", "engine", "ms", "MB", ""]]
+    columns = list_run_columns("search")
+    rows = [["built", "raised", "simulated", "engine", *(column.title for column in columns), ""]]
     return rows + [[
-        f"{letter} {point.name}",
-        str(point.raised_count), point.simulated_text, point.built_text,
-        formatting.number_text(point.latency_ms), NOT_MEASURED
-        if point.bytes is None else formatting.megabytes_text(point.bytes), "front" if point.is_pareto else ""
+        f"{letter} {point.name}", str(point.raised_count), point.simulated_text, point.built_text,
+        *(column.text(RunRow(engine=point.engine)) or NOT_MEASURED for column in columns),
+        "front" if point.is_pareto else ""
     ] for letter, point in zip(_point_letters(points), points, strict=True)]
 
 

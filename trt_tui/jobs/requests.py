@@ -34,7 +34,7 @@ class JobKind:
             request.
         is_automatic: True if the job follows the cursor or a change, without a key press of the user.
         is_waited_for: True if the app counts as busy until the job ends.
-        answers_when_stopped: True if a stopped job sends its results so far, as an event of `END_EVENTS`.
+        answers_when_stopped: True if a stopped job sends its results so far before it ends.
         measures_current_config: True if the job changes the values of the current config.
     """
 

@@ -10,9 +10,6 @@ from trt_tui.jobs import requests as rq
 
 DONE, STOPPED, FAILED, REPLACED = "done", "stopped", "failed", "replaced by a newer one"
 
-END_EVENTS = (ev.SearchEnded, ev.JobDone, ev.JobCancelled, ev.JobFailed, ev.ChildProcessDied)
-"""Events that the session applies even for a stopped job."""
-
 MAX_JOBS = 300
 """The number of last jobs that a session remembers."""
 
@@ -133,11 +130,9 @@ class PendingRequests(Mapping[int, rq.Request]):
         return job_number in self._stopped_numbers
 
     def accepts_event(self, event: ev.Event) -> bool:
-        """Returns True if the session applies an event.
-
-        Events of a stopped job are dropped, except the event that ends it.
-        """
-        return event.job not in self._stopped_numbers or isinstance(event, END_EVENTS)
+        """Returns True if an event is applied: any event of a job that was not stopped, else what ends the job."""
+        return event.job not in self._stopped_numbers or isinstance(
+            event, ev.SearchEnded | ev.JobDone | ev.JobCancelled | ev.JobFailed | ev.ChildProcessDied)
 
     @property
     def running_jobs(self) -> list[Job]:

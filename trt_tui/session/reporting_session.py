@@ -8,16 +8,6 @@ from typing import Any
 from trt_tui import __version__
 from trt_tui.core.guards.guard import warning_record
 from trt_tui.core.measure.engine_agreement import EngineDivergence, find_engine_divergence, suggest_engine_checks
-from trt_tui.core.measure.json_record import (
-    accuracy_record,
-    comparison_record,
-    error_metrics_record,
-    list_run_record_keys,
-    preview_record,
-    run_result_record,
-    stage_record,
-    target_outcome_record,
-)
 from trt_tui.core.measure.reference import is_network_file
 from trt_tui.core.measure.results import Accuracy, ConfigResults
 from trt_tui.core.measure.runs import RunKind
@@ -30,6 +20,16 @@ from trt_tui.core.measure.stages import (
 from trt_tui.core.moves import config_file as config_file
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.quantized_twins import has_file_precision
+from trt_tui.core.report.json_record import (
+    accuracy_record,
+    comparison_record,
+    error_metrics_record,
+    list_run_record_keys,
+    preview_record,
+    run_result_record,
+    stage_record,
+    target_outcome_record,
+)
 from trt_tui.errors import InputError
 from trt_tui.formatting import EXPORTED_NETWORK
 from trt_tui.jobs import requests as rq

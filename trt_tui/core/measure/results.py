@@ -16,7 +16,6 @@ from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.precision import Precision
 from trt_tui.errors import TrtTuiError
 from trt_tui.formatting import (
-    NOT_MEASURED,
     SIMULATED_MARK,
     builder_device_text,
     escape_hidden_characters,
@@ -130,17 +129,6 @@ class Accuracy:
     @property
     def headline_metric(self) -> float | None:
         return next(iter(self.metric.values()), None)
-
-
-def worst_value_text(accuracy: Accuracy | None, metric: ErrorMetric, mark: str = "") -> str:
-    """Returns the text of an accuracy's worst value of an error metric, with a mark such as "~" before the number.
-
-    The SQNR is that of `Accuracy.worst_output`.
-    """
-    if accuracy is not None and metric.key == "sqnr_db" and accuracy.worst_errors is not None:
-        return accuracy.worst_errors.sqnr_text(mark)
-    value = accuracy.find_worst_value(metric) if accuracy is not None else None
-    return NOT_MEASURED if value is None else metric.value_text(value, mark)
 
 
 @dataclass(frozen=True)

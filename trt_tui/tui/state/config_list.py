@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from trt_tui.core.measure.error_metrics import list_error_columns
-from trt_tui.core.measure.results import EngineResult, ExportedRun, worst_value_text
+from trt_tui.core.measure.results import EngineResult, ExportedRun
 from trt_tui.core.measure.target import ALL_PARTS
 from trt_tui.core.moves.config import PrecisionConfig, list_config_differences
-from trt_tui.core.report.run_columns import ENGINE_COLUMNS, list_simulated_columns
+from trt_tui.core.report.run_columns import RunRow, list_run_columns
 from trt_tui.formatting import (
+    EXPORTED_NETWORK,
     NOT_MEASURED,
     SIMULATED_MARK,
     byte_size_text,
@@ -74,9 +74,9 @@ def config_table(session: Session, config_marks: Mapping[str, PrecisionConfig],
     notes = session.config_names.notes
     comment = "comment" if any(note.comment for note in notes.values()) else ""
     ms = "ms" if session.builder is not None else ""  # an exported network has no latency
-    error_columns = list_error_columns("configs")
-    titles = {"name": "", "raised": "raised", **{column.key: column.column_heading for column in error_columns},
-              "target": title, "built": engine_texts.built_column_title(session, width < 60), "ms": ms, "outcome": "",
+    columns = list_run_columns("config list")
+    titles = {"name": "", "raised": "raised", **{column.title: column.title for column in columns}, "target": title,
+              "built": engine_texts.built_column_title(session, width < 60), "ms": ms, "outcome": "",
               "comment": comment}
     rows: list[tuple[PrecisionConfig, str, dict[str, Span]]] = []
     for config, name in session.config_names.list_configs_newest_first():
@@ -90,8 +90,8 @@ def config_table(session: Session, config_marks: Mapping[str, PrecisionConfig],
             "name": (f"{letters.get(config, '•' if note.pinned else ' ')}{'>' if is_current else ' '}{name}",
                      "strong" if is_current else ""),
             "raised": (f"{len(config.find_raised_groups(session.outline))}", "dim"),
-            **{column.key: (worst_value_text(accuracy, column, SIMULATED_MARK), error_style)
-               for column in error_columns},
+            **{column.title: (column.text(RunRow(accuracy, SIMULATED_MARK)) or NOT_MEASURED, error_style)
+               for column in columns},
             "target": (target_value_span(session, accuracy)[0] if title else "", ""), "built": built, "ms": latency,
             "outcome": _join_line_spans(target_outcome_line(session.config_target_outcomes(config))),
             "comment": (note.comment, "dim"),
@@ -100,7 +100,7 @@ def config_table(session: Session, config_marks: Mapping[str, PrecisionConfig],
     widths = {column: max(cell_width(titles[column]), *(cell_width(row[column][0]) for _, _, row in rows))
               for column in shown_columns}
     # Without enough room, columns are dropped in this order. Errors are dropped only if the target is another value.
-    for column in ("comment", "raised", *(column.key for column in reversed(error_columns) if title)):
+    for column in ("comment", "raised", *(column.title for column in reversed(columns) if title)):
         if sum(widths[shown] + 2 for shown in shown_columns) - 2 > width and column in shown_columns:
             shown_columns.remove(column)
 
@@ -157,13 +157,14 @@ def config_difference_lines(session: Session, tree_model: TreeModel, first: Prec
     lines += [[(pad_right(short_names[name], width) + "  ", ""), (f"{first_text:<18}", ""), (second_text, "")]
               for name, first_text, second_text in differences]
     results = [session.results.get_results_or_empty(config) for config in (first, second)]
-    metric_names = list(session.results.reference_metric)[:1]
-    for column in (*list_simulated_columns(metric_names), *ENGINE_COLUMNS):
-        texts = [column.text(config_results) for config_results in results]
+    metric_name = next(iter(session.results.reference_metric), "")
+    for column in list_run_columns("configs", {"metric": metric_name, "engine": "", EXPORTED_NETWORK: ""}):
+        texts = [column.text(RunRow(entry.accuracy, SIMULATED_MARK, entry.engine_result)) or NOT_MEASURED
+                 for entry in results]
         if set(texts) != {NOT_MEASURED}:
             lines.append([(column.title.ljust(width + 2), "dim"), *((f"{text:<18}", "") for text in texts)])
     accuracies = [config_results.accuracy for config_results in results]
-    if any(accuracy is not None for accuracy in accuracies) and not metric_names and session.target is not None and (
+    if any(accuracy is not None for accuracy in accuracies) and not metric_name and session.target is not None and (
             session.target.kind != "sqnr"):
         lines.append([("output".ljust(width + 2), "dim"),
                       *((f"{target_value_span(session, accuracy)[0]:<18}", "") for accuracy in accuracies)])

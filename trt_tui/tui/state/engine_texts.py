@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from trt_tui.core.engines.group_implementations import GroupImplementation, has_unrequested_precision
 from trt_tui.core.engines.inspector import ENGINE_PRECISION_TITLES, QDQ, REFORMAT, EngineReport
 from trt_tui.core.measure.engine_agreement import UNEXPLAINED_GAP_DB, fp32_engine_fault_text, sqnr_gap_of_engine_db
-from trt_tui.core.measure.results import Accuracy, EngineResult
+from trt_tui.core.measure.results import EngineResult
 from trt_tui.core.moves.config import PrecisionConfig, count_config_differences
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.precision import Precision
@@ -17,7 +17,6 @@ from trt_tui.formatting import (
     byte_size_text,
     cell_width,
     counted_noun_text,
-    decibels_text,
     duration_text,
     engine_gap_text,
     milliseconds_text,
@@ -28,7 +27,7 @@ from trt_tui.jobs.events import BuilderSummary
 from trt_tui.session.session import Session
 from trt_tui.tui.config_status import config_name
 from trt_tui.tui.keys import shown_key
-from trt_tui.tui.spans import Span, shorten_middle
+from trt_tui.tui.spans import shorten_middle
 
 CANNOT_RUN_TEXT = "built, cannot run here"
 OTHER_PRECISION_MARK = "≠"
@@ -108,18 +107,6 @@ def quantized_time_share_text(engine_result: EngineResult, quantized_type: Preci
     if all(time is None for _, time in shares.values()):
         return ""
     return percent_text(shares.get(quantized_type.label, (0, 0.0))[1] or 0.0)
-
-
-def engine_gap_span(simulated_accuracy: Accuracy | None, engine_result: EngineResult) -> Span | None:
-    """Returns the difference in dB by which an engine is worse than its simulation; None if it is unknown.
-
-    A difference above `UNEXPLAINED_GAP_DB` is marked as a warning.
-    """
-    gap = sqnr_gap_of_engine_db(engine_result.select_comparable_simulation(simulated_accuracy), engine_result.accuracy)
-    if gap is None:
-        return None
-    return (f"{decibels_text(gap, mark='')}!", "warn") if gap > UNEXPLAINED_GAP_DB else (decibels_text(gap, mark=""),
-                                                                                         "dim")
 
 
 def fp32_engine_texts(fp32_engine: EngineResult) -> list[str]:

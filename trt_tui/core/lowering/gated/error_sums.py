@@ -334,21 +334,17 @@ class ControlFlowErrorSumsEmitter(ErrorSumsEmitter):
         probe = emitter.add_operator(nodes, "Add",
                                      [emitter.add_operator(nodes, "Add", [diff2, test2], "probe"), squares], "probe")
         finite = emitter.add_operator(nodes, "Less", [probe, emitter.get_scalar_constant(_MAX_FLOAT32)], "finite")
-        none = self._get_column_of_zeros()
+        columns = {"diff2": diff2, "ref2": squares, "test2": test2, "diff1": diff1, "diff_max": diff_max,
+                   "ref_max": largest}
         fast: Nodes = []
-        row = self._concatenate_columns({"diff2": diff2, "ref2": squares, "test2": test2, "diff1": diff1,
-                                         "diff_max": diff_max, "ref_max": largest}, fast)
+        row = self._concatenate_columns(columns, fast)
         wide: Nodes = []
-        float64_sums = [
-            self._emit_reduction("ReduceSumSquare", self._cast_to_float64(value, wide), wide)
-            for value in (reference, flat)
-        ]
-        wide_row = emitter.add_operator(wide, "Concat", [
-            self._cast_to_float64(diff2, wide),
-            *float64_sums,
-            self._cast_to_float64(
-                emitter.add_operator(wide, "Concat", [diff1, diff_max, largest, none, none], "rest", axis=0), wide),
-        ], "row", axis=0)
+        none = self._get_column_of_zeros()
+        wide_columns = {name: self._cast_to_float64(value, wide) for name, value in {
+            **columns, "ref2": reference, "test2": flat, "nan": none, "inf": none}.items()}
+        wide_columns |= {name: self._emit_reduction("ReduceSumSquare", wide_columns[name], wide)
+                         for name in ("ref2", "test2")}
+        wide_row = emitter.add_operator(wide, "Concat", self._order_columns(wide_columns), "row", axis=0)
         self._set_row_type_and_shape(wide_row)
         slow: Nodes = []
         agrees = emitter.add_operator(slow, "Less", [diff2, emitter.get_scalar_constant(_MAX_FLOAT32)], "agrees")

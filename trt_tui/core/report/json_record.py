@@ -27,7 +27,9 @@ from trt_tui.core.measure.target_outcome import TargetOutcome
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.core.precision import FP16_MAX
-from trt_tui.formatting import EXPORTED, executed_run_key
+from trt_tui.core.report import run_columns
+from trt_tui.core.report.run_columns import RunRow
+from trt_tui.formatting import EXPORTED, SIMULATED_MARK, executed_run_key
 
 FORMAT = "trt-tui/comparison"
 VERSION = 1
@@ -67,10 +69,10 @@ def error_metrics_record(error_metrics: ErrorMetrics) -> dict[str, Any]:
 
 
 def read_error_metrics(record: Mapping[str, Any]) -> ErrorMetrics:
-    """Returns the error metrics from a JSON record. A record without SQNR is that of an exact copy if its cosine is 1.
-    """
+    """Returns the errors of a record. Floats without an SQNR are an exact copy if their cosine is 1 or unknown."""
     keys = ("nan", "inf", *(metric.key for metric in ERROR_METRICS.values()))
-    is_exact = record.get("sqnr_db") is None and record.get("cosine", 1) == 1
+    is_exact = record["mismatch"] == 0 if "mismatch" in record else (
+        record.get("sqnr_db") is None and record.get("cosine", 1) == 1)
     return ErrorMetrics.from_values({key: record[key] for key in keys if key in record}, is_exact)
 
 
@@ -94,17 +96,42 @@ def target_outcome_record(target_outcome: TargetOutcome | None) -> dict[str, Any
             } if target_outcome is not None else {}
 
 
+_LATENCY_KEYS = ("median", "min", "max")
+
+
+def _column_record(run_row: RunRow) -> dict[str, Any]:
+    """The values of the columns that have a key in records."""
+    values = {column.key: column.value(run_row) for column in run_columns.RUN_COLUMNS if column.key}
+    return {key: dict(zip(_LATENCY_KEYS, value, strict=True)) if key.endswith("_ms") else value
+            for key, value in values.items() if value is not None}
+
+
+def read_run_row(record: Mapping[str, Any]) -> RunRow:
+    """Returns what tables say of a run or a stage, from its record; what the record lacks was not measured."""
+    outputs = {}
+    for name, errors in record.get("outputs", {}).items():
+        sample, variation_db = errors.get("worst_sample", {}), errors.get("variation_db")
+        outputs[name] = OutputErrors(
+            read_error_metrics(errors), sample.get("index"), sample.get("sqnr_db"),
+            -math.inf if "variation_db" in errors and variation_db is None else variation_db)
+    metric = {"": record["metric"]} if "metric" in record else {}
+    accuracy = Accuracy(outputs, metric, record.get("agreement"), record.get("samples", 0)) if outputs else None
+    values = {column.path.partition(".")[2]: record[column.key] for column in run_columns.RUN_COLUMNS
+              if column.key in record and column.source == "engine"}
+    attributes: dict[str, Any] = {
+        name: tuple(value[key] for key in _LATENCY_KEYS) if isinstance(value, Mapping) else value
+        for name, value in values.items()}
+    engine = EngineResult(accuracy, record.get("backend", ""), **attributes)
+    return RunRow(accuracy, SIMULATED_MARK if "simulated" in (record.get("source"), record.get("kind")) else "", engine)
+
+
 def accuracy_record(accuracy: Accuracy) -> dict[str, Any]:
     """Returns the JSON record of an accuracy: judged outputs, metric, and number of samples."""
     record: dict[str, Any] = {
         "outputs": {name: output_errors_record(entry)
                     for name, entry in accuracy.outputs.items()}, "samples": accuracy.samples
     }
-    if accuracy.metric:
-        record["metric"] = accuracy.headline_metric
-        record["metric_parts"] = dict(accuracy.metric)
-    if accuracy.agreement is not None:
-        record["agreement"] = accuracy.agreement
+    record |= _column_record(RunRow(accuracy))
     if accuracy.intervals is not None:
         record["intervals"] = accuracy_intervals_record(accuracy.intervals)
     if accuracy.caveats:
@@ -134,24 +161,11 @@ def accuracy_intervals_record(intervals: AccuracyIntervals) -> dict[str, Any]:
 def engine_result_record(engine_result: EngineResult) -> dict[str, Any]:
     """Returns the JSON record of an engine with its measured values; if there is no engine, the reason."""
     record: dict[str, Any] = {"source": "engine", "backend": engine_result.builder_name}
-    if engine_result.device_name:
-        record["gpu"] = engine_result.device_name
     if engine_result.accuracy is not None:
         record.update(accuracy_record(engine_result.accuracy))
-    if engine_result.latency_ms is not None:
-        record["latency_ms"] = dict(zip(("median", "min", "max"), engine_result.latency_ms, strict=True))
-    if engine_result.cuda_graph_ms is not None:
-        record["cuda_graph_ms"] = dict(zip(("median", "min", "max"), engine_result.cuda_graph_ms, strict=True))
+    record |= _column_record(RunRow(engine=engine_result))
     if engine_result.profile_latencies:
         record["profiles"] = [_profile_record(entry) for entry in engine_result.profile_latencies]
-    if engine_result.engine_bytes is not None:
-        record["engine_bytes"] = engine_result.engine_bytes
-    if engine_result.device_memory_bytes is not None:
-        record["device_memory_bytes"] = engine_result.device_memory_bytes
-    if engine_result.build_s is not None:
-        record["build_s"] = engine_result.build_s
-    if engine_result.build_origin:
-        record["built_from"] = engine_result.build_origin
     if engine_result.attempts:
         record["rungs"] = [build_attempt_record(attempt) for attempt in engine_result.attempts]
     if not engine_result.is_built_as_requested:
@@ -162,8 +176,6 @@ def engine_result_record(engine_result: EngineResult) -> dict[str, Any]:
         record["made_simulated"] = accuracy_record(engine_result.simulated_accuracy)
     if engine_result.failure_reason:
         record["failed"] = engine_result.failure_reason
-    if engine_result.is_quick_build:
-        record["quick"] = True
     if engine_result.engine_report is not None:
         record["computed_in"] = {
             label: {"layers": count, **({"time": share} if share is not None else {})}
@@ -186,8 +198,6 @@ def engine_result_record(engine_result: EngineResult) -> dict[str, Any]:
         record |= _engine_errors_record(engine_result.engine_errors)
     for name, accuracy in engine_result.shape_accuracies.items():
         record.setdefault("at_shapes", {})[name] = accuracy_record(accuracy)
-    if engine_result.measurement_note:
-        record["note"] = engine_result.measurement_note
     return record
 
 
