@@ -151,7 +151,7 @@ def metric_titles(session: Session) -> dict[str, str]:
     shown."""
     metric = next(iter(session.results.reference_metric), "") if session.metric_name else ""
     judges_agreement = not metric and session.target is not None and session.target.kind == "agreement"
-    return {"metric": metric, "same class": "top-1 agreement" if judges_agreement else ""}
+    return {"metric": metric, "top-1 agreement": "top-1 agreement" if judges_agreement else ""}
 
 
 def _list_distinct_runs(session: Session) -> list[str]:

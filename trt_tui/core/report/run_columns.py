@@ -189,7 +189,7 @@ RUN_COLUMNS: tuple[RunColumn, ...] = (
     RunColumn("metric", "accuracy.headline_metric", metric_text,
               ("runs", "verdict", "stages", "stage report", "configs"), key="metric"),
     RunColumn("metric by part", "accuracy.metric", _plain_text, key="metric_parts"),
-    RunColumn("same class", "accuracy.agreement", agreement_text, ("runs", "verdict", "stages"), key="agreement"),
+    RunColumn("top-1 agreement", "accuracy.agreement", agreement_text, ("runs", "verdict", "stages"), key="agreement"),
     RunColumn("metric", "accuracy", _metric_or_agreement_text, ("simulated", "built")),
     RunColumn("NaN/Inf", "accuracy.nonfinite_count", _plain_text, ("stages", )),
     RunColumn("NaN/Inf", "accuracy.nonfinite_count",
