@@ -21,6 +21,7 @@ from trt_tui.formatting import (
     builder_device_text,
     byte_size_text,
     counted_noun_text,
+    drop_empty_columns,
     duration_text,
     engine_title,
     escape_hidden_characters,
@@ -441,15 +442,12 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list
     """Returns the lines of a Markdown table without its empty columns."""
     if not rows:
         return ["Nothing was measured."]
-    columns = [column for column in range(len(header)) if column == 0 or any(row[column] for row in rows)]
 
     def format_row(cells: Iterable[str]) -> str:
         return f"| {' | '.join(cells)} |"
 
-    return [
-        format_row(header[column] for column in columns),
-        format_row("---" for _ in columns), *(format_row(row[column] for column in columns) for row in rows)
-    ]
+    titles, *filled_rows = drop_empty_columns([header, *rows])
+    return [format_row(titles), format_row("---" for _ in titles), *map(format_row, filled_rows)]
 
 
 def text_cell(text: Any) -> str:
