@@ -352,7 +352,7 @@ _PortionBounds = tuple[tuple[int, int], ...]
 
 
 def _memory_kind_name(backend: Backend) -> str:
-    return "the memory of the GPU" if backend.capabilities.has_device else "memory"
+    return "the GPU memory" if backend.capabilities.has_device else "memory"
 
 
 def _compute_portion_bounds(sample_count: int, max_portion_samples: int, needs_uneven_portions: bool) -> _PortionBounds:

@@ -118,7 +118,7 @@ def fp32_engine_texts(fp32_engine: EngineResult) -> list[str]:
         return [f"not built: {fp32_engine.failure_reason}", "not built"]
     accuracy = fp32_engine.accuracy
     if not fp32_engine_fault_text(fp32_engine) or accuracy is None or accuracy.worst_errors is None:
-        return ["FP32 engine matches ONNX Runtime", "FP32 engine OK"]
+        return ["matches ONNX Runtime"]
     difference_text = (f"{accuracy.nonfinite_count} NaN or Inf" if accuracy.nonfinite_count else
                        f"differs by {add_decibel_unit(accuracy.worst_errors.sqnr_text(''))}")
     return [f"not a precision problem: {difference_text}", "not a precision problem", "FP32 engine differs"]
