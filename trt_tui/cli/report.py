@@ -321,7 +321,7 @@ def _worst_group_lines(session: Session, run: str) -> list[str]:
                  if item.isolated is not None and not item.isolated.exact}
         worst_names = sorted(lossy, key=lambda name: lossy[name].sqnr_db or -math.inf)[:MAX_LAYER_ROWS]
         title = f"largest isolated errors in {run_name}"
-    rows = [[title, "operator", "precision", "share", "on", "isolated", "accumulated", "SQNR if raised"]]
+    rows = [[title, "operator", "precision", "share", "samples", "isolated", "accumulated", "SQNR if raised"]]
     titles_by_group = group_titles(build_scope_tree(outline.layers, outline.groups))
     for name in worst_names:
         share, group = shares.get(name), outline.get_group(name)
