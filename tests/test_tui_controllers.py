@@ -15,7 +15,7 @@ from trt_tui.tui.controllers.controller import Controller
 from trt_tui.tui.screens.dialogs import ChoiceField, OverlayScreen
 from trt_tui.tui.screens.help import HelpPage
 from trt_tui.tui.state.columns import build_row_cells
-from trt_tui.tui.state.row_values import BARRIER_MARK
+from trt_tui.tui.state.marks import BARRIER_MARK
 from trt_tui.tui.widgets.inputs import ConfigList, KeyedOptionList
 from trt_tui.tui.widgets.lines import Lines
 

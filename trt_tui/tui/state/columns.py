@@ -12,17 +12,19 @@ from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.precision import Precision
 from trt_tui.formatting import SIMULATED_MARK, cell_width, pad_left, pad_right, percent_text, shorten_number_in_text
 from trt_tui.tui.spans import Line, Span, clip_line, pad_or_shorten, shorten_path
-from trt_tui.tui.state.engine_texts import OTHER_PRECISION_MARK
-from trt_tui.tui.state.row_values import (
+from trt_tui.tui.state.marks import (
     BAD_GLYPH,
     BARRIER_MARK,
     BEST_SET_MARK,
+    CLOSED_MARK,
+    CURSOR_MARK,
     DIVERGENCE_MARK,
+    OPENED_MARK,
+    OTHER_PRECISION_MARK,
     RAISED_MARK,
     UNKNOWN_GLYPH,
-    ColourMeasure,
-    RowValues,
 )
+from trt_tui.tui.state.row_values import ColourMeasure, RowValues
 from trt_tui.tui.state.toggles import ToggleResult
 from trt_tui.tui.state.tree import SmallSharesRow, VisibleRow
 
@@ -152,7 +154,7 @@ def build_row_cells(row_values: RowValues, visible_row: VisibleRow, full_names: 
     Args:
         full_names: If True, groups are named by their full path, for views without a tree.
     """
-    row, open_mark = visible_row.row, "▾" if visible_row.is_opened else "▸"
+    row, open_mark = visible_row.row, OPENED_MARK if visible_row.is_opened else CLOSED_MARK
     if isinstance(row, SmallSharesRow):
         share_text = percent_text(sum(max(0.0, row_values.group_values.get(name, 0.0)) for name in row.names),
                                   SIMULATED_MARK)
@@ -202,7 +204,7 @@ def layer_row_line(row_cells: RowCells, depth: int, widths: ColumnWidths, has_cu
     """
     room = row_name_width(depth, widths)
     indent = " " * (widths[NAME_COLUMN.id] - room)
-    line: Line = [(">" if has_cursor else " ", "strong"), (row_cells.glyph, row_cells.glyph_style),
+    line: Line = [(CURSOR_MARK if has_cursor else " ", "strong"), (row_cells.glyph, row_cells.glyph_style),
                   (f" {indent}{row_cells.mark} ", "key" if row_cells.mark == BEST_SET_MARK else "dim")]
     if not row_cells.cells:
         return [*line, (row_cells.name, row_cells.name_style)]

@@ -50,7 +50,6 @@ from trt_tui.tui.spans import (
 )
 from trt_tui.tui.state.engine_texts import (
     CANNOT_RUN_TEXT,
-    OTHER_PRECISION_MARK,
     ShownEngine,
     builder_texts,
     built_column_title,
@@ -61,6 +60,7 @@ from trt_tui.tui.state.engine_texts import (
     quantized_time_share_text,
     shows_engine_layers,
 )
+from trt_tui.tui.state.marks import OTHER_PRECISION_MARK
 
 _MAX_TABLE_CELLS = 120
 """The maximum width of the summary table."""

@@ -10,7 +10,8 @@ from textual.strip import Strip
 from trt_tui.core.network.blocks import BlockMatrix
 from trt_tui.formatting import escape_hidden_characters, pad_left
 from trt_tui.tui.spans import Line, line_width, pad_or_shorten
-from trt_tui.tui.state.row_values import RAISED_MARK, RowValues, block_cell_span, block_precisions_text, legend_text
+from trt_tui.tui.state.marks import RAISED_MARK
+from trt_tui.tui.state.row_values import RowValues, block_cell_span, block_precisions_text, legend_text
 from trt_tui.tui.widgets.lines import StyledStrips
 
 
