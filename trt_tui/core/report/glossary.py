@@ -3,7 +3,6 @@
 The app shows these texts for a clicked word and finds them on the help page. A word has no other meaning in any text.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 
@@ -22,11 +21,6 @@ class Term:
     explanation: str
     other_names: tuple[str, ...] = ()
 
-    def matches_search_terms(self, search_terms: Iterable[str]) -> bool:
-        """Returns True if the names and the explanation contain all search terms, which are in lower case."""
-        text = " ".join((self.name, *self.other_names, self.explanation)).lower()
-        return all(term in text for term in search_terms)
-
     def is_named(self, text: str) -> bool:
         """Returns True if a text is one of the names, in any case."""
         return text.lower() in (name.lower() for name in (self.name, *self.other_names))
@@ -34,8 +28,8 @@ class Term:
 
 TERMS = (
     # -- the network ------------------------------------------------------------------------------------------------
-    Term("fused layer", "The nodes that TensorRT runs as one kernel. They take one precision together, and the list has "
-         "one row for them.", ("layer", "fusion group", "group")),
+    Term("fused layer", "The nodes that TensorRT runs as one kernel. They take one precision together, and have one "
+         "row in the list.", ("layer", "fusion group", "group")),
     Term("node", "One operator of the ONNX file."),
     Term("scope", "A level of the node names between slashes, such as enc1/conv. Its row stands for all fused layers "
          "below it."),
@@ -61,7 +55,7 @@ TERMS = (
     Term("INT4", "4-bit integers with a scale, for the weights of MatMul and Gemm only."),
     Term("file precision", "The precision that a quantized or typed network file already gives to each layer.",
          ("--precision file", "of the file")),
-    Term("default precision", "The precision of a fused layer before any change of yours, as the config sets it for the "
+    Term("default precision", "The precision of a fused layer before any change of yours. The config sets it for the "
          "whole network.", ("default",)),
     Term("raise", "To give a fused layer a higher precision, so that its error shrinks.", ("raised", "raises")),
     Term("toggle", "To switch a row between FP32 and its default precision.", ("toggled", "toggles")),
@@ -80,10 +74,9 @@ TERMS = (
     Term("range method", "The rule that chooses amax from samples: minmax, percentile, entropy or mse.",
          ("minmax", "percentile", "entropy", "--calib-method")),
     Term("calibration", "The measurement of ranges on samples.", ("calibrated", "calibrate")),
-    Term("bits in use", "The bits of INT8 that the values of a tensor use. An amax far above the usual magnitude leaves "
-         "few of them.", ("of 8 bits", "rms")),
-    Term("explicit quantization", "Quantization by Q/DQ nodes in the network, which all releases from TensorRT 10 on "
-         "expect."),
+    Term("bits in use", "The bits of INT8 that the values of a tensor use. An amax far above the usual magnitude "
+         "leaves few of them.", ("of 8 bits", "rms")),
+    Term("explicit quantization", "Quantization by Q/DQ nodes in the network. A strongly typed TensorRT needs it."),
     Term("implicit quantization", "Quantization by ranges and layer precisions beside the network, for TensorRT up to "
          "10 (--weak).", ("layer constraints", "weakly typed")),
     Term("typed network", "The ONNX file of a config in which every tensor has its type: Q/DQ nodes and Cast nodes are "
@@ -113,7 +106,7 @@ TERMS = (
          ("runs",)),
     Term("accuracy", "The errors, the metric and the top-1 agreement of a run at the judged outputs."),
     Term("SQNR", "Signal to quantization noise in dB: the energy of the reference divided by that of the error. 20 dB "
-         "is an error of 10 %, 40 dB of 1 %.", ("sqnr_db", "dB")),
+         "is an error of 10%, 40 dB of 1%.", ("sqnr_db", "dB")),
     Term("cosine", "The cosine similarity of the outputs of a run and of the reference; 1 for an exact copy."),
     Term("MSE", "The mean squared error."),
     Term("max error", "The largest difference from the reference in any element.", ("max abs", "largest error")),
@@ -127,14 +120,14 @@ TERMS = (
          ("top-1 agreement", "agreement")),
     Term("NaN/Inf", "The number of output values that are not finite although they are in the reference.",
          ("NaN", "Inf", "bad", "overflow", "overflows")),
-    Term("confidence interval", "The 95 % interval: the value on all samples is inside it with a probability of 95 %.",
+    Term("confidence interval", "The 95% interval: with this probability it contains the value on many samples.",
          ("margin", "interval")),
     Term("target", "The bound that a run must meet, such as sqnr>=20 or f1>=base-1%.", ("targets",)),
     Term("tolerance", "A target of a search (--tolerance).", ("tolerances",)),
     Term("baseline", "The value of FP32 from which a relative target is computed; base in a target.", ("base",)),
     Term("PASS", "The target is met with the whole confidence interval, and no other reason for doubt is known."),
-    Term("PASS?", "The target is met, but without certainty: the confidence interval crosses the bound, or a reason for "
-         "doubt is known."),
+    Term("PASS?", "The target is met, but without certainty: the confidence interval crosses the bound, or there is a "
+         "reason for doubt."),
     Term("FAIL?", "The target is missed, but without certainty: the confidence interval crosses the bound."),
     Term("FAIL", "The target is missed with certainty, or the run fails for another reason."),
     Term("outcome", "PASS, PASS?, FAIL? or FAIL: the comparison of a run with the target."),
@@ -181,7 +174,7 @@ TERMS = (
          "before."),
     Term("compute capability", "The generation of a GPU as NVIDIA numbers it, such as 8.9 or SM89."),
     # -- files and stages -------------------------------------------------------------------------------------------
-    Term("stage", "A step on the way to production, such as framework, ONNX, Q/DQ or engine, whose outputs are compared.",
+    Term("stage", "A step on the way to production whose outputs are compared: framework, ONNX, Q/DQ or engine.",
          ("stages",)),
     Term("dump", "A file of tensors by name: Polygraphy's RunResults, or .npz.", ("dumps",)),
     Term("bundle", "A folder with everything that one TensorRT release needs to build and check a config's engine."),
@@ -196,6 +189,8 @@ TERMS = (
     Term("made", "What the engine or the preview makes of the row: precision, time and kernel."),
 )
 """All terms, by subject."""
+
+TERMS_BY_NAME = {term.name: term for term in TERMS}
 
 
 @cache

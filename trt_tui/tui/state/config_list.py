@@ -83,12 +83,12 @@ def config_table(session: Session, config_marks: Mapping[str, PrecisionConfig],
     for config, name in session.config_names.list_configs_newest_first():
         results, note = session.results.get_results_or_empty(config), notes.get(config, ConfigNote())
         accuracy, engine = results.accuracy, results.engine_result
-        is_current = config == session.config
+        is_current, pinned_mark = config == session.config, PINNED_MARK if note.pinned else " "
         error_style = "bad" if accuracy and accuracy.nonfinite_count else ""
         built, latency = (_engine_result_spans(session, engine) if engine is not None else
                           _exported_run_spans(session, results.exported_run))
         rows.append((config, name, {
-            "name": (f"{letters.get(config, PINNED_MARK if note.pinned else ' ')}{CURSOR_MARK if is_current else ' '}{name}",
+            "name": (f"{letters.get(config, pinned_mark)}{CURSOR_MARK if is_current else ' '}{name}",
                      "strong" if is_current else ""),
             "raised": (f"{len(config.find_raised_groups(session.outline))}", "dim"),
             **{column.key: (worst_value_text(accuracy, column, SIMULATED_MARK), error_style)

@@ -380,7 +380,7 @@ def _labelled_lines(label: str, text: str, width: int, style: str = "") -> list[
     return [[(f" {label if index == 0 else '':<8} ", "dim"), (part, style)] for index, part in enumerate(parts)]
 
 
-def _precision_source_text(session: Session, config: PrecisionConfig, group: FusionGroup) -> str:
+def precision_source_text(session: Session, config: PrecisionConfig, group: FusionGroup) -> str:
     choice = config.precision_moves.get(group.name)
     default = group.precision_label(config.default_precision_of(group))
     if (keep_move := config.get_moves(KeepMove).get(group.name)) is not None:
@@ -460,7 +460,7 @@ def _short_detail_lines(session: Session, row_values: RowValues, group: FusionGr
         label = OTHER_PRECISION_MARK if engine_texts.uses_other_precision(
             shown_engine, group, row_values.requested_precision(group)) else "made"
         return [*lines, _labelled_line(label, "; ".join(sentences), width, "stale" if shown_engine.is_stale else "")]
-    source_text = _precision_source_text(session, row_values.config, group) + other_moves_text(
+    source_text = precision_source_text(session, row_values.config, group) + other_moves_text(
         session, row_values.config, group)
     lines.append(_labelled_line("set", source_text, width, "dim"))
     return lines
@@ -508,7 +508,7 @@ def _long_detail_lines(session: Session, row_values: RowValues, group: FusionGro
     for index, remedy_line in enumerate(remedy_lines(session, group, max(10, width - margin))):
         lines.append([((" try" if index == 0 else "").ljust(margin), "dim"), *remedy_line])
     lines += _group_engine_lines(session, row_values, group, width)
-    source_text = _precision_source_text(session, row_values.config, group) + other_moves_text(
+    source_text = precision_source_text(session, row_values.config, group) + other_moves_text(
         session, row_values.config, group)
     lines += _labelled_lines("set", source_text, width)
     shape = row_values.model.outline.shapes.get(group.final_tensor)

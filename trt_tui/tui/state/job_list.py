@@ -101,7 +101,8 @@ def jobs_status_lines(session: Session, stop_key: str) -> list[Line]:
     waited_for = [job for job in (*running, *waiting) if not job.is_automatic]
     more_count = len(waited_for) - (listed_jobs[0] in waited_for)
     more_spans: Line = [(f" +{more_count}", "dim")] if more_count else []
-    return [[(f" {RUNNING_MARK} ", "key"), (text, ""), *more_spans] for text in job_texts(session, listed_jobs[0], stop_key)]
+    return [[(f" {RUNNING_MARK} ", "key"), (text, ""), *more_spans]
+            for text in job_texts(session, listed_jobs[0], stop_key)]
 
 
 def jobs_line(session: Session, width: int, stop_key: str) -> Line:

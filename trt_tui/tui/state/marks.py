@@ -46,16 +46,26 @@ class Mark(Term):
 
     place: str = "value"
 
+    @property
+    def place_text(self) -> str:
+        """The place of the mark in words."""
+        return _PLACE_TEXTS[self.place]
+
+
+_PLACE_TEXTS = {"value": "at a value", "row": "before a name", "precision": "behind a precision",
+                "engine": "in the engine column", "configs": "in the list of configs", "jobs": "in the list of jobs",
+                "chart": "in a chart"}
+
 
 def _list_band_marks() -> list[Mark]:
     """Returns the marks of the colour bands. `UNKNOWN_GLYPH` and `BAD_GLYPH` stand in the same place."""
     marks = []
     for index, glyph in enumerate(BAND_GLYPHS):
         if index < len(SHARE_BAND_LIMITS):
-            text = (f"An error share of {number_text(100 * SHARE_BAND_LIMITS[index], 1)} % or more; by error, an SQNR "
+            text = (f"An error share of {number_text(100 * SHARE_BAND_LIMITS[index], 1)}% or more; by error, an SQNR "
                     f"below {BAND_LIMITS_DB[index]:.0f} dB.")
         else:
-            text = (f"An error share below {number_text(100 * SHARE_BAND_LIMITS[-1], 1)} %; by error, an SQNR of "
+            text = (f"An error share below {number_text(100 * SHARE_BAND_LIMITS[-1], 1)}%; by error, an SQNR of "
                     f"{BAND_LIMITS_DB[-1]:.0f} dB or more.")
         marks.append(Mark(glyph, text, place="row"))
     return marks
@@ -64,8 +74,8 @@ def _list_band_marks() -> list[Mark]:
 MARKS = (
     Mark(SIMULATED_MARK, "Simulated. A value of a built engine has no mark."),
     Mark(NOT_MEASURED, "Not measured."),
-    Mark("·", "Less than .2 %."),
-    Mark("±", "The half width of the 95 % confidence interval, in points."),
+    Mark("·", "Less than .2%."),
+    Mark("±", "The half width of the 95% confidence interval, in points."),
     Mark("?", "Not measured, or not reported by the builder. Behind PASS or FAIL: not certain."),
     Mark("!", "Behind a gap: the engine is worse than simulation explains. Before a text: a warning."),
     Mark("…", "Not all of it: values of a sum are missing, or a text has too little room."),

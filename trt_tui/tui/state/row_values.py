@@ -81,8 +81,8 @@ class RowValues:
     """The values of all rows for one measure and one run, read from the session once.
 
     Attributes:
-        stale_groups: Groups whose share belongs to another config, named ``stale_config_name``; ``config_name`` is the
-            name of the displayed config.
+        stale_groups: Groups whose share belongs to another config, ``stale_config``, named ``stale_config_name``;
+            ``config_name`` is the name of the displayed config.
         partial_scopes: Paths of the scopes with incomplete sums, because groups are still being measured.
         find_toggle: Returns the value of the target, titled ``metric_title``, after groups are toggled. The function is
             called when their row is drawn.
@@ -129,6 +129,7 @@ class RowValues:
     divergence_group: str = ""
     run_config: PrecisionConfig | None = None
     unknown_groups: frozenset[str] = frozenset()
+    stale_config: PrecisionConfig | None = None
 
     @cached_property
     def barrier_tensors(self) -> frozenset[str]:
@@ -342,7 +343,8 @@ def build_row_values(session: Session, tree_model: TreeModel, measure: ColourMea
                            find_toggle=partial(find_toggle_result, session),
                            metric_title=session.target.column_title if session.target is not None else "SQNR",
                            is_target_met=run == "config" and current_config_meets_target(session),
-                           run_config=session.list_run_configs()[run], unknown_groups=frozenset(unknown))
+                           run_config=session.list_run_configs()[run], unknown_groups=frozenset(unknown),
+                           stale_config=last_config)
     row_values.full_bar_value = max([0.05, *(value for value in group_values.values())
                                      ]) if measure is ColourMeasure.SHARE else 0.0
     if session.is_searching and run == "config":
@@ -413,7 +415,8 @@ def find_move_letter(move: Move) -> str:
     Precision moves and fusion barriers have no letter.
     """
     if isinstance(move, RangeMove):
-        return RANGE_MARKS.get(move.method, RANGE_MARKS["percentile"] if re.fullmatch(r"p\d.*", move.method) else USER_RANGE_MARK)
+        is_percentile = re.fullmatch(r"p\d.*", move.method)
+        return RANGE_MARKS.get(move.method, RANGE_MARKS["percentile"] if is_percentile else USER_RANGE_MARK)
     if isinstance(move, (PrecisionMove, BarrierMove)):
         return ""
     return KEPT_MARK if isinstance(move, KeepMove) else OTHER_CHANGE_MARK
