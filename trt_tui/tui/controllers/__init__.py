@@ -23,9 +23,9 @@ from trt_tui.tui.controllers.zero_cost_moves import ZeroCostController
 
 CONTROLLERS: tuple[type[Controller],
                    ...] = (NavigationController, FilterController, PrecisionController, RuleController, RangeController,
-                           ZeroCostController, HistoryController, ExplanationController, ViewController, ChartController,
-                           BuildController, SearchController, JobController, TargetController, ConfigController,
-                           ExportController, ApplicationController)
+                           ZeroCostController, HistoryController, ExplanationController, ViewController,
+                           ChartController, BuildController, SearchController, JobController, TargetController,
+                           ConfigController, ExportController, ApplicationController)
 """All controllers, in the order in which the help page lists their actions."""
 
 ACTIONS: tuple[Action, ...] = tuple(handler.action for kind in CONTROLLERS for handler in kind.action_handlers)

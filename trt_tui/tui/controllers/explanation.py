@@ -36,7 +36,7 @@ class ExplanationController(Controller):
     @register_action(
         label="explain", help="Explain the value under the cursor: what it is and how it came about. A right click "
         "does so for any value, title or word", group="Look", disabled_reason=Controller.no_chosen_row_reason,
-        footer=68)
+        footer=43)
     def explain(self) -> None:
         """Explains the value of the current row in the column that was explained last."""
         self._row = _LIST_ROW

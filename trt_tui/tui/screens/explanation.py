@@ -55,15 +55,13 @@ class ExplanationDialog(ScrollingDialog):
         explanation, scroll, pane = self.get_explanation(), self.query_one(VerticalScroll), self.query_one(Lines)
         width = max(20, scroll.size.width - 2)  # the scrollbar
         lines = explanation.build_lines(width)
-        pane.styles.height = self._line_count = max(self._line_count, len(lines))  # the box grows, and never jumps
+        self._line_count = max(self._line_count, len(lines))  # the box grows, and never jumps
+        height = min(self._line_count, self.size.height // 2)
+        scroll.styles.height, pane.styles.height = height, len(lines)
         pane.lines = lines
-        heading = explanation.heading(width)
-        self.query_one(".heading", Static).update(escape_hidden_characters(heading))
-        self.call_after_refresh(self._show_keys)  # after the layout, which decides whether all lines fit
-
-    def _show_keys(self) -> None:
+        self.query_one(".heading", Static).update(escape_hidden_characters(explanation.heading(width)))
         hints = ["{left}{right} columns", "{up}{down} rows"] if self.move is not None else []
-        hints += ["{page_down} more"] * (self.query_one(VerticalScroll).max_scroll_y > 0)
+        hints += [f"{'{page_down}' if self.move is not None else '{up}{down}'} more"] * (len(lines) > height)
         self.query_one(".hint", Static).update(fill_in_keys("  ".join([*hints, "{close} close"])))
 
     @property

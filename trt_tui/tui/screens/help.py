@@ -56,7 +56,7 @@ class HelpPage(Dialog):
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="box page"):
-            yield Static("Keys and actions", classes="heading")
+            yield Static("Keys, actions, words and marks", classes="heading")
             yield TextField(placeholder="an action, a key, a word or a mark", compact=True)
             yield KeyedOptionList(compact=True)
             yield Static("", classes="hint", markup=False)

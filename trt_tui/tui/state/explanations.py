@@ -250,8 +250,8 @@ def _share_texts(session: Session, row_values: RowValues, visible_row: VisibleRo
 def _error_share_texts(session: Session, share: ErrorShare, config: str) -> list[str]:
     """Returns the source of an error share: config, samples and confidence interval."""
     total = session.data_summary.what_if_count if session.data_summary is not None else share.samples
-    samples_text = (f"{share.samples} of {total} samples" if share.samples < total else
-                    f"all {counted_noun_text(share.samples, 'sample')}")
+    samples_text = (f"{share.samples} of the {counted_noun_text(total, 'sample')} in use" if share.samples < total else
+                    _sample_count_text(session, share.samples))
     if share.unknown_reason:
         return [f"Unknown: {share.unknown_reason}.", f"Measured on {samples_text}, in {config}."]
     percent = percent_text(abs(share.fraction))
@@ -262,7 +262,7 @@ def _error_share_texts(session: Session, share: ErrorShare, config: str) -> list
     if share.half_width is not None:
         points = 100 * share.half_width
         points_text = "1 point" if 0.95 <= points < 1.05 else f"{number_text(points, 2 if points < 0.95 else 1)} points"
-        source += f". With {CONFIDENCE:.0%} confidence, the share on all samples is within {points_text} of this"
+        source += f". With {CONFIDENCE:.0%} confidence, the share on all {total} is within {points_text} of this"
     elif share.samples < total:
         source += ", too few for a confidence interval"
     texts.append(f"{source}.")
@@ -303,7 +303,8 @@ def _toggle_texts(session: Session, row_values: RowValues, visible_row: VisibleR
         share = session.get_run_results("config").shares.get(groups[0].name)
         if not row_values.find_toggle(groups).value_text or share is None:
             return [done_text, _not_measured_text(session)]
-        return [done_text, f"Measured together with the error share, on {counted_noun_text(share.samples, 'sample')}."]
+        samples_text = _sample_count_text(session, share.samples)
+        return [done_text, f"Simulated, and measured together with the error share on {samples_text}."]
     return [done_text, _simulation_source_text(session, accuracy), *_outcome_texts(session, accuracy)]
 
 
@@ -388,7 +389,8 @@ def explain_summary_cell(session: Session, row: SummaryRow, column: SummaryColum
                    "The exported file was not executed.")]
         texts += _labelled("", _interval_texts(exported_run.accuracy, title))
     else:
-        texts.append(("how", f"Nothing is built: {shown_key('build')} does it."))
+        done_text = "no engine of it is built" if session.builder is not None else "its export was not executed"
+        texts.append(("how", f"Not measured: {done_text}. {shown_key('build')} does it for the current config."))
     if column.kind == "built" and term is None and title not in session.results.reference_metric:
         term = TERMS_BY_NAME["exported network" if session.builder is None else "as built"]
         texts += [("what", f"{TERMS_BY_NAME['SQNR'].explanation}")]
@@ -398,8 +400,10 @@ def explain_summary_cell(session: Session, row: SummaryRow, column: SummaryColum
     texts += [("what", term.explanation), ("run", run_text)]
     if column.kind != "outcome":
         texts += [(mark.name, mark.explanation) for mark in find_marks(value, "value")]
-    return Explanation(f"{title}, {column.kind}" if column.kind != "outcome" else title, tuple(texts), row.kind.upper()
-                       if row.kind in ("fp16", "int8", "fp32") else config_name(session), value)
+    kind = "exported" if session.builder is None and column.kind == "built" else column.kind
+    heading = title if column.kind == "outcome" or title == EXPORTED_NETWORK else f"{title}, {kind}"
+    row_name = row.kind.upper() if row.kind in ("fp16", "int8", "fp32") else config_name(session)
+    return Explanation(heading, tuple(texts), row_name, value)
 
 
 def _run_text(session: Session, row: SummaryRow) -> str:
@@ -438,9 +442,11 @@ def _run_outcome_texts(session: Session, row: SummaryRow, accuracy: Accuracy | N
     titles = {RunKind.SIMULATED_CONFIG: "Simulated", RunKind.BUILT_ENGINE: "As built",
               RunKind.TYPED_NETWORK: EXPORTED.capitalize(), RunKind.EXPORTED_FILE: EXPORTED_NETWORK.capitalize()}
     outcomes = session.config_target_outcomes(session.list_run_configs()[row.run])
-    targets = " and ".join(target.description for target in session.targets)
-    return [*(f"{titles[kind]}: {outcome.text}." for kind, outcome in outcomes.items()), f"The target is {targets}."
-            ] if outcomes else ["There is no outcome yet."]
+    if not outcomes or accuracy is None:
+        return ["There is no outcome yet."]
+    texts = [f"{titles[kind]}: {outcome.text}." for kind, outcome in outcomes.items()]
+    return [*texts, *(f"The target is {target.description}, and the simulated value is "
+                      f"{target.measured_value_text(accuracy)}." for target in session.targets)]
 
 
 def _outcome_texts(session: Session, accuracy: Accuracy | None) -> list[str]:
@@ -473,9 +479,14 @@ def _simulation_source_text(session: Session, accuracy: Accuracy | None) -> str:
     if accuracy is None:
         return _not_measured_text(session)
     backend = session.backend_summary.name if session.backend_summary is not None else "ONNX Runtime"
-    samples = (f"all {counted_noun_text(accuracy.total, 'sample')}" if accuracy.samples >= accuracy.total else
-               f"{accuracy.samples} of {counted_noun_text(accuracy.total, 'sample')}")
-    return f"Simulated in {backend} on {samples}, against {session.reference_name}."
+    samples_text = _sample_count_text(session, accuracy.samples)
+    return f"Simulated in {backend} on {samples_text}, against {session.reference_name}."
+
+
+def _sample_count_text(session: Session, count: int) -> str:
+    total = session.data_summary.judged_count if session.data_summary is not None else count
+    return f"{count} of {counted_noun_text(total, 'sample')}" if count < total else (
+        f"all {counted_noun_text(count, 'sample')}" if count > 1 else "1 sample")
 
 
 def _engine_source_text(engine: EngineResult, name: str) -> str:
